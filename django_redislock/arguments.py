@@ -1,0 +1,101 @@
+"""What callers and settings may say. A wrong value gets an error that says what to write."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+MIN_TTL = 0.1
+"""Below that, a garbage collection or a busy network is enough to lose a lease."""
+MAX_TTL = 31_536_000.0
+"""A year."""
+
+
+def validate_ttl(value: object, name: str = "ttl") -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds, such as 30, not {value!r}")
+    if not MIN_TTL <= value <= MAX_TTL:  # which refuses NaN too
+        raise ValueError(
+            f"{name} must be between {MIN_TTL:g} and {MAX_TTL:.0f} seconds, not {value!r}; "
+            f"30 is a good choice, since a lease is renewed as long as its holder lives"
+        )
+    return float(value)
+
+
+def validate_wait(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"wait must be a number of seconds (0: try once) or None (wait for ever), "
+            f"not {value!r}"
+        )
+    if math.isnan(value) or value < 0:
+        raise ValueError(f"wait must be 0 or more seconds, or None for ever, not {value!r}")
+    return None if value == math.inf else float(value)
+
+
+def validate_max_hold(value: object) -> float | None:
+    return None if value is None else validate_ttl(value, "max_hold")
+
+
+def validate_flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def validate_release(value: object) -> str:
+    if value not in ("exit", "commit"):
+        raise ValueError(
+            f"release must be 'exit' (when the block is left) or 'commit' (when the database "
+            f"transaction around it has ended), not {value!r}"
+        )
+    return str(value)
+
+
+def validate_on_conflict(value: object) -> str | Callable[..., Any]:
+    if callable(value):
+        return value
+    if value not in ("raise", "skip"):
+        raise ValueError(
+            f"on_conflict must be 'raise', 'skip' or a function of the conflict, not {value!r}"
+        )
+    return str(value)
+
+
+def validate_using(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"using must be an alias of CACHES, such as 'default', not {value!r}")
+    return value
+
+
+def validate_label(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"label must be a str that tells where the lock is taken, not {value!r}")
+    return value
+
+
+def validate_on_lost(value: object) -> Callable[..., object]:
+    if not callable(value):
+        raise TypeError(f"on_lost must be a function of the lease, not {value!r}")
+    if inspect.iscoroutinefunction(value):
+        raise TypeError(
+            "on_lost must be a plain function: it is called in a thread, where no event loop "
+            "runs. To stop a coroutine, write cancel_on_lost=True."
+        )
+    return value
+
+
+def refuse_unknown(arguments: dict[str, object]) -> None:
+    """`TypeError` for arguments that don't exist, with the ones that were meant."""
+    for name in arguments:
+        if name in ("timeout", "blocking_timeout", "blocking"):
+            raise TypeError(
+                f"{name}= is refused, because it means different things in different "
+                f"libraries. Write ttl= for the seconds that a lease lives without renewal, "
+                f"and wait= for the seconds to wait for the lock (0: try once, None: for ever)."
+            )
+        raise TypeError(f"redis_lock() has no argument {name!r}")

@@ -1,0 +1,126 @@
+"""What can go wrong, one error per decision that the caller can make.
+
+All of them derive from redis-py's `LockError`, so that code that moves over from
+`cache.lock()` keeps its `except`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from redis.exceptions import LockError as RedisLockError
+
+
+class LockError(RedisLockError):
+    """Something is wrong with a lock. The base of all errors of this package."""
+
+    def __init__(self, message: str = "", name: str | None = None) -> None:
+        super().__init__(message, name)
+        self.name = name
+        """The name of the lock, where it is known."""
+
+    def __str__(self) -> str:
+        return str(self.message)
+
+
+class Holder(NamedTuple):
+    """Who holds a lock, as the server told it in the answer to our own request."""
+
+    owner: str | None
+    """Host, process, and thread or task; None when a stranger's value is at the key."""
+    label: str
+    fencing_token: int | None
+    acquired_at: datetime | None
+    held: float | None
+    """Seconds since it was acquired, by the server's clock."""
+    remaining: float | None
+    """Seconds that its lease still lives unless it is renewed; None: for ever."""
+
+    def __str__(self) -> str:
+        if self.owner is None:
+            text = "a value that this package did not write"
+        else:
+            text = f"{self.owner} ({self.label})"
+        if self.acquired_at is not None:
+            text += f" since {self.acquired_at:%H:%M:%S} UTC, for {self.held:.1f} s"
+        if self.remaining is None:
+            return f"{text}; it has no TTL and stays until somebody deletes it"
+        return f"{text}; the lease ends in {self.remaining:.1f} s unless it is renewed"
+
+    @classmethod
+    def parse(cls, value: bytes, ttl_ms: int, now_us: int) -> Holder:
+        """Read the value at a lock's key, which lua/mutex.lua writes (or a stranger)."""
+        remaining = None if ttl_ms < 0 else ttl_ms / 1000
+        parts = value.decode(errors="replace").split("|", 5)
+        try:
+            _token, fencing_token, acquired_us, _ttl, owner, label = parts
+            acquired, fencing = int(acquired_us), int(fencing_token)
+        except ValueError:
+            return cls(None, "", None, None, None, remaining)
+        return cls(
+            owner=owner,
+            label=label,
+            fencing_token=fencing,
+            acquired_at=server_time(acquired),
+            held=max(0, now_us - acquired) / 1e6,
+            remaining=remaining,
+        )
+
+
+def server_time(microseconds: int) -> datetime:
+    """The server's clock as an aware datetime."""
+    return datetime.fromtimestamp(microseconds / 1e6, UTC)
+
+
+class LockNotAcquired(LockError):
+    """Somebody else holds the lock, and the time to wait is over."""
+
+    def __init__(self, name: str, holder: Holder, waited: float, position: int = 0) -> None:
+        super().__init__(f"{name!r} is held by {holder}. Waited {waited:.1f} s.", name)
+        self.holder = holder
+        self.waited = waited
+        """Seconds that we waited."""
+        self.position = position
+        """How many waiters were before us when we gave up."""
+
+
+class LockReentered(LockError):
+    """This very thread or task holds the lock already, and would wait for itself."""
+
+    def __init__(self, name: str, label: str) -> None:
+        super().__init__(
+            f"{name!r} is already held by this very thread or task, taken at {label}. Waiting "
+            f"for it would be waiting for ourselves; if the inner block belongs to the outer "
+            f"one, write reentrant=True on the inner lock.",
+            name,
+        )
+        self.label = label
+
+
+class LeaseLost(LockError):
+    """We held the lease and no longer do; somebody else may be at work."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"The lease on {name!r} is lost: {why}.", name)
+        self.why = why
+
+
+class LeaseRevoked(LeaseLost):
+    """An operator cleared the lock while we held it."""
+
+    def __init__(self, name: str, by: str, reason: str) -> None:
+        super().__init__(name, f"cleared by {by or 'an operator'} ({reason or 'no reason given'})")
+        self.by = by
+        self.reason = reason
+
+
+class LockUnavailable(LockError):
+    """Redis could not be asked; the original error is `__cause__`."""
+
+    def __init__(self, message: str, *, doubtful: bool = False, passing: bool = True) -> None:
+        super().__init__(message)
+        self.doubtful = doubtful
+        """The command was sent, so the server may have carried it out."""
+        self.passing = passing
+        """It may go over by itself; False for a wrong password or a missing permission."""

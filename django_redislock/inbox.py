@@ -1,0 +1,117 @@
+"""Where the waiters of a process are told that they have been handed a lock.
+
+One pub/sub connection and one reader thread for all of them, threads and tasks alike. A
+wake-up is only a hint, so a lost or doubled one does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import redis
+from redis.exceptions import RedisError
+
+from . import connections
+from .waiting import backoff
+
+logger = logging.getLogger("django_redislock")
+
+
+class Inbox:
+    """The waiters of this process at one server."""
+
+    PING_EVERY = 10.0
+    """Seconds without a message after which the connection has to prove that it lives."""
+
+    def __init__(self, using: str, prefix: str) -> None:
+        self.channel = f"{prefix}:inbox:{secrets.token_hex(8)}"
+        self.listening = threading.Event()
+        self._using = using
+        self._wakers: dict[str, Callable[[], object]] = {}
+        threading.Thread(target=self._run, name="redislock-inbox", daemon=True).start()
+
+    def register(self, token: str, wake: Callable[[], object]) -> None:
+        """From now on, call `wake` (from another thread) when `token` gets its lock."""
+        self._wakers[token] = wake
+
+    def forget(self, token: str) -> None:
+        self._wakers.pop(token, None)
+
+    def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                for token in self._messages():
+                    failures = 0
+                    self._wake([token])
+            except Exception as error:
+                # Never die: without a reader, all waiters of this process are slow.
+                logger.warning("Lost the connection that wakes waiting locks: %s", error)
+            self.listening.clear()
+            failures += 1
+            time.sleep(backoff(failures))
+
+    def _messages(self) -> Iterator[str]:
+        """The tokens that we are told of, until the connection fails."""
+        pool = connections.background_pool(self._using)
+        pubsub = redis.Redis(connection_pool=pool).pubsub()
+        try:
+            pubsub.subscribe(self.channel)
+            pinged = False
+            while True:
+                message = pubsub.get_message(timeout=self.PING_EVERY)
+                if message is None:
+                    if pinged:
+                        raise RedisError(f"no answer to a PING in {self.PING_EVERY} s")
+                    pubsub.ping()
+                    pinged = True
+                    continue
+                pinged = False
+                if message["type"] == "subscribe":
+                    self.listening.set()
+                    # What was sent while we were away is lost: let everybody look.
+                    self._wake(list(self._wakers))
+                elif message["type"] == "message":
+                    yield message["data"].decode()
+        finally:
+            pubsub.close()
+            pool.disconnect()
+
+    def _wake(self, tokens: list[str]) -> None:
+        for token in tokens:
+            wake = self._wakers.get(token)
+            if wake is not None:
+                wake()
+
+
+_inboxes: dict[tuple[str, str], Inbox] = {}
+_inboxes_lock = threading.Lock()
+
+
+def inbox(using: str, prefix: str, *, start: bool) -> Inbox | None:
+    """The inbox of this process at the server of `using`.
+
+    Only a process that waits needs one: without `start`, None when there is none yet.
+    """
+    key = (prefix, connections.address(using))
+    found = _inboxes.get(key)
+    if found is None and start:
+        with _inboxes_lock:
+            found = _inboxes.get(key)
+            if found is None:
+                found = _inboxes[key] = Inbox(using, prefix)
+    return found
+
+
+def _after_fork() -> None:
+    global _inboxes_lock
+    _inboxes_lock = threading.Lock()  # the parent may have held it
+    _inboxes.clear()  # their threads stayed with the parent
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,211 @@
+"""The port: all that a primitive may do to the world, now or awaitably.
+
+A primitive is a coroutine that awaits nothing but its port. `SyncIO`'s methods are
+coroutines that never suspend, so that `run` finishes a primitive with one `send(None)`;
+`AsyncIO`'s really await. A port serves one operation of one thread or task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from . import connections, scripts
+from .clock import now
+from .inbox import Inbox, inbox
+
+if TYPE_CHECKING:
+    import redis
+    from redis import asyncio as aioredis
+
+T = TypeVar("T")
+
+
+class IO(Protocol):
+    """What a primitive awaits. Times are seconds."""
+
+    def now(self) -> float:
+        """The time on a clock that nobody sets."""
+
+    async def script(self, name: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
+        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def listen(self, token: str, *, within: float) -> str:
+        """Where `token` will be told that it has the lock: the name of a channel.
+
+        Only a process that has to wait begins to listen, and waits up to `within` seconds
+        until it does. With 0, the answer is "" when it has not begun yet.
+        """
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until the token is told, or the time is up; either may happen wrongly."""
+
+    def unlisten(self) -> None:
+        """Nobody waits for the token any more."""
+
+    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a clean-up to its end, also when the caller is cancelled meanwhile."""
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Finish a coroutine that awaits nothing but a `SyncIO`."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("a primitive awaited something other than its port")
+
+
+class _Port:
+    """What both ports have in common."""
+
+    def __init__(self, using: str, prefix: str = "") -> None:
+        self._using = using
+        self._prefix = prefix
+        self._listening: tuple[Inbox, str] | None = None
+
+    def now(self) -> float:
+        return now()
+
+    async def _execute(self, *command: str | int) -> Any:
+        raise NotImplementedError
+
+    async def script(self, name: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
+        return await scripts.call(self._execute, name, keys, args)
+
+    def _waker(self) -> Callable[[], object]:
+        raise NotImplementedError
+
+    async def wait(self, seconds: float) -> None:
+        raise NotImplementedError
+
+    async def listen(self, token: str, *, within: float) -> str:
+        box = inbox(self._using, self._prefix, start=within > 0)
+        if box is None:
+            return ""
+        if self._listening is None:
+            self._listening = box, token
+            box.register(token, self._waker())
+        if within > 0 and not box.listening.is_set():
+            await self.wait(within)  # the inbox wakes everybody when it has subscribed
+        return box.channel
+
+    def unlisten(self) -> None:
+        if self._listening is not None:
+            box, token = self._listening
+            box.forget(token)
+
+
+class SyncIO(_Port):
+    """The port of a thread. Also of a greenlet: it uses only what gevent patches."""
+
+    def __init__(
+        self, using: str, prefix: str = "", pool: redis.ConnectionPool | None = None
+    ) -> None:
+        super().__init__(using, prefix)
+        self._pool = pool or connections.shared_pool(using)
+
+    async def _execute(self, *command: str | int) -> Any:
+        return connections.execute(self._pool, *command)
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def _waker(self) -> Callable[[], object]:
+        self._woken = threading.Event()
+        return self._woken.set
+
+    async def wait(self, seconds: float) -> None:
+        self._woken.wait(seconds)
+        self._woken.clear()
+
+    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        await coroutine
+
+
+class AsyncIO(_Port):
+    """The port of an asyncio task. It never uses the thread pool, not even to wait."""
+
+    def __init__(self, using: str, prefix: str = "") -> None:
+        super().__init__(using, prefix)
+        self._loop = asyncio.get_running_loop()
+
+    async def _execute(self, *command: str | int) -> Any:
+        return await connections.aexecute(await _loop_pool(self._loop, self._using), *command)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def _waker(self) -> Callable[[], object]:
+        self._woken = asyncio.Event()
+        return self._wake
+
+    def _wake(self) -> None:
+        # From the inbox's thread. A loop that was closed meanwhile has nobody to wake.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def wait(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds)
+        self._woken.clear()
+
+    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        _finishing.add(task)  # the loop keeps only weak references to its tasks
+        task.add_done_callback(_finishing.discard)
+        await asyncio.shield(task)
+
+
+_finishing: set[asyncio.Task[Any]] = set()
+
+
+# One pool per event loop and server. A connection belongs to the loop that opened it, and
+# Django makes loops freely: `async_to_sync` and `asyncio.run` may make one per request.
+_Pools = dict[str, "tuple[aioredis.ConnectionPool, AsyncGenerator[None]]"]
+_loops: dict[asyncio.AbstractEventLoop, _Pools] = {}
+
+
+async def _loop_pool(loop: asyncio.AbstractEventLoop, using: str) -> aioredis.ConnectionPool:
+    address = connections.address(using)
+    pools = _loops.get(loop)
+    if pools is None:
+        for closed in [other for other in list(_loops) if other.is_closed()]:
+            # Closed without shutdown_asyncgens; its sockets go with the transports.
+            _loops.pop(closed, None)
+        pools = _loops.setdefault(loop, {})
+    if address not in pools:
+        pool = connections.async_pool(using)
+        keeper = _keep(loop, address, pool)
+        pools[address] = pool, keeper
+        await anext(keeper)
+    return pools[address][0]
+
+
+async def _keep(
+    loop: asyncio.AbstractEventLoop, address: str, pool: aioredis.ConnectionPool
+) -> AsyncGenerator[None]:
+    """Closes the pool when its loop ends.
+
+    A loop has no hook for that, but it closes the asynchronous generators that were begun
+    in it (`shutdown_asyncgens`, which asyncio.run, asgiref and ASGI servers call).
+    """
+    try:
+        yield
+    finally:
+        pools = _loops.get(loop, {})
+        pools.pop(address, None)
+        if not pools:
+            _loops.pop(loop, None)
+        await pool.disconnect()
+
+
+os.register_at_fork(after_in_child=_loops.clear)

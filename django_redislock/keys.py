@@ -1,0 +1,59 @@
+"""Redis keys made from a name. All keys of a name share its hash tag, so one cluster slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_NAME = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one lock. `name` is what the user locks; `index` is shared by all."""
+
+    name: str
+    lock: str
+    index: str
+
+    @classmethod
+    def of(cls, prefix: str, name: str) -> Keys:
+        return cls(name, f"{prefix}:{{{name}}}", f"{prefix}:index")
+
+    def gone(self, token: str) -> str:
+        """Where it is written that `token` was withdrawn or cleared."""
+        return f"{self.lock}:gone:{token}"
+
+    def mutex(self, token: str) -> list[str]:
+        """What the scripts of the mutex take, in the order of lua/mutex.lua."""
+        lock = self.lock
+        return [
+            lock,
+            f"{lock}:queue",
+            f"{lock}:waiters",
+            f"{lock}:tail",
+            self.index,
+            self.gone(token),
+        ]
+
+
+def validate_name(name: object) -> str:
+    """Return `name`, or raise a `TypeError` or `ValueError` that says what to write."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str such as 'invoice:42', not {name!r}")
+    if not name:
+        raise ValueError("name is empty; write what is to be locked, such as 'invoice:42'")
+    if len(name) > MAX_NAME:
+        raise ValueError(
+            f"name has {len(name)} characters, and {MAX_NAME} are allowed; "
+            f"lock a digest of it instead: {name[:40]!r}…"
+        )
+    if not name.isprintable():
+        raise ValueError(f"name contains control characters: {name[:80]!r}")
+    if "{" in name or "}" in name:
+        # The braces are the hash tag of our keys. Refusing them also catches the
+        # forgotten f, which would lock one literal name for all invoices.
+        raise ValueError(
+            f"name contains a brace: {name!r}. In a with statement write an f-string; "
+            f"templates such as 'invoice:{{pk}}' belong to the decorator"
+        )
+    return name

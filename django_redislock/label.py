@@ -1,0 +1,69 @@
+"""Who and where: the readable owner and label of a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache, lru_cache
+from pathlib import PurePath
+from types import CodeType
+from typing import Any
+
+MAX_LABEL = 200
+_NOT_THE_CALLER = (__package__, "contextlib", "asyncio")
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()
+
+
+def holder() -> threading.Thread | asyncio.Task[Any]:
+    """The thread or task that runs this."""
+    if asyncio._get_running_loop() is not None:  # unlike current_task() it raises nothing
+        task = asyncio.current_task()
+        if task is not None:
+            return task
+    return threading.current_thread()
+
+
+def owner(of: threading.Thread | asyncio.Task[Any]) -> str:
+    """Host, process, and thread or task."""
+    name = of.name if isinstance(of, threading.Thread) else of.get_name()
+    return clean(f"{_host()}:{os.getpid()}:{name}").replace("|", "/")
+
+
+def clean(text: str) -> str:
+    """One printable line of bounded length."""
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else "?" for char in text)
+    return text[:MAX_LABEL]
+
+
+@lru_cache(maxsize=1024)
+def of_code(code: CodeType, line: int) -> str:
+    """`app/module.py:line in function`."""
+    path = "/".join(PurePath(code.co_filename).parts[-2:])
+    return clean(f"{path}:{line} in {code.co_qualname}")
+
+
+def of_function(function: Callable[..., Any]) -> str:
+    """Where a function is defined."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return clean(repr(function)) if code is None else of_code(code, code.co_firstlineno)
+
+
+def of_caller() -> str:
+    """The label of the innermost frame that is not ours."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "").partition(".")[0]
+        if module not in _NOT_THE_CALLER:
+            return of_code(frame.f_code, frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return "an event loop"  # a coroutine that was made a task of its own

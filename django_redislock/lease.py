@@ -1,0 +1,435 @@
+"""What acquiring returns: the proof of holding a name, and what is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from .arguments import validate_on_lost, validate_ttl
+from .clock import deadline, now
+from .exceptions import LeaseLost, LockError, server_time
+from .keys import Keys
+
+logger = logging.getLogger("django_redislock")
+
+
+class LeaseState(StrEnum):
+    HELD = "held"
+    UNKNOWN = "unknown"
+    """The last renewal got no answer. That is not lost: the lease has time left."""
+    LOST = "lost"
+    RELEASED = "released"
+
+
+@dataclass(slots=True)
+class Claim:
+    """One attempt to hold a name, and what its requests went through."""
+
+    keys: Keys
+    token: str
+    ttl: float
+    owner: str
+    label: str
+    sent: bool = False
+    """Something may have reached the server."""
+    doubtful: bool = False
+    """An answer was lost, so a command may still be on its way."""
+    given_back: bool = False
+    """A release was sent whose answer was lost."""
+
+
+class Operations(Protocol):
+    """What a lease asks of the lock that made it."""
+
+    def release(self, lease: Lease) -> None: ...
+    async def arelease(self, lease: Lease) -> None: ...
+    def extend(self, lease: Lease) -> None: ...
+    async def aextend(self, lease: Lease) -> None: ...
+    async def release_through(self, io: Any, lease: Lease) -> None: ...
+    def leave(self, lease: Lease, error: BaseException | None) -> None: ...
+    async def aleave(self, lease: Lease, error: BaseException | None) -> None: ...
+    def give_away(self, lease: Lease) -> dict[str, Any]: ...
+
+
+class Lease:
+    """The proof of holding a name. All times are seconds.
+
+    A lease is `held` until it is `released`, or `lost`: expired without a renewal, taken by
+    somebody else, or cleared by an operator. While Redis does not answer it is `unknown`
+    until its own deadline, which counts from the time at which it was last asked for.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_closing",
+        "_count",
+        "_deadline",
+        "_doubt",
+        "_error",
+        "_lock",
+        "_on_lost",
+        "_outer",
+        "_released",
+        "acquired_at",
+        "cancellation",
+        "claim",
+        "deferred",
+        "due",
+        "fencing_token",
+        "hold_until",
+        "holder",
+        "release_at",
+        "renew",
+        "using",
+    )
+
+    def __init__(
+        self,
+        lock: Operations,
+        claim: Claim,
+        *,
+        using: str,
+        fencing_token: int,
+        acquired_us: int,
+        sent: float,
+        holder: object,
+        renew: bool,
+        hold_until: float = float("inf"),
+        release_at: str = "exit",
+    ) -> None:
+        self._lock = lock
+        self.claim = claim
+        self.using = using
+        self.fencing_token = fencing_token
+        """An integer that only grows per name: let the database refuse a smaller one."""
+        self.acquired_at: datetime = server_time(acquired_us)
+        """When it was acquired, by the server's clock; an aware datetime in UTC."""
+        self.holder = holder
+        """The thread or task that acquired it."""
+        self.renew = renew
+        self.release_at = release_at
+        self.hold_until = hold_until
+        self.due = 0.0
+        """When the watchdog has to look at it: to renew it, or to see that it is lost."""
+        self.deferred = False
+        """Its block was left, and it waits for a database transaction to end."""
+        self._count = 1
+        self.renewed(sent)
+        self._closing = False
+        self._released = False
+        self._error: LeaseLost | None = None
+        self._on_lost: list[Callable[[Lease], object]] = []
+        self._outer: list[Lease | None] = []
+        self.cancellation: Cancellation | None = None
+        """What cancels its task when it is lost, if that was asked for."""
+
+    name = property(lambda self: self.claim.keys.name, doc="What is locked.")
+    token = property(lambda self: self.claim.token, doc="The secret proof of ownership.")
+    owner = property(lambda self: self.claim.owner, doc="Host, process, and thread or task.")
+    label = property(lambda self: self.claim.label, doc="Where it was taken.")
+    ttl = property(lambda self: self.claim.ttl, doc="Seconds that it lives without renewal.")
+
+    def __repr__(self) -> str:
+        return f"<Lease on {self.name!r}: {self.state}, {self.remaining():.1f} s left>"
+
+    # What is known of it. Nothing here asks the server.
+
+    @property
+    def state(self) -> LeaseState:
+        if self._released:
+            return LeaseState.RELEASED
+        if self.lost is not None:
+            return LeaseState.LOST
+        return LeaseState.UNKNOWN if self._doubt else LeaseState.HELD
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """Why it is lost, or None."""
+        if self._error is None and not self._released and now() >= self._deadline:
+            self.lose(LeaseLost(self.name, f"its ttl of {self.ttl:g} s passed unrenewed"))
+        return self._error
+
+    def remaining(self) -> float:
+        """Seconds until its own deadline; 0 when it is not held any more."""
+        if self._released or self._error is not None:
+            return 0.0
+        return max(0.0, self._deadline - now())
+
+    def check(self) -> None:
+        """Raise `LeaseLost` unless the lease is held. Costs nothing: no request is sent."""
+        if self._released:
+            raise LeaseLost(self.name, "it was released, or given to another process")
+        if (error := self.lost) is not None:
+            raise error
+
+    def on_lost(self, callback: Callable[[Lease], object]) -> None:
+        """Call `callback(lease)` in a thread of its own when the lease is lost."""
+        validate_on_lost(callback)
+        with _ending:
+            if self._error is None:
+                self._on_lost.append(callback)
+                return
+        self._tell([callback])
+
+    # What the caller does with it.
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Let it live for `ttl` seconds from now, and from each later renewal.
+
+        Raises `LeaseLost`, or `LockUnavailable`: then it is unknown for the time being.
+        """
+        self._set_ttl(ttl)
+        self._lock.extend(self)
+
+    async def aextend(self, ttl: float | None = None) -> None:
+        """`extend` for coroutines."""
+        self._set_ttl(ttl)
+        await self._lock.aextend(self)
+
+    def release(self) -> None:
+        """Give it back. Releasing a released lease does nothing.
+
+        Raises `LeaseLost` when it was not ours any more, and `LockUnavailable` when Redis
+        could not be asked: then it may be repeated, or left to its TTL.
+        """
+        self._lock.release(self)
+
+    async def arelease(self) -> None:
+        """`release` for coroutines."""
+        await self._lock.arelease(self)
+
+    async def release_through(self, io: Any) -> None:
+        """`release` through a port, for the watchdog."""
+        await self._lock.release_through(io, self)
+
+    def export(self) -> str:
+        """Give the lease to another process, as a text for `Lease.restore` there.
+
+        From here on this process doesn't renew or release it; its state here is released.
+        The other one has to restore it within `ttl`. The text contains the token: treat it
+        as a secret. Raises `LeaseLost`.
+        """
+        self.check()
+        return json.dumps(self._lock.give_away(self))
+
+    @classmethod
+    def restore(cls, text: str) -> Lease:
+        """Continue a lease that another process exported.
+
+        Raises `LeaseLost` when it is not held any more, `LockUnavailable`, `ValueError`.
+        """
+        restore, fields = _restorer(text)
+        return restore.restored(fields)  # type: ignore[no-any-return]
+
+    @classmethod
+    async def arestore(cls, text: str) -> Lease:
+        """`restore` for coroutines."""
+        restore, fields = _restorer(text)
+        return await restore.arestored(fields)  # type: ignore[no-any-return]
+
+    # What the lock and the watchdog tell it.
+
+    def _set_ttl(self, ttl: float | None) -> None:
+        self.check()
+        if ttl is not None:
+            self.claim.ttl = validate_ttl(ttl)
+
+    def cap(self, time: float) -> None:
+        """Let the next renewal end where `max_hold` does, and be the last one then."""
+        left = self.hold_until - time
+        if left < self.claim.ttl:
+            self.claim.ttl = max(left, 0.001)
+            self.renew = False
+
+    def renewed(self, sent: float) -> None:
+        """A renewal that was sent at `sent` got its answer."""
+        self._deadline = deadline(sent, self.ttl)
+        self.due = sent + self.ttl / 3 if self.renew else self._deadline
+        self._doubt = False
+
+    def unknown(self, *, retry: float) -> None:
+        """A renewal got no answer; the next one is due after `retry` seconds."""
+        self._doubt = True
+        self.due = min(now() + retry, self._deadline)
+
+    def hold(self) -> None:
+        """One more block of code holds it."""
+        with _ending:
+            self._count += 1
+
+    def unhold(self) -> bool:
+        """One block less. True when it was the last: now it is to be released."""
+        with _ending:
+            self._count -= 1
+            return self._count <= 0
+
+    def close(self) -> None:
+        """It is being released: what a renewal learns from now on is no loss."""
+        self._closing = True
+
+    @property
+    def closing(self) -> bool:
+        return self._closing
+
+    def end(self) -> None:
+        """It is not ours any more, and rightly so."""
+        self._released = True
+
+    def lose(self, error: LeaseLost) -> None:
+        """It is lost, for good: tell everybody who asked for it, once."""
+        with _ending:
+            if self._error is not None or self._released:
+                return
+            self._error = error
+            callbacks = self._on_lost
+        logger.warning("%s It was taken at %s.", error, self.label)
+        if self.cancellation is not None:
+            self.cancellation.request()
+        self._tell(callbacks)
+
+    def _tell(self, callbacks: list[Callable[[Lease], object]]) -> None:
+        # In a thread of its own: a callback that hangs must not keep the watchdog from the
+        # other leases.
+        for callback in callbacks:
+            threading.Thread(
+                target=self._call, args=(callback,), name="redislock-lost", daemon=True
+            ).start()
+
+    def _call(self, callback: Callable[[Lease], object]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            logger.exception("on_lost of %r raised", self.name)
+
+    # As a context manager, it is released when the block is left.
+
+    def __enter__(self) -> Lease:
+        self._outer.append(_current.get())
+        _current.set(self)
+        return self
+
+    def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
+        _current.set(self._outer.pop())
+        self.leave(error)
+
+    async def __aenter__(self) -> Lease:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, exc_type: object, error: BaseException | None, traceback: object
+    ) -> None:
+        _current.set(self._outer.pop())
+        await self.aleave(error)
+
+    def leave(self, error: BaseException | None) -> None:
+        """The block that holds it is left, with `error` or without."""
+        self._lock.leave(self, error)
+
+    async def aleave(self, error: BaseException | None) -> None:
+        cancelled = self.cancellation is not None and await self.cancellation.finish(error)
+        await self._lock.aleave(self, error)
+        if cancelled and self.lost is not None:
+            # It was us who cancelled the task: say why, as asyncio.timeout() does.
+            raise self.lost from error
+
+    @property
+    def enterable(self) -> bool:
+        """Its holder may hold it once more."""
+        return not self._closing and self.state in (LeaseState.HELD, LeaseState.UNKNOWN)
+
+
+class Cancellation:
+    """Cancels the task that holds a lease when it is lost, as asyncio.timeout() does."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._loop = task.get_loop()
+        self._task = task
+        self._before = task.cancelling()
+        self._over = False
+        self._delivered = False
+
+    def request(self) -> None:
+        """From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:
+            logger.debug("The event loop of a lost lease is closed already.")
+
+    def _deliver(self) -> None:
+        # In the loop's thread, so that a block that was left meanwhile isn't cancelled.
+        if not self._over and not self._delivered:
+            self._delivered = True
+            self._task.cancel("the lease was lost")
+
+    async def finish(self, error: BaseException | None) -> bool:
+        """The block is left with `error`. True when our cancellation is what ended it."""
+        self._over = True
+        if not self._delivered:
+            return False
+        ours = self._task.uncancel() <= self._before
+        if error is None:
+            # It came too late for the block, and would hit whatever is awaited next.
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                if not ours:
+                    raise
+        return ours and isinstance(error, asyncio.CancelledError)
+
+
+_ending = threading.Lock()
+"""Held for a moment while a lease's count or end changes."""
+
+
+# Leases of different primitives are restored by different locks, which are above this module.
+restorers: dict[str, Any] = {}
+
+
+def _restorer(text: str) -> tuple[Any, dict[str, Any]]:
+    try:
+        fields = json.loads(text)
+        return restorers[fields.pop("kind")], fields
+    except (ValueError, TypeError, AttributeError, KeyError):
+        raise ValueError("text must be what Lease.export() returned") from None
+
+
+# The lease of the innermost block. A context variable and not a stack per thread, so that
+# each task has its own; it is set and not reset by token, since a generator may be closed
+# in another context than the one that began it.
+_current: contextvars.ContextVar[Lease | None] = contextvars.ContextVar(
+    "django_redislock_current", default=None
+)
+
+
+@contextmanager
+def current(lease: Lease) -> Iterator[None]:
+    """Let `current_lease()` be `lease`, for one step of a generator."""
+    outer = _current.get()
+    _current.set(lease)
+    try:
+        yield
+    finally:
+        _current.set(outer)
+
+
+def current_lease() -> Lease:
+    """The lease of the innermost `redis_lock` block or function that is running.
+
+    Raises `LockError` when none is.
+    """
+    lease = _current.get()
+    if lease is None:
+        raise LockError(
+            "current_lease() is called where no lock is held: outside of a `with "
+            "redis_lock(…)` block and of a function that it decorates."
+        )
+    return lease

@@ -1,0 +1,22 @@
+-- Remove a lock without its token, for an operator. The holder is told why at its next
+-- renewal; the next waiter gets the lock.
+--
+-- KEYS     as in mutex.lua; 6 is for the token of the holder that the operator saw
+-- ARGV     1, 2 as in mutex.lua: the token is that of the holder that the operator saw, or
+--          the first 32 characters of a stranger's value
+--          3 by, 4 reason
+-- Returns  1 cleared, 0 it changed hands or was free already
+
+-- include mutex.lua
+
+local value = redis.call('GET', lock)
+if not value or holder(value) ~= token then
+  return 0
+end
+local ttl = string.match(value, '^[^|]*|%d+|%d+|(%d+)|') or 0
+redis.call('DEL', lock)
+redis.call('SET', gone, table.concat({'cleared', ARGV[3], ARGV[4]}, '|'), 'PX', outlives(ttl))
+if not hand_over() then
+  redis.call('ZREM', index, name)
+end
+return 1

@@ -1,0 +1,1 @@
+"""One algorithm per file: coroutines that await nothing but their port (`io`)."""

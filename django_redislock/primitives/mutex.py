@@ -1,0 +1,196 @@
+"""The mutex: one lease per name, first come, first served.
+
+1.  *Acquire* is one script. If the key is free it gets a value with our token and a TTL. If
+    the token at the key is ours already, because an earlier send did arrive although we
+    never saw its answer, only the TTL is set anew. So we may always ask again.
+2.  Who can't have the lock and may wait is put into the queue by that same script.
+3.  *Release* compares the token, deletes the key and, in the same step, hands the lock to
+    the first waiter whose process can be reached, for a short claim window. That waiter is
+    woken and calls acquire again: it finds the lock its own. Nobody can barge in between.
+    If it does not come, the window passes and the next one's slice finds the lock free.
+4.  Giving up is an acquire that gives no inbox: if the lock was handed to us in that very
+    moment we have it after all, else our place in the queue is gone when the answer comes.
+5.  Where an answer was lost, the last word is a release that leaves a tombstone: an acquire
+    of that token that arrives late is refused, and can't become a lock that nobody holds.
+6.  The holder's own deadline counts from the time at which it *sent* the request, less a
+    margin for clock drift. Counting from the answer would let it believe in its lease for
+    as long as the answer travelled after the lease had begun.
+
+Sources: the compare-and-delete release is the one of the Redis documentation of SET; the
+fencing token is Martin Kleppmann's ("How to do distributed locking", 2016), taken from the
+server's clock; the margin is Redlock's drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
+from ..waiting import Deadline, backoff, slice_for
+
+if TYPE_CHECKING:
+    from ..io import IO
+    from ..keys import Keys
+    from ..lease import Claim
+
+
+class Grant(NamedTuple):
+    fencing_token: int
+    acquired_us: int
+    sent: float
+    """When the request was sent that got the lock, by our clock."""
+
+
+class Refusal(NamedTuple):
+    """Why a lease is not ours: what the server knows of it."""
+
+    holder: bytes | None
+    gone: bytes | None
+
+    @property
+    def revoked(self) -> bool:
+        return (self.gone or b"").startswith(b"cleared|")
+
+    def error(self, name: str) -> LeaseLost:
+        kind, *words = (self.gone or b"").decode(errors="replace").split("|", 2)
+        if kind == "cleared":  # as lua/mutex_clear.lua wrote it
+            return LeaseRevoked(name, *words)
+        if kind == "withdrawn":
+            return LeaseLost(name, "it was given up before")
+        if self.holder is None:
+            return LeaseLost(name, "its ttl passed unrenewed, or its key was deleted")
+        owner = Holder.parse(self.holder, -1, 0).owner
+        return LeaseLost(name, f"{owner or 'a stranger'} holds the lock now")
+
+
+class Sight(NamedTuple):
+    """A holder as an operator saw it; the token binds what is done next to what was seen."""
+
+    token: str
+    holder: Holder
+
+
+def milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+    """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
+
+    Raises `LockUnavailable` when Redis can't be asked for as long; the caller then owes a
+    `release`, as after any other exception.
+    """
+    keys, token = claim.keys, claim.token
+    began = io.now()
+    patience = Deadline(began, wait)
+    inbox = "" if wait == 0 else await io.listen(token, within=0)
+    ticket = ""
+    failures = 0
+    try:
+        while True:
+            sent = io.now()
+            last = patience.over(sent)
+            known, claim.sent = claim.sent, True
+            try:
+                code, *rest = await io.script(
+                    "mutex_acquire",
+                    keys.mutex(token),
+                    [
+                        token,
+                        keys.name,
+                        milliseconds(claim.ttl),
+                        claim.owner,
+                        claim.label,
+                        "" if last else inbox,
+                        ticket,
+                    ],
+                )
+            except LockUnavailable as error:
+                claim.doubtful |= error.doubtful
+                claim.sent = known or error.doubtful
+                failures += 1
+                # Once more in any case: an idle connection that the server had closed
+                # fails just so, and who waits for nothing deserves an answer too.
+                if not error.passing or (failures > 1 and last):
+                    raise
+                await io.sleep(min(backoff(failures), patience.left(io.now())))
+                continue
+            failures = 0
+            if code == 1:
+                fencing_token, acquired_us = rest
+                return Grant(int(fencing_token), int(acquired_us), sent)
+            if code == -1:
+                raise Refusal(None, rest[0]).error(keys.name)
+            value, pttl, now_us, position, ticket_bytes = rest
+            holder = Holder.parse(value, pttl, int(now_us))
+            if last:
+                return LockNotAcquired(keys.name, holder, io.now() - began, position)
+            ticket = ticket_bytes.decode()
+            if not inbox:
+                # The first wait of this process: listen, then queue with the next acquire.
+                inbox = await io.listen(token, within=min(1.0, patience.left(io.now())))
+                continue
+            await io.wait(slice_for(position, holder.remaining, patience.left(io.now())))
+    finally:
+        io.unlisten()
+
+
+async def release(io: IO, claim: Claim) -> Refusal | None:
+    """Give back the lease, or the place in the queue. None: released, now or before.
+
+    Asks twice when the first answer is lost. Raises `LockUnavailable`; it may be repeated.
+    """
+    for attempt in (1, 2):
+        try:
+            released, *rest = await io.script(
+                "mutex_release",
+                claim.keys.mutex(claim.token),
+                [claim.token, claim.keys.name, int(claim.doubtful)],
+            )
+        except LockUnavailable as error:
+            claim.doubtful |= error.doubtful
+            claim.given_back |= error.doubtful
+            if attempt == 2 or not error.passing:
+                raise
+        else:
+            refusal = None if released else Refusal(*rest)
+            if refusal and claim.given_back and not refusal.revoked:
+                # The earlier send did it, as far as anybody can tell, and others have held
+                # the lock since.
+                return None
+            return refusal
+    raise AssertionError("unreachable")
+
+
+async def extend(io: IO, claims: Sequence[Claim]) -> list[Refusal | None]:
+    """Let leases live for their ttl from now, all in one round trip. None: extended.
+
+    Raises `LockUnavailable`: then nothing is known of any of them.
+    """
+    keys = [claims[0].keys.index]
+    args: list[str | int] = []
+    for claim in claims:
+        keys += claim.keys.lock, claim.keys.gone(claim.token)
+        args += claim.token, claim.keys.name, milliseconds(claim.ttl)
+    replies: list[list[Any]] = await io.script("mutex_extend", keys, args)
+    return [None if extended else Refusal(*rest) for extended, *rest in replies]
+
+
+async def look(io: IO, keys: Keys) -> Sight | None:
+    """Who holds the lock now; None: nobody."""
+    reply = await io.script("mutex_holder", [keys.lock], [])
+    if reply is None:
+        return None
+    value, pttl, now_us = reply
+    return Sight(value[:32].decode(errors="replace"), Holder.parse(value, pttl, int(now_us)))
+
+
+async def clear(io: IO, keys: Keys, seen: str, by: str, reason: str) -> bool:
+    """Remove the lock that `seen` holds, for an operator. False: it changed hands."""
+    cleared = await io.script(
+        "mutex_clear",
+        keys.mutex(seen),
+        [seen, keys.name, by.replace("|", "/"), reason],
+    )
+    return bool(cleared)

@@ -1,0 +1,197 @@
+"""The watchdog: one thread per process that keeps all its leases alive.
+
+Every lease is renewed at a third of its ttl, up to 250 in one request. A failed renewal
+makes a lease unknown and is tried again soon; when the lease's own deadline has passed, it
+is lost. The watchdog has only a weak reference to a lease: when its owner object is gone,
+nobody can release it any more, so it is left to expire, with a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import connections
+from .clock import now
+from .exceptions import LeaseLost, LockError, LockUnavailable
+from .io import IO, SyncIO, run
+from .primitives import mutex
+
+if TYPE_CHECKING:
+    import redis
+
+    from .lease import Lease
+
+logger = logging.getLogger("django_redislock")
+
+BATCH = 250
+"""Leases in one request: it keeps Redis for about as long as a few hundred plain commands."""
+EARLY = 0.25
+"""A renewal may come early by this part of its interval, so that batches form."""
+
+
+async def renew(io: IO, leases: Sequence[Lease]) -> None:
+    """Extend leases of one index in one request, and tell each what became of it.
+
+    Raises `LockUnavailable`; then they are unknown.
+    """
+    sent = io.now()
+    for lease in leases:
+        lease.cap(sent)
+    try:
+        refusals = await mutex.extend(io, [lease.claim for lease in leases])
+    except LockUnavailable:
+        for lease in leases:
+            lease.unknown(retry=min(lease.ttl / 10, 1.0))
+        raise
+    for lease, refusal in zip(leases, refusals, strict=True):
+        if refusal is None:
+            lease.renewed(sent)
+        elif not lease.closing:  # else its release has overtaken us
+            lease.lose(refusal.error(lease.name))
+
+
+class _Watched(NamedTuple):
+    lease: weakref.ref[Lease]
+    name: str
+    label: str
+
+
+class Watchdog:
+    """Renews, and releases what nobody waits for."""
+
+    def __init__(self) -> None:
+        self._leases: dict[str, _Watched] = {}
+        self._next = float("inf")
+        # SimpleQueue and no Condition: its put() may be called by the garbage collector in
+        # the middle of anything, as transactions.py does.
+        self._wake: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._pools: dict[str, redis.ConnectionPool] = {}
+        self._to_release: list[Lease] = []
+
+    def watch(self, lease: Lease) -> None:
+        """Renew `lease` from now on, and notice when it is lost."""
+        self._leases[lease.token] = _Watched(weakref.ref(lease), lease.name, lease.label)
+        if lease.due < self._next:
+            self._wake.put(None)
+        if self._thread is None:
+            self._start()
+
+    def forget(self, lease: Lease) -> None:
+        self._leases.pop(lease.token, None)
+
+    def release_later(self, lease: Lease) -> None:
+        """Release `lease` in the background; may be called from a finalizer."""
+        self._wake.put(lease)
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="redislock-watchdog", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            # From here on every new lease wakes us, also one that comes while we look.
+            self._next = float("inf")
+            try:
+                due = self._look()
+            except Exception:
+                # Never die: all leases of the process would be lost.
+                logger.exception("The watchdog failed; it goes on in a second.")
+                due = now() + 1.0
+            self._next = due
+            self._sleep(due)
+
+    def _sleep(self, until: float) -> None:
+        timeout = None if until == float("inf") else max(0.0, until - now())
+        try:
+            lease = self._wake.get(timeout=timeout)
+            while True:
+                if lease is not None:
+                    self._to_release.append(lease)
+                lease = self._wake.get_nowait()
+        except queue.Empty:
+            pass
+
+    def _look(self) -> float:
+        """Renew and release what is due. Returns when to look next."""
+        time = now()
+        next_look = float("inf")
+        due: dict[tuple[str, str], list[Lease]] = {}
+        for token, watched in self._leases.copy().items():
+            lease = watched.lease()
+            if lease is None:
+                self._leases.pop(token, None)
+                logger.warning(
+                    "The lease on %r, taken at %s, was dropped without being released. It is not "
+                    "renewed any more and ends with its ttl. Keep it, or write a with block.",
+                    watched.name,
+                    watched.label,
+                )
+            elif lease.lost is not None:
+                self._leases.pop(token, None)
+            elif lease.renew and lease.due - time <= EARLY * lease.ttl / 3:
+                due.setdefault((lease.using, lease.claim.keys.index), []).append(lease)
+            else:
+                next_look = min(next_look, lease.due)
+        for (using, _index), leases in due.items():
+            for start in range(0, len(leases), BATCH):
+                self._renew(using, leases[start : start + BATCH])
+            next_look = min(next_look, *(lease.due for lease in leases))
+        self._release_pending()
+        return min(next_look, now() + 1.0) if self._to_release else next_look
+
+    def _renew(self, using: str, leases: list[Lease]) -> None:
+        try:
+            run(renew(self._io(using), leases))
+        except LockUnavailable as error:
+            logger.warning("%d leases could not be renewed: %s", len(leases), error)
+        except LockError as error:
+            # One key of the batch is of a wrong type. It must not cost the others theirs.
+            if len(leases) == 1:
+                leases[0].lose(LeaseLost(leases[0].name, str(error)))
+            else:
+                for lease in leases:
+                    self._renew(using, [lease])
+
+    def _release_pending(self) -> None:
+        pending, self._to_release = self._to_release, []
+        for lease in pending:
+            try:
+                run(lease.release_through(self._io(lease.using)))
+            except LockUnavailable:
+                self._to_release.append(lease)  # until it is lost by its own deadline
+            except LockError as error:
+                logger.warning("%s", error)
+
+    def _io(self, using: str) -> SyncIO:
+        address = connections.address(using)
+        pool = self._pools.get(address)
+        if pool is None:
+            pool = self._pools[address] = connections.background_pool(using)
+        return SyncIO(using, pool=pool)
+
+    def after_fork(self) -> None:
+        """In a child: the leases are the parent's, and the thread stayed there."""
+        for watched in self._leases.values():
+            lease = watched.lease()
+            if lease is not None:
+                lease.end()
+        self.__init__()  # type: ignore[misc]
+
+
+watchdog = Watchdog()
+
+os.register_at_fork(after_in_child=watchdog.after_fork)

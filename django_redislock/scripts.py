@@ -1,0 +1,44 @@
+"""The Lua scripts: read once, known to the server by their SHA1."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from redis.exceptions import NoScriptError
+
+_INCLUDE = re.compile(r"^-- include (\S+)$", re.MULTILINE)
+
+
+class Script(NamedTuple):
+    source: str
+    sha: str
+
+
+def _read(filename: str) -> str:
+    return files(__package__).joinpath("lua", filename).read_text(encoding="utf-8")
+
+
+@cache
+def load(name: str) -> Script:
+    """The script in `lua/<name>.lua`, with the files that it includes put in."""
+    source = _INCLUDE.sub(lambda include: _read(include[1]), _read(f"{name}.lua"))
+    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+async def call(
+    execute: Callable[..., Awaitable[Any]],
+    name: str,
+    keys: Sequence[str],
+    args: Sequence[str | int],
+) -> Any:
+    """Run a script by its SHA1; a server that forgot it (restart, SCRIPT FLUSH) is sent it."""
+    script = load(name)
+    try:
+        return await execute("EVALSHA", script.sha, len(keys), *keys, *args)
+    except NoScriptError:
+        return await execute("EVAL", script.source, len(keys), *keys, *args)

@@ -1,0 +1,64 @@
+"""Release when the surrounding database transactions have ended, not before.
+
+Django calls an `on_commit` function after COMMIT, and drops it when its transaction, or its
+savepoint, is rolled back. Both end our wait: being called, and being dropped. So Django's
+own bookkeeping of savepoints decides, and there is no second copy of it here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import TransactionManagementError
+
+
+def open_transactions() -> list[BaseDatabaseWrapper]:
+    """The connections of this thread that are inside of an `atomic` block.
+
+    Raises `TransactionManagementError` when one of them manages transactions by hand: then
+    nobody could tell us when they end.
+    """
+    found = []
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block:
+            found.append(connection)
+        elif connection.connection is not None and not connection.autocommit:
+            raise TransactionManagementError(
+                f"release='commit' can't see the end of a transaction that is managed by hand "
+                f"on {connection.alias!r} (AUTOCOMMIT is off). Use transaction.atomic(), or "
+                f"release='exit'."
+            )
+    return found
+
+
+class _End:
+    """What we give to `on_commit`, and let nobody else keep."""
+
+    __slots__ = ("__weakref__", "_dropped", "_ended")
+
+    def __init__(self, ended: Callable[[], object], dropped: Callable[[], object]) -> None:
+        self._ended = ended
+        self._dropped: weakref.finalize[Any, Any] = weakref.finalize(self, dropped)
+        self._dropped.atexit = False
+
+    def __call__(self) -> None:
+        self._dropped.detach()
+        self._ended()
+
+
+def at_end(
+    connection: BaseDatabaseWrapper,
+    *,
+    ended: Callable[[], object],
+    dropped: Callable[[], object],
+) -> None:
+    """Call `ended` after the commit of `connection`, or `dropped` after its rollback.
+
+    `dropped` is called by a finalizer, so it must not do any I/O.
+    """
+    # robust: our failure must not keep the project's own callbacks from being called.
+    connection.on_commit(_End(ended, dropped), robust=True)

@@ -1,0 +1,50 @@
+"""For how long to wait at a time.
+
+A waiter sleeps in slices. Each slice ends with another acquire, which is its sign of life
+and repairs whatever was lost; in between, whoever hands it the lock wakes it (inbox.py).
+"""
+
+from __future__ import annotations
+
+import random
+
+
+class Deadline:
+    """The end of a wait: `seconds` from `start`, or never when `seconds` is None."""
+
+    def __init__(self, start: float, seconds: float | None) -> None:
+        self._end = float("inf") if seconds is None else start + seconds
+
+    def left(self, time: float) -> float:
+        """Seconds that are left at `time`; 0 when it is over."""
+        return max(0.0, self._end - time)
+
+    def over(self, time: float) -> bool:
+        return time >= self._end
+
+
+HEAD = 8
+"""So many waiters at the head of a queue watch the holder's TTL; the others sleep longer."""
+
+
+def slice_for(position: int, remaining: float | None, left: float) -> float:
+    """Seconds to sleep at `position` in the queue, when the lease ends in `remaining`.
+
+    Five hundred waiters that all looked twice a second would keep Redis busy with nothing;
+    so only those at the head look often, and when a lease runs out, they are the ones to
+    see it. The longest slice is shorter than the sign of life in lua/mutex.lua.
+    """
+    if position >= HEAD:
+        return min(random.uniform(2.0, 3.0), left)
+    seconds = random.uniform(0.7, 0.9)
+    if remaining is not None:
+        # A little after it has run out: Redis counts in milliseconds.
+        seconds = min(seconds, remaining + 0.002)
+    return min(seconds, left)
+
+
+def backoff(failures: int) -> float:
+    """Seconds before we ask a server again that did not answer `failures` times."""
+    if failures == 1:
+        return 0.0
+    return random.uniform(0.5, 1.0) * min(0.05 * 2.0 ** min(failures, 5), 1.0)
