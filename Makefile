@@ -1,0 +1,55 @@
+# Everything that a clone needs, from nothing but Python with venv and pip.
+# PYTHON=python3.13 chooses the Python of a new .venv; ARGS is passed on: make test ARGS="-k fork".
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test lint
+.DEFAULT_GOAL := help
+# One .venv for all: two pips at a time would be in each other's way.
+.NOTPARALLEL:
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.server ## the example project, with a Redis of its own
+	$(RUN) example_project/manage.py demo $(ARGS)
+
+test: $(VENV)/.test ## the test suite; REDISLOCK_SERVER chooses the Redis
+	$(RUN) -m pytest $(ARGS)
+
+lint: $(VENV)/.test ## ruff and mypy
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+# The stamps say what has been installed; a change of pyproject.toml makes them stale.
+# Everything that the demo needs is in the extra for the tests, too, hence both of its stamps.
+$(VENV)/.server: pyproject.toml $(VENV)/.made
+	@echo "Installing what the demo needs into $(VENV)"
+	@$(INSTALL) --editable '.[server]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.made
+	@echo "Installing what the tests need into $(VENV)"
+	@$(INSTALL) --editable '.[test]'
+	@touch $(VENV)/.server $@
+
+# Debian and Ubuntu ship Python without ensurepip, and `python3 -m venv` then leaves half a .venv
+# behind: so ask before, and let a stamp say that it is whole.
+$(VENV)/.made:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "There is no $(PYTHON). Install Python 3.11 or newer, or name it: make PYTHON=python3.13 ..."; \
+	  exit 1; } >&2
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("django-redislock needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.13 ..." % sys.version_info[:2])'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) has no venv module. On Debian and Ubuntu: apt-get install python3-venv"; \
+	  exit 1; } >&2
+	@echo "Making $(VENV) with `$(PYTHON) --version`"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@

