@@ -28,3 +28,11 @@ CACHES = {
         "LOCATION": os.environ.get("REDISLOCK_TEST_URL", "unix:///REDISLOCK_TEST_URL-is-not-set"),
     },
 }
+
+# Only what pytest captures; the end of the shared server is no news.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"null": {"class": "logging.NullHandler"}},
+    "loggers": {"django_redislock": {"handlers": ["null"]}},
+}

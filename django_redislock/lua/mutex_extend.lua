@@ -9,6 +9,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
+local index = KEYS[1]
 local replies = {}
 for i = 1, (#KEYS - 1) / 2 do
   local lock, gone = KEYS[2 * i], KEYS[2 * i + 1]

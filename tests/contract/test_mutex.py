@@ -1,0 +1,346 @@
+"""What the mutex owes, through both ports, on a real Redis."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from redis import Redis
+
+from django_redislock import (
+    LeaseLost,
+    LeaseRevoked,
+    LeaseState,
+    LockNotAcquired,
+    redis_lock,
+)
+from tests.contract.ports import Port
+from tests.waiting import PATIENCE, eventually
+
+KEY = "redislock:{invoice:42}"
+QUEUE, TAIL, INDEX = f"{KEY}:queue", f"{KEY}:tail", "redislock:index"
+
+
+def waiting(redis: Redis, number: int = 1) -> bool:
+    return redis.zcard(QUEUE) == number
+
+
+def round_trips(redis: Redis) -> int:
+    """Script calls that the server has counted."""
+    stats = redis.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
+
+
+def test_acquire_and_release(port: Port, redis: Redis) -> None:
+    """A free lock is held at once, and is gone after its release."""
+    lease = port.acquire(redis_lock("invoice:42", ttl=30))
+    assert lease.state == LeaseState.HELD
+    assert 28 < redis.pttl(KEY) / 1000 <= 30
+    assert redis.get(KEY).decode().startswith(f"{lease.token}|{lease.fencing_token}|")
+    port.release(lease)
+    assert lease.state == LeaseState.RELEASED
+    assert redis.exists(KEY, QUEUE, f"{KEY}:waiters") == 0
+    assert redis.ttl(TAIL) > 0
+
+
+def test_a_cycle_is_two_round_trips(port: Port, redis: Redis) -> None:
+    """One for an uncontended acquire, one for its release."""
+    port.release(port.acquire(redis_lock("warm up")))
+    before = round_trips(redis)
+    for _ in range(10):
+        port.release(port.acquire(redis_lock("invoice:42")))
+    assert round_trips(redis) - before == 20
+
+
+def test_it_excludes(port: Port) -> None:
+    """While one holds it, nobody else gets it; afterwards somebody does."""
+    lease = port.acquire(redis_lock("invoice:42"))
+    assert port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=0)).result() is None
+    other = port.acquire(redis_lock("invoice:43"), wait=0)
+    port.release(lease)
+    again = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=0)).result()
+    assert again is not None
+    port.release(again)
+    port.release(other)
+
+
+def test_a_conflict_says_who(port: Port) -> None:
+    """The error tells owner, label, since when, and how long its lease lives, from the answer
+    of the same round trip."""
+    lease = port.acquire(redis_lock("invoice:42", ttl=20, label="shop/views.py:42 in pay"))
+
+    def enter() -> None:
+        port.enter(redis_lock("invoice:42", wait=0), lambda lease: None)
+
+    with pytest.raises(LockNotAcquired) as caught:
+        port.start(enter).result()
+    holder = caught.value.holder
+    assert (holder.owner, holder.label) == (lease.owner, "shop/views.py:42 in pay")
+    assert holder.fencing_token == lease.fencing_token
+    assert holder.acquired_at == lease.acquired_at
+    assert abs(datetime.now(UTC) - holder.acquired_at) < timedelta(seconds=PATIENCE)
+    assert holder.remaining is not None
+    assert 0 < holder.remaining <= 20
+    assert caught.value.waited < PATIENCE
+    assert lease.token not in str(caught.value)
+    port.release(lease)
+
+
+def test_a_waiter_is_handed_the_lock(port: Port, redis: Redis) -> None:
+    """The waiter holds it in the very step of the release: the key is never free."""
+    lease = port.acquire(redis_lock("invoice:42"))
+    waiter = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=None))
+    eventually(lambda: waiting(redis))
+    port.release(lease)
+    assert redis.exists(KEY)
+    handed = waiter.result(PATIENCE)
+    assert handed.fencing_token > lease.fencing_token
+    assert redis.pttl(KEY) > 20_000, "confirmed with its full ttl"
+    port.release(handed)
+    assert not redis.exists(KEY, QUEUE, f"{KEY}:waiters")
+
+
+def test_waiters_are_served_in_order_of_arrival(port: Port, redis: Redis) -> None:
+    """First come, first served, and each fencing token is larger than the last."""
+    order: list[int] = []
+    fences: list[int] = []
+    lease = port.acquire(redis_lock("invoice:42"))
+
+    def wait(number: int) -> None:
+        got = port.acquire(redis_lock("invoice:42"), wait=None)
+        order.append(number)
+        fences.append(got.fencing_token)
+        port.release(got)
+
+    waiters = []
+    for number in range(12):
+        waiters.append(port.start(lambda number=number: wait(number)))
+        eventually(lambda number=number: waiting(redis, number + 1))
+    port.release(lease)
+    for waiter in waiters:
+        waiter.result(PATIENCE)
+    assert order == list(range(12))
+    assert fences == sorted(set(fences))
+    assert fences[0] > lease.fencing_token
+
+
+def test_nobody_barges_in(port: Port, redis: Redis) -> None:
+    """A newcomer that tries once does not get a lock for which others wait."""
+    lease = port.acquire(redis_lock("invoice:42"))
+    waiter = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=None))
+    eventually(lambda: waiting(redis))
+    port.release(lease)
+    newcomer = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=0)).result()
+    assert newcomer is None
+    port.release(waiter.result(PATIENCE))
+
+
+def test_giving_up_leaves_the_queue(port: Port, redis: Redis) -> None:
+    """When the time to wait is over, None is returned and no place in the queue remains."""
+    lease = port.acquire(redis_lock("invoice:42"))
+    waiter = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=0.2))
+    assert waiter.result(PATIENCE) is None
+    assert not redis.exists(QUEUE, f"{KEY}:waiters")
+    port.release(lease)
+    assert not redis.exists(KEY)
+
+
+def test_a_waiter_notices_an_expired_holder(port: Port, redis: Redis) -> None:
+    """When a holder dies without a word, the waiter has the lock soon after the lease ends."""
+    dead = port.acquire(redis_lock("invoice:42", ttl=1, renew=False))
+    lease = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=PATIENCE)).result()
+    assert lease.fencing_token > dead.fencing_token
+    assert dead.state == LeaseState.LOST
+    port.release(lease)
+
+
+def test_release_may_be_repeated(port: Port) -> None:
+    """Releasing a released lease does nothing."""
+    lease = port.acquire(redis_lock("invoice:42"))
+    port.release(lease)
+    port.release(lease)
+
+
+def test_release_of_an_expired_lease_says_so(port: Port, redis: Redis) -> None:
+    """Who releases too late is told that the lease was lost."""
+    lease = port.acquire(redis_lock("invoice:42", renew=False))
+    redis.delete(KEY)
+    with pytest.raises(LeaseLost, match="ttl passed unrenewed, or its key was deleted"):
+        port.release(lease)
+    assert lease.state == LeaseState.LOST
+
+
+def test_release_leaves_the_successor_alone(port: Port, redis: Redis) -> None:
+    """The lease of the next holder is not touched, and the late one is told who it is."""
+    lease = port.acquire(redis_lock("invoice:42", renew=False))
+    redis.delete(KEY)
+    successor = port.start(lambda: port.acquire(redis_lock("invoice:42"))).result(PATIENCE)
+    with pytest.raises(LeaseLost, match="holds the lock now"):
+        port.release(lease)
+    assert redis.get(KEY).decode().startswith(successor.token)
+    port.release(successor)
+
+
+def test_extend(port: Port, redis: Redis) -> None:
+    """The lease lives for its ttl from now, or for another one that is given."""
+    lease = port.acquire(redis_lock("invoice:42", ttl=10, renew=False))
+    redis.pexpire(KEY, 5000)
+    port.extend(lease)
+    assert 8 < redis.pttl(KEY) / 1000 <= 10
+    port.extend(lease, 60)
+    assert lease.ttl == 60
+    assert 55 < redis.pttl(KEY) / 1000 <= 60
+    assert 55 < lease.remaining() <= 60
+    assert redis.get(KEY).split(b"|")[3] == b"60000"
+    port.release(lease)
+
+
+def test_extend_repairs_a_ttl_that_was_removed(port: Port, redis: Redis) -> None:
+    """After a PERSIST, the next renewal sets the TTL again."""
+    lease = port.acquire(redis_lock("invoice:42"))
+    redis.persist(KEY)
+    port.extend(lease)
+    assert redis.pttl(KEY) > 0
+    port.release(lease)
+
+
+def test_extend_of_a_lost_lease_says_so(port: Port, redis: Redis) -> None:
+    """And it does not bring back a key that is not ours any more."""
+    lease = port.acquire(redis_lock("invoice:42", renew=False))
+    redis.delete(KEY)
+    with pytest.raises(LeaseLost):
+        port.extend(lease)
+    assert not redis.exists(KEY)
+    assert lease.state == LeaseState.LOST
+
+
+def test_clear_hands_over_and_tells_the_old_holder(port: Port, redis: Redis) -> None:
+    """An operator's clear names itself and its reason to the one that it hits."""
+    lease = port.acquire(redis_lock("invoice:42", renew=False))
+    waiter = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=None))
+    eventually(lambda: waiting(redis))
+    cleared = port.clear(redis_lock("invoice:42"), by="eva", reason="host is gone")
+    assert cleared.owner == lease.owner
+    successor = waiter.result(PATIENCE)
+    with pytest.raises(LeaseRevoked, match="eva.*host is gone") as caught:
+        port.extend(lease)
+    assert (caught.value.by, caught.value.reason) == ("eva", "host is gone")
+    assert redis.get(KEY).decode().startswith(successor.token)
+    port.release(successor)
+
+
+def test_clear_of_a_free_lock(port: Port) -> None:
+    """There is nothing to clear, and nothing breaks."""
+    assert port.clear(redis_lock("invoice:42"), reason="none") is None
+    assert port.holder(redis_lock("invoice:42")) is None
+
+
+def test_clear_of_a_strangers_value(port: Port, redis: Redis) -> None:
+    """A plain string at our key counts as held by a stranger, and an operator may clear it."""
+    redis.set(KEY, "c0ffee")
+    assert port.holder(redis_lock("invoice:42")).owner is None
+    assert port.acquire(redis_lock("invoice:42"), wait=0) is None
+    assert port.clear(redis_lock("invoice:42"), reason="left by an old version") is not None
+    assert not redis.exists(KEY)
+
+
+def test_the_index_knows_what_is_held(port: Port, redis: Redis) -> None:
+    """Its score is when the lease ends; it follows renewal, handing over and release."""
+    lease = port.acquire(redis_lock("invoice:42", ttl=10))
+    ends = redis.zscore(INDEX, "invoice:42")
+    seconds, microseconds = redis.time()
+    assert 0 < ends / 1000 - (seconds + microseconds / 1e6) <= 10
+    port.extend(lease, 60)
+    assert redis.zscore(INDEX, "invoice:42") > ends
+    port.release(lease)
+    assert redis.zscore(INDEX, "invoice:42") is None
+
+
+def test_fencing_tokens_grow_when_redis_forgets(port: Port, redis: Redis) -> None:
+    """Also across the loss of all data, where a counter would begin again."""
+    fences = []
+    for forget in (False, True, False, True):
+        lease = port.acquire(redis_lock("invoice:42"))
+        fences.append(lease.fencing_token)
+        port.release(lease)
+        if forget:
+            redis.delete(TAIL)
+    assert fences == sorted(set(fences))
+    assert fences[-1] < 2**53
+
+
+def test_fencing_tokens_grow_when_the_clock_goes_back(port: Port, redis: Redis) -> None:
+    """The tail remembers the last one, so the next is one more."""
+    lease = port.acquire(redis_lock("invoice:42"))
+    port.release(lease)
+    ahead = lease.fencing_token + 3_600_000_000
+    redis.hset(TAIL, "fence", ahead)
+    lease = port.acquire(redis_lock("invoice:42"))
+    assert lease.fencing_token == ahead + 1
+    port.release(lease)
+    lease = port.acquire(redis_lock("invoice:42"))
+    assert lease.fencing_token == ahead + 2
+    port.release(lease)
+
+
+def test_the_lease_survives_a_forgotten_script(port: Port, redis: Redis) -> None:
+    """After SCRIPT FLUSH the script is sent again."""
+    lease = port.acquire(redis_lock("invoice:42"))
+    redis.script_flush()
+    port.extend(lease)
+    redis.script_flush()
+    port.release(lease)
+    assert not redis.exists(KEY)
+
+
+def test_export_and_restore(port: Port, redis: Redis) -> None:
+    """A lease that was exported is continued under the same token, and only there."""
+    lease = port.acquire(redis_lock("invoice:42", ttl=20))
+    text = lease.export()
+    assert lease.state == LeaseState.RELEASED
+    port.release(lease)
+    assert redis.exists(KEY), "the exporter doesn't release it any more"
+    restored = port.restore(text)
+    assert restored.token == lease.token
+    assert restored.fencing_token == lease.fencing_token
+    assert restored.acquired_at == lease.acquired_at
+    assert (restored.owner, restored.label) == (lease.owner, lease.label)
+    assert restored.state == LeaseState.HELD
+    port.release(restored)
+    assert not redis.exists(KEY)
+
+
+def test_restore_of_a_lease_that_has_ended(port: Port, redis: Redis) -> None:
+    """Who comes too late is told, and does not hold anything."""
+    text = port.acquire(redis_lock("invoice:42")).export()
+    redis.delete(KEY)
+    with pytest.raises(LeaseLost):
+        port.restore(text)
+    assert not redis.exists(KEY)
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_contention(port: Port, redis: Redis, round_: int) -> None:
+    """Many that increment an unprotected number, one at a time, lose no increment."""
+    inside = threading.Lock()
+    number = 0
+    fences: list[int] = []
+
+    def section(lease) -> None:  # type: ignore[no-untyped-def]
+        nonlocal number
+        assert inside.acquire(blocking=False), "two inside at once"
+        before = number
+        fences.append(lease.fencing_token)
+        number = before + 1
+        inside.release()
+
+    def worker() -> None:
+        for _ in range(10):
+            port.enter(redis_lock("invoice:42", wait=PATIENCE), section)
+
+    for future in [port.start(worker) for _ in range(8)]:
+        future.result(PATIENCE)
+    assert number == 80
+    assert fences == sorted(set(fences))
+    assert not redis.exists(KEY, QUEUE)

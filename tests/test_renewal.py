@@ -1,0 +1,318 @@
+"""The watchdog, on a real Redis. Short leases, and events in place of sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+
+import pytest
+from redis import Redis
+
+from django_redislock import (
+    LeaseLost,
+    LeaseRevoked,
+    LeaseState,
+    LockUnavailable,
+    redis_lock,
+)
+from django_redislock import renewal as renewal_module
+from django_redislock.renewal import Watchdog
+from tests.waiting import PATIENCE, eventually
+
+KEY = "redislock:{job}"
+
+
+def renewals(redis: Redis) -> int:
+    """How many renewals the server has seen: each moves the end of the lease in the index."""
+    return int(redis.zscore("redislock:index", "job") or 0)
+
+
+def wait_for_renewal(redis: Redis) -> None:
+    before = renewals(redis)
+    eventually(lambda: renewals(redis) > before)
+
+
+def test_a_lease_lives_as_long_as_its_holder(redis: Redis) -> None:
+    """After several ttls it is still there, and still held."""
+    with redis_lock("job", ttl=0.3) as lease:
+        for _ in range(8):
+            wait_for_renewal(redis)
+        assert lease.state == LeaseState.HELD
+        assert redis.get(KEY).decode().startswith(lease.token)
+    assert not redis.exists(KEY)
+
+
+def test_without_renewal_it_ends_with_its_ttl(redis: Redis) -> None:
+    """And its holder is told at the end of the block."""
+    with pytest.raises(LeaseLost, match="ttl of 0.2 s passed unrenewed"):
+        with redis_lock("job", ttl=0.2, renew=False) as lease:
+            eventually(lambda: not redis.exists(KEY))
+            eventually(lambda: lease.state == LeaseState.LOST)
+            with pytest.raises(LeaseLost):
+                lease.check()
+
+
+def test_many_leases_are_renewed_in_batches(redis: Redis) -> None:
+    """A thousand leases of one process are renewed by a handful of requests."""
+
+    def calls() -> int:
+        return int(redis.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+    leases = [redis_lock(f"job:{number}", ttl=3).acquire() for number in range(1000)]
+    ends = {name: score for name, score in redis.zrange("redislock:index", 0, -1, withscores=True)}
+    before = calls()
+
+    def all_renewed() -> bool:
+        now = redis.zrange("redislock:index", 0, -1, withscores=True)
+        return len(now) == 1000 and all(score > ends[name] for name, score in now)
+
+    eventually(all_renewed)
+    assert calls() - before < 60
+    for lease in leases:
+        assert lease is not None
+        assert lease.state == LeaseState.HELD
+        lease.release()
+
+
+def test_on_lost_is_called_with_the_lease(redis: Redis) -> None:
+    """Within a third of the ttl, in a thread of its own, once."""
+    told = []
+    event = threading.Event()
+
+    def on_lost(lease):  # type: ignore[no-untyped-def]
+        told.append((lease, threading.current_thread().name))
+        event.set()
+
+    lease = redis_lock("job", ttl=0.6, on_lost=on_lost).acquire()
+    assert lease is not None
+    redis.delete(KEY)
+    assert event.wait(PATIENCE)
+    with pytest.raises(LeaseLost):
+        lease.release()
+    assert told == [(lease, "redislock-lost")]
+
+
+def test_on_lost_may_be_added_later_and_too_late(redis: Redis) -> None:
+    """A callback that is registered on a lost lease is called at once."""
+    lease = redis_lock("job", ttl=0.3).acquire()
+    assert lease is not None
+    first, second = threading.Event(), threading.Event()
+    lease.on_lost(lambda lease: first.set())
+    redis.delete(KEY)
+    assert first.wait(PATIENCE)
+    lease.on_lost(lambda lease: second.set())
+    assert second.wait(PATIENCE)
+
+
+def test_a_raising_on_lost_harms_nobody(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged; the other callbacks and the other leases are served."""
+
+    def raises(lease: object) -> None:
+        raise ZeroDivisionError
+
+    told = threading.Event()
+    with redis_lock("other", ttl=0.3) as other:
+        lease = redis_lock("job", ttl=0.3, on_lost=raises).acquire()
+        assert lease is not None
+        lease.on_lost(lambda lease: told.set())
+        redis.delete(KEY)
+        assert told.wait(PATIENCE)
+        eventually(lambda: "on_lost of 'job' raised" in caplog.text)
+        before = redis.zscore("redislock:index", "other")
+        eventually(lambda: redis.zscore("redislock:index", "other") > before)
+        other.check()
+
+
+def test_an_operators_clear_is_told_at_the_next_renewal(redis: Redis) -> None:
+    """With who and why."""
+    told = threading.Event()
+    lease = redis_lock("job", ttl=0.6, on_lost=lambda lease: told.set()).acquire()
+    assert lease is not None
+    redis_lock("job").clear(by="eva", reason="stuck")
+    assert told.wait(PATIENCE)
+    with pytest.raises(LeaseRevoked, match=r"cleared by eva \(stuck\)"):
+        lease.check()
+
+
+def test_max_hold_ends_the_renewal(redis: Redis) -> None:
+    """The lease ends then, however often it could have been renewed, and its holder is told."""
+    told = threading.Event()
+    lock = redis_lock("job", ttl=0.3, max_hold=0.9, on_lost=lambda lease: told.set())
+    lease = lock.acquire()
+    assert lease is not None
+    for _ in range(3):
+        wait_for_renewal(redis)
+    assert lease.state == LeaseState.HELD
+    assert told.wait(PATIENCE)
+    eventually(lambda: not redis.exists(KEY))
+
+
+def test_max_hold_bounds_the_first_ttl(redis: Redis) -> None:
+    """Also when the ttl is the longer one."""
+    lease = redis_lock("job", ttl=30, max_hold=1).acquire()
+    assert lease is not None
+    assert redis.pttl(KEY) <= 1000
+    lease.release()
+
+
+def test_a_dropped_lease_is_not_renewed_any_more(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends with its ttl, and a warning says where it was taken."""
+    lease = redis_lock("job", ttl=0.3, label="shop/jobs.py:7 in nightly").acquire()
+    assert lease is not None
+    wait_for_renewal(redis)
+    del lease
+    gc.collect()
+    eventually(lambda: not redis.exists(KEY))
+    eventually(lambda: "was dropped without being released" in caplog.text)
+    assert "'job', taken at shop/jobs.py:7 in nightly" in caplog.text
+
+
+def test_a_removed_ttl_is_repaired(redis: Redis) -> None:
+    """The watchdog sets the TTL again at its next renewal."""
+    with redis_lock("job", ttl=0.6):
+        redis.persist(KEY)
+        eventually(lambda: redis.pttl(KEY) > 0)
+
+
+def test_a_key_of_another_type_costs_only_its_own_lease(redis: Redis) -> None:
+    """The other leases of the same batch are renewed."""
+    lost = threading.Event()
+    lease = redis_lock("job", ttl=0.6, on_lost=lambda lease: lost.set()).acquire()
+    with redis_lock("other", ttl=0.6) as other:
+        redis.delete(KEY)
+        redis.hset(KEY, "a", "stranger")
+        before = redis.zscore("redislock:index", "other")
+        assert lost.wait(PATIENCE)
+        eventually(lambda: redis.zscore("redislock:index", "other") > before)
+        other.check()
+    assert redis.hgetall(KEY) == {b"a": b"stranger"}
+    del lease
+    redis.delete(KEY)
+
+
+class TestRedisAway:
+    """While Redis does not answer a lease is unknown; at its own deadline it is lost."""
+
+    @pytest.fixture
+    def away(self, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+        """Set it, and no renewal gets an answer."""
+        away = threading.Event()
+        real = renewal_module.mutex.extend
+
+        async def extend(io, claims):  # type: ignore[no-untyped-def]
+            if away.is_set():
+                raise LockUnavailable("the cable is cut", doubtful=True)
+            return await real(io, claims)
+
+        monkeypatch.setattr(renewal_module.mutex, "extend", extend)
+        return away
+
+    def test_unknown_then_held(self, redis: Redis, away: threading.Event) -> None:
+        """A lost renewal or two change nothing: the next one makes it known again."""
+        with redis_lock("job", ttl=3) as lease:
+            away.set()
+            eventually(lambda: lease.state == LeaseState.UNKNOWN)
+            lease.check()
+            away.clear()
+            eventually(lambda: lease.state == LeaseState.HELD)
+
+    def test_unknown_then_lost(self, redis: Redis, away: threading.Event) -> None:
+        """At its own deadline the holder is told, without any answer from Redis."""
+        told = threading.Event()
+        lease = redis_lock("job", ttl=0.6, on_lost=lambda lease: told.set()).acquire()
+        assert lease is not None
+        away.set()
+        eventually(lambda: lease.state in (LeaseState.UNKNOWN, LeaseState.LOST))
+        assert told.wait(PATIENCE)
+        assert lease.state == LeaseState.LOST
+        away.clear()
+        with pytest.raises(LeaseLost, match="passed unrenewed"):
+            lease.check()
+
+    def test_lost_is_for_good(self, redis: Redis, away: threading.Event) -> None:
+        """A lease that was reported lost is not held again, whatever the server says later."""
+        lease = redis_lock("job", ttl=0.3).acquire()
+        assert lease is not None
+        away.set()
+        eventually(lambda: lease.state == LeaseState.LOST)
+        redis.set(KEY, f"{lease.token}|1|1|300|a|b", px=60_000)
+        away.clear()
+        with pytest.raises(LeaseLost):
+            lease.extend()
+        assert lease.state == LeaseState.LOST
+
+
+def test_the_watchdog_survives_its_own_failure(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error that nobody thought of is logged, and renewal goes on."""
+    real = Watchdog._renew
+    failed = threading.Event()
+
+    def fail_once(self, using, leases):  # type: ignore[no-untyped-def]
+        if not failed.is_set():
+            failed.set()
+            raise ZeroDivisionError
+        real(self, using, leases)
+
+    monkeypatch.setattr(Watchdog, "_renew", fail_once)
+    with redis_lock("job", ttl=6):
+        assert failed.wait(PATIENCE)
+        wait_for_renewal(redis)
+    assert "The watchdog failed" in caplog.text
+
+
+def test_cancel_on_lost_cancels_the_block(redis: Redis) -> None:
+    """The task that holds the lease is interrupted, and its block raises LeaseLost."""
+
+    async def work() -> str:
+        with pytest.raises(LeaseLost, match="was deleted"):
+            async with redis_lock("job", ttl=0.6, cancel_on_lost=True):
+                redis.delete(KEY)
+                await asyncio.sleep(PATIENCE)
+        await asyncio.sleep(0)  # no cancellation is left over
+        return "goes on"
+
+    assert asyncio.run(work()) == "goes on"
+
+
+def test_cancel_on_lost_keeps_a_cancellation_from_outside(redis: Redis) -> None:
+    """Somebody else's cancel is not swallowed, also when the lease is lost meanwhile."""
+
+    async def work() -> None:
+        async def hold() -> None:
+            async with redis_lock("job", ttl=0.6, cancel_on_lost=True):
+                redis.delete(KEY)
+                try:
+                    await asyncio.sleep(PATIENCE)
+                except asyncio.CancelledError:
+                    asyncio.current_task().cancel()  # type: ignore[union-attr]
+                    raise
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.ensure_future(hold())
+
+    asyncio.run(work())
+
+
+def test_cancel_on_lost_spares_a_block_that_was_left(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is lost when the block is left already cancels nothing."""
+    caplog.set_level(logging.DEBUG)
+
+    async def work() -> None:
+        lock = redis_lock("job", ttl=30, cancel_on_lost=True)
+        with pytest.raises(LeaseLost):
+            async with lock:
+                redis.delete(KEY)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(work())
