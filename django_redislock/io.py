@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -141,6 +142,19 @@ class AsyncIO(_Port):
     async def _execute(self, *command: str | int) -> Any:
         return await connections.aexecute(await _loop_pool(self._loop, self._using), *command)
 
+    if sys.version_info < (3, 12):
+
+        async def script(self, name: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
+            # redis-py awaits asyncio.wait_for(), which swallowed cancellations until 3.12.
+            task = asyncio.current_task()
+            assert task is not None
+            cancelled = task.cancelling()
+            try:
+                return await super().script(name, keys, args)
+            finally:
+                if task.cancelling() > cancelled:
+                    raise asyncio.CancelledError
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
@@ -155,7 +169,9 @@ class AsyncIO(_Port):
 
     async def wait(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), seconds)
+            # and not wait_for(), which swallows a cancellation until Python 3.12
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
         self._woken.clear()
 
     async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
