@@ -80,10 +80,10 @@ class Lease:
         "_outer",
         "_released",
         "acquired_at",
+        "blocks",
         "cancellation",
         "claim",
-        "deferred",
-        "due",
+                "due",
         "fencing_token",
         "hold_until",
         "holder",
@@ -120,8 +120,8 @@ class Lease:
         self.hold_until = hold_until
         self.due = 0.0
         """When the watchdog has to look at it: to renew it, or to see that it is lost."""
-        self.deferred = False
-        """Its block was left, and it waits for a database transaction to end."""
+        self.blocks = 1
+        """So many blocks of code hold it; when there is none, database transactions do."""
         self._count = 1
         self.renewed(sent)
         self._closing = False
@@ -262,12 +262,12 @@ class Lease:
         self.due = min(now() + retry, self._deadline)
 
     def hold(self) -> None:
-        """One more block of code holds it."""
+        """One more block of code, or transaction, holds it."""
         with _ending:
             self._count += 1
 
     def unhold(self) -> bool:
-        """One block less. True when it was the last: now it is to be released."""
+        """One less. True when it was the last: now it is to be released."""
         with _ending:
             self._count -= 1
             return self._count <= 0

@@ -199,9 +199,11 @@ class Lock:
     # What a lease asks of its lock.
 
     def release(self, lease: Lease) -> None:
+        lease.blocks -= 1
         run(self.release_through(SyncIO(lease.using), lease))
 
     async def arelease(self, lease: Lease) -> None:
+        lease.blocks -= 1
         await self.release_through(AsyncIO(lease.using), lease)
 
     def extend(self, lease: Lease) -> None:
@@ -267,9 +269,10 @@ class Lock:
         keys = self._keys()
         held = _held.get((policy.using, keys.lock))
         if held is not None and held.holder is me and held.enterable:
-            if not self._reentrant and not held.deferred:
+            if held.blocks and not self._reentrant:
                 raise LockReentered(self.name, held.label)
             held.hold()
+            held.blocks += 1
             return held
         claim = Claim(
             keys=keys,
@@ -343,6 +346,7 @@ class Lock:
 
     async def _leave(self, io: IO, lease: Lease, error: BaseException | None) -> None:
         """The block that held `lease` is left, with `error` or without."""
+        lease.blocks -= 1
         if lease.release_at == "commit" and (pending := transactions.open_transactions()):
             if error is None:
                 lease.check()  # before the commit, while it can still be rolled back
@@ -361,19 +365,20 @@ class Lock:
                 error.add_note(str(lost))
 
     def _release_after(self, pending: list[BaseDatabaseWrapper], lease: Lease) -> None:
-        lease.deferred = True
+        """From here on each of the transactions holds the lease, in place of the block."""
         for _ in pending[1:]:
-            lease.hold()  # each transaction holds it, and releases it once
+            lease.hold()
         for connection in pending:
             transactions.at_end(
                 connection,
-                ended=partial(self._committed, lease),
+                committed=partial(self._committed, lease),
+                # Called by a finalizer, perhaps in the middle of anything: no I/O there.
                 dropped=partial(watchdog.release_later, lease),
             )
 
     def _committed(self, lease: Lease) -> None:
         try:
-            self.release(lease)
+            run(self.release_through(SyncIO(lease.using), lease))
         except LockUnavailable:
             watchdog.release_later(lease)
         except LeaseLost as lost:

@@ -38,27 +38,27 @@ def open_transactions() -> list[BaseDatabaseWrapper]:
 class _End:
     """What we give to `on_commit`, and let nobody else keep."""
 
-    __slots__ = ("__weakref__", "_dropped", "_ended")
+    __slots__ = ("__weakref__", "_committed", "_dropped")
 
-    def __init__(self, ended: Callable[[], object], dropped: Callable[[], object]) -> None:
-        self._ended = ended
+    def __init__(self, committed: Callable[[], object], dropped: Callable[[], object]) -> None:
+        self._committed = committed
         self._dropped: weakref.finalize[Any, Any] = weakref.finalize(self, dropped)
         self._dropped.atexit = False
 
     def __call__(self) -> None:
         self._dropped.detach()
-        self._ended()
+        self._committed()
 
 
 def at_end(
     connection: BaseDatabaseWrapper,
     *,
-    ended: Callable[[], object],
+    committed: Callable[[], object],
     dropped: Callable[[], object],
 ) -> None:
-    """Call `ended` after the commit of `connection`, or `dropped` after its rollback.
+    """Call `committed` after the commit of `connection`, `dropped` after its rollback.
 
     `dropped` is called by a finalizer, so it must not do any I/O.
     """
     # robust: our failure must not keep the project's own callbacks from being called.
-    connection.on_commit(_End(ended, dropped), robust=True)
+    connection.on_commit(_End(committed, dropped), robust=True)

@@ -1,0 +1,258 @@
+"""release="commit": the lock outlives the block until the database transaction has ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connections, transaction
+from django.db.transaction import TransactionManagementError
+from redis import Redis
+
+from django_redislock import LeaseLost, LeaseState, LockReentered, redis_lock
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+KEY = "redislock:{job}"
+Held = Callable[[], bool]
+
+
+@pytest.fixture
+def held(redis: Redis) -> Held:
+    """Whether the lock is held, as the server sees it."""
+    return lambda: bool(redis.exists(KEY))
+
+
+def lock(**options: Any) -> redis_lock:
+    return redis_lock("job", release="commit", **options)
+
+
+def test_it_is_released_after_the_commit(held: Held) -> None:
+    """The next holder never reads rows that are not committed yet."""
+    seen = []
+    with transaction.atomic():
+        transaction.on_commit(lambda: seen.append(("before ours", held())))
+        with lock() as lease:
+            pass
+        assert held()
+        assert lease.state == LeaseState.HELD
+        transaction.on_commit(lambda: seen.append(("after ours", held())))
+    assert seen == [("before ours", True), ("after ours", False)]
+    assert lease.state == LeaseState.RELEASED
+
+
+def test_it_is_released_after_a_rollback(held: Held) -> None:
+    """Django drops what was to be called on commit, and that ends the lock, too."""
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        with lock():
+            pass
+        assert held()
+        raise ZeroDivisionError
+    eventually(lambda: not held())
+
+
+def test_it_is_released_after_a_rollback_that_the_body_caused(held: Held) -> None:
+    """The body's own exception comes out, and the lock goes."""
+    with pytest.raises(ZeroDivisionError), transaction.atomic(), lock():
+        raise ZeroDivisionError
+    eventually(lambda: not held())
+
+
+def test_without_a_transaction_it_is_released_at_exit(held: Held) -> None:
+    """Autocommit has committed everything by then."""
+    with lock():
+        assert held()
+    assert not held()
+
+
+def test_a_transaction_inside_of_the_block_is_none_around_it(held: Held) -> None:
+    """It has ended when the block is left."""
+    with lock(), transaction.atomic():
+        assert held()
+    assert not held()
+
+
+def test_release_exit_does_not_wait(held: Held) -> None:
+    """The default releases when the block is left, before the commit."""
+    with transaction.atomic():
+        with redis_lock("job"):
+            pass
+        assert not held()
+
+
+def test_a_committed_savepoint_waits_for_the_transaction(held: Held) -> None:
+    """Its rows are not visible to others before the outermost commit."""
+    with transaction.atomic():
+        with transaction.atomic(), lock():
+            pass
+        assert held()
+    assert not held()
+
+
+def test_a_savepoint_that_is_rolled_back_ends_it(held: Held) -> None:
+    """What was done under the lock is undone then, so there is nothing left to wait for."""
+    with transaction.atomic():
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            with lock():
+                pass
+            raise ZeroDivisionError
+        eventually(lambda: not held())
+
+
+def test_a_savepoint_that_is_rolled_back_after_a_lock_around_it(held: Held) -> None:
+    """A lock that was left outside of the savepoint waits for the whole transaction."""
+    with transaction.atomic():
+        with lock(), pytest.raises(ZeroDivisionError), transaction.atomic():
+            raise ZeroDivisionError
+        assert held()
+    assert not held()
+
+
+def test_savepoints_that_are_managed_by_hand(held: Held) -> None:
+    """Django keeps no account of them, so it is the transaction that counts."""
+    with transaction.atomic():
+        savepoint = transaction.savepoint()
+        with lock():
+            pass
+        transaction.savepoint_rollback(savepoint)
+        assert held()
+    assert not held()
+
+
+def test_two_databases(held: Held) -> None:
+    """It waits for every transaction that is open, whichever ends last."""
+    with transaction.atomic(using="other"):
+        with transaction.atomic():
+            with lock():
+                pass
+            assert held()
+        assert held()
+    assert not held()
+
+
+def test_two_databases_of_which_one_rolls_back(held: Held) -> None:
+    """Commit here, rollback there: both are ends."""
+    with pytest.raises(ZeroDivisionError), transaction.atomic(using="other"):
+        with transaction.atomic(), lock():
+            pass
+        assert held()
+        raise ZeroDivisionError
+    eventually(lambda: not held())
+
+
+def test_the_same_transaction_may_take_it_again(held: Held) -> None:
+    """A loop over rows that locks each one would else wait for its own commit."""
+    with transaction.atomic():
+        with lock() as first:
+            pass
+        with lock() as second:
+            assert second is first
+            with pytest.raises(LockReentered):
+                redis_lock("job").acquire()
+        assert held()
+    assert not held()
+
+
+def test_a_transaction_may_be_tried_again_at_once(held: Held) -> None:
+    """Its lock is released in the background, and until then it is not in its own way."""
+    for _ in range(50):
+        with pytest.raises(ZeroDivisionError), transaction.atomic(), lock():
+            raise ZeroDivisionError
+    with transaction.atomic(), lock():
+        pass
+    eventually(lambda: not held())
+
+
+def test_a_decorated_function_called_twice(held: Held) -> None:
+    """The usual way to get there."""
+    calls = []
+
+    @redis_lock("job", release="commit")
+    def charge() -> None:
+        calls.append(held())
+
+    with transaction.atomic():
+        charge()
+        charge()
+        assert held()
+    assert not held()
+    assert calls == [True, True]
+
+
+def test_a_callback_that_raises_before_ours(held: Held) -> None:
+    """Django then calls none of the later ones; the lock is released all the same."""
+
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    try:
+        with transaction.atomic():
+            transaction.on_commit(fails)
+            with lock():
+                pass
+    except ZeroDivisionError:
+        pass
+    eventually(lambda: not held())
+
+
+def test_a_lease_that_was_lost_stops_the_commit(redis: Redis) -> None:
+    """When the block is left there is still time to roll back."""
+    reached = []
+    with pytest.raises(LeaseLost), transaction.atomic():
+        transaction.on_commit(lambda: reached.append("commit"))
+        with lock(ttl=0.3) as lease:
+            redis.delete(KEY)
+            eventually(lambda: lease.state == LeaseState.LOST)
+    assert not reached
+
+
+def test_a_loss_between_exit_and_commit_is_logged(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can be done about it any more but to say so."""
+    with transaction.atomic():
+        with lock():
+            pass
+        redis.delete(KEY)
+    (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
+    assert "A transaction was committed that 'job' should protect" in record.getMessage()
+
+
+def test_it_is_renewed_until_the_commit(redis: Redis) -> None:
+    """A transaction that takes longer than the lease keeps it."""
+    with transaction.atomic():
+        with lock(ttl=0.3) as lease:
+            pass
+        for _ in range(4):
+            before = redis.zscore("redislock:index", "job")
+            eventually(lambda before=before: redis.zscore("redislock:index", "job") > before)
+        lease.check()
+    assert not redis.exists(KEY)
+
+
+def test_transactions_that_are_managed_by_hand_are_refused() -> None:
+    """Nobody could tell when they end; better no lock than one that is released too early."""
+    connection = connections["default"]
+    connection.ensure_connection()
+    connection.set_autocommit(False)
+    try:
+        with pytest.raises(TransactionManagementError, match="Use transaction.atomic()"):
+            with lock():
+                pytest.fail("entered")
+    finally:
+        connection.rollback()
+        connection.set_autocommit(True)
+
+
+def test_a_broken_connection_ends_it(held: Held) -> None:
+    """A connection that is closed in the middle of a transaction has rolled it back."""
+    with pytest.raises(DatabaseError), transaction.atomic(using="other"):
+        with lock():
+            pass
+        assert held()
+        connections["other"].close()
+        raise DatabaseError
+    eventually(lambda: not held())
