@@ -34,7 +34,8 @@ def holder() -> threading.Thread | asyncio.Task[Any]:
 
 def owner(of: threading.Thread | asyncio.Task[Any]) -> str:
     """Host, process, and thread or task."""
-    name = of.name if isinstance(of, threading.Thread) else of.get_name()
+    # Not the other way round: under gevent a thread is something else.
+    name = of.get_name() if isinstance(of, asyncio.Task) else of.name
     return clean(f"{_host()}:{os.getpid()}:{name}").replace("|", "/")
 
 

@@ -1,0 +1,135 @@
+"""The programs that the tests run as processes of their own: `python -m tests.worker NAME …`.
+
+They talk in lines: what they say is an event for the test, a line on their standard input is
+one for them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def told() -> str:
+    """Wait for a line from the test."""
+    return sys.stdin.readline().strip()
+
+
+def hold(ttl: str) -> None:
+    """Hold the lock until told to go on."""
+    from django_redislock import redis_lock
+
+    with redis_lock("job", ttl=float(ttl)) as lease:
+        say("holding", lease.fencing_token)
+        told()
+    say("released")
+
+
+def wait() -> None:
+    """Wait for the lock without limit."""
+    from django_redislock import redis_lock
+
+    say("waiting")
+    with redis_lock("job", wait=None) as lease:
+        say("holding", lease.fencing_token)
+        told()
+
+
+def contend(path: str, rounds: str) -> None:
+    """Enter the section many times; write down when it began and ended, on a common clock."""
+    from django_redislock import redis_lock
+
+    journal = os.open(path, os.O_WRONLY | os.O_APPEND)
+    say("ready")
+    told()
+    for _ in range(int(rounds)):
+        with redis_lock("job", wait=None) as lease:
+            begin = time.monotonic_ns()
+            os.sched_yield()
+            end = time.monotonic_ns()
+            os.write(journal, f"{begin} {end} {lease.fencing_token}\n".encode())
+
+
+def gevent() -> None:
+    """Twenty greenlets of a monkey-patched process take turns, and don't stop the others."""
+    import gevent
+
+    from django_redislock import redis_lock
+
+    inside = 0
+    ticks = 0
+    done = False
+
+    def section() -> None:
+        nonlocal inside
+        with redis_lock("job", wait=None, ttl=0.5):
+            inside += 1
+            assert inside == 1
+            gevent.sleep(0.02)
+            inside -= 1
+
+    def tick() -> None:
+        nonlocal ticks
+        while not done:
+            ticks += 1
+            gevent.sleep(0.001)
+
+    clock = gevent.spawn(tick)
+    gevent.joinall([gevent.spawn(section) for _ in range(20)], raise_error=True)
+    done = True
+    clock.join()
+    say("ticks", ticks)
+
+
+def fork(ttl: str) -> None:
+    """Fork while holding the lock: the child has no part in the parent's lease."""
+    from django_redislock import LeaseLost, redis_lock
+
+    with redis_lock("job", ttl=float(ttl)) as lease:
+        with redis_lock("warm up the inbox"):
+            pass
+        if os.fork() == 0:
+            try:
+                lease.check()
+            except LeaseLost:
+                say("child", lease.state)
+            lease.release()
+            say("child", redis_lock("job").acquire(wait=0))
+            with redis_lock("of the child", wait=5) as own:
+                say("child", own.state)
+            say("child waits")
+            with redis_lock("job", wait=None) as own:
+                say("child", own.state)
+            os._exit(0)
+        told()
+        lease.check()
+        say("parent", lease.state)
+    say("parent released")
+    os.wait()
+
+
+def interrupted() -> None:
+    """Wait for the lock until a signal comes."""
+    from django_redislock import redis_lock
+
+    say("waiting")
+    try:
+        redis_lock("job").acquire(wait=None)
+    except KeyboardInterrupt:
+        say("interrupted")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "gevent":
+        from gevent import monkey
+
+        monkey.patch_all()
+    import django
+
+    django.setup()
+    globals()[sys.argv[1]](*sys.argv[2:])
