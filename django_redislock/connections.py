@@ -18,7 +18,7 @@ import redis
 from django.conf import settings
 from django.core.cache import InvalidCacheBackendError, caches
 from django.core.exceptions import ImproperlyConfigured
-from django_redis.client import DefaultClient
+from django_redis.client import DefaultClient, ShardClient
 from redis import asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
@@ -75,7 +75,7 @@ def _client(using: str) -> DefaultClient[Any]:
                 f"them in using= or in REDISLOCK['USING']."
             ) from None
         client = getattr(backend, "client", None)
-        if not isinstance(client, DefaultClient):
+        if not isinstance(client, DefaultClient) or isinstance(client, ShardClient):
             raise ImproperlyConfigured(
                 f"CACHES[{using!r}] is served by {type(backend).__module__}."
                 f"{type(backend).__qualname__}; locks need one that django-redis serves from "
@@ -168,6 +168,14 @@ def _sentinel_pool(
         is_master=True,
         **options,
     )
+
+
+async def aclose(pool: aioredis.ConnectionPool) -> None:
+    """Close all that `async_pool` opened, the connections to the sentinels included."""
+    await pool.disconnect()
+    manager = getattr(pool, "sentinel_manager", None)
+    for sentinel in manager.sentinels if manager else ():
+        await sentinel.connection_pool.disconnect()
 
 
 def execute(pool: redis.ConnectionPool, *command: str | int) -> Any:

@@ -221,7 +221,7 @@ async def _keep(
         pools.pop(address, None)
         if not pools:
             _loops.pop(loop, None)
-        await pool.disconnect()
+        await connections.aclose(pool)
 
 
 os.register_at_fork(after_in_child=_loops.clear)

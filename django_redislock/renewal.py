@@ -173,8 +173,10 @@ class Watchdog:
                 run(lease.release_through(self._io(lease.using)))
             except LockUnavailable:
                 self._to_release.append(lease)  # until it is lost by its own deadline
+            except LeaseLost:
+                pass  # has been logged
             except LockError as error:
-                logger.warning("%s", error)
+                logger.warning("%r could not be released: %s", lease.name, error)
 
     def _io(self, using: str) -> SyncIO:
         address = connections.address(using)

@@ -1,0 +1,317 @@
+"""Every way in which a CACHES entry can describe a server, for sync and async alike."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.cache import caches
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+from redis import Redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+from devtools.redis_server import NoRedisServer, RedisServer, RedisServerError, find_server
+from django_redislock import LockUnavailable, connections, redis_lock
+from tests.waiting import PATIENCE, eventually
+
+
+def entry(url: str, **options: Any) -> dict[str, dict[str, Any]]:
+    return {
+        "default": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": url,
+            "OPTIONS": options,
+        }
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def server(**options: Any) -> RedisServer:
+    """A server with options of its own; skipped where only an external one is to be used."""
+    try:
+        found = find_server({**os.environ, "REDISLOCK_SERVER": wanted()})
+    except NoRedisServer as error:
+        pytest.skip(str(error))
+    return RedisServer(found, **options)
+
+
+def wanted() -> str:
+    value = os.environ.get("REDISLOCK_SERVER", "")
+    return "" if "://" in value else value
+
+
+def lock_and_wait() -> list[str]:
+    """Lock, wait, be woken and release, through both ports. Returns the names that were held."""
+    names = []
+
+    async def asynchronous() -> None:
+        async with redis_lock("async", wait=5):
+            waiter = asyncio.create_task(redis_lock("async").aacquire(wait=PATIENCE))
+            while (holder := await redis_lock("async").aholder()) is None or waiter.done():
+                await asyncio.sleep(0)
+            assert holder.owner
+        lease = await waiter
+        assert lease is not None
+        names.append(lease.name)
+        await lease.aextend()
+        await lease.arelease()
+
+    with redis_lock("sync", wait=5) as lease:
+        lease.extend()
+        names.append(lease.name)
+    asyncio.run(asynchronous())
+    return names
+
+
+@pytest.fixture(scope="module")
+def tcp() -> Iterator[RedisServer]:
+    """A server with TCP, a password, and a user."""
+    with server(
+        tcp_port=0,
+        args=["--requirepass", "open sesame", "--user", "shop", "on", ">secret", "~*", "&*", "+@all"],
+    ) as running:
+        yield running
+
+
+def test_unix_socket(redis: Redis) -> None:
+    """The tests' own server is one."""
+    assert connections.address("default").startswith("unix://")
+    assert lock_and_wait() == ["sync", "async"]
+
+
+def test_tcp_with_a_password(tcp: RedisServer) -> None:
+    """PASSWORD in OPTIONS, as django-redis has it."""
+    caches_entry = entry(f"redis://127.0.0.1:{tcp.tcp_port}/0", PASSWORD="open sesame")
+    with override_settings(CACHES=caches_entry):
+        assert lock_and_wait() == ["sync", "async"]
+
+
+def test_tcp_with_a_user(tcp: RedisServer) -> None:
+    """USERNAME and PASSWORD in OPTIONS, and in the URL; another database."""
+    options = {"USERNAME": "shop", "PASSWORD": "secret"}
+    with override_settings(CACHES=entry(f"redis://127.0.0.1:{tcp.tcp_port}/1", **options)):
+        assert lock_and_wait() == ["sync", "async"]
+    with override_settings(CACHES=entry(f"redis://shop:secret@127.0.0.1:{tcp.tcp_port}/2")):
+        assert lock_and_wait() == ["sync", "async"]
+
+
+def test_pool_options(tcp: RedisServer) -> None:
+    """Whatever CONNECTION_POOL_KWARGS may hold: a retry policy, decoded answers, a client name,
+    RESP3, time-outs."""
+    pool = {
+        "max_connections": 5,
+        "retry": Retry(ConstantBackoff(0.01), 2),
+        "decode_responses": True,
+        "client_name": "the-shop",
+        "protocol": 3,
+        "health_check_interval": 30,
+        "socket_keepalive": True,
+    }
+    url = f"redis://:open%20sesame@127.0.0.1:{tcp.tcp_port}/3"
+    options = {"SOCKET_TIMEOUT": 3, "SOCKET_CONNECT_TIMEOUT": 2, "CONNECTION_POOL_KWARGS": pool}
+    with override_settings(CACHES=entry(url, **options)):
+        assert lock_and_wait() == ["sync", "async"]
+        kwargs = connections.async_pool("default").connection_kwargs
+        assert (kwargs["socket_timeout"], kwargs["socket_connect_timeout"]) == (3, 2)
+        assert (kwargs["client_name"], kwargs["db"]) == ("the-shop", 3)
+        assert connections.async_pool("default").max_connections == 5
+
+
+def test_a_blocking_pool(tcp: RedisServer) -> None:
+    """The synchronous pool class of the project has its asynchronous twin."""
+    url = f"redis://:open%20sesame@127.0.0.1:{tcp.tcp_port}/3"
+    options = {
+        "CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool",
+        "CONNECTION_POOL_KWARGS": {"max_connections": 2, "timeout": 7},
+    }
+    with override_settings(CACHES=entry(url, **options)):
+        assert lock_and_wait() == ["sync", "async"]
+        assert connections.async_pool("default").timeout == 7  # type: ignore[attr-defined]
+
+
+def test_tls(tmp_path: Path) -> None:
+    """rediss://, with a certificate that is checked."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    make += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    make += ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(make, check=True, capture_output=True)
+    port = free_port()
+    args = ["--tls-port", str(port), "--tls-auth-clients", "no"]
+    args += ["--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
+    args += ["--tls-ca-cert-file", str(certificate)]
+    try:
+        running = server(args=args)
+        running.start()
+    except RedisServerError as error:
+        pytest.skip(f"this server was built without TLS: {error}")
+    try:
+        pool = {"ssl_ca_certs": str(certificate), "ssl_cert_reqs": "required"}
+        url = f"rediss://127.0.0.1:{port}/0"
+        with override_settings(CACHES=entry(url, CONNECTION_POOL_KWARGS=pool)):
+            assert lock_and_wait() == ["sync", "async"]
+        # Another URL, since django-redis keeps one pool per URL, whatever the options.
+        with override_settings(CACHES=entry(url.replace("/0", "/1"))):
+            with pytest.raises(LockUnavailable, match="(?i)certificate"):
+                redis_lock("sync", wait=0).acquire()
+            with pytest.raises(LockUnavailable, match="(?i)certificate"):
+                asyncio.run(redis_lock("async", wait=0).aacquire())
+    finally:
+        running.stop()
+
+
+def test_sentinel(tmp_path: Path) -> None:
+    """django-redis' Sentinel client: sync, async, inbox and watchdog find the primary."""
+    with server(tcp_port=0) as primary:
+        port = free_port()
+        configuration = tmp_path / "sentinel.conf"
+        configuration.write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\n"
+            f"sentinel monitor shop 127.0.0.1 {primary.tcp_port} 1\n"
+        )
+        binary = find_server({**os.environ, "REDISLOCK_SERVER": wanted()}).binary
+        assert binary is not None
+        sentinel = subprocess.Popen(
+            [binary, str(configuration), "--sentinel"], stdout=subprocess.DEVNULL
+        )
+        try:
+            with Redis(port=port) as client:
+                eventually(lambda: ping(client))
+            options = {
+                "CLIENT_CLASS": "django_redis.client.SentinelClient",
+                "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+                "SENTINELS": [("127.0.0.1", port)],
+            }
+            with override_settings(CACHES=entry("redis://shop/0", **options)):
+                assert lock_and_wait() == ["sync", "async"]
+                with redis_lock("renewed", ttl=0.3) as lease:
+                    with Redis.from_url(primary.url) as client:
+                        score = client.zscore("redislock:index", "renewed")
+                        eventually(lambda: client.zscore("redislock:index", "renewed") > score)
+                    lease.check()
+        finally:
+            sentinel.kill()
+            sentinel.wait()
+
+
+def ping(client: Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except Exception:
+        return False
+
+
+class TestRedisAway:
+    """Redis being away is LockUnavailable, with the original error as its cause."""
+
+    @pytest.fixture
+    def gone(self) -> Iterator[RedisServer]:
+        with server() as running, override_settings(CACHES=entry(running.url)):
+            yield running
+
+    def test_at_acquire(self, gone: RedisServer) -> None:
+        """The body does not run."""
+        gone.stop()
+        with pytest.raises(LockUnavailable, match="Redis could not be asked") as caught:
+            with redis_lock("job", wait=0):
+                pytest.fail("ran without the lock")
+        assert isinstance(caught.value.__cause__, Exception)
+
+        async def main() -> None:
+            async with redis_lock("job", wait=0):
+                pytest.fail("ran without the lock")
+
+        with pytest.raises(LockUnavailable):
+            asyncio.run(main())
+
+    def test_it_is_waited_for(self, gone: RedisServer) -> None:
+        """A Redis that comes back within `wait` is no error."""
+        gone.stop()
+        with ThreadPoolExecutor() as threads:
+            waiter = threads.submit(lambda: redis_lock("job").acquire(wait=PATIENCE))
+            with pytest.raises(TimeoutError):
+                waiter.result(0.2)  # it has been refused by then, and is still waiting
+            gone.start()
+            lease = waiter.result(PATIENCE)
+        assert lease is not None
+        lease.check()
+        lease.release()
+
+    def test_during_the_body(self, gone: RedisServer) -> None:
+        """The body goes on under its lease, and is not failed when Redis is back."""
+        with redis_lock("job", ttl=30) as lease:
+            gone.stop()
+            with pytest.raises(LockUnavailable):
+                lease.extend()
+            assert lease.state == "unknown"
+            lease.check()
+        assert lease.remaining() > 0
+
+    def test_at_release(self, gone: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+        """What was done under the lock was done: leaving the block doesn't raise. An explicit
+        release does, and may be repeated."""
+        with redis_lock("job", ttl=30):
+            gone.stop()
+        assert "'job' is released later" in caplog.text
+        gone.start()
+        lease = redis_lock("job", wait=0).acquire()
+        assert lease is not None
+        gone.stop()
+        with pytest.raises(LockUnavailable):
+            lease.release()
+        assert lease.state != "released"
+        with pytest.raises(LockUnavailable):
+            lease.release()
+
+    def test_the_body_s_own_exception_comes_out(self, gone: RedisServer) -> None:
+        """Ours never hides it."""
+        with pytest.raises(ZeroDivisionError), redis_lock("job", ttl=30):
+            gone.stop()
+            raise ZeroDivisionError
+
+
+def test_wrong_password_is_no_reason_to_wait(tcp: RedisServer) -> None:
+    """It will not get better: LockUnavailable at once, although the wait is long."""
+    caches_entry = entry(f"redis://127.0.0.1:{tcp.tcp_port}/4", PASSWORD="wrong")
+    with override_settings(CACHES=caches_entry):
+        with pytest.raises(LockUnavailable, match="(?i)AuthenticationError|WRONGPASS|password"):
+            redis_lock("job", wait=None).acquire()
+
+
+def test_a_missing_permission_is_named(tcp: RedisServer) -> None:
+    """An ACL that lacks a command: the error says which."""
+    with Redis(port=tcp.tcp_port, password="open sesame") as client:
+        client.execute_command(
+            "ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", "-evalsha"
+        )
+    with override_settings(
+        CACHES=entry(f"redis://limited:secret@127.0.0.1:{tcp.tcp_port}/0")
+    ):
+        with pytest.raises(LockUnavailable, match="(?i)evalsha"):
+            redis_lock("job", wait=None).acquire()
+
+
+def test_a_sharded_client_is_refused() -> None:
+    """Its locks would live on several servers."""
+    options = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
+    with override_settings(CACHES=entry("redis://127.0.0.1:1/0", **options)):
+        assert caches["default"]
+        with pytest.raises(ImproperlyConfigured, match="single primary"):
+            redis_lock("job").acquire()
