@@ -83,7 +83,7 @@ class Lease:
         "blocks",
         "cancellation",
         "claim",
-                "due",
+        "due",
         "fencing_token",
         "hold_until",
         "holder",

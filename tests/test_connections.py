@@ -83,7 +83,17 @@ def tcp() -> Iterator[RedisServer]:
     """A server with TCP, a password, and a user."""
     with server(
         tcp_port=0,
-        args=["--requirepass", "open sesame", "--user", "shop", "on", ">secret", "~*", "&*", "+@all"],
+        args=[
+            "--requirepass",
+            "open sesame",
+            "--user",
+            "shop",
+            "on",
+            ">secret",
+            "~*",
+            "&*",
+            "+@all",
+        ],
     ) as running:
         yield running
 
@@ -169,9 +179,9 @@ def test_tls(tmp_path: Path) -> None:
             assert lock_and_wait() == ["sync", "async"]
         # Another URL, since django-redis keeps one pool per URL, whatever the options.
         with override_settings(CACHES=entry(url.replace("/0", "/1"))):
-            with pytest.raises(LockUnavailable, match="(?i)certificate"):
+            with pytest.raises(LockUnavailable, match=r"(?i)certificate"):
                 redis_lock("sync", wait=0).acquire()
-            with pytest.raises(LockUnavailable, match="(?i)certificate"):
+            with pytest.raises(LockUnavailable, match=r"(?i)certificate"):
                 asyncio.run(redis_lock("async", wait=0).aacquire())
     finally:
         running.stop()
@@ -291,7 +301,7 @@ def test_wrong_password_is_no_reason_to_wait(tcp: RedisServer) -> None:
     """It will not get better: LockUnavailable at once, although the wait is long."""
     caches_entry = entry(f"redis://127.0.0.1:{tcp.tcp_port}/4", PASSWORD="wrong")
     with override_settings(CACHES=caches_entry):
-        with pytest.raises(LockUnavailable, match="(?i)AuthenticationError|WRONGPASS|password"):
+        with pytest.raises(LockUnavailable, match=r"(?i)AuthenticationError|WRONGPASS|password"):
             redis_lock("job", wait=None).acquire()
 
 
@@ -301,10 +311,8 @@ def test_a_missing_permission_is_named(tcp: RedisServer) -> None:
         client.execute_command(
             "ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", "-evalsha"
         )
-    with override_settings(
-        CACHES=entry(f"redis://limited:secret@127.0.0.1:{tcp.tcp_port}/0")
-    ):
-        with pytest.raises(LockUnavailable, match="(?i)evalsha"):
+    with override_settings(CACHES=entry(f"redis://limited:secret@127.0.0.1:{tcp.tcp_port}/0")):
+        with pytest.raises(LockUnavailable, match=r"(?i)evalsha"):
             redis_lock("job", wait=None).acquire()
 
 

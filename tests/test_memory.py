@@ -22,7 +22,8 @@ def mask(answer: Any, memory: MemoryServer | None, start: int) -> Any:
         return [mask(item, memory, start) for item in answer]
     if isinstance(answer, bytes):
         return b"|".join(
-            b"<time>" if word.isdigit() and len(word) == 16 else word for word in answer.split(b"|")
+            b"<time>" if word.isdigit() and len(word) == 16 else word
+            for word in answer.split(b"|")
         )
     if isinstance(answer, int) and answer > 100:
         return "<ttl>"

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -208,7 +209,7 @@ def test_contention(start: Start, redis: Redis, tmp_path: Path) -> None:
     fencing token is larger than the last."""
     entries = contention(start, tmp_path / "journal", processes=4, rounds=50)
     assert len(entries) == 200
-    for (_, end, fence), (begin, _, next_fence) in zip(entries, entries[1:], strict=False):
+    for (_, end, fence), (begin, _, next_fence) in pairwise(entries):
         assert end <= begin
         assert fence < next_fence
     assert not redis.exists(KEY, QUEUE)

@@ -46,7 +46,7 @@ def test_a_lease_lives_as_long_as_its_holder(redis: Redis) -> None:
 
 def test_without_renewal_it_ends_with_its_ttl(redis: Redis) -> None:
     """And its holder is told at the end of the block."""
-    with pytest.raises(LeaseLost, match="ttl of 0.2 s passed unrenewed"):
+    with pytest.raises(LeaseLost, match=r"ttl of 0.2 s passed unrenewed"):
         with redis_lock("job", ttl=0.2, renew=False) as lease:
             eventually(lambda: not redis.exists(KEY))
             eventually(lambda: lease.state == LeaseState.LOST)
@@ -61,7 +61,7 @@ def test_many_leases_are_renewed_in_batches(redis: Redis) -> None:
         return int(redis.info("commandstats")["cmdstat_evalsha"]["calls"])
 
     leases = [redis_lock(f"job:{number}", ttl=3).acquire() for number in range(1000)]
-    ends = {name: score for name, score in redis.zrange("redislock:index", 0, -1, withscores=True)}
+    ends = dict(redis.zrange("redislock:index", 0, -1, withscores=True))
     before = calls()
 
     def all_renewed() -> bool:
@@ -106,9 +106,7 @@ def test_on_lost_may_be_added_later_and_too_late(redis: Redis) -> None:
     assert second.wait(PATIENCE)
 
 
-def test_a_raising_on_lost_harms_nobody(
-    redis: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_raising_on_lost_harms_nobody(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged; the other callbacks and the other leases are served."""
 
     def raises(lease: object) -> None:

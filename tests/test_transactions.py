@@ -239,7 +239,7 @@ def test_transactions_that_are_managed_by_hand_are_refused() -> None:
     connection.ensure_connection()
     connection.set_autocommit(False)
     try:
-        with pytest.raises(TransactionManagementError, match="Use transaction.atomic()"):
+        with pytest.raises(TransactionManagementError, match=r"Use transaction\.atomic\(\)"):
             with lock():
                 pytest.fail("entered")
     finally:

@@ -223,7 +223,7 @@ def test_clear_hands_over_and_tells_the_old_holder(port: Port, redis: Redis) -> 
     cleared = port.clear(redis_lock("invoice:42"), by="eva", reason="host is gone")
     assert cleared.owner == lease.owner
     successor = waiter.result(PATIENCE)
-    with pytest.raises(LeaseRevoked, match="eva.*host is gone") as caught:
+    with pytest.raises(LeaseRevoked, match=r"eva.*host is gone") as caught:
         port.extend(lease)
     assert (caught.value.by, caught.value.reason) == ("eva", "host is gone")
     assert redis.get(KEY).decode().startswith(successor.token)
