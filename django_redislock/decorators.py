@@ -13,7 +13,7 @@ from asgiref.sync import iscoroutinefunction
 
 from . import label
 from .exceptions import LockNotAcquired
-from .io import run
+from .io import AsyncIO, SyncIO, run
 from .keys import validate_name
 from .lease import Lease, current
 from .locks import Lock, Options, refuse_event_loop
@@ -69,7 +69,7 @@ class redis_lock(Lock):
         where = label.of_function(function)
 
         def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
-            return self.renamed(make_name(*args, **kwargs), where)
+            return self._renamed(make_name(*args, **kwargs), where)
 
         wrap: Callable[..., Callable[..., Any]]
         if inspect.isasyncgenfunction(function):
@@ -88,11 +88,11 @@ _LockFor = Callable[[tuple[Any, ...], dict[str, Any]], Lock]
 
 def _acquire(lock: Lock) -> Lease | LockNotAcquired:
     refuse_event_loop()
-    return run(lock.attempt(lock.io()))
+    return run(lock._attempt(SyncIO))
 
 
 async def _aacquire(lock: Lock) -> Lease | LockNotAcquired:
-    return await lock.attempt(lock.aio())
+    return await lock._attempt(AsyncIO)
 
 
 def _settle(lock: Lock, conflict: LockNotAcquired) -> Any:

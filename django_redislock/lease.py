@@ -48,16 +48,22 @@ class Claim:
 
 
 class Operations(Protocol):
-    """What a lease asks of the lock that made it."""
+    """What a lease asks for; operations.py does it."""
 
-    def release(self, lease: Lease) -> None: ...
-    async def arelease(self, lease: Lease) -> None: ...
     def extend(self, lease: Lease) -> None: ...
     async def aextend(self, lease: Lease) -> None: ...
+    def release(self, lease: Lease) -> None: ...
+    async def arelease(self, lease: Lease) -> None: ...
     async def release_through(self, io: Any, lease: Lease) -> None: ...
     def leave(self, lease: Lease, error: BaseException | None) -> None: ...
     async def aleave(self, lease: Lease, error: BaseException | None) -> None: ...
-    def give_away(self, lease: Lease) -> dict[str, Any]: ...
+    def export(self, lease: Lease) -> dict[str, Any]: ...
+    def restore(self, fields: dict[str, Any]) -> Lease: ...
+    async def arestore(self, fields: dict[str, Any]) -> Lease: ...
+
+
+# By the kind of lease that they are for; filled from above, since imports point one way.
+restorers: dict[str, Operations] = {}
 
 
 class Lease:
@@ -75,17 +81,17 @@ class Lease:
         "_deadline",
         "_doubt",
         "_error",
-        "_lock",
+        "_hold_until",
         "_on_lost",
+        "_operations",
         "_outer",
         "_released",
-        "acquired_at",
+        "acquired_us",
         "blocks",
         "cancellation",
         "claim",
         "due",
         "fencing_token",
-        "hold_until",
         "holder",
         "release_at",
         "renew",
@@ -94,7 +100,7 @@ class Lease:
 
     def __init__(
         self,
-        lock: Operations,
+        operations: Operations,
         claim: Claim,
         *,
         using: str,
@@ -103,21 +109,21 @@ class Lease:
         sent: float,
         holder: object,
         renew: bool,
-        hold_until: float = float("inf"),
-        release_at: str = "exit",
+        max_hold: float | None,
+        release_at: str,
     ) -> None:
-        self._lock = lock
+        self._operations = operations
         self.claim = claim
         self.using = using
         self.fencing_token = fencing_token
         """An integer that only grows per name: let the database refuse a smaller one."""
-        self.acquired_at: datetime = server_time(acquired_us)
-        """When it was acquired, by the server's clock; an aware datetime in UTC."""
+        self.acquired_us = acquired_us
+        """When it was acquired, in microseconds since the epoch, by the server's clock."""
         self.holder = holder
         """The thread or task that acquired it."""
         self.renew = renew
         self.release_at = release_at
-        self.hold_until = hold_until
+        self._hold_until = float("inf") if max_hold is None else sent + max_hold
         self.due = 0.0
         """When the watchdog has to look at it: to renew it, or to see that it is lost."""
         self.blocks = 1
@@ -132,11 +138,35 @@ class Lease:
         self.cancellation: Cancellation | None = None
         """What cancels its task when it is lost, if that was asked for."""
 
-    name = property(lambda self: self.claim.keys.name, doc="What is locked.")
-    token = property(lambda self: self.claim.token, doc="The secret proof of ownership.")
-    owner = property(lambda self: self.claim.owner, doc="Host, process, and thread or task.")
-    label = property(lambda self: self.claim.label, doc="Where it was taken.")
-    ttl = property(lambda self: self.claim.ttl, doc="Seconds that it lives without renewal.")
+    @property
+    def name(self) -> str:
+        """What is locked."""
+        return self.claim.keys.name
+
+    @property
+    def token(self) -> str:
+        """The secret proof of ownership."""
+        return self.claim.token
+
+    @property
+    def owner(self) -> str:
+        """Who took it: host, process, and thread or task."""
+        return self.claim.owner
+
+    @property
+    def label(self) -> str:
+        """Where it was taken."""
+        return self.claim.label
+
+    @property
+    def ttl(self) -> float:
+        """Seconds that it lives without renewal."""
+        return self.claim.ttl
+
+    @property
+    def acquired_at(self) -> datetime:
+        """When it was acquired, by the server's clock; an aware datetime in UTC."""
+        return server_time(self.acquired_us)
 
     def __repr__(self) -> str:
         return f"<Lease on {self.name!r}: {self.state}, {self.remaining():.1f} s left>"
@@ -188,12 +218,12 @@ class Lease:
         Raises `LeaseLost`, or `LockUnavailable`: then it is unknown for the time being.
         """
         self._set_ttl(ttl)
-        self._lock.extend(self)
+        self._operations.extend(self)
 
     async def aextend(self, ttl: float | None = None) -> None:
         """`extend` for coroutines."""
         self._set_ttl(ttl)
-        await self._lock.aextend(self)
+        await self._operations.aextend(self)
 
     def release(self) -> None:
         """Give it back. Releasing a released lease does nothing.
@@ -201,15 +231,17 @@ class Lease:
         Raises `LeaseLost` when it was not ours any more, and `LockUnavailable` when Redis
         could not be asked: then it may be repeated, or left to its TTL.
         """
-        self._lock.release(self)
+        self.blocks -= 1
+        self._operations.release(self)
 
     async def arelease(self) -> None:
         """`release` for coroutines."""
-        await self._lock.arelease(self)
+        self.blocks -= 1
+        await self._operations.arelease(self)
 
     async def release_through(self, io: Any) -> None:
         """`release` through a port, for the watchdog."""
-        await self._lock.release_through(io, self)
+        await self._operations.release_through(io, self)
 
     def export(self) -> str:
         """Give the lease to another process, as a text for `Lease.restore` there.
@@ -219,7 +251,7 @@ class Lease:
         as a secret. Raises `LeaseLost`.
         """
         self.check()
-        return json.dumps(self._lock.give_away(self))
+        return json.dumps(self._operations.export(self))
 
     @classmethod
     def restore(cls, text: str) -> Lease:
@@ -227,14 +259,14 @@ class Lease:
 
         Raises `LeaseLost` when it is not held any more, `LockUnavailable`, `ValueError`.
         """
-        restore, fields = _restorer(text)
-        return restore.restored(fields)  # type: ignore[no-any-return]
+        operations, fields = _parse_export(text)
+        return operations.restore(fields)
 
     @classmethod
     async def arestore(cls, text: str) -> Lease:
         """`restore` for coroutines."""
-        restore, fields = _restorer(text)
-        return await restore.arestored(fields)  # type: ignore[no-any-return]
+        operations, fields = _parse_export(text)
+        return await operations.arestore(fields)
 
     # What the lock and the watchdog tell it.
 
@@ -245,7 +277,7 @@ class Lease:
 
     def cap(self, time: float) -> None:
         """Let the next renewal end where `max_hold` does, and be the last one then."""
-        left = self.hold_until - time
+        left = self._hold_until - time
         if left < self.claim.ttl:
             self.claim.ttl = max(left, 0.001)
             self.renew = False
@@ -261,13 +293,19 @@ class Lease:
         self._doubt = True
         self.due = min(now() + retry, self._deadline)
 
-    def hold(self) -> None:
-        """One more block of code, or transaction, holds it."""
+    def enter(self) -> None:
+        """One more block of code holds it."""
         with _ending:
+            self.blocks += 1
             self._count += 1
 
+    def defer(self, transactions: int) -> None:
+        """The block that was left just now is followed by so many database transactions."""
+        with _ending:
+            self._count += transactions - 1
+
     def unhold(self) -> bool:
-        """One less. True when it was the last: now it is to be released."""
+        """One block or transaction less. True when it was the last: now release it."""
         with _ending:
             self._count -= 1
             return self._count <= 0
@@ -275,6 +313,8 @@ class Lease:
     def close(self) -> None:
         """It is being released: what a renewal learns from now on is no loss."""
         self._closing = True
+        if self.cancellation is not None:
+            self.cancellation.disarm()
 
     @property
     def closing(self) -> bool:
@@ -332,11 +372,13 @@ class Lease:
 
     def leave(self, error: BaseException | None) -> None:
         """The block that holds it is left, with `error` or without."""
-        self._lock.leave(self, error)
+        self.blocks -= 1
+        self._operations.leave(self, error)
 
     async def aleave(self, error: BaseException | None) -> None:
         cancelled = self.cancellation is not None and await self.cancellation.finish(error)
-        await self._lock.aleave(self, error)
+        self.blocks -= 1
+        await self._operations.aleave(self, error)
         if cancelled and self.lost is not None:
             # It was us who cancelled the task: say why, as asyncio.timeout() does.
             raise self.lost from error
@@ -370,9 +412,13 @@ class Cancellation:
             self._delivered = True
             self._task.cancel("the lease was lost")
 
+    def disarm(self) -> None:
+        """The block is left: whatever is learnt from now on, cancel nothing."""
+        self._over = True
+
     async def finish(self, error: BaseException | None) -> bool:
         """The block is left with `error`. True when our cancellation is what ended it."""
-        self._over = True
+        self.disarm()
         if not self._delivered:
             return False
         ours = self._task.uncancel() <= self._before
@@ -390,11 +436,7 @@ _ending = threading.Lock()
 """Held for a moment while a lease's count or end changes."""
 
 
-# Leases of different primitives are restored by different locks, which are above this module.
-restorers: dict[str, Any] = {}
-
-
-def _restorer(text: str) -> tuple[Any, dict[str, Any]]:
+def _parse_export(text: str) -> tuple[Operations, dict[str, Any]]:
     try:
         fields = json.loads(text)
         return restorers[fields.pop("kind")], fields

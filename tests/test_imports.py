@@ -31,6 +31,7 @@ LAYERS = [
     "conf",
     "transactions",
     "templates",
+    "operations",
     "locks",
     "decorators",
     "__init__",
