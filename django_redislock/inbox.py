@@ -47,11 +47,13 @@ class Inbox:
         while True:
             try:
                 for token in self._messages():
-                    failures = 0
                     self._wake([token])
             except Exception as error:
                 # Never die: without a reader, all waiters of this process are slow.
-                logger.warning("Lost the connection that wakes waiting locks: %s", error)
+                if self.listening.is_set():
+                    failures = 0
+                level = logging.DEBUG if failures else logging.WARNING
+                logger.log(level, "Lost the connection that wakes waiting locks: %s", error)
             self.listening.clear()
             failures += 1
             time.sleep(backoff(failures))

@@ -20,12 +20,11 @@ from . import connections
 from .clock import now
 from .exceptions import LeaseLost, LockError, LockUnavailable
 from .io import IO, SyncIO, run
+from .lease import Lease, LeaseState
 from .primitives import mutex
 
 if TYPE_CHECKING:
     import redis
-
-    from .lease import Lease
 
 logger = logging.getLogger("django_redislock")
 
@@ -154,10 +153,12 @@ class Watchdog:
         return min(next_look, now() + 1.0) if self._to_release else next_look
 
     def _renew(self, using: str, leases: list[Lease]) -> None:
+        news = [lease.state != LeaseState.UNKNOWN for lease in leases]
         try:
             run(renew(self._io(using), leases))
         except LockUnavailable as error:
-            logger.warning("%d leases could not be renewed: %s", len(leases), error)
+            level = logging.WARNING if any(news) else logging.DEBUG
+            logger.log(level, "%d leases could not be renewed: %s", len(leases), error)
         except LockError as error:
             # One key of the batch is of a wrong type. It must not cost the others theirs.
             if len(leases) == 1:

@@ -36,7 +36,8 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[str | int]]
     match rng.choice(["acquire", "acquire", "acquire", "release", "extend", "clear", "holder"]):
         case "acquire":
             inbox = rng.choice(["", "redislock:inbox:alive", "redislock:inbox:dead"])
-            args: list[str | int] = [token, "twin", 30_000, "owner", "a|label", inbox, ""]
+            ticket = rng.choice(["", str(rng.randrange(10**6))])  # from before all others
+            args: list[str | int] = [token, "twin", 30_000, "owner", "a|label", inbox, ticket]
             return "mutex_acquire", keys, args
         case "release":
             return "mutex_release", keys, [token, "twin", int(rng.random() < 0.1)]
