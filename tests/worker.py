@@ -7,6 +7,7 @@ one for them.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -125,6 +126,8 @@ def interrupted() -> None:
 
 
 if __name__ == "__main__":
+    # A process that was started in the background of a shell ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.argv[1] == "gevent":
         from gevent import monkey
 
