@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from django_redislock import Lease, redis_lock
@@ -14,12 +14,10 @@ from tests.waiting import PATIENCE
 
 
 class Port(Protocol):
-    """What the tests ask of a lock, blocking, from whichever thread or task `start` makes."""
-
-    name: str
+    """What the tests ask of a lock, blocking their thread."""
 
     def start(self, call: Callable[[], Any]) -> Future[Any]:
-        """Begin something elsewhere: another thread, or another task."""
+        """Begin something in another thread; its calls are another holder's."""
 
     def acquire(self, lock: redis_lock, **arguments: Any) -> Any: ...
     def enter(self, lock: redis_lock, body: Callable[[Lease], Any]) -> Any: ...
@@ -31,15 +29,22 @@ class Port(Protocol):
     def close(self) -> None: ...
 
 
-class SyncPort:
-    name = "sync"
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(max_workers=64)
-
+class InThreads:
     def start(self, call: Callable[[], Any]) -> Future[Any]:
-        return self._threads.submit(call)
+        # A new thread each time: one of a pool may be the one that holds the lock.
+        future: Future[Any] = Future()
 
+        def work() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        return future
+
+
+class SyncPort(InThreads):
     def acquire(self, lock: redis_lock, **arguments: Any) -> Lease | None:
         return lock.acquire(**arguments)
 
@@ -63,13 +68,11 @@ class SyncPort:
         return Lease.restore(text)
 
     def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
+        pass
 
 
-class AsyncPort:
+class AsyncPort(InThreads):
     """Each call is a task of its own on one event loop that runs in a thread."""
-
-    name = "async"
 
     def __init__(self) -> None:
         self._started = threading.Event()
@@ -88,19 +91,6 @@ class AsyncPort:
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self._begin(coroutine).result(PATIENCE)
-
-    def start(self, call: Callable[[], Any]) -> Future[Any]:
-        # The calls below block their thread, and the loop does the work.
-        future: Future[Any] = Future()
-
-        def work() -> None:
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=work, daemon=True).start()
-        return future
 
     def acquire(self, lock: redis_lock, **arguments: Any) -> Lease | None:
         lease: Lease | None = self._run(lock.aacquire(**arguments))
