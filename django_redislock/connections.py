@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 BACKGROUND_TIMEOUT = 2.0
 """Seconds after which a renewal that got no answer is tried again."""
 
-# redis-py before 5.3 wants the name of the command, and later ones warn about it.
-_CHECK_OUT = ("EVALSHA",) if tuple(map(int, redis.__version__.split(".")[:2])) < (5, 3) else ()
-
 # Answers that say "not now". BUSY (a script runs for too long) and MISCONF (the disk is
 # full) have no class of their own.
 _PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
@@ -185,7 +182,7 @@ def execute(pool: redis.ConnectionPool, *command: str | int) -> Any:
     """
     sent = False
     try:
-        connection = pool.get_connection(*_CHECK_OUT)
+        connection = pool.get_connection()
         try:
             sent = True
             connection.send_command(*command)
@@ -206,7 +203,7 @@ async def aexecute(pool: aioredis.ConnectionPool, *command: str | int) -> Any:
     """`execute` on an event loop."""
     sent = False
     try:
-        connection = await pool.get_connection(*_CHECK_OUT)
+        connection = await pool.get_connection()
         try:
             sent = True
             await connection.send_command(*command)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import django_redis
 import pytest
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
@@ -112,23 +113,23 @@ def test_tcp_with_a_password(tcp: RedisServer) -> None:
 
 
 def test_tcp_with_a_user(tcp: RedisServer) -> None:
-    """USERNAME and PASSWORD in OPTIONS, and in the URL; another database."""
-    options = {"USERNAME": "shop", "PASSWORD": "secret"}
-    with override_settings(CACHES=entry(f"redis://127.0.0.1:{tcp.tcp_port}/1", **options)):
-        assert lock_and_wait() == ["sync", "async"]
+    """In the URL, and in OPTIONS, which django-redis 7 knows; another database."""
+    if django_redis.VERSION >= (7,):
+        options = {"USERNAME": "shop", "PASSWORD": "secret"}
+        with override_settings(CACHES=entry(f"redis://127.0.0.1:{tcp.tcp_port}/1", **options)):
+            assert lock_and_wait() == ["sync", "async"]
     with override_settings(CACHES=entry(f"redis://shop:secret@127.0.0.1:{tcp.tcp_port}/2")):
         assert lock_and_wait() == ["sync", "async"]
 
 
 def test_pool_options(tcp: RedisServer) -> None:
     """Whatever CONNECTION_POOL_KWARGS may hold: a retry policy, decoded answers, a client name,
-    RESP3, time-outs."""
+    time-outs."""
     pool = {
         "max_connections": 5,
         "retry": Retry(ConstantBackoff(0.01), 2),
         "decode_responses": True,
         "client_name": "the-shop",
-        "protocol": 3,
         "health_check_interval": 30,
         "socket_keepalive": True,
     }
@@ -142,9 +143,16 @@ def test_pool_options(tcp: RedisServer) -> None:
         assert connections.async_pool("default").max_connections == 5
 
 
+def test_resp3(tcp: RedisServer) -> None:
+    """Answers and messages look the same to us."""
+    url = f"redis://:open%20sesame@127.0.0.1:{tcp.tcp_port}/5"
+    with override_settings(CACHES=entry(url, CONNECTION_POOL_KWARGS={"protocol": 3})):
+        assert lock_and_wait() == ["sync", "async"]
+
+
 def test_a_blocking_pool(tcp: RedisServer) -> None:
     """The synchronous pool class of the project has its asynchronous twin."""
-    url = f"redis://:open%20sesame@127.0.0.1:{tcp.tcp_port}/3"
+    url = f"redis://:open%20sesame@127.0.0.1:{tcp.tcp_port}/6"
     options = {
         "CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool",
         "CONNECTION_POOL_KWARGS": {"max_connections": 2, "timeout": 7},

@@ -114,7 +114,8 @@ def test_a_savepoint_that_is_rolled_back_after_a_lock_around_it(held: Held) -> N
 def test_savepoints_that_are_managed_by_hand(held: Held) -> None:
     """Django keeps no account of them, so it is the transaction that counts."""
     with transaction.atomic():
-        savepoint = transaction.savepoint()
+        # savepoint() is deprecated since Django 6.1, where it has the other name.
+        savepoint = getattr(transaction, "savepoint_create", transaction.savepoint)()
         with lock():
             pass
         transaction.savepoint_rollback(savepoint)
