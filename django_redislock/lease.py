@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -276,22 +277,21 @@ class Lease:
             self.claim.ttl = validate_ttl(ttl)
 
     def cap(self, time: float) -> None:
-        """Let the next renewal end where `max_hold` does, and be the last one then."""
-        left = self._hold_until - time
-        if left < self.claim.ttl:
-            self.claim.ttl = max(left, 0.001)
-            self.renew = False
+        """Let the renewal that is sent at `time` end no later than `max_hold` does."""
+        self.claim.ttl = min(self.claim.ttl, max(self._hold_until - time, 0.001))
 
     def renewed(self, sent: float) -> None:
         """A renewal that was sent at `sent` got its answer."""
+        if sent + self.ttl > self._hold_until - 0.001:
+            self.renew = False  # it was the last one
         self._deadline = deadline(sent, self.ttl)
         self.due = sent + self.ttl / 3 if self.renew else self._deadline
         self._doubt = False
 
-    def unknown(self, *, retry: float) -> None:
-        """A renewal got no answer; the next one is due after `retry` seconds."""
+    def unknown(self) -> None:
+        """A renewal got no answer; soon comes the next."""
         self._doubt = True
-        self.due = min(now() + retry, self._deadline)
+        self.due = min(now() + min(self.ttl / 10, 1.0), self._deadline)
 
     def enter(self) -> None:
         """One more block of code holds it."""
@@ -434,6 +434,14 @@ class Cancellation:
 
 _ending = threading.Lock()
 """Held for a moment while a lease's count or end changes."""
+
+
+def _after_fork() -> None:
+    global _ending
+    _ending = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _parse_export(text: str) -> tuple[Operations, dict[str, Any]]:

@@ -46,7 +46,7 @@ async def renew(io: IO, leases: Sequence[Lease]) -> None:
         refusals = await mutex.extend(io, [lease.claim for lease in leases])
     except LockUnavailable:
         for lease in leases:
-            lease.unknown(retry=min(lease.ttl / 10, 1.0))
+            lease.unknown()
         raise
     for lease, refusal in zip(leases, refusals, strict=True):
         if refusal is None:
@@ -147,7 +147,14 @@ class Watchdog:
                 next_look = min(next_look, lease.due)
         for (using, _index), leases in due.items():
             for start in range(0, len(leases), BATCH):
-                self._renew(using, leases[start : start + BATCH])
+                batch = leases[start : start + BATCH]
+                try:
+                    self._renew(using, batch)
+                except Exception:
+                    # One server's trouble, whatever it is, must not cost another's leases.
+                    logger.exception("Leases of %r could not be renewed", using)
+                    for lease in batch:
+                        lease.unknown()
             next_look = min(next_look, *(lease.due for lease in leases))
         self._release_pending()
         return min(next_look, now() + 1.0) if self._to_release else next_look

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -271,6 +272,31 @@ class TestRedisAway:
         assert lease is not None
         lease.check()
         lease.release()
+
+    @pytest.mark.parametrize("port", ["sync", "async"])
+    def test_a_server_that_stalls(self, gone: RedisServer, port: str) -> None:
+        """The commands that it did get are carried out when it goes on, and still leave nothing:
+        the acquire is taken back, or refused if it comes after its own withdrawal."""
+        assert gone.pid is not None
+        url = gone.url.replace("db=0", "db=1")
+        with (
+            override_settings(CACHES=entry(url, SOCKET_TIMEOUT=0.2)),
+            Redis.from_url(url) as redis,
+        ):
+            for _ in range(5):
+                # The connection is there, so that the command is sent and not only a greeting.
+                redis_lock("warm up").holder()
+                os.kill(gone.pid, signal.SIGSTOP)
+                try:
+                    with pytest.raises(LockUnavailable, match=r"(?i)time"):
+                        if port == "sync":
+                            redis_lock("job", wait=0).acquire()
+                        else:
+                            asyncio.run(redis_lock("job", wait=0).aacquire())
+                finally:
+                    os.kill(gone.pid, signal.SIGCONT)
+                eventually(lambda: len(redis.client_list()) <= 3)  # all that was sent was read
+                assert not redis.exists("redislock:{job}")
 
     def test_during_the_body(self, gone: RedisServer) -> None:
         """The body goes on under its lease, and is not failed when Redis is back."""

@@ -12,6 +12,7 @@ from django.db.transaction import TransactionManagementError
 from redis import Redis
 
 from django_redislock import LeaseLost, LeaseState, LockReentered, redis_lock
+from django_redislock.renewal import watchdog
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -130,8 +131,17 @@ def test_two_databases(held: Held) -> None:
             with lock():
                 pass
             assert held()
+        let_the_watchdog_release()
         assert held()
     assert not held()
+
+
+def let_the_watchdog_release() -> None:
+    """Return when it has done all that it had been told to release in the background."""
+    lease = redis_lock("another").acquire()
+    assert lease is not None
+    watchdog.release_later(lease)
+    eventually(lambda: redis_lock("another").holder() is None)
 
 
 def test_two_databases_of_which_one_rolls_back(held: Held) -> None:
