@@ -200,26 +200,38 @@ def test_the_fenced_write() -> None:
         pass
 
     class Rows:
-        fence = 0
+        """The one row of a table, as far as the example needs it."""
 
-        def filter(self, *, pk: int, fence__lte: int) -> Rows | None:
-            self.matches = fence__lte >= self.fence
+        fence = 0
+        stock = 7
+
+        def filter(self, *, pk: int, fence__lte: int) -> Rows:
+            self.largest = fence__lte
             return self
 
-        def update(self, *, stock: int, fence: int) -> int:
-            if self.matches:
-                self.fence = fence
-            return int(self.matches)
+        def update(self, **values: int) -> int:
+            if self.fence > self.largest:
+                return 0
+            vars(self).update(values)
+            return 1
 
     rows = Rows()
     names = {
         "Product": SimpleNamespace(objects=rows),
         "product": SimpleNamespace(pk=1),
-        "compute": lambda product: 1,
+        "compute": lambda product: rows.stock - 1,
         "LateWrite": LateWrite,
     }
     run(text, **names)
+    assert rows.stock == 6
     assert rows.fence > 0
-    rows.fence += 3_600_000_000
+
+    def overtaken(product: object) -> int:
+        rows.fence += 3_600_000_000  # a newer holder has shown its token
+        return 0
+
+    with pytest.raises(LateWrite):
+        run(text, **names | {"compute": overtaken})
     with pytest.raises(LateWrite):
         run(text, **names)
+    assert rows.stock == 6

@@ -1,0 +1,7 @@
+"""The shop, for Django."""
+
+from django.apps import AppConfig
+
+
+class ShopConfig(AppConfig):
+    name = "shop"
