@@ -9,7 +9,7 @@ SECRET_KEY = "not a secret: this shop sells nothing"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-INSTALLED_APPS = ["django_redislock", "shop"]
+INSTALLED_APPS = ["shop"]
 
 CACHES = {
     "default": {
