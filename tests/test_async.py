@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -54,26 +53,6 @@ def test_500_async_views_under_wsgi_leave_no_connection(redis: Redis) -> None:
         assert others(redis) <= before + 1
     eventually(lambda: others(redis) <= before)
     assert not io_module._loops
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_loops_that_were_closed_carelessly_are_forgotten(redis: Redis) -> None:
-    """A loop that ended without shutdown_asyncgens keeps its client only until the next loop."""
-
-    async def use() -> None:
-        async with redis_lock("job"):
-            pass
-
-    before = others(redis)
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(use())
-    loop.close()
-    assert loop in io_module._loops
-    asyncio.run(use())
-    assert loop not in io_module._loops
-    del loop
-    gc.collect()
-    eventually(lambda: others(redis) <= before)
 
 
 def test_one_client_per_loop(redis: Redis) -> None:

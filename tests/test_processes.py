@@ -191,6 +191,18 @@ def test_gevent(start: Start, redis: Redis) -> None:
     assert not redis.exists(KEY, QUEUE)
 
 
+def test_loops_that_were_closed_carelessly_are_forgotten(start: Start, redis: Redis) -> None:
+    """A loop that ended without closing what was begun in it keeps its connection only until
+    the next loop comes."""
+    before = len(redis.client_list())
+    worker = start("careless")
+    assert worker.says() == "loops 1"
+    assert len(redis.client_list()) == before + 1
+    worker.go_on()
+    assert worker.says() == "loops 0"
+    eventually(lambda: len(redis.client_list()) == before)
+
+
 def contention(start: Start, path: Path, processes: int, rounds: int) -> list[list[int]]:
     """What each entry in the section wrote down: begin, end, fencing token."""
     path.touch()

@@ -87,6 +87,32 @@ def gevent() -> None:
     say("ticks", ticks)
 
 
+def careless() -> None:
+    """End an event loop without shutdown_asyncgens, then use another one."""
+    import asyncio
+    import gc
+    import warnings
+
+    from django_redislock import io, redis_lock
+
+    warnings.simplefilter("ignore", ResourceWarning)
+
+    async def use() -> None:
+        async with redis_lock("job"):
+            pass
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(use())
+    loop.close()
+    say("loops", len(io._loops))
+    told()
+    asyncio.run(use())
+    del loop
+    gc.collect()
+    say("loops", len(io._loops))
+    told()
+
+
 def fork(ttl: str) -> None:
     """Fork while holding the lock: the child has no part in the parent's lease."""
     from django_redislock import LeaseLost, redis_lock
