@@ -376,7 +376,7 @@ class Lease:
         self._operations.leave(self, error)
 
     async def aleave(self, error: BaseException | None) -> None:
-        cancelled = self.cancellation is not None and await self.cancellation.finish(error)
+        cancelled = self.cancellation is not None and self.cancellation.finish(error)
         self.blocks -= 1
         await self._operations.aleave(self, error)
         if cancelled and self.lost is not None:
@@ -416,19 +416,12 @@ class Cancellation:
         """The block is left: whatever is learnt from now on, cancel nothing."""
         self._over = True
 
-    async def finish(self, error: BaseException | None) -> bool:
+    def finish(self, error: BaseException | None) -> bool:
         """The block is left with `error`. True when our cancellation is what ended it."""
         self.disarm()
         if not self._delivered:
             return False
         ours = self._task.uncancel() <= self._before
-        if error is None:
-            # It came too late for the block, and would hit whatever is awaited next.
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                if not ours:
-                    raise
         return ours and isinstance(error, asyncio.CancelledError)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import threading
@@ -308,6 +309,22 @@ def test_cancel_on_lost_keeps_a_cancellation_from_outside(redis: Redis) -> None:
 
         with pytest.raises(asyncio.CancelledError):
             await asyncio.ensure_future(hold())
+
+    asyncio.run(work())
+
+
+def test_cancel_on_lost_that_the_block_swallows(redis: Redis) -> None:
+    """The loss is told all the same, and the task is not left half-cancelled."""
+
+    async def work() -> None:
+        with pytest.raises(LeaseLost):
+            async with redis_lock("job", ttl=0.6, cancel_on_lost=True):
+                redis.delete(KEY)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(PATIENCE)
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
 
     asyncio.run(work())
 
