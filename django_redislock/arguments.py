@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +24,7 @@ def validate_ttl(value: object, name: str = "ttl") -> float:
 
 
 def validate_wait(value: object) -> float | None:
+    """More than a year is for ever."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -32,9 +32,9 @@ def validate_wait(value: object) -> float | None:
             f"wait must be a number of seconds (0: try once) or None (wait for ever), "
             f"not {value!r}"
         )
-    if math.isnan(value) or value < 0:
+    if not value >= 0:  # which refuses NaN too
         raise ValueError(f"wait must be 0 or more seconds, or None for ever, not {value!r}")
-    return None if value == math.inf else float(value)
+    return None if value > MAX_TTL else float(value)
 
 
 def validate_max_hold(value: object) -> float | None:
@@ -89,7 +89,7 @@ def validate_on_lost(value: object) -> Callable[..., object]:
     return value
 
 
-def refuse_unknown(arguments: dict[str, object]) -> None:
+def refuse_unknown(arguments: dict[str, object], function: str) -> None:
     """`TypeError` for arguments that don't exist, with the ones that were meant."""
     for name in arguments:
         if name in ("timeout", "blocking_timeout", "blocking"):
@@ -98,4 +98,4 @@ def refuse_unknown(arguments: dict[str, object]) -> None:
                 f"libraries. Write ttl= for the seconds that a lease lives without renewal, "
                 f"and wait= for the seconds to wait for the lock (0: try once, None: for ever)."
             )
-        raise TypeError(f"redis_lock() has no argument {name!r}")
+        raise TypeError(f"{function}() has no argument {name!r}")

@@ -6,7 +6,6 @@ match a name the exact one wins, then the longest pattern.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -62,14 +61,14 @@ class _Settings(NamedTuple):
     patterns: list[tuple[str, _Values]]
 
 
-def _read(where: str, values: object) -> _Values:
+def _read(where: str, values: object, *others: str) -> _Values:
     if not isinstance(values, Mapping):
         raise ImproperlyConfigured(f"{where} must be a dict, not {values!r}")
     read = {}
     for key, value in values.items():
         field = str(key).lower()
         if key != field.upper() or field not in VALIDATORS:
-            known = ", ".join(map(str.upper, VALIDATORS))
+            known = ", ".join([*map(str.upper, VALIDATORS), *others])
             raise ImproperlyConfigured(f"{where} has no key {key!r}; it has {known}")
         try:
             read[field] = VALIDATORS[field](value)
@@ -83,24 +82,37 @@ def _parse(source: Any) -> _Settings:
         raise ImproperlyConfigured(f"REDISLOCK must be a dict, not {source!r}")
     rest = dict(source)
     prefix = rest.pop("PREFIX", "redislock")
-    if not isinstance(prefix, str) or not prefix or not prefix.isprintable() or "{" in prefix:
+    plain = isinstance(prefix, str) and prefix.isprintable() and not set("{}") & set(prefix)
+    if not prefix or not plain:
         raise ImproperlyConfigured(
             f"REDISLOCK['PREFIX'] must be a non-empty str without braces, not {prefix!r}"
         )
     locks = rest.pop("LOCKS", {})
     if not isinstance(locks, Mapping):
         raise ImproperlyConfigured(f"REDISLOCK['LOCKS'] must be a dict, not {locks!r}")
+    for name in locks:
+        if not isinstance(name, str):
+            raise ImproperlyConfigured(
+                f"REDISLOCK['LOCKS'] has the key {name!r}; write a str, a name or a pattern"
+            )
     entries = {name: _read(f"REDISLOCK['LOCKS'][{name!r}]", v) for name, v in locks.items()}
     return _Settings(
-        source=copy.deepcopy(source),
+        source=_snapshot(source),
         prefix=prefix,
-        defaults=Policy()._asdict() | _read("REDISLOCK", rest),
+        defaults=Policy()._asdict() | _read("REDISLOCK", rest, "PREFIX", "LOCKS"),
         exact=entries,
         patterns=sorted(
             ((name, values) for name, values in entries.items() if set("*?[") & set(name)),
             key=lambda entry: -len(entry[0]),
         ),
     )
+
+
+def _snapshot(value: Any) -> Any:
+    """A copy of nested dicts, whose other values may be anything."""
+    if isinstance(value, Mapping):
+        return {key: _snapshot(inner) for key, inner in value.items()}
+    return value
 
 
 _parsed: _Settings | None = None

@@ -35,6 +35,7 @@ from redis.exceptions import (
 )
 
 from .exceptions import LockError, LockUnavailable
+from .keys import name_of
 
 if TYPE_CHECKING:
     from django_redis.pool import ConnectionFactory
@@ -221,7 +222,7 @@ async def aexecute(pool: aioredis.ConnectionPool, *command: str | int) -> Any:
 
 def _translate(error: Exception, command: tuple[Any, ...], sent: bool) -> Exception:
     """Our error for one of redis-py's."""
-    key = command[3] if len(command) > 3 else ""
+    key = str(command[3]) if len(command) > 3 else ""
     text = str(error)
     if isinstance(error, redis.exceptions.NoScriptError):
         return error
@@ -229,7 +230,8 @@ def _translate(error: Exception, command: tuple[Any, ...], sent: bool) -> Except
         return LockError(
             f"The key {key!r}, or one of those beside it, holds something that is neither a "
             f"lock of ours nor a plain string; we leave it alone. Delete it if it is a "
-            f"leftover, or set REDISLOCK['PREFIX'] to something else."
+            f"leftover, or set REDISLOCK['PREFIX'] to something else.",
+            name_of(key),
         )
     answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)
     if isinstance(error, _REFUSED):
@@ -240,6 +242,7 @@ def _translate(error: Exception, command: tuple[Any, ...], sent: bool) -> Except
         passing = True
     return LockUnavailable(
         f"Redis could not be asked for {key!r}: {type(error).__name__}: {text}",
+        name_of(key),
         doubtful=sent and not answered,
         passing=passing,
     )

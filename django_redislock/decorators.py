@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, Unpack
 
 from asgiref.sync import iscoroutinefunction
@@ -15,7 +15,7 @@ from . import label
 from .exceptions import LockNotAcquired
 from .io import AsyncIO, SyncIO, run
 from .keys import validate_name
-from .lease import Lease, current
+from .lease import Lease, Steps
 from .locks import Lock, Options, refuse_event_loop
 from .templates import name_maker
 
@@ -57,26 +57,34 @@ class redis_lock(Lock):
             self._name = validate_name(self._template)
         return self._name
 
-    def __call__(self, function: F) -> F:
+    def __call__(self, *functions: F, **nothing: object) -> F:
+        function = functions[0] if len(functions) == 1 and not nothing else None
         if isinstance(function, classmethod | staticmethod):
             return type(function)(self(function.__func__))
+        if function is None or not callable(function):
+            if callable(self._template):
+                raise TypeError(
+                    "redis_lock needs its parentheses: @redis_lock() or @redis_lock('…')"
+                )
+            raise TypeError(f"redis_lock(…) decorates one function, not {functions!r}")
         if isinstance(function, type):
             raise TypeError(f"redis_lock() decorates the methods of {function!r}, not the class")
-        if not callable(function):
-            raise TypeError("redis_lock needs its parentheses: @redis_lock() or @redis_lock('…')")
+        body: Any = function
+        if not inspect.isroutine(body) and not isinstance(body, partial):
+            body = body.__call__  # an object is decorated as what its __call__ is
 
         make_name = name_maker(self._template, function)
-        where = label.of_function(function)
+        where = label.of_function(body)
 
         def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
             return self._renamed(make_name(*args, **kwargs), where)
 
         wrap: Callable[..., Callable[..., Any]]
-        if inspect.isasyncgenfunction(function):
+        if inspect.isasyncgenfunction(body):
             wrap = _wrap_async_generator
-        elif iscoroutinefunction(function):
+        elif iscoroutinefunction(body):
             wrap = _wrap_coroutine
-        elif inspect.isgeneratorfunction(function):
+        elif inspect.isgeneratorfunction(body):
             wrap = _wrap_generator
         else:
             wrap = _wrap_function
@@ -161,9 +169,9 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: _LockFor) -> C
         async with _aleft(got):
             # There is no `yield from` for asynchronous generators: this is _steps again.
             generator = function(*args, **kwargs)
-            step, value = generator.asend, None
+            step, value, inside = generator.asend, None, Steps(got)
             while True:
-                with current(got):
+                with inside:
                     try:
                         item = await step(value)
                     except StopAsyncIteration:
@@ -172,7 +180,7 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: _LockFor) -> C
                     value = yield item
                     step = generator.asend
                 except GeneratorExit:
-                    with current(got):
+                    with inside:
                         await generator.aclose()
                     raise
                 except BaseException as error:
@@ -206,8 +214,9 @@ def _steps(generator: Generator[Any, Any, Any], lease: Lease) -> Generator[Any, 
     """`yield from generator`, with `lease` as the current one while it runs."""
     step: Callable[[Any], Any] = generator.send
     value: Any = None
+    inside = Steps(lease)
     while True:
-        with current(lease):
+        with inside:
             try:
                 item = step(value)
             except StopIteration as stop:
@@ -216,7 +225,7 @@ def _steps(generator: Generator[Any, Any, Any], lease: Lease) -> Generator[Any, 
             value = yield item
             step = generator.send
         except GeneratorExit:
-            with current(lease):
+            with inside:
                 generator.close()
             raise
         except BaseException as error:

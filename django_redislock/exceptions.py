@@ -7,7 +7,7 @@ All of them derive from redis-py's `LockError`, so that code that moves over fro
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redis.exceptions import LockError as RedisLockError
 
@@ -22,6 +22,18 @@ class LockError(RedisLockError):
 
     def __str__(self) -> str:
         return str(self.message)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.message!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors travel, from worker processes and task queues. As exceptions are made, only
+        # those whose arguments are their message could.
+        return _travelled, (type(self), self.args), self.__dict__
+
+
+def _travelled(kind: type[LockError], args: tuple[Any, ...]) -> LockError:
+    return kind.__new__(kind, *args)
 
 
 class Holder(NamedTuple):
@@ -118,8 +130,15 @@ class LeaseRevoked(LeaseLost):
 class LockUnavailable(LockError):
     """Redis could not be asked; the original error is `__cause__`."""
 
-    def __init__(self, message: str, *, doubtful: bool = False, passing: bool = True) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        name: str | None = None,
+        *,
+        doubtful: bool = False,
+        passing: bool = True,
+    ) -> None:
+        super().__init__(message, name)
         self.doubtful = doubtful
         """The command was sent, so the server may have carried it out."""
         self.passing = passing

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -140,7 +141,15 @@ class AsyncIO(_Port):
         self._loop = asyncio.get_running_loop()
 
     async def _execute(self, *command: str | int) -> Any:
-        return await connections.aexecute(await _loop_pool(self._loop, self._using), *command)
+        if self._loop not in _ending:
+            return await connections.aexecute(await _loop_pool(self._loop, self._using), *command)
+        # The loop closes its asynchronous generators, ours among them, all at once and in no
+        # order. One that leaves a lock then gets a connection for just that.
+        pool = connections.async_pool(self._using)
+        try:
+            return await connections.aexecute(pool, *command)
+        finally:
+            await connections.aclose(pool)
 
     if sys.version_info < (3, 12):
 
@@ -188,6 +197,7 @@ _finishing: set[asyncio.Task[Any]] = set()
 # Django makes loops freely: `async_to_sync` and `asyncio.run` may make one per request.
 _Pools = dict[str, "tuple[aioredis.ConnectionPool, AsyncGenerator[None]]"]
 _loops: dict[asyncio.AbstractEventLoop, _Pools] = {}
+_ending: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
 async def _loop_pool(loop: asyncio.AbstractEventLoop, using: str) -> aioredis.ConnectionPool:
@@ -217,6 +227,7 @@ async def _keep(
     try:
         yield
     finally:
+        _ending.add(loop)
         pools = _loops.get(loop, {})
         pools.pop(address, None)
         if not pools:

@@ -36,6 +36,12 @@ class Keys:
         ]
 
 
+def name_of(key: str) -> str | None:
+    """The name in a key of ours; None for the keys that belong to no name."""
+    _, brace, rest = key.partition("{")
+    return rest.rpartition("}")[0] if brace else None
+
+
 def validate_name(name: object) -> str:
     """Return `name`, or raise a `TypeError` or `ValueError` that says what to write."""
     if not isinstance(name, str):

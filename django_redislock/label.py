@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import PurePath
 from types import CodeType
 from typing import Any
@@ -55,8 +55,12 @@ def of_code(code: CodeType, line: int) -> str:
 
 def of_function(function: Callable[..., Any]) -> str:
     """Where a function is defined."""
+    while isinstance(function, partial):
+        function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return clean(repr(function)) if code is None else of_code(code, code.co_firstlineno)
+    if code is None:  # written in C; its arguments, if it is an object, are nobody's business
+        return clean(getattr(function, "__qualname__", type(function).__qualname__))
+    return of_code(code, code.co_firstlineno)
 
 
 def of_caller() -> str:

@@ -8,8 +8,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -171,6 +170,12 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"<Lease on {self.name!r}: {self.state}, {self.remaining():.1f} s left>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            "A lease can't be copied or pickled, since it would have two owners. To continue "
+            "it in another process, send lease.export() and call Lease.restore() there."
+        )
 
     # What is known of it. Nothing here asks the server.
 
@@ -353,6 +358,7 @@ class Lease:
     # As a context manager, it is released when the block is left.
 
     def __enter__(self) -> Lease:
+        self.check()  # a block never runs without its lock
         self._outer.append(_current.get())
         _current.set(self)
         return self
@@ -437,12 +443,33 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+EXPORT = {
+    "name": str,
+    "lock": str,
+    "index": str,
+    "using": str,
+    "token": str,
+    "ttl": float,
+    "owner": str,
+    "label": str,
+    "doubtful": bool,
+    "fencing_token": int,
+    "acquired_us": int,
+}
+"""What an exported lease says, besides its kind."""
+
+
 def _parse_export(text: str) -> tuple[Operations, dict[str, Any]]:
     try:
         fields = json.loads(text)
-        return restorers[fields.pop("kind")], fields
+        operations = restorers[fields.pop("kind")]
+        if fields.keys() != EXPORT.keys():
+            raise KeyError
+        if not all(isinstance(fields[field], kind) for field, kind in EXPORT.items()):
+            raise TypeError
     except (ValueError, TypeError, AttributeError, KeyError):
         raise ValueError("text must be what Lease.export() returned") from None
+    return operations, fields
 
 
 # The lease of the innermost block. A context variable and not a stack per thread, so that
@@ -453,15 +480,24 @@ _current: contextvars.ContextVar[Lease | None] = contextvars.ContextVar(
 )
 
 
-@contextmanager
-def current(lease: Lease) -> Iterator[None]:
-    """Let `current_lease()` be `lease`, for one step of a generator."""
-    outer = _current.get()
-    _current.set(lease)
-    try:
-        yield
-    finally:
-        _current.set(outer)
+class Steps:
+    """Lets a lease be the current one while a generator runs, and only then.
+
+    Between two steps its caller runs, in the same context. What the generator has entered
+    itself meanwhile is current again at its next step.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._inside: Lease | None = lease
+        self._outside: Lease | None = None
+
+    def __enter__(self) -> None:
+        self._outside = _current.get()
+        _current.set(self._inside)
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._inside = _current.get()
+        _current.set(self._outside)
 
 
 def current_lease() -> Lease:

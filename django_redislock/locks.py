@@ -18,7 +18,7 @@ from .arguments import (
     validate_on_lost,
     validate_wait,
 )
-from .exceptions import Holder, LockNotAcquired, LockReentered
+from .exceptions import Holder, LockError, LockNotAcquired, LockReentered, LockUnavailable
 from .io import AsyncIO, SyncIO, run
 from .keys import Keys, validate_name
 from .lease import Cancellation, Claim, Lease
@@ -70,6 +70,7 @@ class Lock:
     """
 
     def __init__(self, name: str, **options: Unpack[Options]) -> None:
+        self._template: str | Callable[..., str] | None = name
         self._name: str | None = validate_name(name)
         self._configure(options)
 
@@ -85,7 +86,7 @@ class Lock:
         self._label = validate_label(given.pop("label", ""))
         on_lost = given.pop("on_lost", None)
         self._on_lost = None if on_lost is None else validate_on_lost(on_lost)
-        refuse_unknown(given)
+        refuse_unknown(given, "redis_lock")
         self._entered: list[Lease] = []
 
     @property
@@ -98,14 +99,14 @@ class Lock:
         """A lock of the same policy for one call of a decorated function."""
         lock = object.__new__(Lock)
         lock.__dict__.update(self.__dict__)
-        lock._name = validate_name(name)
+        lock._template = lock._name = validate_name(name)
         lock._label = self._label or default_label
         lock._entered = []
         return lock
 
     def __repr__(self) -> str:
         options = "".join(f", {field}={value!r}" for field, value in self._explicit.items())
-        return f"<{type(self).__name__} {self.name!r}{options}>"
+        return f"<{type(self).__name__} {self._template!r}{options}>"
 
     def policy(self) -> conf.Policy:
         """What the arguments and the settings make of it right now."""
@@ -113,17 +114,19 @@ class Lock:
 
     # The public twins.
 
-    def acquire(self, wait: float | None = UNSET) -> Lease | None:
+    def acquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
         """Return a `Lease`, or None when somebody else holds the lock for all of `wait`.
 
         Raises `LockUnavailable`, `LockReentered`.
         """
+        refuse_unknown(unknown, "acquire")
         refuse_event_loop()
         result = run(self._attempt(SyncIO, wait))
         return result if isinstance(result, Lease) else None
 
-    async def aacquire(self, wait: float | None = UNSET) -> Lease | None:
+    async def aacquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
         """`acquire` for coroutines."""
+        refuse_unknown(unknown, "aacquire")
         result = await self._attempt(AsyncIO, wait)
         return result if isinstance(result, Lease) else None
 
@@ -150,17 +153,17 @@ class Lock:
 
     def __enter__(self) -> Lease:
         refuse_event_loop()
-        lease = run(self._enter(SyncIO))
+        lease = run(self._enter(SyncIO)).__enter__()
         self._entered.append(lease)
-        return lease.__enter__()
+        return lease
 
     def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
         self._pop_entered().__exit__(exc_type, error, traceback)
 
     async def __aenter__(self) -> Lease:
-        lease = await self._enter(AsyncIO)
+        lease = await (await self._enter(AsyncIO)).__aenter__()
         self._entered.append(lease)
-        return await lease.__aenter__()
+        return lease
 
     async def __aexit__(
         self, exc_type: object, error: BaseException | None, traceback: object
@@ -224,6 +227,7 @@ class Lock:
             if held.blocks and not self._reentrant:
                 raise LockReentered(self.name, held.label)
             held.enter()
+            self._follow(held, me)
             return held
         io = port(policy.using, prefix)
         claim = Claim(
@@ -238,9 +242,10 @@ class Lock:
             if isinstance(got, LockNotAcquired):
                 return got
             return operations.keep(self._lease(claim, got, policy, me))
-        except BaseException:
+        except BaseException as error:
             # Cancelled, interrupted, or Redis did not answer: leave nothing half-acquired.
-            if claim.sent:
+            refused = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
+            if claim.doubtful or (claim.sent and not refused):
                 await io.finish(operations.undo(io, claim))
             raise
 
@@ -257,12 +262,16 @@ class Lock:
             max_hold=policy.max_hold,
             release_at=policy.release,
         )
+        self._follow(lease, me)
+        return lease
+
+    def _follow(self, lease: Lease, me: object) -> None:
+        """Do what this lock was told to do when the lease is lost."""
         if self._on_lost is not None:
             lease.on_lost(self._on_lost)
-        if self._cancel_on_lost:
+        if self._cancel_on_lost and lease.cancellation is None:
             assert isinstance(me, asyncio.Task)
             lease.cancellation = Cancellation(me)
-        return lease
 
 
 def refuse_event_loop() -> None:

@@ -111,11 +111,11 @@ class MutexOperations:
             # What the block did was done under the lock: that is no reason to fail it.
             logger.warning("%r is released later: %s", lease.name, unavailable)
             watchdog.release_later(lease)
-        except LeaseLost as lost:
+        except LockError as ours:
             if error is None:
                 raise
-            if error is not lost:
-                error.add_note(str(lost))
+            if error is not ours:
+                error.add_note(str(ours))
 
     def _release_after(self, pending: list[BaseDatabaseWrapper], lease: Lease) -> None:
         """From here on each of the transactions holds the lease, in place of the block."""

@@ -166,13 +166,6 @@ class Watchdog:
         except LockUnavailable as error:
             level = logging.WARNING if any(news) else logging.DEBUG
             logger.log(level, "%d leases could not be renewed: %s", len(leases), error)
-        except LockError as error:
-            # One key of the batch is of a wrong type. It must not cost the others theirs.
-            if len(leases) == 1:
-                leases[0].lose(LeaseLost(leases[0].name, str(error)))
-            else:
-                for lease in leases:
-                    self._renew(using, [lease])
 
     def _release_pending(self) -> None:
         pending, self._to_release = self._to_release, []

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from string import Formatter
 from typing import Any
 
 from .keys import validate_name
 
 _ARGUMENT = re.compile(r"[^.\[]*")
+
+
+def _fields(template: str) -> Iterator[str]:
+    """What a template refers to, in its formats, too."""
+    for _, field, spec, _ in Formatter().parse(template):
+        if field is not None:
+            yield field
+            yield from _fields(spec or "")
 
 
 def name_maker(
@@ -21,10 +29,18 @@ def name_maker(
     Raises `ValueError` when a template names an argument that the function does not have.
     """
     if name is None:
-        name = f"{function.__module__}.{function.__qualname__}".replace("<locals>", "locals")
+        path = getattr(function, "__qualname__", None)
+        if path is None:
+            raise TypeError(f"{function!r} has no dotted path to be named after: give it a name")
+        name = f"{function.__module__}.{path}".replace("<locals>", "locals")
     if callable(name):
         return name
-    fields = [field for _, field, _, _ in Formatter().parse(name) if field is not None]
+    if not isinstance(name, str):
+        validate_name(name)  # says what is wrong with it
+    try:
+        fields = list(_fields(name))
+    except ValueError as error:
+        raise ValueError(f"The lock name {name!r} can't be read as a template: {error}") from None
     if not fields:
         plain = validate_name(name.format())
         return lambda *_args, **_kwargs: plain

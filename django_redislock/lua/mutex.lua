@@ -22,6 +22,9 @@ local SIGN_OF_LIFE = 5000000
 -- What outlives a lock lives so long at least, in ms.
 local MINUTE = 60000
 
+-- What is at the key when it is of another type: not ours, that much is certain.
+local NO_STRING = 'no string'
+
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
@@ -48,11 +51,12 @@ local function grant(to, ttl, lives, owner, label)
   local last = tonumber(redis.call('HGET', tail, 'fence') or 0)
   if last >= fence then fence = last + 1 end
   local fencing_token = integer(fence)
-  redis.call('SET', lock,
-    table.concat({to, fencing_token, integer(now), ttl, owner, label}, '|'), 'PX', lives)
   redis.call('HSET', tail, 'fence', fencing_token)
   redis.call('PEXPIRE', tail, outlives(ttl))
   redis.call('ZADD', index, integer(now / 1000 + lives), name)
+  -- Last, so that a key of a wrong type, which ends the script, leaves nothing locked.
+  redis.call('SET', lock,
+    table.concat({to, fencing_token, integer(now), ttl, owner, label}, '|'), 'PX', lives)
   return fencing_token
 end
 

@@ -10,11 +10,14 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local index = KEYS[1]
+-- What is at the key when it is of another type: not ours, that much is certain.
+local NO_STRING = 'no string'
 local replies = {}
 for i = 1, (#KEYS - 1) / 2 do
   local lock, gone = KEYS[2 * i], KEYS[2 * i + 1]
   local token, name, ttl = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
-  local value = redis.call('GET', lock)
+  local value = redis.pcall('GET', lock)
+  if type(value) == 'table' then value = NO_STRING end
   if value and string.sub(value, 1, 32) == token then
     local before, stored, after = string.match(value, '^([^|]*|%d+|%d+|)(%d+)(|.*)$')
     if stored == ttl then

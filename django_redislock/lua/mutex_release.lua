@@ -12,7 +12,8 @@
 
 local withdraw = ARGV[3] == '1'
 
-local value = redis.call('GET', lock)
+local value = redis.pcall('GET', lock)
+if type(value) == 'table' then value = NO_STRING end
 local why = redis.call('GET', gone)
 local held = holder(value) == token
 

@@ -1,0 +1,671 @@
+"""What is wrong gets an error at once that says what to write, and locks nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from redis import Redis
+
+from django_redislock import (
+    Lease,
+    LeaseLost,
+    LockError,
+    LockNotAcquired,
+    current_lease,
+    redis_lock,
+)
+from tests.waiting import PATIENCE
+
+KEY = "redislock:{job}"
+OURS = re.compile(rb"[0-9a-f]{32}\|\d+\|")
+"""What the value of a held lock begins with."""
+
+Use = Callable[..., Any]
+
+
+# Each of these uses a lock, and leaves none held.
+
+
+def acquire(lock: redis_lock, **arguments: Any) -> Any:
+    lease = lock.acquire(**arguments)
+    if lease:
+        lease.release()
+    return lease
+
+
+def aacquire(lock: redis_lock, **arguments: Any) -> Any:
+    async def use() -> Lease | None:
+        lease = await lock.aacquire(**arguments)
+        if lease:
+            await lease.arelease()
+        return lease
+
+    return asyncio.run(use())
+
+
+def enter(lock: redis_lock) -> Any:
+    with lock as lease:
+        return lease
+
+
+def aenter(lock: redis_lock) -> Any:
+    async def block() -> Lease:
+        async with lock as lease:
+            return lease
+
+    return asyncio.run(block())
+
+
+def call(lock: redis_lock) -> Any:
+    return lock(work)()
+
+
+def acall(lock: redis_lock) -> Any:
+    return asyncio.run(lock(awork)())
+
+
+def call_work_on(lock: redis_lock, value: str) -> Any:
+    return lock(work_on)(value)
+
+
+def acall_work_on(lock: redis_lock, value: str) -> Any:
+    return asyncio.run(lock(awork_on)(value))
+
+
+def work() -> None: ...
+async def awork() -> None: ...
+def work_on(value: str) -> None: ...
+async def awork_on(value: str) -> None: ...
+
+
+BLOCKS = [enter, aenter, acquire, aacquire]
+CALLS = [call, acall]
+
+
+@pytest.fixture(params=BLOCKS, ids=lambda use: use.__name__)
+def block(request: pytest.FixtureRequest) -> Use:
+    """Each way to use a lock without decorating a function."""
+    return request.param
+
+
+@pytest.fixture(params=[*BLOCKS, *CALLS], ids=lambda use: use.__name__)
+def use(request: pytest.FixtureRequest) -> Use:
+    """Each way to use a lock."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_locked(redis: Redis, _no_locks_left: None) -> Iterator[None]:
+    """Whatever is refused, no lease of ours is left on the server."""
+    yield
+    for key in redis.keys("redislock:{*"):
+        if redis.type(key) == b"string":
+            assert not OURS.match(redis.get(key) or b"")  # but perhaps a stranger's
+
+
+class TestNames:
+    WRONG = [
+        pytest.param("", ValueError, "name is empty; write what is to be locked", id="empty"),
+        pytest.param("x" * 513, ValueError, "513 characters, and 512 .* a digest", id="too long"),
+        pytest.param("a\nb", ValueError, "control characters", id="line feed"),
+        pytest.param("a\0b", ValueError, "control characters", id="NUL"),
+        pytest.param("a\ud800b", ValueError, "control characters", id="lone surrogate"),
+    ]
+    NO_STRING = [42, b"job", ("job",), 4.2, True]
+
+    @pytest.mark.parametrize(("name", "error", "words"), WRONG)
+    def test_wrong_names(self, use: Use, name: str, error: type, words: str) -> None:
+        """A name is a printable text of bounded length."""
+        with pytest.raises(error, match=words):
+            use(redis_lock(name))
+
+    @pytest.mark.parametrize("name", NO_STRING, ids=repr)
+    def test_names_that_are_no_strings(self, block: Use, name: Any) -> None:
+        """Anything but a str is refused, with an example of a name."""
+        with pytest.raises(TypeError, match="name must be a str such as 'invoice:42', not"):
+            block(redis_lock(name))
+
+    @pytest.mark.parametrize("name", NO_STRING, ids=repr)
+    def test_templates_that_are_no_strings(self, name: Any) -> None:
+        """A decorator with anything but a str is refused in the same words."""
+        with pytest.raises(TypeError, match="name must be a str such as 'invoice:42', not"):
+            redis_lock(name)(work)
+
+    @pytest.mark.parametrize("name", [None, str.upper], ids=["None", "function"])
+    def test_a_block_without_a_name(self, block: Use, name: Any) -> None:
+        """Only a decorated function has a path or arguments to be named after."""
+        with pytest.raises(TypeError, match=r"decorating functions; elsewhere write redis_lock\("):
+            block(redis_lock(name))
+
+    @pytest.mark.parametrize("name", ["invoice:{pk}", "invoice:{", "invoice:}"])
+    def test_a_forgotten_f(self, block: Use, name: str) -> None:
+        """Braces in a block's name are a forgotten f, which would lock one name for all."""
+        with pytest.raises(ValueError, match=r"brace.*f-string.*belong to the decorator"):
+            block(redis_lock(name))
+
+    @pytest.mark.parametrize(
+        ("value", "error", "words"),
+        [
+            ("", ValueError, "name is empty"),
+            ("x" * 513, ValueError, "513 characters"),
+            ("a\tb", ValueError, "control characters"),
+            ("a{b", ValueError, "contains a brace"),
+        ],
+        ids=["empty", "too long", "control character", "brace"],
+    )
+    @pytest.mark.parametrize("work_on", [call_work_on, acall_work_on], ids=["sync", "async"])
+    def test_names_made_from_arguments(
+        self, work_on: Use, value: str, error: type, words: str, redis: Redis
+    ) -> None:
+        """What a template makes of the arguments has to be a name, too."""
+        with pytest.raises(error, match=words):
+            work_on(redis_lock("{value}"), value)
+        assert not keys(redis)
+
+    @pytest.mark.parametrize("name", [None, 42, b"job"], ids=repr)
+    def test_a_function_that_makes_no_name(self, name: Any) -> None:
+        """A function of the arguments has to return a str."""
+        with pytest.raises(TypeError, match="name must be a str"):
+            redis_lock(lambda: name)(work)()
+
+
+class TestTemplates:
+    """A template that can't work fails when the function is decorated: at import."""
+
+    @pytest.mark.parametrize(
+        ("template", "missing"),
+        [
+            ("invoice:{invoce.pk}", "the argument 'invoce'"),
+            ("invoice:{invoice.pk}:{number}", "the argument 'number'"),
+            ("invoice:{0}", "the argument '0'"),
+            ("invoice:{}", "an argument without a name"),
+            ("invoice:{[0]}", "an argument without a name"),
+        ],
+    )
+    def test_an_argument_that_is_not_there(self, template: str, missing: str) -> None:
+        """It names what is missing and lists what the function has."""
+
+        def charge(invoice: Any, *, shop: str = "main") -> None: ...
+
+        with pytest.raises(ValueError, match="It has: invoice, shop") as caught:
+            redis_lock(template)(charge)
+        assert f"The lock name {template!r} needs {missing}, which" in str(caught.value)
+
+    def test_no_arguments_at_all(self) -> None:
+        """A function without arguments has none."""
+        with pytest.raises(ValueError, match=r"work\(\).* does not have\. It has: none\."):
+            redis_lock("job:{number}")(work)
+
+    def test_methods(self) -> None:
+        """self and cls count; the class around the method doesn't."""
+        with pytest.raises(ValueError, match="It has: self, number"):
+
+            class _Shop:
+                @redis_lock("shop:{pk}")
+                def charge(self, number: int) -> None: ...
+
+    def test_an_argument_inside_of_a_format(self) -> None:
+        """An argument that a format refers to counts as well."""
+        with pytest.raises(ValueError, match=r"'width'.*It has: value"):
+            redis_lock("job:{value:{width}}")(work_on)
+
+    @pytest.mark.parametrize("template", ["job:{value", "job:value}"])
+    def test_unbalanced_braces(self, template: str) -> None:
+        """A template that can't be read is quoted in the error."""
+        with pytest.raises(ValueError, match=re.escape(template)):
+            redis_lock(template)(work_on)
+
+    def test_doubled_braces(self) -> None:
+        """An escaped brace is a brace, which no name may contain."""
+        with pytest.raises(ValueError, match="contains a brace"):
+            redis_lock("job:{{value}}")(work_on)
+
+
+NAN, INF, HUGE = math.nan, math.inf, 10**400
+
+
+class TestArguments:
+    @pytest.mark.parametrize("ttl", ["30", True, None, timedelta(seconds=30), b"30"], ids=repr)
+    def test_a_ttl_that_is_no_number(self, ttl: Any) -> None:
+        """A ttl is a number of seconds, also where a timedelta would be clear."""
+        with pytest.raises(TypeError, match="ttl must be a number of seconds, such as 30, not"):
+            redis_lock("job", ttl=ttl)
+
+    @pytest.mark.parametrize(
+        "ttl", [0, -1, 0.099, NAN, INF, -INF, 1e9, HUGE], ids=lambda ttl: repr(ttl)[:9]
+    )
+    def test_a_ttl_out_of_range(self, ttl: Any) -> None:
+        """The error gives the range, and a good value."""
+        with pytest.raises(ValueError, match=r"between 0\.1 and 31536000 seconds.*30 is a good"):
+            redis_lock("job", ttl=ttl)
+
+    @pytest.mark.parametrize("ttl", [0, -1, "30", NAN, timedelta(seconds=30)], ids=repr)
+    def test_extending_by_a_wrong_ttl(self, ttl: Any, redis: Redis) -> None:
+        """`extend()` knows the same ttl, and leaves the lease as it was."""
+        with redis_lock("job", ttl=20) as lease:
+            with pytest.raises((TypeError, ValueError), match="ttl must be"):
+                lease.extend(ttl)
+            with pytest.raises((TypeError, ValueError), match="ttl must be"):
+                asyncio.run(lease.aextend(ttl))
+            assert lease.ttl == 20
+
+    WRONG_WAITS = [
+        *((value, TypeError) for value in ("5", True, False, timedelta(seconds=5))),
+        *((value, ValueError) for value in (-1, -0.001, NAN, -INF)),
+    ]
+
+    @pytest.mark.parametrize(("wait", "error"), WRONG_WAITS, ids=repr)
+    def test_a_wrong_wait(self, wait: Any, error: type) -> None:
+        """A wait is 0 or more seconds, or None."""
+        with pytest.raises(error, match=r"wait must be .*None"):
+            redis_lock("job", wait=wait)
+
+    @pytest.mark.parametrize("use", [acquire, aacquire], ids=["sync", "async"])
+    @pytest.mark.parametrize(("wait", "error"), WRONG_WAITS, ids=repr)
+    def test_acquire_with_a_wrong_wait(self, use: Use, wait: Any, error: type) -> None:
+        """`acquire()` knows the same wait."""
+        with pytest.raises(error, match=r"wait must be .*None"):
+            use(redis_lock("job"), wait=wait)
+
+    def test_a_wait_beyond_all_floats(self) -> None:
+        """An absurd number is refused or taken for ever, but doesn't crash."""
+        with contextlib.suppress(ValueError):
+            redis_lock("job", wait=HUGE)
+
+    @pytest.mark.parametrize("value", [0, INF, None], ids=repr)
+    def test_waits_that_look_odd_but_are_right(self, use: Use, value: Any) -> None:
+        """0 tries once; None and infinity wait for ever, which is short for a free lock."""
+        use(redis_lock("job", wait=value))
+
+    OTHERS = ["timeout", "blocking_timeout", "blocking"]
+
+    @pytest.mark.parametrize("argument", OTHERS)
+    def test_the_arguments_of_other_libraries(self, argument: str) -> None:
+        """What means different things elsewhere is refused, with both of our words for it."""
+        with pytest.raises(TypeError, match=rf"^{argument}= is refused.*ttl=.*wait="):
+            redis_lock("job", **{argument: 5})  # type: ignore[misc]
+
+    @pytest.mark.parametrize("use", [acquire, aacquire], ids=["sync", "async"])
+    @pytest.mark.parametrize("argument", OTHERS)
+    def test_acquire_with_the_arguments_of_other_libraries(self, use: Use, argument: str) -> None:
+        """`acquire(blocking=False)` and `acquire(timeout=…)` are just where others have them."""
+        with pytest.raises(TypeError, match="wait="):
+            use(redis_lock("job"), **{argument: 5})
+
+    def test_an_unknown_argument(self) -> None:
+        """A misspelt argument is named."""
+        with pytest.raises(TypeError, match=r"redis_lock\(\) has no argument 'tll'"):
+            redis_lock("job", tll=30)  # type: ignore[call-arg]
+
+    @pytest.mark.parametrize(
+        ("argument", "value", "error", "words"),
+        [
+            ("on_conflict", "ignore", ValueError, "'raise', 'skip' or a function"),
+            ("on_conflict", None, ValueError, "'raise', 'skip' or a function"),
+            ("release", "never", ValueError, "'exit' .* or 'commit'"),
+            ("release", True, ValueError, "'exit' .* or 'commit'"),
+            ("release", ["exit"], ValueError, "'exit' .* or 'commit'"),
+            ("renew", "yes", TypeError, "renew must be True or False"),
+            ("renew", 1, TypeError, "renew must be True or False"),
+            ("reentrant", "yes", TypeError, "reentrant must be True or False"),
+            ("reentrant", None, TypeError, "reentrant must be True or False"),
+            ("cancel_on_lost", 1, TypeError, "cancel_on_lost must be True or False"),
+            ("max_hold", 0, ValueError, "max_hold must be between"),
+            ("max_hold", "60", TypeError, "max_hold must be a number of seconds"),
+            ("using", "", TypeError, "using must be an alias of CACHES"),
+            ("using", None, TypeError, "using must be an alias of CACHES"),
+            ("label", None, TypeError, "label must be a str that tells where"),
+            ("label", b"here", TypeError, "label must be a str that tells where"),
+            ("on_lost", "stop", TypeError, "on_lost must be a function of the lease"),
+            ("on_lost", awork, TypeError, "plain function.*cancel_on_lost=True"),
+            ("on_lost", partial(awork), TypeError, "plain function"),
+        ],
+    )
+    def test_other_wrong_values(self, argument: str, value: Any, error: type, words: str) -> None:
+        """Each wrong value is refused where it is written, with the right ones."""
+        with pytest.raises(error, match=words):
+            redis_lock("job", **{argument: value})  # type: ignore[misc]
+
+    def test_a_wrong_callback_added_later(self) -> None:
+        """`lease.on_lost()` takes what `on_lost=` takes."""
+        with redis_lock("job") as lease:
+            with pytest.raises(TypeError, match="on_lost must be a function of the lease"):
+                lease.on_lost(None)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="on_lost must be a plain function"):
+                lease.on_lost(awork)
+
+    @pytest.mark.parametrize("on_conflict", ["skip", print], ids=["skip", "function"])
+    @pytest.mark.parametrize("enter", [enter, aenter], ids=["with", "async with"])
+    def test_on_conflict_of_a_block(self, enter: Use, on_conflict: Any) -> None:
+        """Python can't skip the body of a block: the error says what to write instead."""
+        with pytest.raises(TypeError, match=r"can't be skipped. Write: lease = redis_lock\(…\)"):
+            enter(redis_lock("job", on_conflict=on_conflict))
+
+    @pytest.mark.parametrize("use", [enter, acquire, call], ids=lambda use: use.__name__)
+    def test_cancel_on_lost_in_a_thread(self, use: Use) -> None:
+        """Where there is no task to cancel, the alternatives are named."""
+        with pytest.raises(TypeError, match=r"needs an asyncio task.*on_lost= .*lease\.check\(\)"):
+            use(redis_lock("job", cancel_on_lost=True))
+
+    def test_clear_without_a_reason(self) -> None:
+        """An operator has to say why."""
+        with pytest.raises(TypeError, match="reason"):
+            redis_lock("job").clear()  # type: ignore[call-arg]
+
+
+class TestDecorating:
+    @pytest.mark.parametrize("arguments", [(), (1,), (1, 2)], ids=repr)
+    def test_without_parentheses(self, arguments: Any) -> None:
+        """`@redis_lock` alone is noticed at the first call, whatever its arguments."""
+
+        @redis_lock  # type: ignore[arg-type]
+        def job(*args: Any) -> None: ...
+
+        with pytest.raises(TypeError, match=r"needs its parentheses: @redis_lock\(\)"):
+            job(*arguments)
+
+    def test_a_class(self) -> None:
+        """A class is called once and lives long: its methods are meant."""
+        with pytest.raises(TypeError, match=r"decorates the methods of .*Job.*, not the class"):
+
+            @redis_lock("job")
+            class _Job: ...
+
+    def test_below_a_property(self) -> None:
+        """A property is decorated on its function: below @property, not above."""
+
+        class Job:
+            @property
+            @redis_lock("job")
+            def state(self) -> str:
+                return current_lease().name
+
+        assert Job().state == "job"
+
+    @pytest.mark.parametrize("thing", [property(work), "job", None], ids=repr)
+    def test_what_is_no_function(self, thing: Any) -> None:
+        """What can't be called is not confused with forgotten parentheses."""
+        with pytest.raises(TypeError, match=r"(?i)^(?!.*parentheses).*function"):
+            redis_lock("job")(thing)
+
+    @pytest.mark.parametrize("name", [None, "job:{number}", str.upper, "", 42], ids=repr)
+    def test_repr_never_raises(self, name: Any) -> None:
+        """A decorator may be looked at in a debugger and in a traceback."""
+        assert "redis_lock" in repr(redis_lock(name))
+
+    def test_on_conflict_of_a_generator_that_gives_no_items(self, redis: Redis) -> None:
+        """In place of a generator's items there have to be items."""
+        redis.set(KEY, "a stranger's", px=60_000)
+
+        @redis_lock("job", wait=0, on_conflict=lambda _conflict: 42)
+        def items() -> Iterator[int]:
+            yield 1
+
+        @redis_lock("job", wait=0, on_conflict=lambda _conflict: 42)
+        async def aitems() -> AsyncIterator[int]:
+            yield 1
+
+        async def collect() -> list[int]:
+            return [item async for item in aitems()]
+
+        with pytest.raises(TypeError, match="not iterable"):
+            list(items())
+        with pytest.raises(TypeError, match="__aiter__"):
+            asyncio.run(collect())
+
+
+class TestLeases:
+    def test_current_lease_outside(self) -> None:
+        """There has to be one; the error says where."""
+        with pytest.raises(LockError, match=r"outside of a `with redis_lock\(…\)` block"):
+            current_lease()
+
+    def test_current_lease_in_another_thread(self) -> None:
+        """A thread that is started in a block is outside of it."""
+        raised = []
+
+        def look() -> None:
+            try:
+                current_lease()
+            except LockError as error:
+                raised.append(error)
+
+        with redis_lock("job"):
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join(PATIENCE)
+        assert len(raised) == 1
+
+    @pytest.mark.parametrize("end", ["released", "lost"])
+    def test_entering_a_lease_that_has_ended(self, end: str, redis: Redis) -> None:
+        """`with lease:` of a lease that is not held fails before the body, not after or never."""
+        lease = redis_lock("job").acquire()
+        assert lease is not None
+        if end == "released":
+            lease.release()
+        else:
+            redis.delete(KEY)
+            with pytest.raises(LeaseLost):
+                lease.extend()
+        ran = []
+        with contextlib.suppress(LeaseLost), lease:
+            ran.append(True)
+        assert not ran
+
+    RUBBISH = ["", "{}", "[]", "null", "42", '{"kind": "teapot"}', '{"kind": []}', "{", "job"]
+
+    @pytest.mark.parametrize("text", [*RUBBISH, None, 42, b"\xff"], ids=repr)
+    def test_restoring_rubbish(self, text: Any) -> None:
+        """Only what `export()` returned is a lease."""
+        with pytest.raises(ValueError, match=r"text must be what Lease\.export\(\) returned"):
+            Lease.restore(text)
+        with pytest.raises(ValueError, match=r"text must be what Lease\.export\(\) returned"):
+            asyncio.run(Lease.arestore(text))
+
+    @pytest.mark.parametrize("change", ["missing", "wrong type", "unknown"])
+    def test_restoring_half_of_a_lease(self, change: str, redis: Redis) -> None:
+        """A text that was cut or edited is refused in the same words, whatever is wrong in it."""
+        lease = redis_lock("job").acquire()
+        assert lease is not None
+        fields = json.loads(lease.export())
+        redis.delete(KEY)
+        for field in sorted(fields.keys() - {"kind"}):
+            damaged = dict(fields)
+            if change == "missing":
+                del damaged[field]
+            else:
+                damaged[field if change == "wrong type" else f"{field}s"] = ["rubbish"]
+            with pytest.raises(ValueError, match=r"text must be what Lease\.export\(\) returned"):
+                Lease.restore(json.dumps(damaged))
+
+
+class TestCaches:
+    @pytest.fixture(autouse=True)
+    def _caches(self, settings: Any) -> None:
+        local = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+        django = {
+            "BACKEND": "django.core.cache.backends.redis.RedisCache",
+            "LOCATION": settings.CACHES["default"]["LOCATION"],
+        }
+        settings.CACHES = {**settings.CACHES, "local": local, "django": django}
+
+    def test_an_alias_that_is_not_there(self, use: Use) -> None:
+        """It names those that are there, and the two places where to write one."""
+        words = r"no alias 'redsi'.*'default', 'local', 'django'\..*using= .*REDISLOCK\['USING'\]"
+        with pytest.raises(ImproperlyConfigured, match=words):
+            use(redis_lock("job", using="redsi"))
+
+    @pytest.mark.parametrize(
+        ("alias", "backend"),
+        [
+            ("local", "django.core.cache.backends.locmem.LocMemCache"),
+            ("django", "django.core.cache.backends.redis.RedisCache"),
+        ],
+    )
+    def test_an_alias_of_another_backend(self, use: Use, alias: str, backend: str) -> None:
+        """It says who serves the alias, and who has to."""
+        words = rf"'{alias}'\] is served by {backend}; .*'django_redis\.cache\.RedisCache'"
+        with pytest.raises(ImproperlyConfigured, match=words):
+            use(redis_lock("job", using=alias))
+
+    def test_an_alias_from_the_settings(self, use: Use, settings: Any) -> None:
+        """A wrong alias in the settings is found in the same way."""
+        settings.REDISLOCK = {"USING": "local"}
+        with pytest.raises(ImproperlyConfigured, match=r"'local'\] is served by"):
+            use(redis_lock("job"))
+
+    @pytest.mark.parametrize("ask", ["holder", "clear"])
+    def test_who_only_asks(self, ask: str) -> None:
+        """Asking for the holder, and clearing, say the same."""
+        lock = redis_lock("job", using="local")
+        arguments = {"reason": "test"} if ask == "clear" else {}
+        with pytest.raises(ImproperlyConfigured, match="is served by"):
+            getattr(lock, ask)(**arguments)
+        with pytest.raises(ImproperlyConfigured, match="is served by"):
+            asyncio.run(getattr(lock, f"a{ask}")(**arguments))
+
+
+FOREIGN: dict[str, Callable[[Redis, str], Any]] = {
+    "string": lambda redis, key: redis.set(key, "foreign"),
+    "hash": lambda redis, key: redis.hset(key, "a", "1"),
+    "list": lambda redis, key: redis.rpush(key, "a"),
+    "set": lambda redis, key: redis.sadd(key, "a"),
+    "zset": lambda redis, key: redis.zadd(key, {"a": 1}),
+    "stream": lambda redis, key: redis.xadd(key, {"a": "1"}),
+}
+
+
+def keys(redis: Redis) -> set[str]:
+    return {key.decode() for key in redis.keys("redislock*")}
+
+
+def foreign(redis: Redis, kind: str, key: str) -> bytes:
+    """Put something at a key that we did not write. Returns it, as the server dumps it."""
+    FOREIGN[kind](redis, key)
+    return redis.dump(key)  # type: ignore[return-value]
+
+
+class TestForeignKeys:
+    """Keys that are named like ours, and aren't."""
+
+    @pytest.mark.parametrize("kind", [kind for kind in FOREIGN if kind != "string"])
+    def test_another_type_at_the_lock(self, use: Use, kind: str, redis: Redis) -> None:
+        """An error at once, also for those who would wait; the key stays as it is."""
+        dump = foreign(redis, kind, KEY)
+        with pytest.raises(LockError, match="neither a lock of ours nor a plain string") as caught:
+            use(redis_lock("job", wait=PATIENCE))
+        assert not isinstance(caught.value, LockNotAcquired)
+        assert f"'{KEY}'" in str(caught.value)
+        assert "REDISLOCK['PREFIX']" in str(caught.value)
+        assert redis.dump(KEY) == dump
+        assert keys(redis) == {KEY}
+
+    def test_another_type_at_the_lock_is_no_lock_of_ours(
+        self, redis: Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nothing was acquired, so nothing has to be undone, or warned of."""
+        foreign(redis, "hash", KEY)
+        with pytest.raises(LockError):
+            redis_lock("job").acquire(wait=0)
+        assert not caplog.records
+
+    @pytest.mark.parametrize("ask", ["holder", "clear"])
+    def test_asking_for_another_type(self, ask: str, redis: Redis) -> None:
+        """Looking and clearing say the same, and leave the key alone."""
+        dump = foreign(redis, "hash", KEY)
+        arguments = {"reason": "test"} if ask == "clear" else {}
+        with pytest.raises(LockError, match="neither a lock of ours nor a plain string"):
+            getattr(redis_lock("job"), ask)(**arguments)
+        assert redis.dump(KEY) == dump
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            b"3f2504e04f8911d39a0c0305e82c3301",  # the token of a redis-py lock
+            b"short",
+            b"",
+            b"\xff\xfe\x00binary",
+            b"a|b|c|d|e|f",
+            b"0123456789abcdef0123456789abcdef|nonsense|||",
+        ],
+        ids=repr,
+    )
+    def test_a_strangers_string(self, use: Use, value: bytes, redis: Redis) -> None:
+        """It is held by a stranger: not acquired, said so, and left alone."""
+        redis.set(KEY, value, px=60_000)
+        if use in (acquire, aacquire):
+            assert use(redis_lock("job", wait=0)) is None
+        else:
+            with pytest.raises(LockNotAcquired) as caught:
+                use(redis_lock("job", wait=0))
+            assert caught.match("'job' is held by a value that this package did not write; ")
+            assert caught.match(r"the lease ends in (59\.\d|60\.0) s unless it is renewed")
+            holder = caught.value.holder
+            assert (holder.owner, holder.fencing_token, holder.acquired_at) == (None, None, None)
+        assert redis.get(KEY) == value
+        assert 0 < redis.pttl(KEY) <= 60_000
+
+    def test_a_strangers_string_without_a_ttl(self, redis: Redis) -> None:
+        """One that nobody will free by itself is said to be so."""
+        redis.set(KEY, "foreign")
+        with pytest.raises(LockNotAcquired, match="no TTL and stays until somebody deletes it"):
+            enter(redis_lock("job", wait=0))
+        assert redis.get(KEY) == b"foreign"
+
+    def test_a_strangers_string_that_goes(self, use: Use, redis: Redis) -> None:
+        """Once the stranger is gone, who waits gets the lock."""
+        redis.set(KEY, "foreign", px=50)
+        held = use(redis_lock("job", wait=PATIENCE))
+        assert held is not None or use in CALLS
+        assert not redis.exists(KEY)
+
+    @pytest.mark.parametrize("beside", ["queue", "tail"])
+    @pytest.mark.parametrize("wait", [0, PATIENCE], ids=["try", "wait"])
+    def test_another_type_beside_the_lock(
+        self, use: Use, beside: str, wait: float, redis: Redis
+    ) -> None:
+        """A foreign key in the place of one of our helpers is an error, and not overwritten."""
+        key = f"{KEY}:{beside}"
+        dump = foreign(redis, "list", key)
+        with pytest.raises(LockError, match="neither a lock of ours nor a plain string") as caught:
+            use(redis_lock("job", wait=wait))
+        assert not isinstance(caught.value, LockNotAcquired)
+        assert redis.dump(key) == dump
+        assert not keys(redis) & ({KEY, f"{KEY}:queue", f"{KEY}:waiters"} - {key})
+
+    def test_another_type_at_a_helper_that_is_not_needed(self, use: Use, redis: Redis) -> None:
+        """Who need not wait doesn't look at the waiters; the foreign key stays as it is."""
+        dump = foreign(redis, "list", f"{KEY}:waiters")
+        use(redis_lock("job"))
+        assert redis.dump(f"{KEY}:waiters") == dump
+
+    @pytest.mark.parametrize("beside", ["queue", "waiters"])
+    def test_waiting_beside_another_type(self, beside: str, redis: Redis) -> None:
+        """Who would have to queue there fails at once, and the holder is not harmed."""
+        redis.set(KEY, "a holder's", px=60_000)
+        key = f"{KEY}:{beside}"
+        dump = foreign(redis, "string", key)
+        with pytest.raises(LockError, match="neither a lock of ours"):
+            acquire(redis_lock("job", wait=PATIENCE))
+        assert redis.dump(key) == dump
+        assert keys(redis) == {KEY, key}
+
+    @pytest.mark.parametrize("kind", ["string", "hash", "list"])
+    def test_another_type_at_the_index(self, block: Use, kind: str, redis: Redis) -> None:
+        """Also the key that all locks share is not overwritten, and no lock is left behind it."""
+        dump = foreign(redis, kind, "redislock:index")
+        with pytest.raises(LockError, match="neither a lock of ours nor a plain string"):
+            block(redis_lock("job", wait=0))
+        assert redis.dump("redislock:index") == dump
+        assert not redis.exists(KEY)
