@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial, wraps
 from typing import Any, TypeVar, Unpack
 
@@ -150,8 +149,13 @@ def _wrap_generator(function: Callable[..., Any], lock_for: _LockFor) -> Callabl
         if isinstance(got, LockNotAcquired):
             instead = _settle(lock, got)
             return None if instead is None else (yield from instead)
-        with _left(got):
-            return (yield from _steps(function(*args, **kwargs), got))
+        try:
+            result = yield from _steps(function(*args, **kwargs), got)
+        except BaseException as error:
+            got.leave(error)
+            raise
+        got.leave(None)
+        return result
 
     return locked
 
@@ -166,7 +170,7 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: _LockFor) -> C
                 async for item in instead:
                     yield item
             return
-        async with _aleft(got):
+        try:
             # There is no `yield from` for asynchronous generators: this is _steps again.
             generator = function(*args, **kwargs)
             step, value, inside = generator.asend, None, Steps(got)
@@ -175,7 +179,7 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: _LockFor) -> C
                     try:
                         item = await step(value)
                     except StopAsyncIteration:
-                        return
+                        break
                 try:
                     value = yield item
                     step = generator.asend
@@ -185,29 +189,12 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: _LockFor) -> C
                     raise
                 except BaseException as error:
                     step, value = generator.athrow, error
+        except BaseException as error:
+            await got.aleave(error)
+            raise
+        await got.aleave(None)
 
     return locked
-
-
-@contextmanager
-def _left(lease: Lease) -> Iterator[None]:
-    """Leave the lease at the end, without having made it the current one."""
-    try:
-        yield
-    except BaseException as error:
-        lease.leave(error)
-        raise
-    lease.leave(None)
-
-
-@asynccontextmanager
-async def _aleft(lease: Lease) -> AsyncIterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        await lease.aleave(error)
-        raise
-    await lease.aleave(None)
 
 
 def _steps(generator: Generator[Any, Any, Any], lease: Lease) -> Generator[Any, Any, Any]:

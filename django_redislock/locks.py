@@ -244,8 +244,9 @@ class Lock:
             return operations.keep(self._lease(claim, got, policy, me))
         except BaseException as error:
             # Cancelled, interrupted, or Redis did not answer: leave nothing half-acquired.
-            refused = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
-            if claim.doubtful or (claim.sent and not refused):
+            answered = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
+            claim.doubtful |= not answered
+            if claim.sent:
                 await io.finish(operations.undo(io, claim))
             raise
 

@@ -42,7 +42,6 @@ def keep(lease: Lease) -> Lease:
 
 async def undo(io: IO, claim: Claim) -> None:
     """Take back what an acquire or a release that was cut short has done, or may still do."""
-    claim.doubtful = True
     try:
         await mutex.release(io, claim)
     except LockError as error:
@@ -87,6 +86,7 @@ class MutexOperations:
             if lost is None:
                 raise
         except BaseException:
+            lease.claim.doubtful = True
             await io.finish(undo(io, lease.claim))
             lease.end()
             raise
