@@ -109,12 +109,12 @@ def background_pool(using: str) -> redis.ConnectionPool:
     return pool
 
 
-def async_pool(using: str) -> aioredis.ConnectionPool:
+def async_pool(using: str, *, blocking: bool = True) -> aioredis.ConnectionPool:
     """A new `redis.asyncio` pool to the same server, for the running event loop.
 
-    It is built from what the CACHES entry says. Tasks that find all connections in use wait
-    for one, in place of failing as redis-py's plain pool does: five hundred tasks are
-    nothing special in one loop.
+    It is built from what the CACHES entry says. When it is `blocking`, tasks that find all
+    connections in use wait for one, in place of failing as in redis-py's plain pool: five
+    hundred tasks are nothing special in one loop.
     """
     client = _client(using)
     factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
@@ -133,8 +133,11 @@ def async_pool(using: str) -> aioredis.ConnectionPool:
         options["connection_class"] = _async_twin(using, connection_class)
 
     sentinel = getattr(factory, "_sentinel", None)
-    if sentinel is None:
+    if sentinel is None and blocking:
         return aioredis.BlockingConnectionPool.from_url(url, **options)
+    options.pop("timeout", None)  # for a connection, which only a blocking pool waits for
+    if sentinel is None:
+        return aioredis.ConnectionPool.from_url(url, **options)
     return _sentinel_pool(url, factory.options, options)
 
 

@@ -81,7 +81,7 @@ class redis_lock(Lock):
         wrap: Callable[..., Callable[..., Any]]
         if inspect.isasyncgenfunction(body):
             wrap = _wrap_async_generator
-        elif iscoroutinefunction(body):
+        elif iscoroutinefunction(function) or iscoroutinefunction(body):
             wrap = _wrap_coroutine
         elif inspect.isgeneratorfunction(body):
             wrap = _wrap_generator
@@ -120,7 +120,14 @@ def _wrap_function(function: Callable[..., Any], lock_for: _LockFor) -> Callable
         if isinstance(got, LockNotAcquired):
             return _settle(lock, got)
         with got:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError(
+                    f"{function!r} does not look like a coroutine function and returns a "
+                    f"coroutine, which would run without the lock: decorate what is inside"
+                )
+            return result
 
     return locked
 

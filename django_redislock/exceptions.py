@@ -55,7 +55,7 @@ class Holder(NamedTuple):
         else:
             text = f"{self.owner} ({self.label})"
         if self.acquired_at is not None:
-            text += f" since {self.acquired_at:%H:%M:%S} UTC, for {self.held:.1f} s"
+            text += f" since {self.acquired_at:%Y-%m-%d %H:%M:%S} UTC, for {self.held:.1f} s"
         if self.remaining is None:
             return f"{text}; it has no TTL and stays until somebody deletes it"
         return f"{text}; the lease ends in {self.remaining:.1f} s unless it is renewed"

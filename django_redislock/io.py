@@ -145,7 +145,7 @@ class AsyncIO(_Port):
             return await connections.aexecute(await _loop_pool(self._loop, self._using), *command)
         # The loop closes its asynchronous generators, ours among them, all at once and in no
         # order. One that leaves a lock then gets a connection for just that.
-        pool = connections.async_pool(self._using)
+        pool = connections.async_pool(self._using, blocking=False)
         try:
             return await connections.aexecute(pool, *command)
         finally:

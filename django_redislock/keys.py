@@ -54,12 +54,13 @@ def validate_name(name: object) -> str:
             f"lock a digest of it instead: {name[:40]!r}…"
         )
     if not name.isprintable():
-        raise ValueError(f"name contains control characters: {name[:80]!r}")
+        raise ValueError(f"name contains characters that can't be printed: {name[:80]!r}")
     if "{" in name or "}" in name:
         # The braces are the hash tag of our keys. Refusing them also catches the
         # forgotten f, which would lock one literal name for all invoices.
         raise ValueError(
-            f"name contains a brace: {name!r}. In a with statement write an f-string; "
-            f"templates such as 'invoice:{{pk}}' belong to the decorator"
+            f"name contains a brace: {name!r}. Braces are how its Redis keys mark the name. If "
+            f"a template was meant: those belong to the decorator, and a with statement takes "
+            f"an f-string"
         )
     return name

@@ -133,7 +133,7 @@ class Lease:
         self._closing = False
         self._released = False
         self._error: LeaseLost | None = None
-        self._on_lost: list[Callable[[Lease], object]] = []
+        self._on_lost: list[tuple[int, Callable[[Lease], object]]] = []
         self._outer: list[Lease | None] = []
         self.cancellation: Cancellation | None = None
         """What cancels its task when it is lost, if that was asked for."""
@@ -209,10 +209,13 @@ class Lease:
 
     def on_lost(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback(lease)` in a thread of its own when the lease is lost."""
-        validate_on_lost(callback)
+        self.follow(validate_on_lost(callback), depth=0)
+
+    def follow(self, callback: Callable[[Lease], object], *, depth: int) -> None:
+        """`on_lost` for as long as at least `depth` blocks hold the lease."""
         with _ending:
             if self._error is None:
-                self._on_lost.append(callback)
+                self._on_lost.append((depth, callback))
                 return
         self._tell([callback])
 
@@ -335,7 +338,7 @@ class Lease:
             if self._error is not None or self._released:
                 return
             self._error = error
-            callbacks = self._on_lost
+            callbacks = [callback for _, callback in self._on_lost]
         logger.warning("%s It was taken at %s.", error, self.label)
         if self.cancellation is not None:
             self.cancellation.request()
@@ -378,16 +381,25 @@ class Lease:
 
     def leave(self, error: BaseException | None) -> None:
         """The block that holds it is left, with `error` or without."""
-        self.blocks -= 1
+        self._left()
         self._operations.leave(self, error)
 
     async def aleave(self, error: BaseException | None) -> None:
-        cancelled = self.cancellation is not None and self.cancellation.finish(error)
-        self.blocks -= 1
+        """`leave` for coroutines."""
+        self._left()
+        cancelled = False
+        if self.cancellation is not None and not self.blocks:
+            cancelled = self.cancellation.finish(error)
         await self._operations.aleave(self, error)
         if cancelled and self.lost is not None:
             # It was us who cancelled the task: say why, as asyncio.timeout() does.
             raise self.lost from error
+
+    def _left(self) -> None:
+        with _ending:
+            self.blocks -= 1
+            if self._on_lost:
+                self._on_lost = [entry for entry in self._on_lost if entry[0] <= self.blocks]
 
     @property
     def enterable(self) -> bool:

@@ -227,7 +227,7 @@ class Lock:
             if held.blocks and not self._reentrant:
                 raise LockReentered(self.name, held.label)
             held.enter()
-            self._follow(held, me)
+            self._follow(held, me, depth=held.blocks)
             return held
         io = port(policy.using, prefix)
         claim = Claim(
@@ -263,13 +263,13 @@ class Lock:
             max_hold=policy.max_hold,
             release_at=policy.release,
         )
-        self._follow(lease, me)
+        self._follow(lease, me, depth=0)
         return lease
 
-    def _follow(self, lease: Lease, me: object) -> None:
+    def _follow(self, lease: Lease, me: object, *, depth: int) -> None:
         """Do what this lock was told to do when the lease is lost."""
         if self._on_lost is not None:
-            lease.on_lost(self._on_lost)
+            lease.follow(self._on_lost, depth=depth)
         if self._cancel_on_lost and lease.cancellation is None:
             assert isinstance(me, asyncio.Task)
             lease.cancellation = Cancellation(me)

@@ -44,8 +44,10 @@ async def undo(io: IO, claim: Claim) -> None:
     """Take back what an acquire or a release that was cut short has done, or may still do."""
     try:
         await mutex.release(io, claim)
-    except LockError as error:
+    except LockUnavailable as error:
         logger.warning("%r may stay locked for %.3g s: %s", claim.keys.name, claim.ttl, error)
+    except LockError:
+        pass  # a key of a wrong type: nothing is locked, and the caller is told already
 
 
 class MutexOperations:

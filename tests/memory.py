@@ -147,7 +147,7 @@ class MemoryServer:
     def _extend(self, keys: Sequence[str], args: Sequence[str | int]) -> list[list[Any]]:
         replies: list[list[Any]] = []
         for lock, token, key, ttl in zip(
-            keys[1::2], args[0::3], args[1::3], args[2::3], strict=True
+            keys[:-1:2], args[0::3], args[1::3], args[2::3], strict=True
         ):
             name = self._name(lock)
             if _token(name.value) == token:

@@ -18,12 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from asgiref.sync import markcoroutinefunction
 from django.core.exceptions import SynchronousOnlyOperation
 from redis import Redis
 
@@ -472,6 +473,27 @@ class TestOtherCallables:
         label = redis_lock("job")(partial(function, password="hunter2"))()
         assert "hunter2" not in label
 
+    def test_an_object_that_is_marked_as_a_coroutine_function(self) -> None:
+        """asgiref's mark, which Django's middleware carries, counts on an object as well."""
+
+        class Work:
+            def __init__(self) -> None:
+                markcoroutinefunction(self)
+
+            def __call__(self) -> Any:
+                return coroutine(lambda: current_lease().name)()
+
+        assert asyncio.run(redis_lock("job")(Work())()) == "job"
+
+    def test_a_plain_function_that_returns_a_coroutine(self) -> None:
+        """What hides that it is asynchronous is refused, or runs under the lock."""
+        hidden = lru_cache(coroutine(lambda: current_lease().name))
+        try:
+            name = asyncio.run(redis_lock("job")(hidden)())
+        except TypeError:
+            name = "job"
+        assert name == "job"
+
 
 class TestMetadata:
     def test_a_decorated_function_looks_the_same(self, kind: Kind) -> None:
@@ -897,7 +919,7 @@ class TestGeneratorProtocol:
             print(redis_lock("job", wait=5).acquire() is not None)
         """
         ended = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)],
+            [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
             cwd=ROOT,
             env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
             capture_output=True,
@@ -1079,6 +1101,56 @@ class TestReentry:
                 lease.extend()
             assert told.wait(1)
 
+    def test_on_lost_of_an_inner_block_that_was_left(self, redis: Redis) -> None:
+        """An inner block that is over is not told of a loss that comes later."""
+        told: list[Lease] = []
+        outer_told = threading.Event()
+        inner = redis_lock("job", reentrant=True, on_lost=told.append)
+        lease = redis_lock("job").acquire()
+        assert lease is not None
+        for _ in range(3):
+            with inner:
+                pass
+        # Callbacks are begun in their order, so this one is begun after all others.
+        lease.on_lost(lambda _lease: outer_told.set())
+        redis.delete(KEY)
+        with pytest.raises(LeaseLost):
+            lease.extend()
+        assert outer_told.wait(PATIENCE)
+        assert not told
+
+    @pytest.mark.parametrize("cancel_on_lost", [False, True])
+    def test_cancel_on_lost_of_the_outer_block(self, redis: Redis, cancel_on_lost: bool) -> None:
+        """An inner block that was left leaves the outer one its cancellation."""
+        inner = redis_lock("job", reentrant=True, cancel_on_lost=cancel_on_lost)
+
+        async def main() -> None:
+            async with redis_lock("job", cancel_on_lost=True) as lease:
+                async with inner:
+                    pass
+                redis.delete(KEY)
+                with pytest.raises(LeaseLost):
+                    await lease.aextend()
+                await asyncio.sleep(1)  # which the cancellation cuts short
+                pytest.fail("was not cancelled")
+
+        with pytest.raises(LeaseLost):
+            asyncio.run(main())
+
+    def test_cancel_on_lost_of_nested_blocks(self, redis: Redis) -> None:
+        """A loss in the inner block cancels the task once, and comes out as LeaseLost."""
+        lock = redis_lock("job", reentrant=True, cancel_on_lost=True)
+
+        async def main() -> None:
+            async with lock, lock as lease:
+                redis.delete(KEY)
+                with pytest.raises(LeaseLost):
+                    await lease.aextend()
+                await asyncio.sleep(PATIENCE)
+
+        with pytest.raises(LeaseLost):
+            asyncio.run(main())
+
 
 class TestManyAtOnce:
     def test_threads_and_tasks(self, redis: Redis, threads: ThreadPoolExecutor) -> None:
@@ -1164,7 +1236,7 @@ class TestManyAtOnce:
                     await leave.wait()
 
             losing = asyncio.create_task(lose())
-            await entered.wait()
+            await asyncio.wait_for(entered.wait(), PATIENCE)
             redis.delete(KEY)
             async with lock as lease:
                 leave.set()
@@ -1466,7 +1538,7 @@ def test_decorated_coroutines_are_cancelled_cleanly(redis: Redis) -> None:
     async def main() -> None:
         call: Coroutine[Any, Any, None] = work()
         task = asyncio.create_task(call)
-        await entered.wait()
+        await asyncio.wait_for(entered.wait(), PATIENCE)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -43,7 +43,7 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[str | int]]
             return "mutex_release", keys, [token, "twin", int(rng.random() < 0.1)]
         case "extend":
             ttl = rng.choice([30_000, 40_000])
-            return "mutex_extend", [KEYS.index, KEYS.lock, KEYS.gone(token)], [token, "twin", ttl]
+            return "mutex_extend", [KEYS.lock, KEYS.gone(token), KEYS.index], [token, "twin", ttl]
         case "clear":
             return "mutex_clear", keys, [token, "twin", "operator", "a reason"]
         case _:

@@ -1,7 +1,7 @@
 -- Let many leases live for another ttl from now. Setting the TTL anew also repairs one that
 -- somebody removed. A lease that is not ours is not touched.
 --
--- KEYS     1 index, then for each lease: lock, gone (as in mutex.lua)
+-- KEYS     for each lease: lock, gone; then index (as in mutex.lua)
 -- ARGV     for each lease: token, name, ttl in ms
 -- Returns  for each lease: {1}               extended
 --                          {0, value, gone}  not held: who holds it, why we don't
@@ -9,12 +9,12 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local index = KEYS[1]
+local index = KEYS[#KEYS]
 -- What is at the key when it is of another type: not ours, that much is certain.
 local NO_STRING = 'no string'
 local replies = {}
 for i = 1, (#KEYS - 1) / 2 do
-  local lock, gone = KEYS[2 * i], KEYS[2 * i + 1]
+  local lock, gone = KEYS[2 * i - 1], KEYS[2 * i]
   local token, name, ttl = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
   local value = redis.pcall('GET', lock)
   if type(value) == 'table' then value = NO_STRING end

@@ -168,11 +168,12 @@ async def extend(io: IO, claims: Sequence[Claim]) -> list[Refusal | None]:
 
     Raises `LockUnavailable`: then nothing is known of any of them.
     """
-    keys = [claims[0].keys.index]
+    keys: list[str] = []
     args: list[str | int] = []
     for claim in claims:
         keys += claim.keys.lock, claim.keys.gone(claim.token)
         args += claim.token, claim.keys.name, milliseconds(claim.ttl)
+    keys.append(claims[0].keys.index)
     replies: list[list[Any]] = await io.script("mutex_extend", keys, args)
     return [None if extended else Refusal(*rest) for extended, *rest in replies]
 
