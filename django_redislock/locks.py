@@ -247,7 +247,7 @@ class Lock:
             answered = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
             claim.doubtful |= not answered
             if claim.sent:
-                await io.finish(operations.undo(io, claim))
+                await io.finish(operations.undo(io, policy.using, claim))
             raise
 
     def _lease(self, claim: Claim, grant: mutex.Grant, policy: conf.Policy, me: object) -> Lease:

@@ -19,7 +19,7 @@ from .io import IO, AsyncIO, SyncIO, run
 from .keys import Keys
 from .lease import Claim, Lease, LeaseState, restorers
 from .primitives import mutex
-from .renewal import renew, watchdog
+from .renewal import Withdrawal, renew, watchdog
 
 logger = logging.getLogger("django_redislock")
 
@@ -40,12 +40,17 @@ def keep(lease: Lease) -> Lease:
     return lease
 
 
-async def undo(io: IO, claim: Claim) -> None:
-    """Take back what an acquire or a release that was cut short has done, or may still do."""
+async def undo(io: IO, using: str, claim: Claim) -> None:
+    """Take back what an acquire or a release that was cut short has done, or may still do.
+
+    When Redis does not answer, the watchdog goes on trying: a server that stalled may carry
+    out the acquire later, and would keep the lock for nobody.
+    """
     try:
         await mutex.release(io, claim)
     except LockUnavailable as error:
         logger.warning("%r may stay locked for %.3g s: %s", claim.keys.name, claim.ttl, error)
+        watchdog.release_later(Withdrawal(using, claim))
     except LockError:
         pass  # a key of a wrong type: nothing is locked, and the caller is told already
 
@@ -89,7 +94,7 @@ class MutexOperations:
                 raise
         except BaseException:
             lease.claim.doubtful = True
-            await io.finish(undo(io, lease.claim))
+            await io.finish(undo(io, lease.using, lease.claim))
             lease.end()
             raise
         else:

@@ -20,7 +20,7 @@ from . import connections
 from .clock import now
 from .exceptions import LeaseLost, LockError, LockUnavailable
 from .io import IO, SyncIO, run
-from .lease import Lease, LeaseState
+from .lease import Claim, Lease, LeaseState
 from .primitives import mutex
 
 if TYPE_CHECKING:
@@ -55,6 +55,20 @@ async def renew(io: IO, leases: Sequence[Lease]) -> None:
             lease.lose(refusal.error(lease.name))
 
 
+class Withdrawal:
+    """An acquire that may still arrive, and is to be taken back as long as it could hold."""
+
+    def __init__(self, using: str, claim: Claim) -> None:
+        self.using = using
+        self.name = claim.keys.name
+        self._claim = claim
+        self._until = now() + claim.ttl
+
+    async def release_through(self, io: IO) -> None:
+        if now() < self._until:
+            await mutex.release(io, self._claim)
+
+
 class _Watched(NamedTuple):
     lease: weakref.ref[Lease]
     name: str
@@ -69,11 +83,11 @@ class Watchdog:
         self._next = float("inf")
         # SimpleQueue and no Condition: its put() may be called by the garbage collector in
         # the middle of anything, as transactions.py does.
-        self._wake: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
+        self._wake: queue.SimpleQueue[Lease | Withdrawal | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._pools: dict[str, redis.ConnectionPool] = {}
-        self._to_release: list[Lease] = []
+        self._to_release: list[Lease | Withdrawal] = []
 
     def watch(self, lease: Lease) -> None:
         """Renew `lease` from now on, and notice when it is lost."""
@@ -86,9 +100,9 @@ class Watchdog:
     def forget(self, lease: Lease) -> None:
         self._leases.pop(lease.token, None)
 
-    def release_later(self, lease: Lease) -> None:
-        """Release `lease` in the background; may be called from a finalizer."""
-        self._wake.put(lease)
+    def release_later(self, what: Lease | Withdrawal) -> None:
+        """Release it in the background; may be called from a finalizer."""
+        self._wake.put(what)
         if self._thread is None:
             self._start()
 
@@ -116,11 +130,11 @@ class Watchdog:
     def _sleep(self, until: float) -> None:
         timeout = None if until == float("inf") else max(0.0, until - now())
         try:
-            lease = self._wake.get(timeout=timeout)
+            what = self._wake.get(timeout=timeout)
             while True:
-                if lease is not None:
-                    self._to_release.append(lease)
-                lease = self._wake.get_nowait()
+                if what is not None:
+                    self._to_release.append(what)
+                what = self._wake.get_nowait()
         except queue.Empty:
             pass
 
@@ -169,15 +183,15 @@ class Watchdog:
 
     def _release_pending(self) -> None:
         pending, self._to_release = self._to_release, []
-        for lease in pending:
+        for what in pending:
             try:
-                run(lease.release_through(self._io(lease.using)))
+                run(what.release_through(self._io(what.using)))
             except LockUnavailable:
-                self._to_release.append(lease)  # until it is lost by its own deadline
+                self._to_release.append(what)  # until its time is over
             except LeaseLost:
                 pass  # has been logged
             except LockError as error:
-                logger.warning("%r could not be released: %s", lease.name, error)
+                logger.warning("%r could not be released: %s", what.name, error)
 
     def _io(self, using: str) -> SyncIO:
         address = connections.address(using)

@@ -157,6 +157,30 @@ def test_a_cancelled_acquire_leaves_no_key(redis: Redis, cold: bool) -> None:
     assert asyncio.run(main()) > 2
 
 
+def test_an_acquire_that_is_cancelled_twice(redis: Redis) -> None:
+    """The second time while it takes back what it has done: that goes on to its end."""
+
+    async def main() -> None:
+        async with redis_lock("warm up"):
+            pass
+        for second in range(6):
+            task = asyncio.create_task(redis_lock("job").aacquire())
+            while not redis.exists(KEY):
+                await asyncio.sleep(0)
+            task.cancel()
+            for _ in range(second):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():  # it had been too late
+                await task.result().arelease()
+            async with asyncio.timeout(PATIENCE):
+                while not unlocked(redis):
+                    await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
 def test_a_cancelled_release_releases(redis: Redis) -> None:
     """A task that is cancelled while it leaves its block has left it."""
 

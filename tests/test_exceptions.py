@@ -138,7 +138,7 @@ class TestMessages:
         assert isinstance(error, LockNotAcquired)
         seen = re.fullmatch(
             rf"'job' is held by {re.escape(socket.gethostname())}:{os.getpid()}:busy_0 "
-            r"\(shop/tasks\.py:7\) since (\d\d:\d\d:\d\d) UTC, for (\d+\.\d) s; "
+            r"\(shop/tasks\.py:7\) since ([-\d]+ [:\d]+) UTC, for (\d+\.\d) s; "
             r"the lease ends in (\d+\.\d) s unless it is renewed\. Waited (\d+\.\d) s\.",
             str(error),
         )
@@ -146,7 +146,7 @@ class TestMessages:
         holder = error.holder
         assert holder.acquired_at is not None
         assert before < holder.acquired_at < datetime.now(UTC) + timedelta(seconds=1)
-        assert holder.acquired_at.strftime("%H:%M:%S") == seen[1]
+        assert holder.acquired_at.strftime("%Y-%m-%d %H:%M:%S") == seen[1]
         assert 0 <= float(seen[2]) < 5
         assert 25 < float(seen[3]) <= 30
         assert float(seen[4]) < 5

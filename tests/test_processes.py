@@ -165,13 +165,16 @@ def test_an_interrupted_process_leaves_nothing(start: Start, redis: Redis, what:
 
 
 def test_fork(start: Start, redis: Redis) -> None:
-    """The child neither renews nor releases its parent's lease, and can lock for itself."""
+    """The child neither renews nor releases its parent's lease, can lock for itself, and is
+    woken through an inbox of its own."""
+    inboxes = len(redis.pubsub_channels("redislock:inbox:*"))
     parent = start("fork", "0.6")
     assert parent.says() == "child released"
     assert parent.says() == "child None"
     assert parent.says() == "child held"
     assert parent.says() == "child waits"
     eventually(lambda: redis.zcard(QUEUE) == 1)
+    assert len(redis.pubsub_channels("redislock:inbox:*")) == inboxes + 2
     before = redis.zscore("redislock:index", "job")
     eventually(lambda: redis.zscore("redislock:index", "job") > before)
     parent.go_on()

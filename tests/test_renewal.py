@@ -19,6 +19,8 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock import renewal as renewal_module
+from django_redislock.io import SyncIO, run
+from django_redislock.primitives import mutex
 from django_redislock.renewal import Watchdog
 from tests.waiting import PATIENCE, eventually
 
@@ -183,6 +185,20 @@ def test_a_released_lease_is_forgotten(redis: Redis, caplog: pytest.LogCaptureFi
         for _ in range(4):
             wait_for_renewal(redis)
     assert not caplog.records
+
+
+def test_a_renewal_that_is_overtaken_by_the_release(redis: Redis) -> None:
+    """It finds the key gone while the release is under way, and that is no loss."""
+    told: list[object] = []
+    lease = redis_lock("job", on_lost=told.append).acquire()
+    assert lease is not None
+    io = SyncIO("default")
+    lease.close()  # the release has begun,
+    run(mutex.release(io, lease.claim))  # and has arrived, but its answer has not
+    run(renewal_module.renew(io, [lease]))
+    assert lease.lost is None
+    lease.end()
+    assert not told
 
 
 def test_a_removed_ttl_is_repaired(redis: Redis) -> None:

@@ -116,10 +116,12 @@ def careless() -> None:
 def fork(ttl: str) -> None:
     """Fork while holding the lock: the child has no part in the parent's lease."""
     from django_redislock import LeaseLost, redis_lock
+    from django_redislock.inbox import inbox
 
+    listening = inbox("default", "redislock", start=True)
+    assert listening is not None
+    listening.listening.wait()
     with redis_lock("job", ttl=float(ttl)) as lease:
-        with redis_lock("warm up the inbox"):
-            pass
         if os.fork() == 0:
             try:
                 lease.check()

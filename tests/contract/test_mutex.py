@@ -136,6 +136,24 @@ def test_nobody_barges_in(port: Port, redis: Redis) -> None:
     port.release(waiter.result(PATIENCE))
 
 
+def test_a_waiter_without_a_sign_of_life_is_passed_over(port: Port, redis: Redis) -> None:
+    """Its process is stopped, though its connection is open: it costs the others nothing, and
+    has its turn later if it comes back."""
+    lease = port.acquire(redis_lock("invoice:42"))
+    stopped = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=None))
+    eventually(lambda: waiting(redis))
+    token = redis.zrange(QUEUE, 0, 0)[0]
+    alive = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=None))
+    eventually(lambda: waiting(redis, 2))
+    seen, rest = redis.hget(f"{KEY}:waiters", token).split(b"|", 1)
+    redis.hset(f"{KEY}:waiters", token, b"%d|%s" % (int(seen) - 6_000_000, rest))
+    port.release(lease)
+    assert not redis.get(KEY).startswith(token)
+    next_one = alive.result(PATIENCE)
+    port.release(next_one)
+    port.release(stopped.result(PATIENCE))
+
+
 def test_giving_up_leaves_the_queue(port: Port, redis: Redis) -> None:
     """When the time to wait is over, None is returned and no place in the queue remains."""
     lease = port.acquire(redis_lock("invoice:42"))
