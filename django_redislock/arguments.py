@@ -53,7 +53,7 @@ def validate_release(value: object) -> str:
             f"release must be 'exit' (when the block is left) or 'commit' (when the database "
             f"transaction around it has ended), not {value!r}"
         )
-    return str(value)
+    return str.__str__(value)
 
 
 def validate_on_conflict(value: object) -> str | Callable[..., Any]:
@@ -63,7 +63,7 @@ def validate_on_conflict(value: object) -> str | Callable[..., Any]:
         raise ValueError(
             f"on_conflict must be 'raise', 'skip' or a function of the conflict, not {value!r}"
         )
-    return str(value)
+    return str.__str__(value)
 
 
 def validate_using(value: object) -> str:

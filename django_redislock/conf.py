@@ -82,10 +82,10 @@ def _parse(source: Any) -> _Settings:
         raise ImproperlyConfigured(f"REDISLOCK must be a dict, not {source!r}")
     rest = dict(source)
     prefix = rest.pop("PREFIX", "redislock")
-    plain = isinstance(prefix, str) and prefix.isprintable() and not set("{}") & set(prefix)
+    plain = isinstance(prefix, str) and prefix.isprintable() and not set("{}|") & set(prefix)
     if not prefix or not plain:
         raise ImproperlyConfigured(
-            f"REDISLOCK['PREFIX'] must be a non-empty str without braces, not {prefix!r}"
+            f"REDISLOCK['PREFIX'] must be a non-empty str without braces and |, not {prefix!r}"
         )
     locks = rest.pop("LOCKS", {})
     if not isinstance(locks, Mapping):

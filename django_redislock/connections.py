@@ -46,7 +46,7 @@ BACKGROUND_TIMEOUT = 2.0
 # Answers that say "not now". BUSY (a script runs for too long) and MISCONF (the disk is
 # full) have no class of their own.
 _PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
-_PASSING_CODES = ("BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
+_PASSING_CODES = ("READONLY ", "OOM ", "BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
 _REFUSED = (AuthenticationError, AuthorizationError)
 
 _client_cache: dict[str, DefaultClient[Any]] = {}

@@ -68,13 +68,14 @@ class Holder(NamedTuple):
         try:
             _token, fencing_token, acquired_us, _ttl, owner, label = parts
             acquired, fencing = int(acquired_us), int(fencing_token)
-        except ValueError:
+            acquired_at = server_time(acquired)
+        except (ValueError, OverflowError):
             return cls(None, "", None, None, None, remaining)
         return cls(
             owner=owner,
             label=label,
             fencing_token=fencing,
-            acquired_at=server_time(acquired),
+            acquired_at=acquired_at,
             held=max(0, now_us - acquired) / 1e6,
             remaining=remaining,
         )

@@ -63,4 +63,4 @@ def validate_name(name: object) -> str:
             f"a template was meant: those belong to the decorator, and a with statement takes "
             f"an f-string"
         )
-    return name
+    return str.__str__(name)  # of an enum, too, what it is and not what it is called

@@ -95,6 +95,8 @@ class Lease:
         "holder",
         "release_at",
         "renew",
+        "renewals",
+        "under_way",
         "using",
     )
 
@@ -129,7 +131,11 @@ class Lease:
         self.blocks = 1
         """So many blocks of code hold it; when there is none, database transactions do."""
         self._count = 1
-        self.renewed(sent)
+        self.renewals = 0
+        """How many have been sent, which tells whether two were under way at a time."""
+        self.under_way = 0
+        self._deadline = deadline(sent, claim.ttl)
+        self.renewed(sent, self.ttl)
         self._closing = False
         self._released = False
         self._error: LeaseLost | None = None
@@ -288,24 +294,36 @@ class Lease:
         """Let the renewal that is sent at `time` end no later than `max_hold` does."""
         self.claim.ttl = min(self.claim.ttl, max(self._hold_until - time, 0.001))
 
-    def renewed(self, sent: float) -> None:
-        """A renewal that was sent at `sent` got its answer."""
-        if sent + self.ttl > self._hold_until - 0.001:
+    def renewed(self, sent: float, ttl: float, *, alone: bool = True) -> None:
+        """A renewal to `ttl` that was sent at `sent` got its answer.
+
+        Unless it was `alone`, another one was under way at the same time, and nobody knows
+        which of them the server has carried out last: the shorter one counts, and is renewed
+        at once.
+        """
+        if sent + ttl > self._hold_until - 0.001:
             self.renew = False  # it was the last one
-        self._deadline = deadline(sent, self.ttl)
-        self.due = sent + self.ttl / 3 if self.renew else self._deadline
+        ends = deadline(sent, ttl)
+        self._deadline = ends if alone else min(ends, self._deadline)
+        self.due = self._deadline
+        if self.renew:
+            self.due = sent + ttl / 3 if alone else now()
         self._doubt = False
 
     def unknown(self) -> None:
         """A renewal got no answer; soon comes the next."""
         self._doubt = True
-        self.due = min(now() + min(self.ttl / 10, 1.0), self._deadline)
+        soon = now() + min(self.ttl / 10, 1.0)
+        self.due = min(soon, self._deadline) if self.renew else self._deadline
 
-    def enter(self) -> None:
-        """One more block of code holds it."""
+    def enter(self) -> bool:
+        """One more block of code holds it. False: it is being released already."""
         with _ending:
+            if self._closing:
+                return False
             self.blocks += 1
             self._count += 1
+            return True
 
     def defer(self, transactions: int) -> None:
         """The block that was left just now is followed by so many database transactions."""
@@ -316,6 +334,7 @@ class Lease:
         """One block or transaction less. True when it was the last: now release it."""
         with _ending:
             self._count -= 1
+            self._closing |= self._count <= 0
             return self._count <= 0
 
     def close(self) -> None:
@@ -443,13 +462,14 @@ class Cancellation:
         return ours and isinstance(error, asyncio.CancelledError)
 
 
-_ending = threading.Lock()
+# Reentrant, since the garbage collector may close a locked generator while it is held.
+_ending = threading.RLock()
 """Held for a moment while a lease's count or end changes."""
 
 
 def _after_fork() -> None:
     global _ending
-    _ending = threading.Lock()  # another thread of the parent may have held it
+    _ending = threading.RLock()  # another thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -226,9 +226,11 @@ class Lock:
         if held is not None and held.holder is me and held.enterable:
             if held.blocks and not self._reentrant:
                 raise LockReentered(self.name, held.label)
-            held.enter()
-            self._follow(held, me, depth=held.blocks)
-            return held
+            if held.enter():
+                if policy.release == "commit":
+                    held.release_at = "commit"
+                self._follow(held, me, depth=held.blocks)
+                return held
         io = port(policy.using, prefix)
         claim = Claim(
             keys=keys,
@@ -247,7 +249,7 @@ class Lock:
             answered = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
             claim.doubtful |= not answered
             if claim.sent:
-                await io.finish(operations.undo(io, policy.using, claim))
+                await operations.take_back(io, policy.using, claim)
             raise
 
     def _lease(self, claim: Claim, grant: mutex.Grant, policy: conf.Policy, me: object) -> Lease:

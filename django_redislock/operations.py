@@ -55,6 +55,15 @@ async def undo(io: IO, using: str, claim: Claim) -> None:
         pass  # a key of a wrong type: nothing is locked, and the caller is told already
 
 
+async def take_back(io: IO, using: str, claim: Claim) -> None:
+    """`undo` to its end; by the watchdog where an event loop ends meanwhile."""
+    try:
+        await io.finish(undo(io, using, claim))
+    except BaseException:
+        watchdog.release_later(Withdrawal(using, claim))
+        raise
+
+
 class MutexOperations:
     """The operations of a mutex's lease."""
 
@@ -94,7 +103,7 @@ class MutexOperations:
                 raise
         except BaseException:
             lease.claim.doubtful = True
-            await io.finish(undo(io, lease.using, lease.claim))
+            await take_back(io, lease.using, lease.claim)
             lease.end()
             raise
         else:
@@ -107,6 +116,8 @@ class MutexOperations:
 
     async def _leave(self, io: IO, lease: Lease, error: BaseException | None) -> None:
         """The block that held `lease` is left, with `error` or without."""
+        if lease.state == LeaseState.RELEASED:
+            return
         if lease.release_at == "commit" and (pending := transactions.open_transactions()):
             if error is None:
                 lease.check()  # before the commit, while it can still be rolled back

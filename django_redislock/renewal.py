@@ -40,17 +40,24 @@ async def renew(io: IO, leases: Sequence[Lease]) -> None:
     Raises `LockUnavailable`; then they are unknown.
     """
     sent = io.now()
+    begun = []
     for lease in leases:
         lease.cap(sent)
+        lease.renewals += 1
+        lease.under_way += 1
+        begun.append((lease, lease.ttl, lease.renewals, lease.under_way == 1))
     try:
         refusals = await mutex.extend(io, [lease.claim for lease in leases])
     except LockUnavailable:
         for lease in leases:
             lease.unknown()
         raise
-    for lease, refusal in zip(leases, refusals, strict=True):
+    finally:
+        for lease in leases:
+            lease.under_way -= 1
+    for (lease, ttl, number, first), refusal in zip(begun, refusals, strict=True):
         if refusal is None:
-            lease.renewed(sent)
+            lease.renewed(sent, ttl, alone=first and lease.renewals == number)
         elif not lease.closing:  # else its release has overtaken us
             lease.lose(refusal.error(lease.name))
 
@@ -109,10 +116,9 @@ class Watchdog:
     def _start(self) -> None:
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="redislock-watchdog", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="redislock-watchdog", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         while True:
@@ -142,6 +148,7 @@ class Watchdog:
         """Renew and release what is due. Returns when to look next."""
         time = now()
         next_look = float("inf")
+        down: set[str] = set()
         due: dict[tuple[str, str], list[Lease]] = {}
         for token, watched in self._leases.copy().items():
             lease = watched.lease()
@@ -162,36 +169,49 @@ class Watchdog:
         for (using, _index), leases in due.items():
             for start in range(0, len(leases), BATCH):
                 batch = leases[start : start + BATCH]
+                # One server's trouble, whatever it is, must not cost another's leases: who
+                # did not answer once is not asked again in this round.
                 try:
-                    self._renew(using, batch)
+                    if using in down:
+                        for lease in batch:
+                            lease.unknown()
+                    elif not self._renew(using, batch):
+                        down.add(using)
                 except Exception:
-                    # One server's trouble, whatever it is, must not cost another's leases.
                     logger.exception("Leases of %r could not be renewed", using)
                     for lease in batch:
                         lease.unknown()
             next_look = min(next_look, *(lease.due for lease in leases))
-        self._release_pending()
+        self._release_pending(down)
         return min(next_look, now() + 1.0) if self._to_release else next_look
 
-    def _renew(self, using: str, leases: list[Lease]) -> None:
+    def _renew(self, using: str, leases: list[Lease]) -> bool:
+        """False: the server did not answer."""
         news = [lease.state != LeaseState.UNKNOWN for lease in leases]
         try:
             run(renew(self._io(using), leases))
         except LockUnavailable as error:
             level = logging.WARNING if any(news) else logging.DEBUG
             logger.log(level, "%d leases could not be renewed: %s", len(leases), error)
+            return False
+        return True
 
-    def _release_pending(self) -> None:
-        pending, self._to_release = self._to_release, []
-        for what in pending:
+    def _release_pending(self, down: set[str]) -> None:
+        kept: list[Lease | Withdrawal] = []
+        for what in self._to_release:
+            if what.using in down:
+                kept.append(what)
+                continue
             try:
                 run(what.release_through(self._io(what.using)))
             except LockUnavailable:
-                self._to_release.append(what)  # until its time is over
+                kept.append(what)  # until its time is over
+                down.add(what.using)
             except LeaseLost:
                 pass  # has been logged
             except LockError as error:
                 logger.warning("%r could not be released: %s", what.name, error)
+        self._to_release = kept
 
     def _io(self, using: str) -> SyncIO:
         address = connections.address(using)

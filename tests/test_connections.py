@@ -350,6 +350,22 @@ def test_wrong_password_is_no_reason_to_wait(tcp: RedisServer) -> None:
             redis_lock("job", wait=None).acquire()
 
 
+def test_a_user_without_channels(tcp: RedisServer) -> None:
+    """Who may not publish can't wake anybody; waiters then have their slices."""
+    with Redis(port=tcp.tcp_port, password="open sesame") as client:
+        rules = ["on", ">secret", "~*", "+@all", "resetchannels"]
+        client.execute_command("ACL", "SETUSER", "silent", *rules)
+    with override_settings(CACHES=entry(f"redis://silent:secret@127.0.0.1:{tcp.tcp_port}/7")):
+        with ThreadPoolExecutor() as threads:
+            with redis_lock("job"):
+                waiter = threads.submit(lambda: redis_lock("job").acquire(wait=PATIENCE))
+                with Redis(port=tcp.tcp_port, password="open sesame", db=7) as client:
+                    eventually(lambda: client.zcard("redislock:{job}:queue") == 1)
+            lease = waiter.result(PATIENCE)
+        assert lease is not None
+        lease.release()
+
+
 def test_a_missing_permission_is_named(tcp: RedisServer) -> None:
     """An ACL that lacks a command: the error says which."""
     with Redis(port=tcp.tcp_port, password="open sesame") as client:

@@ -19,6 +19,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock import renewal as renewal_module
+from django_redislock.clock import now
 from django_redislock.io import SyncIO, run
 from django_redislock.primitives import mutex
 from django_redislock.renewal import Watchdog
@@ -199,6 +200,32 @@ def test_a_renewal_that_is_overtaken_by_the_release(redis: Redis) -> None:
     assert lease.lost is None
     lease.end()
     assert not told
+
+
+def test_two_renewals_at_a_time(redis: Redis) -> None:
+    """Nobody knows which the server carried out last, so the shorter one is believed."""
+    lease = redis_lock("job", ttl=3).acquire()
+    assert lease is not None
+
+    class Overtaken(SyncIO):
+        async def script(self, *call):  # type: ignore[no-untyped-def]
+            lease.extend(600)
+            return await super().script(*call)
+
+    run(renewal_module.renew(Overtaken("default"), [lease]))
+    assert redis.pttl(KEY) <= 3000
+    assert lease.remaining() <= 3
+    eventually(lambda: redis.pttl(KEY) > 100_000)
+    lease.release()
+
+
+def test_a_failed_extend_of_a_lease_that_is_not_renewed(redis: Redis) -> None:
+    """The watchdog has nothing to do about it before its deadline."""
+    lease = redis_lock("job", ttl=30, renew=False).acquire()
+    assert lease is not None
+    lease.unknown()
+    assert lease.due - now() > 20
+    lease.release()
 
 
 def test_a_removed_ttl_is_repaired(redis: Redis) -> None:

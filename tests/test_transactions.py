@@ -232,6 +232,23 @@ def test_a_loss_between_exit_and_commit_is_logged(
     assert "A transaction was committed that 'job' should protect" in record.getMessage()
 
 
+def test_a_lease_that_was_released_early(held: Held) -> None:
+    """Who releases inside of the block has done so; nothing is left to wait for."""
+    with transaction.atomic():
+        with lock() as lease:
+            lease.release()
+        assert not held()
+
+
+def test_an_inner_block_that_waits_for_the_commit(held: Held) -> None:
+    """What the inner one asks for counts, also when the outer one did not."""
+    with transaction.atomic():
+        with redis_lock("job"), lock(reentrant=True):
+            pass
+        assert held()
+    assert not held()
+
+
 def test_it_is_renewed_until_the_commit(redis: Redis) -> None:
     """A transaction that takes longer than the lease keeps it."""
     with transaction.atomic():

@@ -54,6 +54,8 @@ local function grant(to, ttl, lives, owner, label)
   redis.call('HSET', tail, 'fence', fencing_token)
   redis.call('PEXPIRE', tail, outlives(ttl))
   redis.call('ZADD', index, integer(now / 1000 + lives), name)
+  -- Names whose lease ended without a release have nobody else to remove them.
+  redis.call('ZREMRANGEBYSCORE', index, '-inf', integer(now / 1000 - MINUTE))
   -- Last, so that a key of a wrong type, which ends the script, leaves nothing locked.
   redis.call('SET', lock,
     table.concat({to, fencing_token, integer(now), ttl, owner, label}, '|'), 'PX', lives)
@@ -77,7 +79,9 @@ local function hand_over(caller)
       local seen, ttl, inbox, owner, label =
         string.match(waiter, '^(%d+)|(%d+)|([^|]*)|([^|]*)|(.*)$')
       -- PUBLISH returns how many listened: a process that was killed listens no more.
-      if now - seen < SIGN_OF_LIFE and redis.call('PUBLISH', inbox, first) > 0 then
+      -- A user who may not publish gets an error; then the sign of life has to do.
+      local told = redis.pcall('PUBLISH', inbox, first)
+      if now - seen < SIGN_OF_LIFE and (type(told) == 'table' or told > 0) then
         grant(first, tonumber(ttl), CLAIM_WINDOW, owner, label)
         return first
       end

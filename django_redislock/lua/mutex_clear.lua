@@ -13,8 +13,13 @@ local value = redis.call('GET', lock)
 if not value or holder(value) ~= token then
   return 0
 end
-local ttl = string.match(value, '^[^|]*|%d+|%d+|(%d+)|') or 0
+local fencing_token, ttl = string.match(value, '^[^|]*|(%d+)|%d+|(%d+)|')
+ttl = ttl or 0
 redis.call('DEL', lock)
+if fencing_token then
+  redis.call('HSET', tail, 'fence', fencing_token)
+  redis.call('PEXPIRE', tail, outlives(ttl))
+end
 redis.call('SET', gone, table.concat({'cleared', ARGV[3], ARGV[4]}, '|'), 'PX', outlives(ttl))
 if not hand_over() then
   redis.call('ZREM', index, name)
