@@ -134,7 +134,7 @@ class Lease:
         self.renewals = 0
         """How many have been sent, which tells whether two were under way at a time."""
         self.under_way = 0
-        self._deadline = deadline(sent, claim.ttl)
+        self._deadline: float
         self.renewed(sent, self.ttl)
         self._closing = False
         self._released = False
