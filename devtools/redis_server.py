@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -197,10 +198,11 @@ def _version(binary: str) -> str:
 class RedisServer:
     """A Redis to use: a private one between `start()` and `stop()`, or an external one.
 
-    `args` are further options of the server, e.g. `["--maxmemory", "10mb"]`. TCP is off; with
-    `tcp_port` the server also listens on 127.0.0.1, and 0 means a free port, which `tcp_port`
-    tells after the start. A second `start()` comes up empty at the same address, as a server does
-    that was restarted without persistence.
+    `args` are further options of the server, e.g. `["--maxmemory", "10mb"]`, and `env` further
+    variables of its environment. TCP is off; with `tcp_port` the server also listens on 127.0.0.1,
+    and 0 means a free port, which `tcp_port` tells after the start. A second `start()` comes up
+    empty at the same address, as a server does that was restarted without persistence; what
+    `args` have put elsewhere with `--dir` is kept.
     """
 
     def __init__(
@@ -209,13 +211,15 @@ class RedisServer:
         *,
         args: Sequence[str] = (),
         tcp_port: int | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self._found = find_server() if found is None else found
-        if self.external and (args or tcp_port is not None):
+        if self.external and (args or env or tcp_port is not None):
             raise RedisServerError(
                 f"{self.description} is not ours to configure; unset {VARIABLE}, or name a binary"
             )
         self._args = tuple(args)
+        self._env = dict(env or {})
         self.tcp_port = tcp_port
         self.pid: int | None = None
         self._directory: str | None = None
@@ -285,6 +289,19 @@ class RedisServer:
             self._log.close()
             self._log = None
 
+    def pause(self) -> None:
+        """Stop it as a debugger does: its connections stay open, and nobody answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after `pause()`, with all that was sent meanwhile."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid is None:
+            raise RedisServerError(f"{self.description} is not ours, or does not run")
+        os.kill(self.pid, number)
+
     def log(self) -> str:
         """What the server has written since it was started; empty when it is stopped."""
         if self._log is None:
@@ -343,6 +360,7 @@ class RedisServer:
             stdout=subprocess.PIPE,
             stderr=self._log,
             cwd=self._directory,
+            env={**os.environ, **self._env},
             start_new_session=True,
         )
         self._starter = os.getpid()

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import tzinfo
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 MIN_TTL = 0.1
 """Below that, a garbage collection or a busy network is enough to lose a lease."""
 MAX_TTL = 31_536_000.0
 """A year."""
+
+MIN_EVERY = 1.0
+"""Seconds between two runs of a periodic job."""
+
+MAX_REPLICAS = 100
+"""More than that is a typing error."""
 
 
 def validate_ttl(value: object, name: str = "ttl") -> float:
@@ -19,6 +27,22 @@ def validate_ttl(value: object, name: str = "ttl") -> float:
         raise ValueError(
             f"{name} must be between {MIN_TTL:g} and {MAX_TTL:.0f} seconds, not {value!r}; "
             f"30 is a good choice, since a lease is renewed as long as its holder lives"
+        )
+    return float(value)
+
+
+def validate_kept(value: object) -> float | None:
+    """For how long something is remembered."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"ttl must be a number of seconds, such as 3600, or None (for good), not {value!r}"
+        )
+    if not MIN_TTL <= value <= MAX_TTL:  # which refuses NaN too
+        raise ValueError(
+            f"ttl must be between {MIN_TTL:g} and {MAX_TTL:.0f} seconds, or None (for good), "
+            f"not {value!r}"
         )
     return float(value)
 
@@ -41,9 +65,62 @@ def validate_max_hold(value: object) -> float | None:
     return None if value is None else validate_ttl(value, "max_hold")
 
 
+def validate_replicas(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"replicas must be a number of replicas, such as 1, not {value!r}")
+    if not 0 <= value <= MAX_REPLICAS:
+        raise ValueError(
+            f"replicas must be between 0 (don't ask them) and {MAX_REPLICAS}, not {value!r}"
+        )
+    return value
+
+
 def validate_flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def validate_seconds(value: object, name: str) -> float:
+    """0 or more, up to a year."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds, such as 30, not {value!r}")
+    if not 0 <= value <= MAX_TTL:  # which refuses NaN too
+        raise ValueError(f"{name} must be between 0 and {MAX_TTL:.0f} seconds, not {value!r}")
+    return float(value)
+
+
+def validate_every(value: object) -> float:
+    seconds = validate_seconds(value, "every")
+    if seconds < MIN_EVERY:
+        raise ValueError(
+            f"every must be {MIN_EVERY:g} second or more, not {value!r}: for less than that, "
+            f"write a loop"
+        )
+    return seconds
+
+
+def validate_choice(value: object, name: str, choices: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
+    return str.__str__(value)
+
+
+def validate_zone(value: object) -> tzinfo | None:
+    if value is None or isinstance(value, tzinfo):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"tz must be a time zone such as 'Europe/Berlin', not {value!r}")
+    try:
+        return ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"tz must be a known time zone, not {value!r}") from None
+
+
+def validate_schedule(value: object) -> str:
+    """Whether it can be read is seen when it is."""
+    if not isinstance(value, str):
+        raise TypeError(f"schedule must be a cron expression such as '*/5 * * * *', not {value!r}")
     return value
 
 
@@ -66,6 +143,25 @@ def validate_on_conflict(value: object) -> str | Callable[..., Any]:
     return str.__str__(value)
 
 
+def validate_status(value: object, name: str = "status") -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an HTTP status, such as 409, not {value!r}")
+    if not 400 <= value <= 599:
+        raise ValueError(f"{name} must be an HTTP status that tells of an error, not {value!r}")
+    return value
+
+
+def validate_response(value: object, name: str = "response") -> Callable[..., Any] | str | None:
+    if value is None or callable(value):
+        return value
+    if not isinstance(value, str) or "." not in value:
+        raise TypeError(
+            f"{name} must be a function of the request and the error, or the dotted path of one, "
+            f"such as 'shop.views.busy', not {value!r}"
+        )
+    return value
+
+
 def validate_using(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"using must be an alias of CACHES, such as 'default', not {value!r}")
@@ -75,6 +171,12 @@ def validate_using(value: object) -> str:
 def validate_label(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"label must be a str that tells where the lock is taken, not {value!r}")
+    return value
+
+
+def validate_text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str for people to read, not {value!r}")
     return value
 
 

@@ -2,6 +2,9 @@
 
 An explicit argument beats an entry in `LOCKS`, which beats the default. Of the entries that
 match a name the exact one wins, then the longest pattern.
+
+Of a periodic job it is the other way round: an entry in `JOBS` beats what the code says, since it
+is there to tune a job in one place.
 """
 
 from __future__ import annotations
@@ -14,13 +17,21 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from .arguments import (
+    validate_choice,
+    validate_every,
     validate_flag,
     validate_max_hold,
     validate_on_conflict,
     validate_release,
+    validate_replicas,
+    validate_response,
+    validate_schedule,
+    validate_seconds,
+    validate_status,
     validate_ttl,
     validate_using,
     validate_wait,
+    validate_zone,
 )
 
 
@@ -34,10 +45,16 @@ class Policy(NamedTuple):
     wait: float | None = 10.0
     """How long to wait for the lock; 0: try once, None: for ever."""
     renew: bool = True
+    replicas: int = 0
+    """So many replicas have to confirm a lease, and each renewal of it."""
     max_hold: float | None = None
     """When renewal ends, counted from the acquire; None: never."""
     release: str = "exit"
     on_conflict: str | Callable[..., Any] = "raise"
+    view_status: int = 409
+    """What a view answers that did not get its lock."""
+    view_response: Callable[..., Any] | str | None = None
+    """A function of the request and the error, or its dotted path, that makes the answer."""
 
 
 VALIDATORS: dict[str, Callable[[Any], Any]] = {
@@ -45,33 +62,90 @@ VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "ttl": validate_ttl,
     "wait": validate_wait,
     "renew": lambda value: validate_flag(value, "renew"),
+    "replicas": validate_replicas,
     "max_hold": validate_max_hold,
     "release": validate_release,
     "on_conflict": validate_on_conflict,
 }
 
+VIEW_VALIDATORS: dict[str, Callable[[Any], Any]] = {
+    "view_status": lambda value: validate_status(value, "view_status"),
+    "view_response": lambda value: validate_response(value, "view_response"),
+}
+"""Of settings that say nothing to a lock, only to a view under it."""
+
+_SETTINGS = VALIDATORS | VIEW_VALIDATORS
+
+JOB_VALIDATORS: dict[str, Callable[[Any], Any]] = {
+    "schedule": validate_schedule,
+    "every": validate_every,
+    "tz": validate_zone,
+    "enabled": lambda value: validate_flag(value, "enabled"),
+    "at_most_for": lambda value: None if value is None else validate_ttl(value, "at_most_for"),
+    "at_least_for": lambda value: validate_seconds(value, "at_least_for"),
+    "overlap": lambda value: validate_choice(value, "overlap", ("skip", "wait")),
+    "on_crash": lambda value: validate_choice(value, "on_crash", ("lose", "retry")),
+    "catch_up": lambda value: validate_choice(value, "catch_up", ("latest", "none", "all")),
+    "grace": lambda value: None if value is None else validate_seconds(value, "grace"),
+    "jitter": lambda value: validate_seconds(value, "jitter"),
+}
+"""Of what `@periodic` and `JOBS` say of a job."""
+
 _Values = dict[str, Any]
+
+DEFAULTS: _Values = Policy()._asdict()
+
+
+class Setting(NamedTuple):
+    """A setting of one lock, and where it comes from."""
+
+    value: Any
+    source: str
+    """"default", "REDISLOCK" or "LOCKS"."""
+    entry: str | None
+    """Which entry of `LOCKS`."""
+
+
+class _Entries(NamedTuple):
+    """What the settings say of things by their names, or patterns of these."""
+
+    exact: dict[str, _Values]
+    patterns: list[str]
+    """The longest first."""
+
+    def key(self, name: str) -> str | None:
+        """The entry that `name` follows, if any."""
+        if name in self.exact:
+            return name
+        return next((pattern for pattern in self.patterns if fnmatchcase(name, pattern)), None)
+
+    def find(self, name: str) -> _Values:
+        """What that entry says."""
+        key = self.key(name)
+        return {} if key is None else self.exact[key]
 
 
 class _Settings(NamedTuple):
     source: Any
     prefix: str
-    defaults: _Values
-    exact: dict[str, _Values]
-    patterns: list[tuple[str, _Values]]
+    given: _Values
+    locks: _Entries
+    jobs: _Entries
 
 
-def _read(where: str, values: object, *others: str) -> _Values:
+def _read(
+    where: str, values: object, validators: Mapping[str, Callable[[Any], Any]], *others: str
+) -> _Values:
     if not isinstance(values, Mapping):
         raise ImproperlyConfigured(f"{where} must be a dict, not {values!r}")
     read = {}
     for key, value in values.items():
         field = str(key).lower()
-        if key != field.upper() or field not in VALIDATORS:
-            known = ", ".join([*map(str.upper, VALIDATORS), *others])
+        if key != field.upper() or field not in validators:
+            known = ", ".join([*map(str.upper, validators), *others])
             raise ImproperlyConfigured(f"{where} has no key {key!r}; it has {known}")
         try:
-            read[field] = VALIDATORS[field](value)
+            read[field] = validators[field](value)
         except (TypeError, ValueError) as error:
             raise ImproperlyConfigured(f"{where}[{key!r}]: {error}") from None
     return read
@@ -87,24 +161,28 @@ def _parse(source: Any) -> _Settings:
         raise ImproperlyConfigured(
             f"REDISLOCK['PREFIX'] must be a non-empty str without braces and |, not {prefix!r}"
         )
-    locks = rest.pop("LOCKS", {})
-    if not isinstance(locks, Mapping):
-        raise ImproperlyConfigured(f"REDISLOCK['LOCKS'] must be a dict, not {locks!r}")
-    for name in locks:
+    locks = _read_entries("LOCKS", rest.pop("LOCKS", {}), _SETTINGS)
+    jobs = _read_entries("JOBS", rest.pop("JOBS", {}), JOB_VALIDATORS)
+    given = _read("REDISLOCK", rest, _SETTINGS, "PREFIX", "LOCKS", "JOBS")
+    return _Settings(_snapshot(source), prefix, given, locks, jobs)
+
+
+def _read_entries(
+    key: str, entries: object, validators: Mapping[str, Callable[[Any], Any]]
+) -> _Entries:
+    if not isinstance(entries, Mapping):
+        raise ImproperlyConfigured(f"REDISLOCK[{key!r}] must be a dict, not {entries!r}")
+    for name in entries:
         if not isinstance(name, str):
             raise ImproperlyConfigured(
-                f"REDISLOCK['LOCKS'] has the key {name!r}; write a str, a name or a pattern"
+                f"REDISLOCK[{key!r}] has the key {name!r}; write a str, a name or a pattern"
             )
-    entries = {name: _read(f"REDISLOCK['LOCKS'][{name!r}]", v) for name, v in locks.items()}
-    return _Settings(
-        source=_snapshot(source),
-        prefix=prefix,
-        defaults=Policy()._asdict() | _read("REDISLOCK", rest, "PREFIX", "LOCKS"),
-        exact=entries,
-        patterns=sorted(
-            ((name, values) for name, values in entries.items() if set("*?[") & set(name)),
-            key=lambda entry: -len(entry[0]),
-        ),
+    return _Entries(
+        {
+            name: _read(f"REDISLOCK[{key!r}][{name!r}]", values, validators)
+            for name, values in entries.items()
+        },
+        sorted((name for name in entries if set("*?[") & set(name)), key=len, reverse=True),
     )
 
 
@@ -132,10 +210,48 @@ def prefix() -> str:
     return _settings().prefix
 
 
+def entry(name: str) -> str | None:
+    """The entry of `LOCKS` that the lock `name` follows, if any."""
+    return _settings().locks.key(name)
+
+
+def job_entry(name: str) -> str | None:
+    """The entry of `JOBS` that the periodic job `name` follows, if any."""
+    return _settings().jobs.key(name)
+
+
+def job(name: str) -> Mapping[str, Any]:
+    """What the settings say of the periodic job `name`, which beats what its code says.
+
+    Raises `ImproperlyConfigured` for wrong settings.
+    """
+    return _settings().jobs.find(name)
+
+
 def policy(name: str, explicit: Mapping[str, Any]) -> Policy:
     """How the lock `name` behaves. Raises `ImproperlyConfigured` for wrong settings."""
+    values: _Values = {}
+    for _, layer in _layers(_settings(), name):
+        values.update(layer)
+    values.update(explicit)
+    return Policy(**values)
+
+
+def origins(name: str) -> dict[str, Setting]:
+    """The settings of the lock `name`, and where each comes from; the code may say otherwise."""
     current = _settings()
-    entry = current.exact.get(name)
-    if entry is None and current.patterns:
-        entry = next((v for pattern, v in current.patterns if fnmatchcase(name, pattern)), None)
-    return Policy(**{**current.defaults, **(entry or {}), **explicit})
+    found = {}
+    for (source, entry), layer in _layers(current, name):
+        for key, value in layer.items():
+            found[key] = Setting(value, source, entry)
+    source = "REDISLOCK" if "PREFIX" in current.source else "default"
+    return found | {"prefix": Setting(current.prefix, source, None)}
+
+
+def _layers(current: _Settings, name: str) -> tuple[tuple[tuple[str, str | None], _Values], ...]:
+    """Where settings of a lock come from, and what they say: each beats those before it."""
+    return (
+        (("default", None), DEFAULTS),
+        (("REDISLOCK", None), current.given),
+        (("LOCKS", current.locks.key(name)), current.locks.find(name)),
+    )

@@ -1,5 +1,8 @@
 """From a CACHES alias to Redis, through django-redis: the only module that imports it.
 
+Where a lock is taken through a redis-py client that belongs to no alias (client.py), a
+`ClientName` stands in place of the alias.
+
 Three ways to the same server: the pool that the project's cache uses, for synchronous
 callers; a pool of our own for what goes on in the background, so that a busy or exhausted
 pool can't keep a lease from being renewed; and a `redis.asyncio` pool for one event loop.
@@ -11,7 +14,10 @@ its answer was lost, and redis-py's own retry would send it again without tellin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import redis
@@ -22,32 +28,47 @@ from django_redis.client import DefaultClient, ShardClient
 from redis import asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
+    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     ResponseError,
     TryAgainError,
 )
+from redis.retry import Retry as SyncRetry
+from redis.sentinel import SentinelConnectionPool
 
+from . import scripts
 from .exceptions import LockError, LockUnavailable
 from .keys import name_of
 
 if TYPE_CHECKING:
     from django_redis.pool import ConnectionFactory
 
+FOREGROUND_TIMEOUT = 5.0
+"""Seconds that we wait for an answer where the CACHES entry sets no SOCKET_TIMEOUT: as redis-py
+does from version 8 on."""
 BACKGROUND_TIMEOUT = 2.0
-"""Seconds after which a renewal that got no answer is tried again."""
+"""Seconds that what goes on in the background waits for an answer, at most."""
 
 # Answers that say "not now". BUSY (a script runs for too long) and MISCONF (the disk is
 # full) have no class of their own.
 _PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
 _PASSING_CODES = ("READONLY ", "OOM ", "BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
 _REFUSED = (AuthenticationError, AuthorizationError)
+
+# The last two are what redis-py stumbles over when another thread disconnects the pool, as
+# DJANGO_REDIS_CLOSE_CONNECTION does after each request.
+_NOT_CONNECTED = (RedisError, OSError, TimeoutError, ValueError, AttributeError)
+
+Word = str | int | bytes
+"""A part of a command."""
 
 _client_cache: dict[str, DefaultClient[Any]] = {}
 _client_cache_of: dict[str, Any] | None = None
@@ -79,34 +100,136 @@ def _client(using: str) -> DefaultClient[Any]:
                 f"{type(backend).__qualname__}; locks need one that django-redis serves from "
                 f"a single primary: 'BACKEND': 'django_redis.cache.RedisCache'."
             )
+        _refuse_twins(using)
         _client_cache[using] = client
     return client
 
 
+def _refuse_twins(using: str) -> None:
+    """django-redis keeps one pool for each LOCATION, in which whichever alias comes first
+    decides on database and user: those of another alias would lock elsewhere, in silence."""
+    entries = settings.CACHES
+    mine = entries.get(using, {})  # another thread may override the settings just now
+    for other, entry in entries.items():
+        same = all(entry.get(key) == mine.get(key) for key in ("BACKEND", "LOCATION"))
+        if other != using and same and _way_in(entry) != _way_in(mine):
+            raise ImproperlyConfigured(
+                f"CACHES[{using!r}] and CACHES[{other!r}] have the same LOCATION and differ in "
+                f"the database, the user or the sentinels that their OPTIONS name. django-redis "
+                f"shares one pool between them, and the alias that is used first decides for "
+                f"both: write the database and the user into the URLs in LOCATION."
+            )
+
+
+def _way_in(entry: dict[str, Any]) -> list[Any]:
+    options = entry.get("OPTIONS", {})
+    pool = options.get("CONNECTION_POOL_KWARGS", {})
+    names = ("USERNAME", "PASSWORD", "SENTINELS", "SENTINEL_KWARGS", "CONNECTION_FACTORY")
+    kwargs = ("db", "username", "password", "host", "port", "path", "credential_provider")
+    return [options.get(name) for name in names] + [pool.get(name) for name in kwargs]
+
+
+class ClientName(str):
+    """In place of an alias: which server a redis-py client is connected to, for people.
+
+    It doesn't keep the client: what goes on in the background for one that is gone may end.
+    """
+
+    _address: str
+    _pool: weakref.ref[redis.ConnectionPool]
+    background_pool: Callable[[], redis.ConnectionPool]
+    """Makes a new one, with the options of that which the client uses."""
+
+    @classmethod
+    def of(cls, client: object) -> ClientName:
+        pool = getattr(client, "connection_pool", None)
+        if not isinstance(pool, redis.ConnectionPool):
+            raise TypeError(
+                f"locks need a redis.Redis, or another client with a pool of connections to one "
+                f"primary, not {client!r}"
+            )
+        options = dict(pool.connection_kwargs, connection_class=pool.connection_class)
+        for its_own in ("connection_pool", "maint_notifications_pool_handler", "himport_registry"):
+            options.pop(its_own, None)
+        host, port, path, db = (options.get(key) for key in ("host", "port", "path", "db"))
+        sentinels: list[str] = []
+        another: Callable[..., redis.ConnectionPool] = redis.ConnectionPool
+        if isinstance(pool, SentinelConnectionPool):
+            host, port = pool.service_name, None
+            for sentinel in pool.sentinel_manager.sentinels:
+                to_it = sentinel.connection_pool.connection_kwargs
+                sentinels.append(f"{to_it.get('host')}:{to_it.get('port')}")
+            another = partial(
+                SentinelConnectionPool,
+                pool.service_name,
+                pool.sentinel_manager,
+                is_master=pool.is_master,
+            )
+        where = f"unix://{path}" if path else f"redis://{host}" + (f":{port}" if port else "")
+        name = cls(f"{where}/{db or 0}")
+        # Who has a wrong password must not share anything with who has the right one.
+        secrets = [options.get(key) for key in ("username", "password", "credential_provider")]
+        name._address = f"{name}#{hash(repr((sorted(sentinels), secrets))):x}"
+        name._pool = weakref.ref(pool)
+        name.background_pool = partial(another, **options)
+        return name
+
+    def pool(self) -> redis.ConnectionPool:
+        """That of the client."""
+        pool = self._pool()
+        if pool is None:
+            raise ImproperlyConfigured(f"the client that was connected to {self} is gone")
+        return pool
+
+    def address(self) -> str:
+        """The same for all clients that lead to one server as one user, while they are there."""
+        self.pool()
+        return self._address
+
+
 def address(using: str) -> str:
     """Which server an alias means right now; threads and loops key what they keep by it."""
+    if isinstance(using, ClientName):
+        return using.address()
     return str(_client(using)._server[0])
 
 
 def shared_pool(using: str) -> redis.ConnectionPool:
     """The pool that the project's cache uses."""
-    pool: redis.ConnectionPool = _client(using).get_client(write=True).connection_pool
+    if isinstance(using, ClientName):
+        return using.pool()
+    client = _client(using)
+    factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
+    # And not that of a client, which may connect when it is made.
+    pool: redis.ConnectionPool = factory.get_or_create_connection_pool(
+        factory.make_connection_params(client._server[0])
+    )
     return pool
 
 
 def background_pool(using: str) -> redis.ConnectionPool:
     """A new pool to the same server, whose connections don't wait for ever."""
-    client = _client(using)
-    factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
-    pool: redis.ConnectionPool = factory.get_connection_pool(
-        factory.make_connection_params(client._server[0])
-    )
+    pool: redis.ConnectionPool
+    if isinstance(using, ClientName):
+        pool = using.background_pool()
+    else:
+        client = _client(using)
+        factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
+        pool = factory.get_connection_pool(factory.make_connection_params(client._server[0]))
     pool.connection_kwargs.update(
-        socket_timeout=BACKGROUND_TIMEOUT,
-        socket_connect_timeout=BACKGROUND_TIMEOUT,
         decode_responses=False,
+        # We try again ourselves, with an eye on the clock.
+        retry=SyncRetry(NoBackoff(), 0),
+        retry_on_timeout=False,
+        retry_on_error=[],
     )
+    bound(pool, BACKGROUND_TIMEOUT)
     return pool
+
+
+def bound(pool: redis.ConnectionPool, seconds: float) -> None:
+    """From now on its new connections have to be made, and to answer, within `seconds`."""
+    pool.connection_kwargs.update(socket_timeout=seconds, socket_connect_timeout=seconds)
 
 
 def async_pool(using: str, *, blocking: bool = True) -> aioredis.ConnectionPool:
@@ -123,6 +246,8 @@ def async_pool(using: str, *, blocking: bool = True) -> aioredis.ConnectionPool:
         **factory.pool_cls_kwargs,
     }
     url = options.pop("url")
+    if "socket_timeout" not in url:
+        options.setdefault("socket_timeout", FOREGROUND_TIMEOUT)
     for synchronous in ("parser_class", "queue_class"):
         options.pop(synchronous, None)
     retry = options.get("retry")
@@ -179,56 +304,138 @@ async def aclose(pool: aioredis.ConnectionPool) -> None:
         await sentinel.connection_pool.disconnect()
 
 
-def execute(pool: redis.ConnectionPool, *command: str | int) -> Any:
+class Terms(NamedTuple):
+    """What is asked of a command beyond its answer."""
+
+    within: float | None = None
+    """Seconds to wait for the answer; None: as long as the CACHES entry says."""
+    replicas: int = 0
+    """So many replicas have to have what the command wrote."""
+
+
+NO_TERMS = Terms()
+
+REPLICAS_WITHIN = 1.0
+"""Seconds that replicas have to confirm what the primary has."""
+
+
+def execute(pool: redis.ConnectionPool, *command: Word, terms: Terms = NO_TERMS) -> Any:
     """Send one command and return its answer as bytes; one round trip.
 
-    Raises `LockUnavailable` when there is no answer, `LockError` when the key isn't ours.
+    Raises `LockUnavailable` when there is no answer in time, or when too few replicas have
+    what it wrote; `LockError` when the key isn't ours.
     """
-    sent = False
+    words = _encoded(command)
     try:
         connection = pool.get_connection()
-        try:
-            sent = True
-            connection.send_command(*command)
-            return connection.read_response(disable_decoding=True)
-        except ResponseError:
-            raise
-        except BaseException:
-            # The answer may still come, and would be taken for that of the next command.
+    except _NOT_CONNECTED as error:
+        raise _translate(error, command, sent=False) from error
+    carried_out = False
+    try:
+        connection.send_command(*words)
+        within = terms.within
+        if within is None and connection.socket_timeout is None:
+            within = FOREGROUND_TIMEOUT
+        if within is not None and not connection.can_read(within):
+            raise redis.TimeoutError(f"no answer within {within:.3g} s")
+        answer = connection.read_response(disable_decoding=True)
+        if terms.replicas and _granted(answer):
+            carried_out = True
+            # On the same connection, since WAIT is about what this one has written.
+            connection.send_command(*_wait(terms))
+            _confirm(connection.read_response(), terms)
+        return answer
+    except NoScriptError:
+        raise
+    except Exception as error:
+        if not _keeps(error):
             connection.disconnect()
-            raise
-        finally:
-            pool.release(connection)
-    except (RedisError, OSError) as error:
-        raise _translate(error, command, sent) from error
+        # Whatever it is, see _NOT_CONNECTED.
+        raise _translate(error, command, sent=True, carried_out=carried_out) from error
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
 
 
-async def aexecute(pool: aioredis.ConnectionPool, *command: str | int) -> Any:
+async def aexecute(pool: aioredis.ConnectionPool, *command: Word, terms: Terms = NO_TERMS) -> Any:
     """`execute` on an event loop."""
-    sent = False
+    words = _encoded(command)
     try:
         connection = await pool.get_connection()
-        try:
-            sent = True
-            await connection.send_command(*command)
-            return await connection.read_response(disable_decoding=True)
-        except ResponseError:
-            raise
-        except BaseException:
+    except _NOT_CONNECTED as error:
+        raise _translate(error, command, sent=False) from error
+    carried_out = False
+    try:
+        await connection.send_command(*words)
+        answer = await connection.read_response(disable_decoding=True)
+        if terms.replicas and _granted(answer):
+            carried_out = True
+            await connection.send_command(*_wait(terms))
+            _confirm(await connection.read_response(), terms)
+        return answer
+    except NoScriptError:
+        raise
+    except Exception as error:
+        if not _keeps(error):
             await connection.disconnect(nowait=True)
-            raise
-        finally:
-            await pool.release(connection)
-    except (TimeoutError, RedisError, OSError) as error:
-        raise _translate(error, command, sent) from error
+        raise _translate(error, command, sent=True, carried_out=carried_out) from error
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    finally:
+        await pool.release(connection)
 
 
-def _translate(error: Exception, command: tuple[Any, ...], sent: bool) -> Exception:
+def _encoded(command: tuple[Word, ...]) -> list[int | bytes]:
+    """In UTF-8, whatever encoding the CACHES entry has for the project's own values.
+
+    Keys of others may be any bytes (keys.py)."""
+    return [
+        word.encode(errors="surrogateescape") if isinstance(word, str) else word
+        for word in command
+    ]
+
+
+class TooFewReplicas(RedisError):
+    """The primary has carried it out, and too few replicas have confirmed it."""
+
+
+def _granted(answer: list[Any]) -> bool:
+    """Our scripts answer with a number first, which is 1 when they did what was asked; those
+    for many leases answer with a list of such answers."""
+    return isinstance(answer[0], list) or answer[0] == 1
+
+
+def _wait(terms: Terms) -> tuple[Word, ...]:
+    within = min(terms.within or REPLICAS_WITHIN, REPLICAS_WITHIN)
+    return "WAIT", terms.replicas, max(1, round(within * 1000))
+
+
+def _confirm(replicas: int, terms: Terms) -> None:
+    if replicas < terms.replicas:
+        raise TooFewReplicas(f"{replicas} of {terms.replicas} replicas confirmed it in time")
+
+
+def _keeps(error: BaseException) -> bool:
+    """The connection may be used again after this."""
+    if isinstance(error, ReadOnlyError):
+        # It leads to a primary that was demoted; a new one may find its successor.
+        return False
+    # Else the answer may still come, and would be taken for that of the next command.
+    return isinstance(error, ResponseError | TooFewReplicas)
+
+
+def _translate(
+    error: Exception, command: tuple[Any, ...], *, sent: bool, carried_out: bool = False
+) -> Exception:
     """Our error for one of redis-py's."""
+    # redis.asyncio wraps what goes wrong in the handshake over a Unix socket.
+    if type(error) is redis.ConnectionError and isinstance(error.__cause__, RedisError):
+        error = error.__cause__
     key = str(command[3]) if len(command) > 3 else ""
     text = str(error)
-    if isinstance(error, redis.exceptions.NoScriptError):
-        return error
     if "WRONGTYPE" in text:
         return LockError(
             f"The key {key!r}, or one of those beside it, holds something that is neither a "
@@ -236,6 +443,12 @@ def _translate(error: Exception, command: tuple[Any, ...], sent: bool) -> Except
             f"leftover, or set REDISLOCK['PREFIX'] to something else.",
             name_of(key),
         )
+    # In a script, Redis 7.0 has no class for it.
+    denied = isinstance(error, redis.exceptions.NoPermissionError) or (
+        "can't run this command" in text
+    )
+    if denied:  # nor does it say which command it was
+        text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
     answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)
     if isinstance(error, _REFUSED):
         passing = False
@@ -246,6 +459,8 @@ def _translate(error: Exception, command: tuple[Any, ...], sent: bool) -> Except
     return LockUnavailable(
         f"Redis could not be asked for {key!r}: {type(error).__name__}: {text}",
         name_of(key),
-        doubtful=sent and not answered,
+        # A script that was ended for want of a permission has left what it did before.
+        doubtful=carried_out or denied or (sent and not answered),
         passing=passing,
+        silent=isinstance(error, TimeoutError | redis.TimeoutError),
     )

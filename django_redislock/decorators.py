@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial, wraps
 from typing import Any, TypeVar, Unpack
@@ -16,14 +15,62 @@ from .io import AsyncIO, SyncIO, run
 from .keys import validate_name
 from .lease import Lease, Steps
 from .locks import Lock, Options, refuse_event_loop
-from .templates import name_maker
-
-logger = logging.getLogger("django_redislock")
+from .naming import name_maker
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LockFor = Callable[[tuple[Any, ...], dict[str, Any]], Lock]
+"""The lock of one call of a function."""
 
-class redis_lock(Lock):
+
+class FunctionDecorator:
+    """Decorates functions of every kind, with a lock for each call of them."""
+
+    _template: str | Callable[..., str] | None
+    _prefix = ""
+    """Plain text that the names begin with."""
+
+    def __call__(self, *functions: F, **nothing: object) -> F:
+        title = type(self).__name__
+        function = functions[0] if len(functions) == 1 and not nothing else None
+        if isinstance(function, classmethod | staticmethod):
+            return type(function)(self(function.__func__))
+        if function is None or not callable(function):
+            if callable(self._template):
+                raise TypeError(f"{title} needs its parentheses: @{title}() or @{title}('…')")
+            raise TypeError(f"{title}(…) decorates one function, not {functions!r}")
+        if isinstance(function, type):
+            raise TypeError(f"{title}() decorates the methods of {function!r}, not the class")
+        body: Any = function
+        if not inspect.isroutine(body) and not isinstance(body, partial):
+            body = body.__call__  # an object is decorated as what its __call__ is
+
+        make_name = name_maker(self._template, function, prefix=self._prefix)
+        where = label.of_function(body)
+
+        def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
+            return self._lock_for(make_name(*args, **kwargs), where)
+
+        if inspect.isasyncgenfunction(body):
+            kind = "asynchronous generator"
+        elif iscoroutinefunction(function) or iscoroutinefunction(body):
+            kind = "coroutine"
+        elif inspect.isgeneratorfunction(body):
+            kind = "generator"
+        else:
+            kind = "function"
+        return wraps(function)(self._wrap(kind, function, lock_for))  # type: ignore[return-value]
+
+    def _lock_for(self, name: str, where: str) -> Lock:
+        raise NotImplementedError
+
+    def _wrap(
+        self, kind: str, function: Callable[..., Any], lock_for: LockFor
+    ) -> Callable[..., Any]:
+        raise NotImplementedError
+
+
+class redis_lock(FunctionDecorator, Lock):
     """Run a block or a function in one place at a time, across processes and hosts.
 
     As a context manager, sync or async, it locks `name` and gives its `Lease`. As a
@@ -56,50 +103,31 @@ class redis_lock(Lock):
             self._name = validate_name(self._template)
         return self._name
 
-    def __call__(self, *functions: F, **nothing: object) -> F:
-        function = functions[0] if len(functions) == 1 and not nothing else None
-        if isinstance(function, classmethod | staticmethod):
-            return type(function)(self(function.__func__))
-        if function is None or not callable(function):
-            if callable(self._template):
-                raise TypeError(
-                    "redis_lock needs its parentheses: @redis_lock() or @redis_lock('…')"
-                )
-            raise TypeError(f"redis_lock(…) decorates one function, not {functions!r}")
-        if isinstance(function, type):
-            raise TypeError(f"redis_lock() decorates the methods of {function!r}, not the class")
-        body: Any = function
-        if not inspect.isroutine(body) and not isinstance(body, partial):
-            body = body.__call__  # an object is decorated as what its __call__ is
+    def _lock_for(self, name: str, where: str) -> Lock:
+        return self._renamed(name, where)
 
-        make_name = name_maker(self._template, function)
-        where = label.of_function(body)
-
-        def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
-            return self._renamed(make_name(*args, **kwargs), where)
-
-        wrap: Callable[..., Callable[..., Any]]
-        if inspect.isasyncgenfunction(body):
-            wrap = _wrap_async_generator
-        elif iscoroutinefunction(function) or iscoroutinefunction(body):
-            wrap = _wrap_coroutine
-        elif inspect.isgeneratorfunction(body):
-            wrap = _wrap_generator
-        else:
-            wrap = _wrap_function
-        return wraps(function)(wrap(function, lock_for))  # type: ignore[return-value]
+    def _wrap(
+        self, kind: str, function: Callable[..., Any], lock_for: LockFor
+    ) -> Callable[..., Any]:
+        return _WRAPPERS[kind](function, lock_for)
 
 
-_LockFor = Callable[[tuple[Any, ...], dict[str, Any]], Lock]
-
-
-def _acquire(lock: Lock) -> Lease | LockNotAcquired:
+def acquire(lock: Lock) -> Lease:
+    """The lease, for a block that follows. Raises `LockNotAcquired`, whatever on_conflict says."""
     refuse_event_loop()
-    return run(lock._attempt(SyncIO))
+    return _lease(run(lock._attempt(SyncIO)))
 
 
-async def _aacquire(lock: Lock) -> Lease | LockNotAcquired:
-    return await lock._attempt(AsyncIO)
+async def aacquire(lock: Lock) -> Lease:
+    """`acquire` for coroutines."""
+    return _lease(await lock._attempt(AsyncIO))
+
+
+def _lease(got: Lease | LockNotAcquired) -> Lease:
+    # Raised, so that between the lease and its block there is nothing to interrupt.
+    if isinstance(got, LockNotAcquired):
+        raise got
+    return got
 
 
 def _settle(lock: Lock, conflict: LockNotAcquired) -> Any:
@@ -109,37 +137,43 @@ def _settle(lock: Lock, conflict: LockNotAcquired) -> Any:
         return on_conflict(conflict)
     if on_conflict == "raise":
         raise conflict
-    logger.info("Skipped: %s", conflict)
-    return None
+    return None  # signals.py has told and logged it
 
 
-def _wrap_function(function: Callable[..., Any], lock_for: _LockFor) -> Callable[..., Any]:
+def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a function that is not to run longer than its lock is held."""
+    result = function(*args, **kwargs)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError(
+            f"{function!r} does not look like a coroutine function and returns a "
+            f"coroutine, which would run without the lock: decorate what is inside"
+        )
+    return result
+
+
+def _wrap_function(function: Callable[..., Any], lock_for: LockFor) -> Callable[..., Any]:
     def locked(*args: Any, **kwargs: Any) -> Any:
         lock = lock_for(args, kwargs)
-        got = _acquire(lock)
-        if isinstance(got, LockNotAcquired):
-            return _settle(lock, got)
-        with got:
-            result = function(*args, **kwargs)
-            if inspect.iscoroutine(result):
-                result.close()
-                raise TypeError(
-                    f"{function!r} does not look like a coroutine function and returns a "
-                    f"coroutine, which would run without the lock: decorate what is inside"
-                )
-            return result
+        try:
+            lease = acquire(lock)
+        except LockNotAcquired as conflict:
+            return _settle(lock, conflict)
+        with lease:
+            return call(function, args, kwargs)
 
     return locked
 
 
-def _wrap_coroutine(function: Callable[..., Any], lock_for: _LockFor) -> Callable[..., Any]:
+def _wrap_coroutine(function: Callable[..., Any], lock_for: LockFor) -> Callable[..., Any]:
     async def locked(*args: Any, **kwargs: Any) -> Any:
         lock = lock_for(args, kwargs)
-        got = await _aacquire(lock)
-        if isinstance(got, LockNotAcquired):
-            result = _settle(lock, got)
+        try:
+            lease = await aacquire(lock)
+        except LockNotAcquired as conflict:
+            result = _settle(lock, conflict)
             return await result if inspect.isawaitable(result) else result
-        async with got:
+        async with lease:
             return await function(*args, **kwargs)
 
     return locked
@@ -149,30 +183,32 @@ def _wrap_coroutine(function: Callable[..., Any], lock_for: _LockFor) -> Callabl
 # the same context: so the lease is the current one only during a step.
 
 
-def _wrap_generator(function: Callable[..., Any], lock_for: _LockFor) -> Callable[..., Any]:
+def _wrap_generator(function: Callable[..., Any], lock_for: LockFor) -> Callable[..., Any]:
     def locked(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         lock = lock_for(args, kwargs)
-        got = _acquire(lock)
-        if isinstance(got, LockNotAcquired):
-            instead = _settle(lock, got)
+        try:
+            lease = acquire(lock)
+        except LockNotAcquired as conflict:
+            instead = _settle(lock, conflict)
             return None if instead is None else (yield from instead)
         try:
-            result = yield from _steps(function(*args, **kwargs), got)
+            result = yield from _steps(function(*args, **kwargs), lease)
         except BaseException as error:
-            got.leave(error)
+            lease.leave(error)
             raise
-        got.leave(None)
+        lease.leave(None)
         return result
 
     return locked
 
 
-def _wrap_async_generator(function: Callable[..., Any], lock_for: _LockFor) -> Callable[..., Any]:
+def _wrap_async_generator(function: Callable[..., Any], lock_for: LockFor) -> Callable[..., Any]:
     async def locked(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         lock = lock_for(args, kwargs)
-        got = await _aacquire(lock)
-        if isinstance(got, LockNotAcquired):
-            instead = _settle(lock, got)
+        try:
+            lease = await aacquire(lock)
+        except LockNotAcquired as conflict:
+            instead = _settle(lock, conflict)
             if instead is not None:
                 async for item in instead:
                     yield item
@@ -180,7 +216,7 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: _LockFor) -> C
         try:
             # There is no `yield from` for asynchronous generators: this is _steps again.
             generator = function(*args, **kwargs)
-            step, value, inside = generator.asend, None, Steps(got)
+            step, value, inside = generator.asend, None, Steps(lease)
             while True:
                 with inside:
                     try:
@@ -197,9 +233,9 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: _LockFor) -> C
                 except BaseException as error:
                     step, value = generator.athrow, error
         except BaseException as error:
-            await got.aleave(error)
+            await lease.aleave(error)
             raise
-        await got.aleave(None)
+        await lease.aleave(None)
 
     return locked
 
@@ -224,3 +260,11 @@ def _steps(generator: Generator[Any, Any, Any], lease: Lease) -> Generator[Any, 
             raise
         except BaseException as error:
             step, value = generator.throw, error
+
+
+_WRAPPERS: dict[str, Callable[[Callable[..., Any], LockFor], Callable[..., Any]]] = {
+    "function": _wrap_function,
+    "coroutine": _wrap_coroutine,
+    "generator": _wrap_generator,
+    "asynchronous generator": _wrap_async_generator,
+}

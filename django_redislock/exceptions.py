@@ -6,7 +6,9 @@ All of them derive from redis-py's `LockError`, so that code that moves over fro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from reprlib import repr as short
 from typing import Any, NamedTuple
 
 from redis.exceptions import LockError as RedisLockError
@@ -66,9 +68,11 @@ class Holder(NamedTuple):
         remaining = None if ttl_ms < 0 else ttl_ms / 1000
         parts = value.decode(errors="replace").split("|", 5)
         try:
-            _token, fencing_token, acquired_us, _ttl, owner, label = parts
-            acquired, fencing = int(acquired_us), int(fencing_token)
+            token, fencing_token, acquired_us, ttl, owner, label = parts
+            acquired, fencing, _ = int(acquired_us), int(fencing_token), int(ttl)
             acquired_at = server_time(acquired)
+            if len(token) != 32 or not token.isalnum():
+                raise ValueError(token)
         except (ValueError, OverflowError):
             return cls(None, "", None, None, None, remaining)
         return cls(
@@ -89,13 +93,22 @@ def server_time(microseconds: int) -> datetime:
 class LockNotAcquired(LockError):
     """Somebody else holds the lock, and the time to wait is over."""
 
-    def __init__(self, name: str, holder: Holder, waited: float, position: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        holder: Holder,
+        waited: float,
+        position: int = 0,
+        lasted: float | None = None,
+    ) -> None:
         super().__init__(f"{name!r} is held by {holder}. Waited {waited:.1f} s.", name)
         self.holder = holder
         self.waited = waited
         """Seconds that we waited."""
         self.position = position
         """How many waiters were before us when we gave up."""
+        self.lasted = lasted
+        """For how many seconds the lock was held the last time, where that is known."""
 
 
 class LockReentered(LockError):
@@ -111,21 +124,79 @@ class LockReentered(LockError):
         self.label = label
 
 
+class FlightFailed(LockError):
+    """The computation that we waited for has failed where it was made."""
+
+    def __init__(self, name: str, error: str, message: str, owner: str) -> None:
+        super().__init__(f"{name!r} has failed at {owner}: {error}: {message}", name)
+        self.error = error
+        """The type of the exception, such as `"shop.rates.NoRates"`."""
+        self.reason = message
+        """What it said."""
+        self.owner = owner
+        """Where it was raised: host, process, and thread or task."""
+
+
 class LeaseLost(LockError):
     """We held the lease and no longer do; somebody else may be at work."""
 
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(f"The lease on {name!r} is lost: {why}.", name)
+    def __init__(self, name: str | None, why: str) -> None:
+        lease = "The lease" if name is None else f"The lease on {name!r}"
+        super().__init__(f"{lease} is lost: {why}.", name)
         self.why = why
+
+
+def cleared(by: str, reason: str) -> str:
+    """By whom a lock was cleared, and why."""
+    return f"by {by or 'an operator'} ({reason or 'no reason given'})"
 
 
 class LeaseRevoked(LeaseLost):
     """An operator cleared the lock while we held it."""
 
     def __init__(self, name: str, by: str, reason: str) -> None:
-        super().__init__(name, f"cleared by {by or 'an operator'} ({reason or 'no reason given'})")
+        super().__init__(name, f"cleared {cleared(by, reason)}")
         self.by = by
         self.reason = reason
+
+
+class StaleLease(LeaseLost):
+    """A row of the database has seen a newer fencing token, so nothing was read or written."""
+
+    def __init__(
+        self, name: str | None, model: str, pks: Sequence[Any], fencing_token: int, newer: int
+    ) -> None:
+        super().__init__(
+            name,
+            f"{model} {_listed(pks)} saw the fencing token {newer}, and ours is {fencing_token}",
+        )
+        self.model = model
+        self.pks = tuple(pks)
+        self.fencing_token = fencing_token
+        """Ours, which came too late."""
+        self.newer = newer
+        """The newest one that these rows saw."""
+
+
+class StaleRead(LockError):
+    """The row was written since its instance was read, so the instance was not written.
+
+    The lease is good: read the row again, through it.
+    """
+
+    def __init__(self, name: str | None, model: str, pks: Sequence[Any], why: str) -> None:
+        super().__init__(
+            f"{model} {_listed(pks)} {why}, so nothing was written. "
+            f"Read it through fenced(lease), after the lock was acquired.",
+            name,
+        )
+        self.model = model
+        self.pks = tuple(pks)
+
+
+def _listed(pks: Sequence[Any]) -> str:
+    """A few of them, since there may be thousands, and whatever they contain, on one line."""
+    return ", ".join(short(pk) for pk in pks[:3]) + (" and others" if len(pks) > 3 else "")
 
 
 class LockUnavailable(LockError):
@@ -138,9 +209,12 @@ class LockUnavailable(LockError):
         *,
         doubtful: bool = False,
         passing: bool = True,
+        silent: bool = False,
     ) -> None:
         super().__init__(message, name)
         self.doubtful = doubtful
         """The command was sent, so the server may have carried it out."""
         self.passing = passing
         """It may go over by itself; False for a wrong password or a missing permission."""
+        self.silent = silent
+        """Nothing came back in time: whoever asks again waits for as long again."""

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import redis
+from django.core.exceptions import ImproperlyConfigured
 from redis.exceptions import RedisError
 
 from . import connections
 from .waiting import backoff
 
 logger = logging.getLogger("django_redislock")
+
+Waker = Callable[[bool], object]
 
 
 class Inbox:
@@ -32,22 +36,34 @@ class Inbox:
         self.channel = f"{prefix}:inbox:{secrets.token_hex(8)}"
         self.listening = threading.Event()
         self._using = using
-        self._wakers: dict[str, Callable[[], object]] = {}
+        self._address = connections.address(using)
+        self._connection: object = None
+        self._wakers: dict[str, Waker] = {}
+
+    def start(self) -> None:
         threading.Thread(target=self._run, name="redislock-inbox", daemon=True).start()
 
-    def register(self, token: str, wake: Callable[[], object]) -> None:
-        """From now on, call `wake` (from another thread) when `token` gets its lock."""
+    def register(self, token: str, wake: Waker) -> None:
+        """From now on, call `wake(True)` (from another thread) when `token` gets its lock, and
+        `wake(False)` when it may have missed that."""
         self._wakers[token] = wake
 
     def forget(self, token: str) -> None:
         self._wakers.pop(token, None)
 
+    def drop(self) -> None:
+        """In a forked child: close our copy of the socket, or the server would count us as a
+        listener for as long as the child lives. The parent goes on using it."""
+        connection = getattr(self._connection, "_sock", None)
+        if connection is not None:
+            os.close(connection.detach())
+
     def _run(self) -> None:
         failures = 0
-        while True:
+        while self._leads_here():
             try:
                 for token in self._messages():
-                    self._wake([token])
+                    self._wake(token, told=True)
             except Exception as error:
                 # Never die: without a reader, all waiters of this process are slow.
                 if self.listening.is_set():
@@ -56,7 +72,27 @@ class Inbox:
                 logger.log(level, "Lost the connection that wakes waiting locks: %s", error)
             self.listening.clear()
             failures += 1
-            time.sleep(backoff(failures))
+            # By numbers of its own: what the project draws after random.seed() must not depend
+            # on what goes on in the background.
+            time.sleep(backoff(failures, 0.25, random.SystemRandom().uniform))
+        with _inboxes_lock:
+            for key in [key for key, box in _inboxes.items() if box is self]:
+                del _inboxes[key]
+
+    def _wake(self, token: str, *, told: bool) -> None:
+        # On its own, so that no variable of a loop keeps a waiter, and its client, that has gone.
+        if wake := self._wakers.get(token):
+            wake(told)
+
+    def _leads_here(self) -> bool:
+        """Where settings are overridden, as in tests, the alias may come to mean another server:
+        that one has an inbox of its own."""
+        try:
+            return connections.address(self._using) == self._address
+        except ImproperlyConfigured:
+            return False
+        except Exception:
+            return True  # they are being overridden at this very moment; we look again
 
     def _messages(self) -> Iterator[str]:
         """The tokens that we are told of, until the connection fails."""
@@ -64,6 +100,7 @@ class Inbox:
         pubsub = redis.Redis(connection_pool=pool).pubsub()
         try:
             pubsub.subscribe(self.channel)
+            self._connection = pubsub.connection
             pinged = False
             while True:
                 message = pubsub.get_message(timeout=self.PING_EVERY)
@@ -77,18 +114,13 @@ class Inbox:
                 if message["type"] == "subscribe":
                     self.listening.set()
                     # What was sent while we were away is lost: let everybody look.
-                    self._wake(list(self._wakers))
+                    for token in list(self._wakers):
+                        self._wake(token, told=False)
                 elif message["type"] == "message":
                     yield message["data"].decode()
         finally:
             pubsub.close()
             pool.disconnect()
-
-    def _wake(self, tokens: list[str]) -> None:
-        for token in tokens:
-            wake = self._wakers.get(token)
-            if wake is not None:
-                wake()
 
 
 _inboxes: dict[tuple[str, str], Inbox] = {}
@@ -106,13 +138,17 @@ def inbox(using: str, prefix: str, *, start: bool) -> Inbox | None:
         with _inboxes_lock:
             found = _inboxes.get(key)
             if found is None:
+                # In this order: a signal's exception must not leave a thread that nobody knows.
                 found = _inboxes[key] = Inbox(using, prefix)
+                found.start()
     return found
 
 
 def _after_fork() -> None:
     global _inboxes_lock
     _inboxes_lock = threading.Lock()  # the parent may have held it
+    for box in _inboxes.values():
+        box.drop()
     _inboxes.clear()  # their threads stayed with the parent
 
 

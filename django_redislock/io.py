@@ -17,14 +17,22 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from . import connections, scripts
+from asgiref.sync import sync_to_async
+
+from . import connections, scripts, signals
 from .clock import now
-from .inbox import Inbox, inbox
+from .connections import NO_TERMS, Terms, Word
+from .inbox import Inbox, Waker, inbox
+from .signals import LockEvent
+from .waiting import DEAF, LINE
 
 if TYPE_CHECKING:
     import redis
 
 T = TypeVar("T")
+
+LOOK_UP = 0.25
+"""Seconds after which who stands in line looks whether it was told meanwhile."""
 
 
 class IO(Protocol):
@@ -33,7 +41,7 @@ class IO(Protocol):
     def now(self) -> float:
         """The time on a clock that nobody sets."""
 
-    async def script(self, name: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
+    async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`."""
 
     async def sleep(self, seconds: float) -> None: ...
@@ -42,17 +50,28 @@ class IO(Protocol):
         """Where `token` will be told that it has the lock: the name of a channel.
 
         Only a process that has to wait begins to listen, and waits up to `within` seconds
-        until it does. With 0, the answer is "" when it has not begun yet.
+        until it does. The answer is `DEAF` when it has not begun yet, or its connection is away.
         """
 
-    async def wait(self, seconds: float) -> None:
-        """Wait until the token is told, or the time is up; either may happen wrongly."""
+    async def wait(self, seconds: float, left: float) -> None:
+        """Wait until the token is told, or the time is up; either may happen wrongly.
+
+        Who was not told then stands in line, for as long as `left` seconds are not over: so
+        many waiters of a process don't ask with their next script all at a time.
+        """
 
     def unlisten(self) -> None:
         """Nobody waits for the token any more."""
 
     async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a clean-up to its end, also when the caller is cancelled meanwhile."""
+
+    async def beside_orm(self, call: Callable[[], T]) -> T:
+        """Call it in the thread in which the caller's ORM works, since each thread has
+        database connections of its own."""
+
+    async def tell(self, event: LockEvent) -> None:
+        """What happened, to the log and to whoever listens."""
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -68,96 +87,155 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 class _Port:
     """What both ports have in common."""
 
-    def __init__(self, using: str, prefix: str = "") -> None:
+    def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
         self._using = using
         self._prefix = prefix
+        self._terms = terms
         self._listening: tuple[Inbox, str] | None = None
+        self._told = False
+        self._line: threading.Semaphore | asyncio.Semaphore | None = None
+        """Where it was our turn, until the next script is over."""
 
     def now(self) -> float:
         return now()
 
-    async def _execute(self, *command: str | int) -> Any:
+    async def _execute(self, *command: Word) -> Any:
         raise NotImplementedError
 
-    async def script(self, name: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
-        return await scripts.call(self._execute, name, keys, args)
-
-    def _waker(self) -> Callable[[], object]:
+    async def sleep(self, seconds: float) -> None:
         raise NotImplementedError
 
-    async def wait(self, seconds: float) -> None:
+    async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        try:
+            return await scripts.call(self._execute, name, keys, args)
+        finally:
+            self._leave_line()
+
+    def _waker(self) -> Waker:
         raise NotImplementedError
+
+    async def wait(self, seconds: float, left: float) -> None:
+        if self._listening is None:  # nobody could tell us anything
+            await self.sleep(seconds)
+            return
+        until = now() + left
+        await self._pause(seconds)
+        # Not for long at a time: who is told meanwhile has to ask at once.
+        while not self._told and self._line is None and now() < until:
+            await self._stand_in_line(min(LOOK_UP, until - now()))
+        self._told = False
+
+    async def _pause(self, seconds: float) -> None:
+        """Until woken, or the time is up."""
+        raise NotImplementedError
+
+    async def _stand_in_line(self, seconds: float) -> None:
+        """Until it is our turn, or the time is up."""
+        raise NotImplementedError
+
+    def _leave_line(self) -> None:
+        if self._line is not None:
+            self._line.release()
+            self._line = None
 
     async def listen(self, token: str, *, within: float) -> str:
         box = inbox(self._using, self._prefix, start=within > 0)
         if box is None:
-            return ""
+            return DEAF
         if self._listening is None:
             self._listening = box, token
             box.register(token, self._waker())
         if within > 0 and not box.listening.is_set():
-            await self.wait(within)  # the inbox wakes everybody when it has subscribed
-        return box.channel
+            await self._pause(within)  # the inbox wakes everybody when it has subscribed
+        return box.channel if box.listening.is_set() else DEAF
 
     def unlisten(self) -> None:
         if self._listening is not None:
             box, token = self._listening
             box.forget(token)
+        self._leave_line()
 
 
 class SyncIO(_Port):
     """The port of a thread. Also of a greenlet: it uses only what gevent patches."""
 
     def __init__(
-        self, using: str, prefix: str = "", pool: redis.ConnectionPool | None = None
+        self,
+        using: str,
+        prefix: str = "",
+        *,
+        terms: Terms = NO_TERMS,
+        pool: redis.ConnectionPool | None = None,
     ) -> None:
-        super().__init__(using, prefix)
+        super().__init__(using, prefix, terms=terms)
+        self._background = pool is not None
         self._pool = pool or connections.shared_pool(using)
 
-    async def _execute(self, *command: str | int) -> Any:
-        return connections.execute(self._pool, *command)
+    async def _execute(self, *command: Word) -> Any:
+        return connections.execute(self._pool, *command, terms=self._terms)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def _waker(self) -> Callable[[], object]:
+    def _waker(self) -> Waker:
         self._woken = threading.Event()
-        return self._woken.set
+        return self._wake
 
-    async def wait(self, seconds: float) -> None:
+    def _wake(self, told: bool) -> None:
+        self._told |= told
+        self._woken.set()
+
+    async def _pause(self, seconds: float) -> None:
         self._woken.wait(seconds)
         self._woken.clear()
 
+    async def _stand_in_line(self, seconds: float) -> None:
+        # Before it is true: a signal's exception in between must rather let one more ask than
+        # one less, for ever.
+        self._line = _line(self._using)
+        if not self._line.acquire(timeout=seconds):
+            self._line = None
+
     async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
         await coroutine
+
+    async def beside_orm(self, call: Callable[[], T]) -> T:
+        return call()
+
+    async def tell(self, event: LockEvent) -> None:
+        signals.log(event)
+        if self._background or asyncio._get_running_loop() is not None:
+            signals.send_later(event)
+        else:
+            signals.send(event)
 
 
 class AsyncIO(_Port):
     """The port of an asyncio task. It never uses the thread pool, not even to wait."""
 
-    def __init__(self, using: str, prefix: str = "") -> None:
-        super().__init__(using, prefix)
+    def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
+        super().__init__(using, prefix, terms=terms)
         self._loop = asyncio.get_running_loop()
 
-    async def _execute(self, *command: str | int) -> Any:
+    async def _execute(self, *command: Word) -> Any:
         if self._loop not in _ending:
             shared = await _shared(self._loop, self._using)
             shared.busy += 1
             try:
-                return await connections.aexecute(shared.pool, *command)
+                return await connections.aexecute(shared.pool, *command, terms=self._terms)
             finally:
                 shared.busy -= 1
         # The loop closes its asynchronous generators, ours among them, all at once and in no
         # order. One that leaves a lock then gets a connection for just that.
         pool = connections.async_pool(self._using, blocking=False)
         try:
-            return await connections.aexecute(pool, *command)
+            return await connections.aexecute(pool, *command, terms=self._terms)
         finally:
             await connections.aclose(pool)
 
     if sys.version_info < (3, 12):
 
-        async def script(self, name: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
+        async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
             # redis-py awaits asyncio.wait_for(), which swallowed cancellations until 3.12.
             task = asyncio.current_task()
             assert task is not None
@@ -171,21 +249,30 @@ class AsyncIO(_Port):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def _waker(self) -> Callable[[], object]:
+    def _waker(self) -> Waker:
         self._woken = asyncio.Event()
         return self._wake
 
-    def _wake(self) -> None:
+    def _wake(self, told: bool) -> None:
+        self._told |= told
         # From the inbox's thread. A loop that was closed meanwhile has nobody to wake.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._woken.set)
 
-    async def wait(self, seconds: float) -> None:
+    # asyncio.timeout() and not wait_for(), which swallows a cancellation until Python 3.12
+
+    async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            # and not wait_for(), which swallows a cancellation until Python 3.12
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
         self._woken.clear()
+
+    async def _stand_in_line(self, seconds: float) -> None:
+        line = (await _shared(self._loop, self._using)).line
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await line.acquire()
+                self._line = line
 
     async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
         task = asyncio.ensure_future(coroutine)
@@ -193,8 +280,23 @@ class AsyncIO(_Port):
         task.add_done_callback(_finishing.discard)
         await asyncio.shield(task)
 
+    async def beside_orm(self, call: Callable[[], T]) -> T:
+        return await sync_to_async(call, thread_sensitive=True)()
+
+    async def tell(self, event: LockEvent) -> None:
+        signals.log(event)
+        await signals.asend(event)
+
 
 _finishing: set[asyncio.Task[Any]] = set()
+
+_lines: dict[str, threading.Semaphore] = {}
+
+
+def _line(using: str) -> threading.Semaphore:
+    """Where the waiting threads of this process stand in line for a server."""
+    address = connections.address(using)
+    return _lines.get(address) or _lines.setdefault(address, threading.Semaphore(LINE))
 
 
 # One pool per event loop and server. A connection belongs to the loop that opened it, and
@@ -209,6 +311,7 @@ class _Shared:
         self.loop = loop
         self.address = connections.address(using)
         self.pool = connections.async_pool(using)
+        self.line = asyncio.Semaphore(LINE)
         self.busy = 0
         self.keeper = self._keep()
 
@@ -252,3 +355,4 @@ async def _shared(loop: asyncio.AbstractEventLoop, using: str) -> _Shared:
 
 
 os.register_at_fork(after_in_child=_loops.clear)
+os.register_at_fork(after_in_child=_lines.clear)

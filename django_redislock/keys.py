@@ -14,26 +14,69 @@ class Keys:
     name: str
     lock: str
     index: str
+    stem: str = ""
+    """What the keys beside the lock begin with; "": as the lock itself."""
 
     @classmethod
     def of(cls, prefix: str, name: str) -> Keys:
         return cls(name, f"{prefix}:{{{name}}}", f"{prefix}:index")
 
+    @classmethod
+    def verbatim(cls, prefix: str, key: bytes) -> Keys:
+        """Of a lock whose key others have named, and know by that name.
+
+        The keys beside it are ours, so they begin with our prefix and can't meet a key of the
+        others, nor those of a lock that is named like this key.
+        """
+        lock = key.decode(errors="surrogateescape")  # any bytes, as a str
+        # A hash tag that it has comes first here, too; else it is one itself, as a whole.
+        stem = f"{prefix}:tagged:{lock}" if "{" in lock else f"{prefix}:key:{{{lock}}}"
+        return cls(key.decode(errors="backslashreplace"), lock, f"{prefix}:key:index", stem)
+
+    @property
+    def queue(self) -> str:
+        """Who waits, in order."""
+        return f"{self.stem or self.lock}:queue"
+
+    @property
+    def waiters(self) -> str:
+        """What those who wait say of themselves."""
+        return f"{self.stem or self.lock}:waiters"
+
+    @property
+    def tail(self) -> str:
+        """What outlives the lock."""
+        return f"{self.stem or self.lock}:tail"
+
+    @property
+    def record(self) -> str:
+        """What came of the work under the lock."""
+        return f"{self.stem or self.lock}:record"
+
+    @property
+    def ledger(self) -> str:
+        """What a periodic job has done; the lock is that of the job."""
+        return f"{self.stem or self.lock}:ledger"
+
     def gone(self, token: str) -> str:
         """Where it is written that `token` was withdrawn or cleared."""
-        return f"{self.lock}:gone:{token}"
+        return f"{self.stem or self.lock}:gone:{token}"
 
     def mutex(self, token: str) -> list[str]:
         """What the scripts of the mutex take, in the order of lua/mutex.lua."""
-        lock = self.lock
         return [
-            lock,
-            f"{lock}:queue",
-            f"{lock}:waiters",
-            f"{lock}:tail",
+            self.lock,
+            self.queue,
+            self.waiters,
+            self.tail,
             self.index,
             self.gone(token),
         ]
+
+
+def presence(index: str, process: str) -> str:
+    """Where a process shows that it lives, for the locks of an index."""
+    return f"{index.removesuffix(':index')}:process:{process}"
 
 
 def name_of(key: str) -> str | None:

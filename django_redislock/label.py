@@ -15,7 +15,9 @@ from types import CodeType
 from typing import Any
 
 MAX_LABEL = 200
-_NOT_THE_CALLER = (__package__, "contextlib", "asyncio")
+Holding = threading.Thread | asyncio.Task[Any]
+"""What can hold a lease."""
+_NOT_THE_CALLER = (__package__, "contextlib", "asyncio", "redis")
 
 
 @cache
@@ -23,7 +25,7 @@ def _host() -> str:
     return socket.gethostname()
 
 
-def holder() -> threading.Thread | asyncio.Task[Any]:
+def holder() -> Holding:
     """The thread or task that runs this."""
     if asyncio._get_running_loop() is not None:  # unlike current_task() it raises nothing
         task = asyncio.current_task()
@@ -32,7 +34,7 @@ def holder() -> threading.Thread | asyncio.Task[Any]:
     return threading.current_thread()
 
 
-def owner(of: threading.Thread | asyncio.Task[Any]) -> str:
+def owner(of: Holding) -> str:
     """Host, process, and thread or task."""
     # Not the other way round: under gevent a thread is something else.
     name = of.get_name() if isinstance(of, asyncio.Task) else of.name
@@ -44,6 +46,14 @@ def clean(text: str) -> str:
     if not text.isprintable():
         text = "".join(char if char.isprintable() else "?" for char in text)
     return text[:MAX_LABEL]
+
+
+def message(error: BaseException) -> str:
+    """What an exception says, if it can."""
+    try:
+        return str(error)
+    except Exception:
+        return "its message can't be read"
 
 
 @lru_cache(maxsize=1024)

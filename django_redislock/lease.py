@@ -7,7 +7,9 @@ import contextvars
 import json
 import logging
 import os
+import sys
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +20,8 @@ from .arguments import validate_on_lost, validate_ttl
 from .clock import deadline, now
 from .exceptions import LeaseLost, LockError, server_time
 from .keys import Keys
+from .label import Holding
+from .label import holder as current_holder
 
 logger = logging.getLogger("django_redislock")
 
@@ -50,17 +54,23 @@ class Claim:
 class Operations(Protocol):
     """What a lease asks for; operations.py does it."""
 
-    def extend(self, lease: Lease) -> None: ...
-    async def aextend(self, lease: Lease) -> None: ...
+    def extend(self, lease: Lease, ttl: float | None) -> None: ...
+    async def aextend(self, lease: Lease, ttl: float | None) -> None: ...
     def release(self, lease: Lease) -> None: ...
     async def arelease(self, lease: Lease) -> None: ...
     async def release_through(self, io: Any, lease: Lease) -> None: ...
     def leave(self, lease: Lease, error: BaseException | None) -> None: ...
     async def aleave(self, lease: Lease, error: BaseException | None) -> None: ...
+    def abandon(self, lease: Lease) -> None: ...
+    def settle(self, lease: Lease) -> None: ...
+    def lost(self, lease: Lease, error: LeaseLost) -> None: ...
     def export(self, lease: Lease) -> dict[str, Any]: ...
     def restore(self, fields: dict[str, Any]) -> Lease: ...
     async def arestore(self, fields: dict[str, Any]) -> Lease: ...
 
+
+Holds = tuple[int, int, int]
+"""Holds, those of them that are blocks of code, and blocks that released before they ended."""
 
 # By the kind of lease that they are for; filled from above, since imports point one way.
 restorers: dict[str, Operations] = {}
@@ -86,7 +96,10 @@ class Lease:
         "_operations",
         "_outer",
         "_released",
+        "_released_early",
+        "_unentered",
         "acquired_us",
+        "began",
         "blocks",
         "cancellation",
         "claim",
@@ -95,8 +108,7 @@ class Lease:
         "holder",
         "release_at",
         "renew",
-        "renewals",
-        "under_way",
+        "replicas",
         "using",
     )
 
@@ -109,8 +121,9 @@ class Lease:
         fencing_token: int,
         acquired_us: int,
         sent: float,
-        holder: object,
+        holder: Holding | None,
         renew: bool,
+        replicas: int,
         max_hold: float | None,
         release_at: str,
     ) -> None:
@@ -121,26 +134,31 @@ class Lease:
         """An integer that only grows per name: let the database refuse a smaller one."""
         self.acquired_us = acquired_us
         """When it was acquired, in microseconds since the epoch, by the server's clock."""
+        self.began = sent
+        """When this process began to hold it, by our own clock."""
         self.holder = holder
-        """The thread or task that acquired it."""
+        """The thread or task that works with it; None: a response that is being sent."""
         self.renew = renew
+        self.replicas = replicas
+        """So many have to confirm each renewal."""
         self.release_at = release_at
         self._hold_until = float("inf") if max_hold is None else sent + max_hold
         self.due = 0.0
         """When the watchdog has to look at it: to renew it, or to see that it is lost."""
         self.blocks = 1
         """So many blocks of code hold it; when there is none, database transactions do."""
+        self._unentered = 1
+        """So many of them were acquired, and are no `with` block (yet)."""
+        self._released_early = 0
+        """So many `with` blocks have released it before they were left."""
         self._count = 1
-        self.renewals = 0
-        """How many have been sent, which tells whether two were under way at a time."""
-        self.under_way = 0
-        self._deadline: float
+        self._deadline = 0.0
         self.renewed(sent, self.ttl)
         self._closing = False
         self._released = False
         self._error: LeaseLost | None = None
         self._on_lost: list[tuple[int, Callable[[Lease], object]]] = []
-        self._outer: list[Lease | None] = []
+        self._outer: list[weakref.ref[Lease] | None] = []
         self.cancellation: Cancellation | None = None
         """What cancels its task when it is lost, if that was asked for."""
 
@@ -187,7 +205,8 @@ class Lease:
 
     @property
     def state(self) -> LeaseState:
-        if self._released:
+        ended = self._closing and self._error is None and now() >= self._deadline
+        if self._released or ended:
             return LeaseState.RELEASED
         if self.lost is not None:
             return LeaseState.LOST
@@ -196,7 +215,9 @@ class Lease:
     @property
     def lost(self) -> LeaseLost | None:
         """Why it is lost, or None."""
-        if self._error is None and not self._released and now() >= self._deadline:
+        # What happens after it began to be given back in time is no loss.
+        over = self._closing or self._released
+        if self._error is None and not over and now() >= self._deadline:
             self.lose(LeaseLost(self.name, f"its ttl of {self.ttl:g} s passed unrenewed"))
         return self._error
 
@@ -208,7 +229,7 @@ class Lease:
 
     def check(self) -> None:
         """Raise `LeaseLost` unless the lease is held. Costs nothing: no request is sent."""
-        if self._released:
+        if self._released or self._closing:
             raise LeaseLost(self.name, "it was released, or given to another process")
         if (error := self.lost) is not None:
             raise error
@@ -230,40 +251,49 @@ class Lease:
     def extend(self, ttl: float | None = None) -> None:
         """Let it live for `ttl` seconds from now, and from each later renewal.
 
-        Raises `LeaseLost`, or `LockUnavailable`: then it is unknown for the time being.
+        A shorter `ttl` counts from when the present one has run down to it. Raises `LeaseLost`,
+        or `LockUnavailable`: then it is unknown for the time being.
         """
-        self._set_ttl(ttl)
-        self._operations.extend(self)
+        self.check()
+        self._operations.extend(self, None if ttl is None else validate_ttl(ttl))
 
     async def aextend(self, ttl: float | None = None) -> None:
         """`extend` for coroutines."""
-        self._set_ttl(ttl)
-        await self._operations.aextend(self)
+        self.check()
+        await self._operations.aextend(self, None if ttl is None else validate_ttl(ttl))
 
     def release(self) -> None:
         """Give it back. Releasing a released lease does nothing.
 
+        Of a lease that was taken again (`reentrant=True`) only the innermost hold is given
+        back, and the last one releases it.
+
         Raises `LeaseLost` when it was not ours any more, and `LockUnavailable` when Redis
         could not be asked: then it may be repeated, or left to its TTL.
         """
-        self.blocks -= 1
+        self._give_back()
         self._operations.release(self)
 
     async def arelease(self) -> None:
         """`release` for coroutines."""
-        self.blocks -= 1
+        self._give_back()
         await self._operations.arelease(self)
 
+    async def give_back(self, io: Any) -> None:
+        """`release` through a port."""
+        self._give_back()
+        await self._operations.release_through(io, self)
+
     async def release_through(self, io: Any) -> None:
-        """`release` through a port, for the watchdog."""
+        """Release it through a port, for the watchdog."""
         await self._operations.release_through(io, self)
 
     def export(self) -> str:
         """Give the lease to another process, as a text for `Lease.restore` there.
 
         From here on this process doesn't renew or release it; its state here is released.
-        The other one has to restore it within `ttl`. The text contains the token: treat it
-        as a secret. Raises `LeaseLost`.
+        The other one has to restore it within `ttl`, and of several that try only the first
+        gets it. The text contains the token: treat it as a secret. Raises `LeaseLost`.
         """
         self.check()
         return json.dumps(self._operations.export(self))
@@ -285,29 +315,22 @@ class Lease:
 
     # What the lock and the watchdog tell it.
 
-    def _set_ttl(self, ttl: float | None) -> None:
-        self.check()
-        if ttl is not None:
-            self.claim.ttl = validate_ttl(ttl)
+    def hold_left(self, time: float) -> float | None:
+        """Seconds until renewal ends; None: it does not."""
+        left = self._hold_until - time
+        return None if left == float("inf") else max(left, 0.001)
 
-    def cap(self, time: float) -> None:
-        """Let the renewal that is sent at `time` end no later than `max_hold` does."""
-        self.claim.ttl = min(self.claim.ttl, max(self._hold_until - time, 0.001))
+    def next_ttl(self, time: float, ttl: float | None = None) -> float:
+        """The ttl of a renewal that is sent at `time`: it ends no later than `max_hold` does."""
+        return min(ttl or self.claim.ttl, max(self._hold_until - time, 0.001))
 
-    def renewed(self, sent: float, ttl: float, *, alone: bool = True) -> None:
-        """A renewal to `ttl` that was sent at `sent` got its answer.
-
-        Unless it was `alone`, another one was under way at the same time, and nobody knows
-        which of them the server has carried out last: the shorter one counts, and is renewed
-        at once.
-        """
+    def renewed(self, sent: float, ttl: float) -> None:
+        """A renewal to `ttl` that was sent at `sent` got its answer."""
         if sent + ttl > self._hold_until - 0.001:
             self.renew = False  # it was the last one
-        ends = deadline(sent, ttl)
-        self._deadline = ends if alone else min(ends, self._deadline)
-        self.due = self._deadline
-        if self.renew:
-            self.due = sent + ttl / 3 if alone else now()
+        # No command shortens what another one has promised, whatever order they arrive in.
+        self._deadline = max(deadline(sent, ttl), self._deadline)
+        self.due = sent + ttl / 3 if self.renew else self._deadline
         self._doubt = False
 
     def unknown(self) -> None:
@@ -322,6 +345,7 @@ class Lease:
             if self._closing:
                 return False
             self.blocks += 1
+            self._unentered += 1
             self._count += 1
             return True
 
@@ -329,6 +353,24 @@ class Lease:
         """The block that was left just now is followed by so many database transactions."""
         with _ending:
             self._count += transactions - 1
+
+    def outlive(self) -> None:
+        """One hold more, which is no thread's or task's. `settle` ends it.
+
+        Whoever asks for the lock from here on has to wait, as everybody else does.
+        """
+        with _ending:
+            self._count += 1
+            self.holder = None
+
+    def settle(self) -> None:
+        """What held it after its block is over: a transaction, a response."""
+        holds = self.holds
+        try:
+            self._operations.settle(self)
+        except BaseException:
+            self.abandon(holds)
+            raise
 
     def unhold(self) -> bool:
         """One block or transaction less. True when it was the last: now release it."""
@@ -358,7 +400,7 @@ class Lease:
                 return
             self._error = error
             callbacks = [callback for _, callback in self._on_lost]
-        logger.warning("%s It was taken at %s.", error, self.label)
+        self._operations.lost(self, error)
         if self.cancellation is not None:
             self.cancellation.request()
         self._tell(callbacks)
@@ -377,17 +419,28 @@ class Lease:
         except Exception:
             logger.exception("on_lost of %r raised", self.name)
 
-    # As a context manager, it is released when the block is left.
+    # As a context manager, it is released when the block is left. A signal's exception may come
+    # in the middle of entering and leaving, too: then the block is over, and the watchdog does
+    # what is left to do.
 
     def __enter__(self) -> Lease:
-        self.check()  # a block never runs without its lock
-        self._outer.append(_current.get())
-        _current.set(self)
-        return self
+        holds = self._count, self.blocks, 0
+        try:
+            self.check()  # a block never runs without its lock
+            if not self._unentered:
+                self.enter()
+                holds = self.holds
+            self._unentered -= 1
+            self._belongs_to(current_holder())
+            self._outer.append(_current.get())
+            _current.set(weakref.ref(self))
+            return self
+        except BaseException:
+            self.abandon(holds)
+            raise
 
     def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
-        _current.set(self._outer.pop())
-        self.leave(error)
+        self.leave(error, entered=True)
 
     async def __aenter__(self) -> Lease:
         return self.__enter__()
@@ -395,30 +448,100 @@ class Lease:
     async def __aexit__(
         self, exc_type: object, error: BaseException | None, traceback: object
     ) -> None:
-        _current.set(self._outer.pop())
-        await self.aleave(error)
+        await self.aleave(error, entered=True)
 
-    def leave(self, error: BaseException | None) -> None:
-        """The block that holds it is left, with `error` or without."""
-        self._left()
-        self._operations.leave(self, error)
+    @property
+    def holds(self) -> Holds:
+        """How often it is held right now."""
+        return self._count, self.blocks, self._released_early
 
-    async def aleave(self, error: BaseException | None) -> None:
-        """`leave` for coroutines."""
-        self._left()
-        cancelled = False
-        if self.cancellation is not None and not self.blocks:
-            cancelled = self.cancellation.finish(error)
-        await self._operations.aleave(self, error)
-        if cancelled and self.lost is not None:
-            # It was us who cancelled the task: say why, as asyncio.timeout() does.
-            raise self.lost from error
+    def abandon(self, before: Holds | None = None) -> None:
+        """A block was left, and an exception from outside came in the middle of that.
 
-    def _left(self) -> None:
+        Whether it has been counted is known from the numbers `before`.
+        """
         with _ending:
+            count, blocks, released_early = before or self.holds
+            if not released_early:
+                self._count = min(self._count, count - 1)
+                self.blocks = min(self.blocks, blocks - 1)
+            ends = self._count <= 0 and not self._released and self._error is None
+            self._closing |= ends
+        if ends:
+            self._operations.abandon(self)
+
+    def leave(self, error: BaseException | None, *, entered: bool = False) -> None:
+        """The block that holds it is left, with `error` or without."""
+        if sys.is_finalizing():
+            return  # a generator that is closed with the interpreter can't ask anybody any more
+        holds = self.holds
+        try:
+            if entered:
+                _current.set(self._outer.pop())
+            if self._left():
+                self._operations.leave(self, error)
+        except BaseException:
+            self.abandon(holds)
+            raise
+
+    async def aleave(self, error: BaseException | None, *, entered: bool = False) -> None:
+        """`leave` for coroutines."""
+        holds = self.holds
+        try:
+            if entered:
+                _current.set(self._outer.pop())
+            ours = self._left()
+            cancelled = False
+            if self.cancellation is not None and self.blocks < self.cancellation.depth:
+                cancelled = self.cancellation.finish(error)
+                self.cancellation = None
+            if ours:
+                await self._operations.aleave(self, error)
+            if cancelled and self.lost is not None:
+                # It was us who cancelled the task: say why, as asyncio.timeout() does.
+                raise self.lost from error
+        except BaseException:
+            self.abandon(holds)
+            raise
+
+    def _left(self) -> bool:
+        """One block less. False: it has released the lease itself, and others hold it still."""
+        with _ending:
+            if self._released_early:
+                self._released_early -= 1
+                return self._count <= 0
             self.blocks -= 1
             if self._on_lost:
                 self._on_lost = [entry for entry in self._on_lost if entry[0] <= self.blocks]
+            return True
+
+    def _give_back(self) -> None:
+        """One hold less, and if it is that of a `with` block, before that is left."""
+        with _ending:
+            self.blocks -= 1
+            if self._unentered:
+                self._unentered -= 1
+            else:
+                self._released_early += 1
+
+    def _belongs_to(self, me: Holding) -> None:
+        """It was acquired elsewhere, perhaps, and now this thread or task works with it."""
+        if self.holder is me:
+            return
+        self.holder = me
+        if self.cancellation is not None:
+            self.cancellation.disarm()
+            self.cancellation = (
+                Cancellation(me, depth=self.blocks) if isinstance(me, asyncio.Task) else None
+            )
+
+    @property
+    def orphaned(self) -> bool:
+        """It is held by a block of a task that never goes on: its event loop was closed."""
+        task = self.holder
+        if self._closing or not self._outer or not isinstance(task, asyncio.Task):
+            return False
+        return not task.done() and task.get_loop().is_closed()
 
     @property
     def enterable(self) -> bool:
@@ -429,7 +552,9 @@ class Lease:
 class Cancellation:
     """Cancels the task that holds a lease when it is lost, as asyncio.timeout() does."""
 
-    def __init__(self, task: asyncio.Task[Any]) -> None:
+    def __init__(self, task: asyncio.Task[Any], *, depth: int) -> None:
+        self.depth = depth
+        """It ends when fewer blocks than that hold the lease."""
         self._loop = task.get_loop()
         self._task = task
         self._before = task.cancelling()
@@ -482,11 +607,11 @@ EXPORT = {
     "using": str,
     "token": str,
     "ttl": float,
-    "owner": str,
     "label": str,
-    "doubtful": bool,
-    "fencing_token": int,
-    "acquired_us": int,
+    "renew": bool,
+    "replicas": int,
+    "hold": float | None,
+    "release": str,
 }
 """What an exported lease says, besides its kind."""
 
@@ -506,8 +631,9 @@ def _parse_export(text: str) -> tuple[Operations, dict[str, Any]]:
 
 # The lease of the innermost block. A context variable and not a stack per thread, so that
 # each task has its own; it is set and not reset by token, since a generator may be closed
-# in another context than the one that began it.
-_current: contextvars.ContextVar[Lease | None] = contextvars.ContextVar(
+# in another context than the one that began it. Weak, since being the current one is no
+# reason to live: a block that was left in disorder must not be renewed for ever.
+_current: contextvars.ContextVar[weakref.ref[Lease] | None] = contextvars.ContextVar(
     "django_redislock_current", default=None
 )
 
@@ -520,8 +646,8 @@ class Steps:
     """
 
     def __init__(self, lease: Lease) -> None:
-        self._inside: Lease | None = lease
-        self._outside: Lease | None = None
+        self._inside: weakref.ref[Lease] | None = weakref.ref(lease)
+        self._outside: weakref.ref[Lease] | None = None
 
     def __enter__(self) -> None:
         self._outside = _current.get()
@@ -537,7 +663,8 @@ def current_lease() -> Lease:
 
     Raises `LockError` when none is.
     """
-    lease = _current.get()
+    current = _current.get()
+    lease = None if current is None else current()
     if lease is None:
         raise LockError(
             "current_lease() is called where no lock is held: outside of a `with "

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from . import conf, label, operations, transactions
+from . import conf, label, operations, tokens, transactions
 from .arguments import (
     refuse_unknown,
     validate_flag,
     validate_label,
     validate_on_lost,
+    validate_text,
     validate_wait,
 )
-from .exceptions import Holder, LockError, LockNotAcquired, LockReentered, LockUnavailable
+from .connections import Terms
+from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
 from .keys import Keys, validate_name
 from .lease import Cancellation, Claim, Lease
@@ -28,10 +29,10 @@ UNSET: Any = object()
 """Not given: the settings decide."""
 
 
-class Options(TypedDict, total=False):
-    """What a lock takes besides its name. All times are seconds.
+class LeaseOptions(TypedDict, total=False):
+    """What a lock takes besides its name, wherever it is used. All times are seconds.
 
-    Those of the first group can be set in `REDISLOCK`, too.
+    All but the last two can be set in `REDISLOCK`, too.
     """
 
     using: str
@@ -42,8 +43,19 @@ class Options(TypedDict, total=False):
     """How long to wait for the lock; 0: try once, None: for ever."""
     renew: bool
     """Extend the lease as long as its holder lives."""
+    replicas: int
+    """So many replicas have to confirm the lease, and each renewal of it."""
     max_hold: float | None
     """When renewal ends, counted from the acquire; None: never."""
+    label: str
+    """Where the lock is taken, for people; by default the line of code."""
+    on_lost: Callable[[Lease], object]
+    """Called with the lease, in a thread of its own, when it is lost."""
+
+
+class Options(LeaseOptions, total=False):
+    """What `redis_lock` takes besides the name. The first two can be set in `REDISLOCK`, too."""
+
     release: Literal["exit", "commit"]
     """When a block releases: when it is left, or when the database transaction around it has
     been committed or rolled back."""
@@ -53,10 +65,6 @@ class Options(TypedDict, total=False):
 
     reentrant: bool
     """The thread or task that holds the lock may take it again."""
-    label: str
-    """Where the lock is taken, for people; by default the line of code."""
-    on_lost: Callable[[Lease], object]
-    """Called with the lease, in a thread of its own, when it is lost."""
     cancel_on_lost: bool
     """Cancel the asyncio task that holds the lease when it is lost; its block then raises
     `LeaseLost`."""
@@ -153,31 +161,60 @@ class Lock:
 
     def __enter__(self) -> Lease:
         refuse_event_loop()
-        lease = run(self._enter(SyncIO)).__enter__()
-        self._entered.append(lease)
-        return lease
+        lease = run(self._enter(SyncIO))
+        return self._entering(lease)
 
     def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
-        self._pop_entered().__exit__(exc_type, error, traceback)
+        lease = holds = None
+        try:
+            lease = self._innermost()
+            holds = lease.holds
+            lease.__exit__(exc_type, error, traceback)
+        except BaseException:
+            # A signal's exception, perhaps, before the lease could see that its block is left.
+            (lease or self._innermost()).abandon(holds)
+            raise
+        finally:
+            self._entered.remove(lease or self._innermost())
 
     async def __aenter__(self) -> Lease:
-        lease = await (await self._enter(AsyncIO)).__aenter__()
-        self._entered.append(lease)
-        return lease
+        lease = await self._enter(AsyncIO)
+        return self._entering(lease)
 
     async def __aexit__(
         self, exc_type: object, error: BaseException | None, traceback: object
     ) -> None:
-        await self._pop_entered().__aexit__(exc_type, error, traceback)
+        lease = holds = None
+        try:
+            lease = self._innermost()
+            holds = lease.holds
+            await lease.__aexit__(exc_type, error, traceback)
+        except BaseException:
+            # A signal's exception, perhaps, before the lease could see that its block is left.
+            (lease or self._innermost()).abandon(holds)
+            raise
+        finally:
+            self._entered.remove(lease or self._innermost())
 
-    def _pop_entered(self) -> Lease:
+    def _entering(self, lease: Lease) -> Lease:
+        holds = lease.holds
+        try:
+            self._entered.append(lease)
+            return lease.__enter__()
+        except BaseException:
+            if lease in self._entered:
+                self._entered.remove(lease)
+            lease.abandon(holds)
+            raise
+
+    def _innermost(self) -> Lease:
         # A lock may be shared by threads, and one that lost its lease may leave later than
-        # the next one enters. A generator may be closed by another thread than began it.
+        # the next one enters. And a block may be left by another thread or task than entered
+        # it: then rather one that is lost than one whose holder will come for it.
         me = label.holder()
-        mine = [lease for lease in self._entered if lease.holder is me] or self._entered
-        lease = mine[-1]
-        self._entered.remove(lease)
-        return lease
+        mine = [lease for lease in self._entered if lease.holder is me]
+        lost = [lease for lease in self._entered if lease.lost is not None]
+        return mine[-1] if mine else (lost or self._entered)[0]
 
     def _keys(self) -> Keys:
         return Keys.of(conf.prefix(), self.name)
@@ -189,11 +226,14 @@ class Lock:
         return sight and sight.holder
 
     async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
+        by = label.clean(validate_text(by, "by"))
+        reason = label.clean(validate_text(reason, "reason"))
         io, keys = port(self.policy().using), self._keys()
         sight = await mutex.look(io, keys)
         if sight is None:
             return None
-        cleared = await mutex.clear(io, keys, sight.token, label.clean(by), label.clean(reason))
+        using = self.policy().using
+        cleared = await operations.clear(io, keys, using, sight, by, reason)
         return sight.holder if cleared else None
 
     async def _enter(self, port: type[SyncIO | AsyncIO]) -> Lease:
@@ -219,8 +259,10 @@ class Lock:
                 "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
                 "on_lost= or call lease.check() between steps."
             )
+        io = port(policy.using, prefix, terms=Terms(replicas=policy.replicas))
         if policy.release == "commit":
-            transactions.open_transactions()  # fails where it can't keep its word
+            # Fails where it can't keep its word.
+            await io.beside_orm(transactions.open_transactions)
         keys = Keys.of(prefix, self.name)
         held = operations.held(policy.using, keys.lock)
         if held is not None and held.holder is me and held.enterable:
@@ -231,28 +273,35 @@ class Lock:
                     held.release_at = "commit"
                 self._follow(held, me, depth=held.blocks)
                 return held
-        io = port(policy.using, prefix)
         claim = Claim(
             keys=keys,
-            token=secrets.token_hex(16),
+            token=tokens.new(),
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
             owner=label.owner(me),
             label=label.clean(self._label) if self._label else label.of_caller(),
         )
+        began = io.now()
         try:
             got = await mutex.acquire(io, claim, wait)
             if isinstance(got, LockNotAcquired):
+                if claim.doubtful:
+                    # A send that got no answer may yet arrive, and would get the lock for
+                    # nobody.
+                    await operations.take_back(port(policy.using), policy.using, claim)
+                waited, holder = got.waited, got.holder
+                await operations.tell(
+                    io, "not acquired", claim, policy.using, waited=waited, holder=holder
+                )
                 return got
-            return operations.keep(self._lease(claim, got, policy, me))
+            lease = self._lease(claim, got, policy, me)
+            return await operations.acquired(io, lease, waited=io.now() - began)
         except BaseException as error:
-            # Cancelled, interrupted, or Redis did not answer: leave nothing half-acquired.
-            answered = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
-            claim.doubtful |= not answered
-            if claim.sent:
-                await operations.take_back(io, policy.using, claim)
+            await operations.cut_short(error, port, policy.using, claim)
             raise
 
-    def _lease(self, claim: Claim, grant: mutex.Grant, policy: conf.Policy, me: object) -> Lease:
+    def _lease(
+        self, claim: Claim, grant: mutex.Grant, policy: conf.Policy, me: label.Holding
+    ) -> Lease:
         lease = Lease(
             operations.MUTEX,
             claim,
@@ -262,19 +311,20 @@ class Lock:
             sent=grant.sent,
             holder=me,
             renew=policy.renew,
+            replicas=policy.replicas,
             max_hold=policy.max_hold,
             release_at=policy.release,
         )
         self._follow(lease, me, depth=0)
         return lease
 
-    def _follow(self, lease: Lease, me: object, *, depth: int) -> None:
+    def _follow(self, lease: Lease, me: label.Holding, *, depth: int) -> None:
         """Do what this lock was told to do when the lease is lost."""
         if self._on_lost is not None:
             lease.follow(self._on_lost, depth=depth)
         if self._cancel_on_lost and lease.cancellation is None:
             assert isinstance(me, asyncio.Task)
-            lease.cancellation = Cancellation(me)
+            lease.cancellation = Cancellation(me, depth=max(depth, 1))
 
 
 def refuse_event_loop() -> None:

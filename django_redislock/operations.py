@@ -6,51 +6,99 @@ One set of operations per primitive; what is the same for all of them is written
 from __future__ import annotations
 
 import logging
-import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import TransactionManagementError
 
-from . import conf, label, transactions
+from . import signals, tokens, transactions
 from .clock import now
+from .connections import Terms
 from .exceptions import LeaseLost, LockError, LockUnavailable
 from .io import IO, AsyncIO, SyncIO, run
 from .keys import Keys
+from .label import holder as current_holder
+from .label import owner as owner_of
 from .lease import Claim, Lease, LeaseState, restorers
 from .primitives import mutex
 from .renewal import Withdrawal, renew, watchdog
+from .signals import LockEvent
 
 logger = logging.getLogger("django_redislock")
 
-# The lease that this process holds on a key, by CACHES alias and key: to notice a thread or
-# task that would wait for itself. Weak, so that a dropped lease isn't kept alive.
-_held: weakref.WeakValueDictionary[tuple[str, str], Lease] = weakref.WeakValueDictionary()
-
 
 def held(using: str, key: str) -> Lease | None:
-    """The lease that this process holds on a key, if any."""
-    return _held.get((using, key))
+    """The lease that this process holds on a key: to notice a thread or task that would wait
+    for itself."""
+    return watchdog(using).held(key)
 
 
-def keep(lease: Lease) -> Lease:
-    """From now on this process holds `lease`, and renews it."""
-    _held[lease.using, lease.claim.keys.lock] = lease
-    watchdog.watch(lease)
+async def tell(io: IO, outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> None:
+    """What became of a claim, to the log and to whoever listens."""
+    if signals.wanted(outcome):
+        await io.tell(event(outcome, claim, using, **more))
+
+
+def event(outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> LockEvent:
+    """What became of a claim."""
+    return LockEvent(
+        outcome=outcome,
+        name=claim.keys.name,
+        using=using,
+        owner=claim.owner,
+        label=claim.label,
+        **more,
+    )
+
+
+async def acquired(io: IO, lease: Lease, *, waited: float) -> Lease:
+    """From now on this process holds `lease`, renews it, and says so."""
+    watchdog(lease.using).watch(lease)
+    try:
+        fence = lease.fencing_token
+        await tell(io, "acquired", lease.claim, lease.using, fencing_token=fence, waited=waited)
+    except BaseException:
+        watchdog(lease.using).forget(lease)  # cancelled, or interrupted: nobody will hold it
+        raise
     return lease
 
 
-async def undo(io: IO, using: str, claim: Claim) -> None:
-    """Take back what an acquire or a release that was cut short has done, or may still do.
+async def clear(io: IO, keys: Keys, using: str, sight: mutex.Sight, by: str, reason: str) -> bool:
+    """Take a lock away from the holder that an operator saw. False: it changed hands."""
+    if not await mutex.clear(io, keys, sight.token, by, reason):
+        return False
+    if signals.wanted("cleared"):
+        await io.tell(
+            LockEvent(
+                outcome="cleared",
+                name=keys.name,
+                using=using,
+                owner=sight.holder.owner,
+                label=sight.holder.label,
+                fencing_token=sight.holder.fencing_token,
+                held=sight.holder.held,
+                holder=sight.holder,
+                by=by,
+                why=reason,
+            )
+        )
+    return True
 
-    When Redis does not answer, the watchdog goes on trying: a server that stalled may carry
-    out the acquire later, and would keep the lock for nobody.
-    """
+
+def withdraw(using: str, claim: Claim) -> None:
+    """Take back in the background what an acquire may have done, or may still do: a server that
+    stalled may carry it out later, and would keep the lock for nobody."""
+    logger.warning("%r may stay locked for %.3g s", claim.keys.name, claim.ttl)
+    watchdog(using).release_later(Withdrawal(claim))
+
+
+async def undo(io: IO, using: str, claim: Claim) -> None:
+    """Take back what an acquire or a release that was cut short has done, or may still do."""
     try:
         await mutex.release(io, claim)
-    except LockUnavailable as error:
-        logger.warning("%r may stay locked for %.3g s: %s", claim.keys.name, claim.ttl, error)
-        watchdog.release_later(Withdrawal(using, claim))
+    except LockUnavailable:
+        withdraw(using, claim)
     except LockError:
         pass  # a key of a wrong type: nothing is locked, and the caller is told already
 
@@ -60,8 +108,21 @@ async def take_back(io: IO, using: str, claim: Claim) -> None:
     try:
         await io.finish(undo(io, using, claim))
     except BaseException:
-        watchdog.release_later(Withdrawal(using, claim))
+        watchdog(using).release_later(Withdrawal(claim))
         raise
+
+
+async def cut_short(
+    error: BaseException, port: Callable[[str], IO], using: str, claim: Claim
+) -> None:
+    """An acquire ended with `error`: cancelled, interrupted, or Redis did not answer. Leave
+    nothing half-acquired."""
+    answered = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
+    claim.doubtful |= not answered
+    if claim.sent and isinstance(error, LockUnavailable) and error.silent:
+        withdraw(using, claim)
+    elif claim.sent:
+        await take_back(port(using), using, claim)
 
 
 class MutexOperations:
@@ -69,12 +130,19 @@ class MutexOperations:
 
     kind = "mutex"
 
-    def extend(self, lease: Lease) -> None:
-        run(renew(SyncIO(lease.using), [lease]))
-        lease.check()
+    def extend(self, lease: Lease, ttl: float | None = None) -> None:
+        io = SyncIO(lease.using, terms=Terms(replicas=lease.replicas))
+        run(self._extend(io, lease, ttl))
 
-    async def aextend(self, lease: Lease) -> None:
-        await renew(AsyncIO(lease.using), [lease])
+    async def aextend(self, lease: Lease, ttl: float | None = None) -> None:
+        io = AsyncIO(lease.using, terms=Terms(replicas=lease.replicas))
+        await self._extend(io, lease, ttl)
+
+    async def _extend(self, io: IO, lease: Lease, ttl: float | None) -> None:
+        try:
+            await renew(io, [lease], ttl)
+        finally:
+            watchdog(lease.using).reconsider(lease)
         lease.check()
 
     def release(self, lease: Lease) -> None:
@@ -89,78 +157,107 @@ class MutexOperations:
     async def aleave(self, lease: Lease, error: BaseException | None) -> None:
         await self._leave(AsyncIO(lease.using), lease, error)
 
+    def abandon(self, lease: Lease) -> None:
+        watchdog(lease.using).release_later(lease)
+
+    def lost(self, lease: Lease, error: LeaseLost) -> None:
+        # From any thread, and perhaps in an event loop: so whoever is told, it is elsewhere.
+        fence, held = lease.fencing_token, now() - lease.began
+        lost = event(
+            "lost", lease.claim, lease.using, fencing_token=fence, held=held, why=error.why
+        )
+        signals.log(lost)
+        signals.send_later(lost)
+
     async def release_through(self, io: IO, lease: Lease) -> None:
-        if lease.state == LeaseState.RELEASED or not lease.unhold():
+        if lease.state == LeaseState.RELEASED:
+            return  # or its time is over, and it was being given back before that
+        lost = lease.lost
+        if not lease.unhold():
             return
         lease.close()
-        watchdog.forget(lease)
-        lost = lease.lost
+        watchdog(lease.using).forget(lease)
         try:
             # Also when it is lost: by its own deadline, it may be there for a moment yet.
             refusal = await mutex.release(io, lease.claim)
+            if lost is None and refusal is not None:
+                lost = refusal.error(lease.name)
+                lease.lose(lost)
+            elif lost is None:
+                lease.end()
         except LockUnavailable:
             if lost is None:
                 raise
         except BaseException:
             lease.claim.doubtful = True
+            lease.end()  # whatever comes in between: this one holds nothing any more
             await take_back(io, lease.using, lease.claim)
-            lease.end()
             raise
-        else:
-            if lost is None and refusal is not None:
-                lost = refusal.error(lease.name)
         if lost is not None:
-            lease.lose(lost)
             raise lost
-        lease.end()
+        fence, held = lease.fencing_token, now() - lease.began
+        await tell(io, "released", lease.claim, lease.using, fencing_token=fence, held=held)
 
     async def _leave(self, io: IO, lease: Lease, error: BaseException | None) -> None:
         """The block that held `lease` is left, with `error` or without."""
         if lease.state == LeaseState.RELEASED:
             return
-        if lease.release_at == "commit" and (pending := transactions.open_transactions()):
-            if error is None:
-                lease.check()  # before the commit, while it can still be rolled back
-            self._release_after(pending, lease)
-            return
+        by_hand = None
+        if lease.release_at == "commit":
+            try:
+                if await io.beside_orm(partial(self._defer, lease, error)):
+                    return
+            except TransactionManagementError as raised:
+                by_hand = raised  # since somewhere in the block
         try:
             await self.release_through(io, lease)
+            if by_hand is not None:
+                raise by_hand
         except LockUnavailable as unavailable:
             # What the block did was done under the lock: that is no reason to fail it.
             logger.warning("%r is released later: %s", lease.name, unavailable)
-            watchdog.release_later(lease)
-        except LockError as ours:
+            watchdog(lease.using).release_later(lease)
+        except (LockError, TransactionManagementError) as ours:
             if error is None:
                 raise
             if error is not ours:
                 error.add_note(str(ours))
 
-    def _release_after(self, pending: list[BaseDatabaseWrapper], lease: Lease) -> None:
-        """From here on each of the transactions holds the lease, in place of the block."""
+    def _defer(self, lease: Lease, error: BaseException | None) -> bool:
+        """From here on each open transaction holds the lease, in place of the block."""
+        pending = transactions.open_transactions()
+        if not pending:
+            return False
+        if error is None:
+            lease.check()  # before the commit, while it can still be rolled back
         lease.defer(len(pending))
         for connection in pending:
             transactions.at_end(
                 connection,
-                committed=partial(self._committed, lease),
+                committed=lease.settle,
                 # Called by a finalizer, perhaps in the middle of anything: no I/O there.
-                dropped=partial(watchdog.release_later, lease),
+                dropped=partial(self.abandon, lease),
             )
+        return True
 
-    def _committed(self, lease: Lease) -> None:
+    def settle(self, lease: Lease) -> None:
         try:
             run(self.release_through(SyncIO(lease.using), lease))
         except LockUnavailable:
-            watchdog.release_later(lease)
+            self.abandon(lease)
         except LeaseLost as lost:
             logger.error(
-                "A transaction was committed that %r should protect: %s", lease.name, lost
+                "%r should have been held until its transaction was committed, or its response "
+                "sent: %s",
+                lease.name,
+                lost,
             )
 
     # A lease that travels.
 
     def export(self, lease: Lease) -> dict[str, Any]:
         lease.close()
-        watchdog.forget(lease)
+        watchdog(lease.using).forget(lease)
         lease.end()
         claim = lease.claim
         return {
@@ -171,47 +268,67 @@ class MutexOperations:
             "using": lease.using,
             "token": claim.token,
             "ttl": claim.ttl,
-            "owner": claim.owner,
             "label": claim.label,
-            "doubtful": claim.doubtful,
-            "fencing_token": lease.fencing_token,
-            "acquired_us": lease.acquired_us,
+            "renew": lease.renew,
+            "replicas": lease.replicas,
+            "hold": lease.hold_left(now()),
+            "release": lease.release_at,
         }
 
     def restore(self, fields: dict[str, Any]) -> Lease:
-        lease = self._restored(**fields)
-        self.extend(lease)
-        return keep(lease)
+        return run(self._restore(SyncIO, **fields))
 
     async def arestore(self, fields: dict[str, Any]) -> Lease:
-        lease = self._restored(**fields)
-        await self.aextend(lease)
-        return keep(lease)
+        return await self._restore(AsyncIO, **fields)
 
-    def _restored(
+    async def _restore(
         self,
+        port: type[SyncIO | AsyncIO],
         *,
         name: str,
         lock: str,
         index: str,
         using: str,
-        fencing_token: int,
-        acquired_us: int,
-        **claim: Any,
+        token: str,
+        ttl: float,
+        label: str,
+        renew: bool,
+        replicas: int,
+        hold: float | None,
+        release: str,
     ) -> Lease:
-        policy = conf.policy(name, {"using": using})
-        return Lease(
-            self,
-            Claim(keys=Keys(name, lock, index), **claim),
-            using=using,
-            fencing_token=fencing_token,
-            acquired_us=acquired_us,
-            sent=now(),
-            holder=label.holder(),
-            renew=policy.renew,
-            max_hold=policy.max_hold,
-            release_at=policy.release,
+        me = current_holder()
+        claim = Claim(
+            keys=Keys(name, lock, index),
+            token=tokens.new(),
+            ttl=ttl if hold is None else min(ttl, hold),
+            owner=owner_of(me),
+            label=label,
         )
+        try:
+            got = await mutex.adopt(port(using, terms=Terms(replicas=replicas)), token, claim)
+            if isinstance(got, mutex.Refusal):
+                claim.sent = False  # there is nothing to take back
+                raise got.error(name)
+            lease = Lease(
+                self,
+                claim,
+                using=using,
+                fencing_token=got.fencing_token,
+                acquired_us=got.acquired_us,
+                sent=got.sent,
+                holder=me,
+                renew=renew,
+                replicas=replicas,
+                max_hold=hold,
+                release_at=release,
+            )
+            lease.check()  # the answer may have taken longer than it lives
+            watchdog(using).watch(lease)
+        except BaseException as error:
+            await cut_short(error, port, using, claim)
+            raise
+        return lease
 
 
 MUTEX = restorers["mutex"] = MutexOperations()

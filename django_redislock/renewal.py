@@ -1,30 +1,32 @@
-"""The watchdog: one thread per process that keeps all its leases alive.
+"""The watchdog: one thread per process and server that keeps all its leases alive.
 
 Every lease is renewed at a third of its ttl, up to 250 in one request. A failed renewal
 makes a lease unknown and is tried again soon; when the lease's own deadline has passed, it
 is lost. The watchdog has only a weak reference to a lease: when its owner object is gone,
 nobody can release it any more, so it is left to expire, with a warning.
+
+A thread for each server, so that one which does not answer can't cost another's leases.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import os
 import queue
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from . import connections
+from . import connections, tokens
 from .clock import now
 from .exceptions import LeaseLost, LockError, LockUnavailable
 from .io import IO, SyncIO, run
+from .keys import presence
 from .lease import Claim, Lease, LeaseState
-from .primitives import mutex
-
-if TYPE_CHECKING:
-    import redis
+from .primitives import mutex, record
 
 logger = logging.getLogger("django_redislock")
 
@@ -32,44 +34,57 @@ BATCH = 250
 """Leases in one request: it keeps Redis for about as long as a few hundred plain commands."""
 EARLY = 0.25
 """A renewal may come early by this part of its interval, so that batches form."""
+PRESENCE = 30.0
+"""Seconds after which a process that holds leases and shows no sign of life is taken for dead."""
+PRESENCE_EVERY = PRESENCE / 3
+PATIENCE = 1 / 6
+"""A renewal that got no answer for this part of the ttl is sent again, over a new connection:
+so two may be lost, and the third is in time."""
+ON_ITS_WAY = 900.0
+"""Seconds for which a network may keep a request that got no answer: TCP repeats it for about a
+quarter of an hour, also after it was closed."""
+LAST_WORDS = 2.0
+"""Seconds that the end of the process waits for releases that are still owed."""
 
 
-async def renew(io: IO, leases: Sequence[Lease]) -> None:
+async def renew(io: IO, leases: Sequence[Lease], ttl: float | None = None) -> None:
     """Extend leases of one index in one request, and tell each what became of it.
 
-    Raises `LockUnavailable`; then they are unknown.
+    With `ttl` they get another one, for good. Raises `LockUnavailable`; then they are unknown.
     """
     sent = io.now()
-    begun = []
-    for lease in leases:
-        lease.cap(sent)
-        lease.renewals += 1
-        lease.under_way += 1
-        begun.append((lease, lease.ttl, lease.renewals, lease.under_way == 1))
+    ttls = [lease.next_ttl(sent, ttl) for lease in leases]
     try:
-        refusals = await mutex.extend(io, [lease.claim for lease in leases])
+        refusals = await mutex.extend(io, [lease.claim for lease in leases], ttls)
     except LockUnavailable:
         for lease in leases:
             lease.unknown()
         raise
-    finally:
-        for lease in leases:
-            lease.under_way -= 1
-    for (lease, ttl, number, first), refusal in zip(begun, refusals, strict=True):
-        if refusal is None:
-            lease.renewed(sent, ttl, alone=first and lease.renewals == number)
-        elif not lease.closing:  # else its release has overtaken us
+    for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
+        if refusal is None and lease.lost is None:
+            # Else its own deadline came before the answer, and is the last word: others may
+            # have held the lock since.
+            lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
+            lease.renewed(sent, its_ttl)
+        elif refusal is not None and not lease.closing:  # else its release has overtaken us
             lease.lose(refusal.error(lease.name))
 
 
-class Withdrawal:
-    """An acquire that may still arrive, and is to be taken back as long as it could hold."""
+class Owed(Protocol):
+    """What the watchdog releases when it can."""
 
-    def __init__(self, using: str, claim: Claim) -> None:
-        self.using = using
+    @property
+    def name(self) -> str: ...
+    async def release_through(self, io: Any) -> None: ...
+
+
+class Withdrawal:
+    """An acquire that may still arrive, and is to be taken back as long as that can be."""
+
+    def __init__(self, claim: Claim) -> None:
         self.name = claim.keys.name
         self._claim = claim
-        self._until = now() + claim.ttl
+        self._until = now() + max(claim.ttl, ON_ITS_WAY)
 
     async def release_through(self, io: IO) -> None:
         if now() < self._until:
@@ -78,50 +93,91 @@ class Withdrawal:
 
 class _Watched(NamedTuple):
     lease: weakref.ref[Lease]
+    key: str
+    index_key: str
     name: str
     label: str
 
 
 class Watchdog:
-    """Renews, and releases what nobody waits for."""
+    """Renews the leases at one server, and releases there what nobody waits for."""
 
-    def __init__(self) -> None:
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._pool = connections.background_pool(using)
         self._leases: dict[str, _Watched] = {}
+        """By token: what this process holds here."""
+        self._tokens: dict[str, str] = {}
+        """By key: the token of the lease that this process holds, or held last."""
         self._next = float("inf")
-        # SimpleQueue and no Condition: its put() may be called by the garbage collector in
+        self._show_at = 0.0
+        """When this process has to show again that it lives."""
+        # A list, and SimpleQueue and no Condition: the garbage collector may add to them in
         # the middle of anything, as transactions.py does.
-        self._wake: queue.SimpleQueue[Lease | Withdrawal | None] = queue.SimpleQueue()
+        self._to_release: list[Owed] = []
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
-        self._pools: dict[str, redis.ConnectionPool] = {}
-        self._to_release: list[Lease | Withdrawal] = []
+        self._claiming = threading.Lock()
+        self._settled = threading.Event()
 
     def watch(self, lease: Lease) -> None:
         """Renew `lease` from now on, and notice when it is lost."""
-        self._leases[lease.token] = _Watched(weakref.ref(lease), lease.name, lease.label)
+        key, index = lease.claim.keys.lock, lease.claim.keys.index
+        self._leases[lease.token] = _Watched(
+            weakref.ref(lease), key, index, lease.name, lease.label
+        )
+        self._tokens[key] = lease.token
+        self.reconsider(lease)
+        if self._thread is None:
+            self._start()
+
+    def reconsider(self, lease: Lease) -> None:
+        """It may be due earlier than we thought."""
         if lease.due < self._next:
             self._wake.put(None)
-        if self._thread is None:
-            self._start()
 
     def forget(self, lease: Lease) -> None:
-        self._leases.pop(lease.token, None)
+        self._forget(lease.token)
 
-    def release_later(self, what: Lease | Withdrawal) -> None:
+    def _forget(self, token: str) -> None:
+        watched = self._leases.pop(token, None)
+        if watched is not None and self._tokens.get(watched.key) == token:
+            self._tokens.pop(watched.key, None)
+
+    def held(self, key: str) -> Lease | None:
+        """The lease that this process holds on a key, if any."""
+        watched = self._leases.get(self._tokens.get(key, ""))
+        return watched and watched.lease()
+
+    def release_later(self, what: Owed) -> None:
         """Release it in the background; may be called from a finalizer."""
-        self._wake.put(what)
+        self._to_release.append(what)
+        self._wake.put(None)
         if self._thread is None:
             self._start()
 
+    def settle(self, seconds: float) -> None:
+        """Wait for so long until all that `release_later` was told is released."""
+        if self._to_release:
+            self._settled.clear()
+            self._wake.put(None)
+            self._settled.wait(seconds)
+
     def _start(self) -> None:
-        with self._starting:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="redislock-watchdog", daemon=True)
-                thread.start()
-                self._thread = thread
+        # Else somebody is at it, perhaps this very thread, which a finalizer interrupts.
+        if self._starting.acquire(blocking=False):
+            try:
+                threading.Thread(target=self._run, name="redislock-watchdog", daemon=True).start()
+            finally:
+                self._starting.release()
 
     def _run(self) -> None:
-        while True:
+        me = threading.current_thread()
+        with self._claiming:
+            # Another one may run already, whose start was interrupted by a signal's exception.
+            self._thread = self._thread or me
+        while self._thread is me:
             # From here on every new lease wakes us, also one that comes while we look.
             self._next = float("inf")
             try:
@@ -130,30 +186,27 @@ class Watchdog:
                 # Never die: all leases of the process would be lost.
                 logger.exception("The watchdog failed; it goes on in a second.")
                 due = now() + 1.0
+            if not self._to_release:
+                self._settled.set()
             self._next = due
             self._sleep(due)
 
     def _sleep(self, until: float) -> None:
         timeout = None if until == float("inf") else max(0.0, until - now())
-        try:
-            what = self._wake.get(timeout=timeout)
-            while True:
-                if what is not None:
-                    self._to_release.append(what)
-                what = self._wake.get_nowait()
-        except queue.Empty:
-            pass
+        with contextlib.suppress(queue.Empty):
+            self._wake.get(timeout=timeout)
+            while True:  # once is enough for all who wake us now
+                self._wake.get_nowait()
 
     def _look(self) -> float:
         """Renew and release what is due. Returns when to look next."""
         time = now()
         next_look = float("inf")
-        down: set[str] = set()
-        due: dict[tuple[str, str], list[Lease]] = {}
+        due: dict[tuple[str, int], list[Lease]] = {}
         for token, watched in self._leases.copy().items():
             lease = watched.lease()
             if lease is None:
-                self._leases.pop(token, None)
+                self._forget(token)
                 logger.warning(
                     "The lease on %r, taken at %s, was dropped without being released. It is not "
                     "renewed any more and ends with its ttl. Keep it, or write a with block.",
@@ -161,64 +214,87 @@ class Watchdog:
                     watched.label,
                 )
             elif lease.lost is not None:
-                self._leases.pop(token, None)
+                self._forget(token)
+            elif lease.orphaned:
+                logger.warning(
+                    "The event loop of a task that holds %r, taken at %s, was closed: the lease "
+                    "is released.",
+                    watched.name,
+                    watched.label,
+                )
+                lease.abandon()
             elif lease.renew and lease.due - time <= EARLY * lease.ttl / 3:
-                due.setdefault((lease.using, lease.claim.keys.index), []).append(lease)
+                due.setdefault((lease.claim.keys.index, lease.replicas), []).append(lease)
             else:
                 next_look = min(next_look, lease.due)
-        for (using, _index), leases in due.items():
+        answers = True
+        for leases in due.values():
             for start in range(0, len(leases), BATCH):
-                batch = leases[start : start + BATCH]
-                # One server's trouble, whatever it is, must not cost another's leases: who
-                # did not answer once is not asked again in this round.
-                try:
-                    if using in down:
-                        for lease in batch:
-                            lease.unknown()
-                    elif not self._renew(using, batch):
-                        down.add(using)
-                except Exception:
-                    logger.exception("Leases of %r could not be renewed", using)
-                    for lease in batch:
-                        lease.unknown()
+                # Who did not answer once is not asked again in this round.
+                answers = self._renew(leases[start : start + BATCH], ask=answers)
             next_look = min(next_look, *(lease.due for lease in leases))
-        self._release_pending(down)
+        if answers:
+            self._release_pending()
+            next_look = min(next_look, self._show_life(time))
         return min(next_look, now() + 1.0) if self._to_release else next_look
 
-    def _renew(self, using: str, leases: list[Lease]) -> bool:
-        """False: the server did not answer."""
-        news = [lease.state != LeaseState.UNKNOWN for lease in leases]
+    def _show_life(self, time: float) -> float:
+        """Say that the process of our leases lives. Returns when to say it again."""
+        indexes, within = set(), connections.BACKGROUND_TIMEOUT
+        for watched in self._leases.copy().values():
+            lease = watched.lease()
+            if lease is not None:
+                indexes.add(watched.index_key)
+                within = min(within, PATIENCE * lease.ttl)  # or it could cost one
+        if not indexes:
+            return float("inf")
+        if time >= self._show_at:
+            self._show_at = time + PRESENCE_EVERY
+            for index in indexes:
+                key = presence(index, tokens.process)
+                try:
+                    run(record.keep(self._io(within), key, PRESENCE))
+                except LockError as error:
+                    logger.debug("No sign of life could be shown: %s", error)
+        return self._show_at
+
+    def _renew(self, leases: list[Lease], *, ask: bool) -> bool:
+        """False: the server did not answer, or was not asked."""
+        news = any(lease.state != LeaseState.UNKNOWN for lease in leases)
         try:
-            run(renew(self._io(using), leases))
+            if ask:
+                within = PATIENCE * min(lease.ttl for lease in leases)
+                run(renew(self._io(within, leases[0].replicas), leases))
+                return True
         except LockUnavailable as error:
-            level = logging.WARNING if any(news) else logging.DEBUG
+            level = logging.WARNING if news else logging.DEBUG
             logger.log(level, "%d leases could not be renewed: %s", len(leases), error)
             return False
-        return True
+        except Exception:
+            logger.exception("%d leases could not be renewed", len(leases))
+        for lease in leases:
+            lease.unknown()
+        return ask
 
-    def _release_pending(self, down: set[str]) -> None:
-        kept: list[Lease | Withdrawal] = []
-        for what in self._to_release:
-            if what.using in down:
-                kept.append(what)
-                continue
+    def _release_pending(self) -> None:
+        for what in self._to_release.copy():
             try:
-                run(what.release_through(self._io(what.using)))
-            except LockUnavailable:
-                kept.append(what)  # until its time is over
-                down.add(what.using)
+                run(what.release_through(self._io(connections.BACKGROUND_TIMEOUT)))
             except LeaseLost:
                 pass  # has been logged
             except LockError as error:
+                if isinstance(error, LockUnavailable) and error.passing:
+                    return  # the others have to wait, too
                 logger.warning("%r could not be released: %s", what.name, error)
-        self._to_release = kept
+            except Exception:
+                # Not tried again, or nothing after it would ever be released.
+                logger.exception("%r could not be released", what.name)
+            self._to_release.remove(what)
 
-    def _io(self, using: str) -> SyncIO:
-        address = connections.address(using)
-        pool = self._pools.get(address)
-        if pool is None:
-            pool = self._pools[address] = connections.background_pool(using)
-        return SyncIO(using, pool=pool)
+    def _io(self, within: float, replicas: int = 0) -> SyncIO:
+        within = min(within, connections.BACKGROUND_TIMEOUT)
+        connections.bound(self._pool, within)
+        return SyncIO(self._using, pool=self._pool, terms=connections.Terms(within, replicas))
 
     def after_fork(self) -> None:
         """In a child: the leases are the parent's, and the thread stayed there."""
@@ -226,9 +302,31 @@ class Watchdog:
             lease = watched.lease()
             if lease is not None:
                 lease.end()
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self._using)  # type: ignore[misc]
 
 
-watchdog = Watchdog()
+_watchdogs: dict[str, Watchdog] = {}
 
-os.register_at_fork(after_in_child=watchdog.after_fork)
+
+def watchdog(using: str) -> Watchdog:
+    """The watchdog of this process for the server of `using`."""
+    address = connections.address(using)
+    found = _watchdogs.get(address)
+    # Two threads may make one each, but both get the one that was first.
+    return found or _watchdogs.setdefault(address, Watchdog(using))
+
+
+def _after_fork() -> None:
+    for one in _watchdogs.values():
+        one.after_fork()
+
+
+def _at_exit() -> None:
+    """What is owed at the end of the process is released before its threads are gone."""
+    give_up = now() + LAST_WORDS
+    for one in _watchdogs.values():
+        one.settle(max(0.0, give_up - now()))
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

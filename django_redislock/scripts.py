@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError
 
+_CALL = re.compile(r"redis\.p?call\('(\w+)'")
+_SENT = {"eval", "evalsha", "ping", "subscribe", "wait"}
 _INCLUDE = re.compile(r"^-- include (\S+)$", re.MULTILINE)
 
 
@@ -30,11 +32,23 @@ def load(name: str) -> Script:
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
+@cache
+def permissions() -> str:
+    """What a Redis user has to be allowed besides our keys and channels: rules of its ACL."""
+    called = {
+        command.lower()
+        for path in files(__package__).joinpath("lua").iterdir()
+        for command in _CALL.findall(_read(path.name))
+    }
+    # And what we send ourselves; PING keeps an idle subscription alive.
+    return " ".join(f"+{command}" for command in sorted(called | _SENT))
+
+
 async def call(
     execute: Callable[..., Awaitable[Any]],
     name: str,
     keys: Sequence[str],
-    args: Sequence[str | int],
+    args: Sequence[str | int | bytes],
 ) -> Any:
     """Run a script by its SHA1; a server that forgot it (restart, SCRIPT FLUSH) is sent it."""
     script = load(name)

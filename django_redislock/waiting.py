@@ -7,6 +7,7 @@ and repairs whatever was lost; in between, whoever hands it the lock wakes it (i
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 
 class Deadline:
@@ -23,6 +24,9 @@ class Deadline:
         return time >= self._end
 
 
+DEAF = "-"
+"""What a waiter gives in place of its inbox while nobody can wake it; lua/mutex.lua knows it."""
+
 HEAD = 8
 """So many waiters at the head of a queue watch the holder's TTL; the others sleep longer."""
 
@@ -31,20 +35,30 @@ def slice_for(position: int, remaining: float | None, left: float) -> float:
     """Seconds to sleep at `position` in the queue, when the lease ends in `remaining`.
 
     Five hundred waiters that all looked twice a second would keep Redis busy with nothing;
-    so only those at the head look often, and when a lease runs out, they are the ones to
+    so only those at the head look often, and when a lease runs out, they are the first to
     see it. The longest slice is shorter than the sign of life in lua/mutex.lua.
     """
-    if position >= HEAD:
-        return min(random.uniform(2.0, 3.0), left)
-    seconds = random.uniform(0.7, 0.9)
+    if position < HEAD:
+        # A little after the lease has run out: Redis counts in milliseconds.
+        seconds, after = random.uniform(0.7, 0.9), 0.002
+    else:
+        # All those before us may have been killed together with the holder.
+        seconds, after = random.uniform(2.0, 3.0), random.uniform(0.05, 0.5)
     if remaining is not None:
-        # A little after it has run out: Redis counts in milliseconds.
-        seconds = min(seconds, remaining + 0.002)
+        seconds = min(seconds, remaining + after)
     return min(seconds, left)
 
 
-def backoff(failures: int) -> float:
+LINE = 4
+"""So many waiters of a process ask a server at a time, the others stand in line.
+
+Else a server that stalls, or comes back, would find hundreds of connections at its door."""
+
+
+def backoff(
+    failures: int, longest: float = 1.0, uniform: Callable[[float, float], float] = random.uniform
+) -> float:
     """Seconds before we ask a server again that did not answer `failures` times."""
     if failures == 1:
         return 0.0
-    return random.uniform(0.5, 1.0) * min(0.05 * 2.0 ** min(failures, 5), 1.0)
+    return uniform(0.5, 1.0) * min(0.05 * 2.0 ** min(failures, 5), longest)

@@ -1,4 +1,4 @@
-"""The mutex's server in plain Python: what lua/mutex_*.lua say, on a clock that tests move.
+"""The server of mutex and record in plain Python: what their Lua says, on a clock that tests move.
 
 It exists so that a primitive can be stepped through one command at a time, in every order.
 That it says the same as the Lua is itself tested, in test_memory.py.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+
+from django_redislock.waiting import DEAF
 
 CLAIM_WINDOW = 1.0
 SIGN_OF_LIFE = 5.0
 MINUTE = 60.0
+HOLDERS = 6
 
 
 @dataclass
@@ -23,9 +27,32 @@ class _Name:
     expires: float = float("inf")
     queue: dict[str, int] = field(default_factory=dict)
     waiters: dict[str, tuple[float, int, str, str, str]] = field(default_factory=dict)
+    queue_expires: float = float("inf")
+    """Of queue and waiters, as `tail_expires` is of fence, released and lasted."""
     fence: int = 0
     released: str = ""
-    gone: dict[str, bytes] = field(default_factory=dict)
+    lasted: int | None = None
+    handed: str = ""
+    tail_expires: float = float("inf")
+    gone: dict[str, tuple[bytes, float]] = field(default_factory=dict)
+    """Token → why, and until when that is known."""
+
+    def expire(self, now: float) -> None:
+        """Forget what has run out."""
+        if now >= self.expires:
+            self.value, self.expires = None, float("inf")
+        if now >= self.queue_expires:
+            self.queue.clear()
+            self.waiters.clear()
+            self.queue_expires = float("inf")
+        if now >= self.tail_expires:
+            self.fence, self.released, self.tail_expires = 0, "", float("inf")
+            self.lasted = None
+        for token in [token for token, (_, until) in self.gone.items() if now >= until]:
+            del self.gone[token]
+
+    def why(self, token: str) -> bytes | None:
+        return self.gone[token][0] if token in self.gone else None
 
     def leave_queue(self, token: str) -> None:
         self.queue.pop(token, None)
@@ -36,13 +63,23 @@ def _token(value: bytes | None) -> str | None:
     return None if value is None else value[:32].decode()
 
 
+def _outlives(ttl: float) -> float:
+    return max(MINUTE, 3 * ttl)
+
+
 class MemoryServer:
     """Redis, as far as the mutex is concerned. `time` is in seconds."""
 
     def __init__(self) -> None:
         self.time = 1_700_000_000.0
+        """The time that passes, for everybody alike."""
+        self.ahead = 0.0
+        """By how much the server's clock differs from it, which somebody may set. It gives the
+        fencing tokens and the places in the queue, and every TTL ends by it."""
         self.names: dict[str, _Name] = {}
         self.index: dict[str, float] = {}
+        self.records: dict[str, bytes] = {}
+        """By key; here they have no TTL."""
         self.listening: dict[str, Callable[[str], object]] = {}
         """Who is told: channel → function of the token."""
 
@@ -52,27 +89,45 @@ class MemoryServer:
             return self._extend(keys, args)
         if script == "mutex_holder":
             return self._holder(keys[0])
+        if script == "record_get":
+            return self.records.get(keys[0])
+        if script == "record_write":
+            return self._write(keys[0], self._name(keys[1]), *args)
         return getattr(self, script.removeprefix("mutex"))(self._name(keys[0]), *args)
 
+    def flush(self) -> None:
+        """FLUSHDB, as django-redis' cache.clear() does it. Who listens goes on listening."""
+        self.names.clear()
+        self.index.clear()
+        self.records.clear()
+
+    @property
+    def clock(self) -> float:
+        return self.time + self.ahead
+
     def _now(self) -> int:
-        return round(self.time * 1e6)
+        return round(self.clock * 1e6)
 
     def _name(self, lock: str) -> _Name:
         name = self.names.setdefault(lock, _Name())
-        if self.time >= name.expires:
-            name.value, name.expires = None, float("inf")
+        name.expire(self.clock)
         return name
 
     def _grant(
         self, name: _Name, key: str, token: str, ttl: int, lives: float, owner: str, label: str
     ) -> str:
-        name.fence = max(self._now(), name.fence + 1)
+        after = name.fence + 1
+        name.fence = max(self._now(), after)
+        name.fence += (after - name.fence) % HOLDERS
+        name.handed = ""
+        name.tail_expires = self._remembers(ttl, name.fence)
         name.value = f"{token}|{name.fence}|{self._now()}|{ttl}|{owner}|{label}".encode()
-        name.expires = self.time + lives
+        name.expires = self.clock + lives
         self.index[key] = name.expires
         return str(name.fence)
 
     def _hand_over(self, name: _Name, key: str, caller: str | None = None) -> str | None:
+        unseen: tuple[Any, ...] | None = None
         while name.queue:
             first = min(name.queue, key=lambda token: (name.queue[token], token))
             if first == caller:
@@ -82,11 +137,29 @@ class MemoryServer:
             if waiter is None:
                 continue
             seen, ttl, inbox, owner, label = waiter
-            if self.time - seen < SIGN_OF_LIFE and inbox in self.listening:
-                self._grant(name, key, first, ttl, CLAIM_WINDOW, owner, label)
-                self.listening[inbox](first)
-                return first
-        return None
+            told = self.listening.get(inbox)
+            if told is not None:
+                told(first)
+            if told is not None or inbox == DEAF:
+                if self.clock - seen < SIGN_OF_LIFE:
+                    return self._hand(name, key, first, ttl, owner, label)
+                unseen = unseen or (first, ttl, owner, label)
+        return self._hand(name, key, *unseen) if unseen else None
+
+    def _hand(self, name: _Name, key: str, to: str, ttl: int, owner: str, label: str) -> str:
+        self._grant(name, key, to, ttl, CLAIM_WINDOW, owner, label)
+        name.handed = to
+        return to
+
+    def _keep_fence(self, name: _Name) -> None:
+        """The tail may have run out while the lease was renewed; the value knows."""
+        assert name.value is not None
+        _, fence, _, ttl, *_ = name.value.split(b"|")
+        name.fence = int(fence)
+        name.tail_expires = self._remembers(int(ttl), name.fence)
+
+    def _remembers(self, ttl: int, fence: int) -> float:
+        return self.clock + _outlives(ttl / 1000) + max(0.0, fence / 1e6 - self.clock)
 
     def _acquire(
         self,
@@ -101,15 +174,21 @@ class MemoryServer:
     ) -> list[Any]:
         if _token(name.value) == token:
             assert name.value is not None
-            name.expires = self.index[key] = self.time + ttl / 1000
+            confirms = name.handed == token
+            if confirms:
+                name.handed = ""
+            if confirms or not self.clock + ttl / 1000 < name.expires < float("inf"):
+                name.expires = self.index[key] = self.clock + ttl / 1000
             _, fence, acquired, *_ = name.value.split(b"|")
             return [1, fence, acquired]
         if token in name.gone:
-            return [-1, name.gone[token]]
-        place = ticket or str(self._now())
+            return [-1, name.why(token)]
+        place = ticket or str(max([self._now(), *(last + 1 for last in name.queue.values())]))
         if inbox:
-            name.queue.setdefault(token, int(place))
-            name.waiters[token] = self.time, ttl, inbox, owner, label
+            name.queue[token] = min(name.queue.get(token, int(place)), int(place))
+            place = str(name.queue[token])
+            name.waiters[token] = self.clock, ttl, inbox, owner, label
+            name.queue_expires = self.clock + MINUTE
         if name.value is None and self._hand_over(name, key, token) in (None, token):
             name.leave_queue(token)
             fence = self._grant(name, key, token, ttl, ttl / 1000, owner, label)
@@ -118,28 +197,34 @@ class MemoryServer:
         position = before.index(token) if token in before else len(before)
         if not inbox:
             name.leave_queue(token)
-        pttl = -1 if name.expires == float("inf") else round((name.expires - self.time) * 1000)
+        pttl = -1 if name.expires == float("inf") else round((name.expires - self.clock) * 1000)
         now = str(self._now()).encode()
-        return [0, name.value, pttl, now, position, (place if inbox else ticket).encode()]
+        lasted = None if name.lasted is None else str(name.lasted).encode()
+        return [0, name.value, pttl, now, position, place.encode(), lasted]
 
     def _release(self, name: _Name, token: str, key: str, withdraw: int) -> list[Any]:
-        why = name.gone.get(token)
+        why = name.why(token)
         held = _token(name.value) == token
         if held:
+            self._keep_fence(name)
+            name.lasted = self._now() - int(name.value.split(b"|")[2])
             name.value, name.released = None, token
             if self._hand_over(name, key) is None:
                 self.index.pop(key, None)
         else:
             name.leave_queue(token)
         if withdraw and why is None:
-            name.gone[token] = b"withdrawn"
+            name.gone[token] = b"withdrawn", self.clock + MINUTE
         return [1] if held or name.released == token else [0, name.value, why]
 
     def _clear(self, name: _Name, token: str, key: str, by: str, reason: str) -> int:
         if name.value is None or _token(name.value) != token:
             return 0
+        self._keep_fence(name)
+        ttl = int(name.value.split(b"|")[3]) / 1000
         name.value = None
-        name.gone[token] = f"cleared|{by}|{reason}".encode()
+        if name.handed != token:
+            name.gone[token] = f"cleared|{by}|{reason}".encode(), self.clock + _outlives(ttl)
         if self._hand_over(name, key) is None:
             self.index.pop(key, None)
         return 1
@@ -147,24 +232,51 @@ class MemoryServer:
     def _extend(self, keys: Sequence[str], args: Sequence[str | int]) -> list[list[Any]]:
         replies: list[list[Any]] = []
         for lock, token, key, ttl in zip(
-            keys[:-1:2], args[0::3], args[1::3], args[2::3], strict=True
+            keys[:-1:3], args[0::3], args[1::3], args[2::3], strict=True
         ):
             name = self._name(lock)
             if _token(name.value) == token:
                 assert name.value is not None
                 fields = name.value.split(b"|", 5)
                 name.value = b"|".join([*fields[:3], str(ttl).encode(), *fields[4:]])
-                name.expires = self.index[str(key)] = self.time + int(ttl) / 1000
+                lives = max(
+                    0.0 if name.expires == float("inf") else name.expires,
+                    self.clock + int(ttl) / 1000,
+                )
+                name.expires = self.index[str(key)] = lives
+                self._keep_fence(name)
                 replies.append([1])
             else:
-                replies.append([0, name.value, name.gone.get(str(token))])
+                replies.append([0, name.value, name.why(str(token))])
         return replies
+
+    def _adopt(
+        self, name: _Name, token: str, key: str, heir: str, ttl: int, owner: str, label: str
+    ) -> list[Any]:
+        if name.value is None or _token(name.value) not in (token, heir):
+            return [0, name.value, name.why(token)]
+        _, fence, acquired, *_ = name.value.split(b"|")
+        words = [heir, fence.decode(), acquired.decode(), str(ttl), owner, label]
+        name.value = "|".join(words).encode()
+        lives = 0.0 if name.expires == float("inf") else name.expires
+        name.expires = self.index[key] = max(lives, self.clock + ttl / 1000)
+        name.gone[token] = b"withdrawn", self.clock + MINUTE
+        self._keep_fence(name)
+        return [1, fence, acquired]
+
+    def _write(
+        self, record: str, name: _Name, token: str, value: bytes, ttl: int | str, held: int
+    ) -> list[Any]:
+        if _token(name.value) != token and (held or name.value or name.why(token)):
+            return [0, name.value, name.why(token)]
+        self.records[record] = value
+        return [1]
 
     def _holder(self, lock: str) -> list[Any] | None:
         name = self._name(lock)
         if name.value is None:
             return None
-        return [name.value, round((name.expires - self.time) * 1000), str(self._now()).encode()]
+        return [name.value, round((name.expires - self.clock) * 1000), str(self._now()).encode()]
 
 
 class Pause:
@@ -186,6 +298,8 @@ class SteppedIO:
         self.wake_at: float | None = None
         """While it waits: until when."""
         self.told: set[str] = set()
+        self.request: Callable[[], Any] | None = None
+        """What was sent and is not carried out yet."""
         self._token = ""
         server.listening[inbox] = self.told.add
 
@@ -193,8 +307,9 @@ class SteppedIO:
         return self.server.time
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
+        self.request = partial(self.server.call, name, keys, args)
         await Pause(f"send {name}")
-        answer = self.server.call(name, keys, args)
+        answer, self.request = self.request(), None
         await Pause(f"answer {name}")
         return answer
 
@@ -205,7 +320,7 @@ class SteppedIO:
         self._token = token
         return self.inbox
 
-    async def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float, left: float = 0.0) -> None:
         await self._until(self.server.time + seconds)
         self.told.discard(self._token)
 
@@ -237,14 +352,23 @@ class Actor:
         self.io = io
         self.done = False
         self.result: Any = None
+        self.at = ""
+        """The pause that it came to."""
         self._coroutine = coroutine
 
     def step(self) -> None:
         """Run to the next pause."""
+        self._run(self._coroutine.send, None)
+
+    def throw(self, error: BaseException) -> None:
+        """Run to the next pause after `error`, which is what this one ends with."""
+        self._run(self._coroutine.throw, error)
+
+    def _run(self, resume: Callable[[Any], Pause], what: BaseException | None) -> None:
         try:
-            self._coroutine.send(None)
+            self.at = resume(what).at
         except StopIteration as stop:
-            self.done, self.result = True, stop.value
+            self.done, self.result, self.at = True, stop.value, ""
 
     def kill(self) -> None:
         """As SIGKILL does: nothing more is sent, and its inbox is closed."""

@@ -15,10 +15,17 @@ from redis import Redis
 
 from django_redislock import LockNotAcquired, connections, current_lease, redis_lock
 from django_redislock import io as io_module
+from django_redislock.renewal import watchdog
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
 QUEUE = f"{KEY}:queue"
+
+
+@pytest.fixture(autouse=True)
+def _no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests count connections, and it may need one at any time."""
+    monkeypatch.setattr(watchdog("default"), "_show_at", float("inf"))
 
 
 def others(redis: Redis) -> int:

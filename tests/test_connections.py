@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -375,6 +376,52 @@ def test_a_missing_permission_is_named(tcp: RedisServer) -> None:
     with override_settings(CACHES=entry(f"redis://limited:secret@127.0.0.1:{tcp.tcp_port}/0")):
         with pytest.raises(LockUnavailable, match=r"(?i)evalsha"):
             redis_lock("job", wait=None).acquire()
+
+
+def test_two_aliases_that_differ_only_in_their_options() -> None:
+    """django-redis would let them share a pool, and so a database: that is refused."""
+    url = os.environ["REDISLOCK_TEST_URL"]
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
+    third = {**entry, "OPTIONS": {"CONNECTION_POOL_KWARGS": {"db": 3}}}
+    with override_settings(CACHES={"default": entry, "locks": third}):
+        with pytest.raises(ImproperlyConfigured, match=r"'locks'.*'default'.*same LOCATION"):
+            redis_lock("job", using="locks").acquire()
+    with override_settings(CACHES={"default": entry, "same": entry}):
+        with redis_lock("job", using="same"):
+            pass
+
+
+def test_a_pool_that_others_disconnect(tcp: RedisServer) -> None:
+    """Nothing but LockUnavailable comes of it, and `wait` covers that: the project's own code, or
+    DJANGO_REDIS_CLOSE_CONNECTION, may close all connections at any time."""
+    stop = threading.Event()
+
+    def disconnect() -> None:
+        while not stop.wait(0.02):
+            pool.disconnect()
+
+    with override_settings(CACHES=entry(f"redis://:open sesame@127.0.0.1:{tcp.tcp_port}/0")):
+        pool = connections.shared_pool("default")
+        others = threading.Thread(target=disconnect)
+        others.start()
+        try:
+            for _ in range(100):
+                with redis_lock("job", wait=PATIENCE):
+                    pass
+        finally:
+            stop.set()
+            others.join(PATIENCE)
+
+
+def test_another_encoding(redis: Redis) -> None:
+    """The encoding of a cache's values is none of our keys' business."""
+    options = {"CONNECTION_POOL_KWARGS": {"encoding": "latin-1"}}
+    location = os.environ["REDISLOCK_TEST_URL"] + "&encoding=latin-1"
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
+    redis.script_flush()
+    with override_settings(CACHES={"default": entry}):
+        with redis_lock("Rechnung Ł"):
+            assert redis.exists("redislock:{Rechnung Ł}")
 
 
 def test_a_sharded_client_is_refused() -> None:

@@ -540,9 +540,9 @@ class TestOnConflict:
         with held_elsewhere() as lease:
             assert kind.run(redis_lock("job", wait=0, on_conflict="skip"), ran.set) is None
         assert not ran.is_set()
-        (record,) = caplog.records
+        (record,) = (record for record in caplog.records if hasattr(record, "lock_outcome"))
         assert (record.name, record.levelno) == ("django_redislock", logging.INFO)
-        assert record.getMessage().startswith(f"Skipped: 'job' is held by {lease.owner}")
+        assert record.getMessage().startswith(f"'job' not acquired: it is held by {lease.owner}")
 
     def test_a_function_of_the_conflict(self, kind: Kind) -> None:
         """What a function of the conflict returns is the result of the call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -208,6 +209,40 @@ class TestPrivateServer:
             server.stop()
             server.start()
             assert client.get("a") is None
+
+    def test_restart_with_data(self, found: Found, tmp_path: Path) -> None:
+        """What the server keeps in a directory of ours is there again."""
+        with RedisServer(found, args=["--appendonly", "yes", "--dir", str(tmp_path)]) as server:
+            assert ask(server.url, "SET", "a", "1")
+            server.stop()
+            server.start()
+            assert ask(server.url, "GET", "a") == "1"
+
+    def test_pause(self, found: Found) -> None:
+        """A paused server answers when it goes on, and not before; and it can be stopped."""
+        with RedisServer(found) as server, socket.socket(socket.AF_UNIX) as client:
+            server.pause()
+            client.connect(urlsplit(server.url).path)
+            client.sendall(b"PING\r\n")
+            client.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                client.recv(64)
+            server.resume()
+            client.settimeout(60)
+            assert client.recv(64) == b"+PONG\r\n"
+            server.pause()
+        with pytest.raises(RedisServerError, match="does not run"):
+            server.resume()
+
+    @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+    def test_environment(self, found: Found) -> None:
+        """It gets ours, and what is given for it alone."""
+        with RedisServer(found, env={"REDISLOCK_EXTRA": "1"}) as server:
+            # Of its supervisor: the server writes its title over its own.
+            assert server._process is not None
+            environ = Path(f"/proc/{server._process.pid}/environ").read_bytes().split(b"\0")
+            assert b"REDISLOCK_EXTRA=1" in environ
+            assert any(variable.startswith(b"PATH=") for variable in environ)
 
     def test_one_start_at_a_time(self, found: Found) -> None:
         """A server that runs is not started again over itself."""

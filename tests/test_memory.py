@@ -17,7 +17,9 @@ TOKENS = [letter * 32 for letter in "abcd"]
 
 
 def mask(answer: Any, memory: MemoryServer | None, start: int) -> Any:
-    """An answer without what depends on the clock: µs since the epoch, and TTLs."""
+    """An answer without what depends on the clock: µs since the epoch, TTLs, lasted."""
+    if isinstance(answer, list) and len(answer) == 7 and answer[6] is not None:
+        return [*mask(answer[:6], memory, start), "<lasted>"]
     if isinstance(answer, list):
         return [mask(item, memory, start) for item in answer]
     if isinstance(answer, bytes):
@@ -30,10 +32,12 @@ def mask(answer: Any, memory: MemoryServer | None, start: int) -> Any:
     return answer
 
 
-def random_command(rng: random.Random) -> tuple[str, list[str], list[str | int]]:
+def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
     token = rng.choice(TOKENS)
     keys = KEYS.mutex(token)
-    match rng.choice(["acquire", "acquire", "acquire", "release", "extend", "clear", "holder"]):
+    commands = ["acquire", "acquire", "acquire", "release", "extend", "clear", "holder", "adopt"]
+    commands += ["write", "read"]
+    match rng.choice(commands):
         case "acquire":
             inbox = rng.choice(["", "redislock:inbox:alive", "redislock:inbox:dead"])
             ticket = rng.choice(["", str(rng.randrange(10**6))])  # from before all others
@@ -43,9 +47,24 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[str | int]]
             return "mutex_release", keys, [token, "twin", int(rng.random() < 0.1)]
         case "extend":
             ttl = rng.choice([30_000, 40_000])
-            return "mutex_extend", [KEYS.lock, KEYS.gone(token), KEYS.index], [token, "twin", ttl]
+            return (
+                "mutex_extend",
+                [KEYS.lock, KEYS.tail, KEYS.gone(token), KEYS.index],
+                [token, "twin", ttl],
+            )
+        case "adopt":
+            heir = rng.choice(TOKENS)
+            return "mutex_adopt", keys, [token, "twin", heir, 30_000, "heir", "a|label"]
         case "clear":
             return "mutex_clear", keys, [token, "twin", "operator", "a reason"]
+        case "write":
+            return (
+                "record_write",
+                [KEYS.record, KEYS.lock, KEYS.gone(token)],
+                [token, f"by {token}".encode(), rng.choice(["", 30_000]), rng.choice([0, 1])],
+            )
+        case "read":
+            return "record_get", [KEYS.record], []
         case _:
             return "mutex_holder", [KEYS.lock], []
 
@@ -67,7 +86,7 @@ def test_it_answers_as_the_lua_does(redis: Redis, seed: int) -> None:
             model = memory.call(script, keys, args)
             assert mask(real, None, 0) == mask(model, memory, 0), (number, script, args)
             queue = [token.decode() for token in redis.zrange(KEYS.lock + ":queue", 0, -1)]
-            name = memory.names[KEYS.lock]
+            name = memory._name(KEYS.lock)
             assert queue == sorted(name.queue, key=name.queue.__getitem__), (number, script, args)
             indexed = redis.zscore(KEYS.index, "twin") is not None
             assert indexed == ("twin" in memory.index), (number, script, args)

@@ -1,93 +1,26 @@
-"""Real processes, killed with real signals; fork, gevent, and many that contend."""
+"""Real processes: their leases live as long as they do, gevent, and many that contend.
+
+Those that are killed, stopped and forked are in tests/faults/.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
+from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, redis_lock
-from tests.waiting import PATIENCE, eventually
+from tests.processes import Worker
+from tests.waiting import eventually
 
 KEY = "redislock:{job}"
 QUEUE = f"{KEY}:queue"
-ROOT = Path(__file__).parent.parent
-
-
-class Worker:
-    """A process that runs one of the programs in worker.py."""
-
-    def __init__(self, *command: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.worker", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
-        )
-
-    def says(self) -> str:
-        """The next line that it says; "" when it has ended."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def holds(self) -> int:
-        """Wait until it says that it holds the lock; returns its fencing token."""
-        while (line := self.says()) == "waiting":
-            pass
-        word, fencing_token = line.split()
-        assert word == "holding"
-        return int(fencing_token)
-
-    def go_on(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def ends(self) -> int:
-        return self.process.wait(PATIENCE)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Worker]]:
-    """Start workers; whatever becomes of the test, none is left."""
-    workers: list[Worker] = []
-
-    def start(*command: str) -> Worker:
-        workers.append(Worker(*command))
-        return workers[-1]
-
-    yield start
-    for worker in workers:
-        worker.close()
-
 
 Start = Callable[..., Worker]
-
-
-def test_a_killed_holder_frees_the_lock_with_its_ttl(start: Start, redis: Redis) -> None:
-    """The waiter has it when the lease ends, with a larger fencing token."""
-    holder = start("hold", "1")
-    first = holder.holds()
-    waiter = start("wait")
-    eventually(lambda: redis.zcard(QUEUE) == 1)
-    holder.process.send_signal(signal.SIGKILL)
-    assert waiter.holds() > first
-    waiter.go_on()
-    assert waiter.ends() == 0
-    assert not redis.exists(KEY, QUEUE)
 
 
 def test_a_living_holder_keeps_the_lock(start: Start, redis: Redis) -> None:
@@ -103,86 +36,6 @@ def test_a_living_holder_keeps_the_lock(start: Start, redis: Redis) -> None:
     assert holder.ends() == 0
 
 
-def test_a_killed_waiter_is_passed_over(start: Start, redis: Redis) -> None:
-    """The one behind it gets the lock as soon as it is released."""
-    with redis_lock("job"):
-        killed = start("wait")
-        eventually(lambda: redis.zcard(QUEUE) == 1)
-        behind = start("wait")
-        eventually(lambda: redis.zcard(QUEUE) == 2)
-        listening = len(redis.pubsub_channels("redislock:inbox:*"))
-        killed.process.send_signal(signal.SIGKILL)
-        # The kernel closes its connections; Redis notices in the next turn of its loop.
-        eventually(lambda: len(redis.pubsub_channels("redislock:inbox:*")) < listening)
-    assert redis.exists(KEY), "it was handed over in the step of the release"
-    behind.holds()
-
-
-def test_a_stopped_waiter_does_not_hold_up_the_others(start: Start, redis: Redis) -> None:
-    """It is handed the lock, does not come, and the next one has it after the claim window."""
-    with redis_lock("job"):
-        stopped = start("wait")
-        eventually(lambda: redis.zcard(QUEUE) == 1)
-        behind = start("wait")
-        eventually(lambda: redis.zcard(QUEUE) == 2)
-        stopped.process.send_signal(signal.SIGSTOP)
-    first = behind.holds()
-    stopped.process.send_signal(signal.SIGCONT)
-    behind.go_on()
-    assert stopped.holds() > first
-
-
-def test_a_stopped_holder_is_told_when_it_goes_on(start: Start, redis: Redis) -> None:
-    """Its block raises LeaseLost, and the lease of its successor is not touched."""
-    holder = start("hold", "0.5")
-    holder.holds()
-    holder.process.send_signal(signal.SIGSTOP)
-    with redis_lock("job", wait=PATIENCE) as lease:
-        holder.process.send_signal(signal.SIGCONT)
-        holder.go_on()
-        assert holder.ends() != 0
-        lease.check()
-        assert redis.get(KEY).decode().startswith(lease.token)
-
-
-@pytest.mark.parametrize("what", ["hold", "wait"])
-def test_an_interrupted_process_leaves_nothing(start: Start, redis: Redis, what: str) -> None:
-    """Ctrl-C in the block or while waiting: the lock is released, or the queue left."""
-    if what == "hold":
-        worker = start("hold", "30")
-        worker.holds()
-        worker.process.send_signal(signal.SIGINT)
-        worker.ends()
-        assert not redis.exists(KEY)
-    else:
-        with redis_lock("job"):
-            worker = start("interrupted")
-            assert worker.says() == "waiting"
-            eventually(lambda: redis.zcard(QUEUE) == 1)
-            worker.process.send_signal(signal.SIGINT)
-            assert worker.says() == "interrupted"
-            assert not redis.exists(QUEUE)
-
-
-def test_fork(start: Start, redis: Redis) -> None:
-    """The child neither renews nor releases its parent's lease, can lock for itself, and is
-    woken through an inbox of its own."""
-    inboxes = len(redis.pubsub_channels("redislock:inbox:*"))
-    parent = start("fork", "0.6")
-    assert parent.says() == "child released"
-    assert parent.says() == "child None"
-    assert parent.says() == "child held"
-    assert parent.says() == "child waits"
-    eventually(lambda: redis.zcard(QUEUE) == 1)
-    assert len(redis.pubsub_channels("redislock:inbox:*")) == inboxes + 2
-    before = redis.zscore("redislock:index", "job")
-    eventually(lambda: redis.zscore("redislock:index", "job") > before)
-    parent.go_on()
-    assert parent.says() == "parent held"
-    assert sorted([parent.says(), parent.says()]) == ["child held", "parent released"]
-    assert parent.ends() == 0
-
-
 def test_gevent(start: Start, redis: Redis) -> None:
     """Under monkey-patching greenlets exclude each other, and waiting stops nobody else."""
     pytest.importorskip("gevent")
@@ -194,16 +47,18 @@ def test_gevent(start: Start, redis: Redis) -> None:
     assert not redis.exists(KEY, QUEUE)
 
 
-def test_loops_that_were_closed_carelessly_are_forgotten(start: Start, redis: Redis) -> None:
+def test_loops_that_were_closed_carelessly_are_forgotten(start: Start) -> None:
     """A loop that ended without closing what was begun in it keeps its connection only until
     the next loop comes."""
-    before = len(redis.client_list())
-    worker = start("careless")
-    assert worker.says() == "loops 1"
-    assert len(redis.client_list()) == before + 1
-    worker.go_on()
-    assert worker.says() == "loops 0"
-    eventually(lambda: len(redis.client_list()) == before)
+    # At a server where nobody else comes and goes.
+    with RedisServer() as server, Redis.from_url(server.url) as redis:
+        before = len(redis.client_list())
+        worker = start("careless", url=server.url)
+        assert worker.says() == "loops 1"
+        assert len(redis.client_list()) == before + 1
+        worker.go_on()
+        assert worker.says() == "loops 0"
+        eventually(lambda: len(redis.client_list()) == before)
 
 
 def contention(start: Start, path: Path, processes: int, rounds: int) -> list[list[int]]:

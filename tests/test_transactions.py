@@ -140,7 +140,7 @@ def let_the_watchdog_release() -> None:
     """Return when it has done all that it had been told to release in the background."""
     lease = redis_lock("another").acquire()
     assert lease is not None
-    watchdog.release_later(lease)
+    watchdog("default").release_later(lease)
     eventually(lambda: redis_lock("another").holder() is None)
 
 
@@ -229,7 +229,7 @@ def test_a_loss_between_exit_and_commit_is_logged(
             pass
         redis.delete(KEY)
     (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
-    assert "A transaction was committed that 'job' should protect" in record.getMessage()
+    assert "'job' should have been held until its transaction was committed" in record.getMessage()
 
 
 def test_a_lease_that_was_released_early(held: Held) -> None:

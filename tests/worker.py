@@ -1,11 +1,14 @@
 """The programs that the tests run as processes of their own: `python -m tests.worker NAME …`.
 
+`NAME` is a function below, or "module:function" for what belongs to one test module only.
+
 They talk in lines: what they say is an event for the test, a line on their standard input is
 one for them.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -13,7 +16,8 @@ import time
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    # In one write, since a forked child may say something at the same time.
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def told() -> str:
@@ -94,8 +98,11 @@ def careless() -> None:
     import warnings
 
     from django_redislock import io, redis_lock
+    from django_redislock.renewal import watchdog
 
     warnings.simplefilter("ignore", ResourceWarning)
+    # The test counts connections: no sign of life, which has one of its own.
+    watchdog("default")._show_at = float("inf")
 
     async def use() -> None:
         async with redis_lock("job"):
@@ -142,6 +149,22 @@ def fork(ttl: str) -> None:
     os.wait()
 
 
+def roll_back() -> None:
+    """End right after a rollback on which a lock depended."""
+    from django.db import transaction
+
+    from django_redislock import redis_lock
+
+    try:
+        with transaction.atomic():
+            with redis_lock("job", ttl=600, release="commit") as lease:
+                pass
+            say(lease.state)
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+
+
 def interrupted() -> None:
     """Wait for the lock until a signal comes."""
     from django_redislock import redis_lock
@@ -163,4 +186,6 @@ if __name__ == "__main__":
     import django
 
     django.setup()
-    globals()[sys.argv[1]](*sys.argv[2:])
+    module, colon, name = sys.argv[1].rpartition(":")
+    program = getattr(importlib.import_module(module), name) if colon else globals()[name]
+    program(*sys.argv[2:])

@@ -1,5 +1,5 @@
 -- Take the lock, or a place in its queue. Idempotent: sent again with the same token, it
--- finds the lock its own and only sets the TTL; so a command that was sent twice, and a
+-- finds the lock its own and lets it live for another ttl; so a command that was sent twice, and a
 -- waiter that confirms what was handed to it, are the same case.
 --
 -- KEYS     as in mutex.lua
@@ -11,9 +11,9 @@
 --                    queue: this is the only try, or the last one
 --          7 ticket  time of arrival from an earlier reply, or ""; it keeps our place when
 --                    the queue was lost or we were passed over
--- Returns  {1, fencing token, acquired at µs}               we hold it
---          {0, value, pttl ms, now µs, position, ticket}    somebody else does
---          {-1, why}                                        this token is gone for ever
+-- Returns  {1, fencing token, acquired at µs}                       we hold it
+--          {0, value, pttl ms, now µs, position, ticket, lasted}    somebody else does
+--          {-1, why}                                                this token is gone for ever
 
 -- include mutex.lua
 
@@ -23,9 +23,17 @@ local ttl, owner, label, inbox, ticket =
 local value = redis.call('GET', lock)
 
 if holder(value) == token then
-  redis.call('PEXPIRE', lock, ttl)
-  redis.call('ZADD', index, integer(now / 1000 + ttl), name)
+  local confirms = redis.call('HGET', tail, 'handed') == token
+  -- Else never less than it has: an early send may arrive late, after an extension. PEXPIRE
+  -- comes first, since a full Redis denies HSET, but not after a write that it has allowed.
+  if confirms or redis.call('PTTL', lock) < ttl then
+    redis.call('PEXPIRE', lock, ttl)
+    redis.call('ZADD', index, integer(now / 1000 + ttl), name)
+  end
   local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
+  if confirms then
+    redis.call('HSET', tail, 'handed', '', fencing_token % HOLDERS, value)
+  end
   return {1, fencing_token, acquired_at}
 end
 
@@ -38,9 +46,15 @@ if why then
   return {-1, why}
 end
 
+if ticket == '' then
+  -- Behind whoever waits, also when the clock was set back meanwhile.
+  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+  ticket = integer(math.max(now, last and last + 1 or 0))
+end
 if inbox ~= '' then
-  if ticket == '' then ticket = integer(now) end
-  redis.call('ZADD', queue, 'NX', ticket, token)
+  -- The earlier one counts: a first send may come after a later one, or its answer be lost.
+  redis.call('ZADD', queue, 'LT', ticket, token)
+  ticket = redis.call('ZSCORE', queue, token)
   redis.call('HSET', waiters, token,
     table.concat({integer(now), ttl, inbox, owner, label}, '|'))
   redis.call('PEXPIRE', queue, MINUTE)
@@ -60,4 +74,5 @@ local position = redis.call('ZRANK', queue, token) or redis.call('ZCARD', queue)
 if inbox == '' then
   leave_queue(token)
 end
-return {0, value, redis.call('PTTL', lock), integer(now), position, ticket}
+return {0, value, redis.call('PTTL', lock), integer(now), position, ticket,
+  redis.call('HGET', tail, 'lasted')}

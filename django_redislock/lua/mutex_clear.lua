@@ -3,24 +3,33 @@
 --
 -- KEYS     as in mutex.lua; 6 is for the token of the holder that the operator saw
 -- ARGV     1, 2 as in mutex.lua: the token is that of the holder that the operator saw, or
---          the first 32 characters of a stranger's value
+--          the whole of a stranger's value
 --          3 by, 4 reason
 -- Returns  1 cleared, 0 it changed hands or was free already
 
 -- include mutex.lua
 
 local value = redis.call('GET', lock)
-if not value or holder(value) ~= token then
+if not value then return 0 end
+local fencing_token, acquired_at, ttl = string.match(value, '^[^|]*|(%d+)|(%d+)|(%d+)|')
+if value ~= token and not (fencing_token and holder(value) == token) then
   return 0
 end
-local fencing_token, ttl = string.match(value, '^[^|]*|(%d+)|%d+|(%d+)|')
 ttl = ttl or 0
 redis.call('DEL', lock)
 if fencing_token then
   redis.call('HSET', tail, 'fence', fencing_token)
-  redis.call('PEXPIRE', tail, outlives(ttl))
+  redis.call('PEXPIRE', tail, remembers(ttl, fencing_token))
 end
-redis.call('SET', gone, table.concat({'cleared', ARGV[3], ARGV[4]}, '|'), 'PX', outlives(ttl))
+-- A waiter that has not confirmed it does not know of it: it waits on, and is told nothing.
+if redis.call('HGET', tail, 'handed') ~= token then
+  redis.call('SET', gone, table.concat({'cleared', ARGV[3], ARGV[4]}, '|'), 'PX', outlives(ttl))
+  if fencing_token then
+    local lasted = integer(now - acquired_at)
+    redis.call('HSET', tail, fencing_token % HOLDERS,
+      value .. '\t' .. table.concat({'cleared', lasted, ARGV[3], ARGV[4]}, '|'))
+  end
+end
 if not hand_over() then
   redis.call('ZREM', index, name)
 end

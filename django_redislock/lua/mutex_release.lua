@@ -14,14 +14,17 @@ local withdraw = ARGV[3] == '1'
 
 local value = redis.pcall('GET', lock)
 if type(value) == 'table' then value = NO_STRING end
-local why = redis.call('GET', gone)
 local held = holder(value) == token
+local why = (withdraw or not held) and redis.call('GET', gone)
 
 if held then
-  local fencing_token, ttl = string.match(value, '^[^|]*|(%d+)|%d+|(%d+)')
+  local fencing_token, acquired_at, ttl = string.match(value, '^[^|]*|(%d+)|(%d+)|(%d+)')
+  -- First, since a full Redis denies other writes, but not after one that it has allowed.
   redis.call('DEL', lock)
-  redis.call('HSET', tail, 'released', token, 'fence', fencing_token)
-  redis.call('PEXPIRE', tail, outlives(ttl))
+  local lasted = integer(now - acquired_at)
+  redis.call('HSET', tail, 'released', token, 'fence', fencing_token, 'lasted', lasted,
+    fencing_token % HOLDERS, value .. '\treleased|' .. lasted)
+  redis.call('PEXPIRE', tail, remembers(ttl, fencing_token))
   if not hand_over() then
     redis.call('ZREM', index, name)
   end

@@ -26,8 +26,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..clock import deadline
 from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
-from ..waiting import Deadline, backoff, slice_for
+from ..waiting import DEAF, Deadline, backoff, slice_for
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -67,8 +68,13 @@ class Refusal(NamedTuple):
 class Sight(NamedTuple):
     """A holder as an operator saw it; the token binds what is done next to what was seen."""
 
-    token: str
+    token: bytes
+    """Or the whole of a stranger's value, whatever that is."""
     holder: Holder
+
+    @classmethod
+    def of(cls, value: bytes, holder: Holder) -> Sight:
+        return cls(value if holder.owner is None else value[:32], holder)
 
 
 def milliseconds(seconds: float) -> int:
@@ -85,6 +91,7 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
     began = io.now()
     patience = Deadline(began, wait)
     inbox = "" if wait == 0 else await io.listen(token, within=0)
+    begun = False
     ticket = ""
     failures = 0
     try:
@@ -106,15 +113,24 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
                         ticket,
                     ],
                 )
+                if code == 1 and io.now() >= deadline(sent, claim.ttl):
+                    raise LockUnavailable(
+                        f"Redis took longer to answer than the lease on {keys.name!r} lives",
+                        keys.name,
+                        doubtful=True,
+                    )
             except LockUnavailable as error:
                 claim.doubtful |= error.doubtful
                 claim.sent = known or error.doubtful
                 failures += 1
-                # Once more in any case: an idle connection that the server had closed
-                # fails just so, and who waits for nothing deserves an answer too.
-                if not error.passing or (failures > 1 and last):
+                # Once more when something was sent and refused: an idle connection that the
+                # server had closed fails so, and who waits for nothing deserves an answer too.
+                once_more = failures == 1 and error.doubtful and not error.silent
+                if not error.passing or (last and not once_more):
                     raise
-                await io.sleep(min(backoff(failures), patience.left(io.now())))
+                left = patience.left(io.now())
+                pause = min(backoff(failures), left)
+                await io.wait(pause, left)  # who listens is told when the server is back
                 continue
             failures = 0
             if code == 1:
@@ -122,16 +138,23 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
                 return Grant(int(fencing_token), int(acquired_us), sent)
             if code == -1:
                 raise Refusal(None, rest[0]).error(keys.name)
-            value, pttl, now_us, position, ticket_bytes = rest
+            value, pttl, now_us, position, ticket_bytes, lasted_us = rest
             holder = Holder.parse(value, pttl, int(now_us))
             if last:
-                return LockNotAcquired(keys.name, holder, io.now() - began, position)
+                lasted = None if lasted_us is None else max(0, int(lasted_us)) / 1e6
+                return LockNotAcquired(keys.name, holder, io.now() - began, position, lasted)
             ticket = ticket_bytes.decode()
-            if not inbox:
-                # The first wait of this process: listen, then queue with the next acquire.
-                inbox = await io.listen(token, within=min(1.0, patience.left(io.now())))
+            left = patience.left(io.now())
+            if inbox == DEAF and not begun:
+                # The first wait of this process, perhaps: begin to listen, and ask again before
+                # a claim window could be over.
+                begun = True
+                inbox = await io.listen(token, within=min(0.5, left))
                 continue
-            await io.wait(slice_for(position, holder.remaining, patience.left(io.now())))
+            await io.wait(
+                slice_for(0 if inbox == DEAF else position, holder.remaining, left), left
+            )
+            inbox = await io.listen(token, within=0)
     finally:
         io.unlisten()
 
@@ -139,7 +162,7 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
 async def release(io: IO, claim: Claim) -> Refusal | None:
     """Give back the lease, or the place in the queue. None: released, now or before.
 
-    Asks twice when the first answer is lost. Raises `LockUnavailable`; it may be repeated.
+    Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
     """
     for attempt in (1, 2):
         try:
@@ -150,8 +173,8 @@ async def release(io: IO, claim: Claim) -> Refusal | None:
             )
         except LockUnavailable as error:
             claim.doubtful |= error.doubtful
-            claim.given_back |= error.doubtful
-            if attempt == 2 or not error.passing:
+            claim.given_back = True
+            if attempt == 2 or not error.passing or error.silent:
                 raise
         else:
             refusal = None if released else Refusal(*rest)
@@ -163,19 +186,45 @@ async def release(io: IO, claim: Claim) -> Refusal | None:
     raise AssertionError("unreachable")
 
 
-async def extend(io: IO, claims: Sequence[Claim]) -> list[Refusal | None]:
-    """Let leases live for their ttl from now, all in one round trip. None: extended.
+async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list[Refusal | None]:
+    """Let leases live for so long from now, all in one round trip. None: extended.
 
     Raises `LockUnavailable`: then nothing is known of any of them.
     """
     keys: list[str] = []
     args: list[str | int] = []
-    for claim in claims:
-        keys += claim.keys.lock, claim.keys.gone(claim.token)
-        args += claim.token, claim.keys.name, milliseconds(claim.ttl)
+    for claim, ttl in zip(claims, ttls, strict=True):
+        keys += claim.keys.lock, claim.keys.tail, claim.keys.gone(claim.token)
+        args += claim.token, claim.keys.name, milliseconds(ttl)
     keys.append(claims[0].keys.index)
     replies: list[list[Any]] = await io.script("mutex_extend", keys, args)
     return [None if extended else Refusal(*rest) for extended, *rest in replies]
+
+
+async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:
+    """Hold, as `claim`, the lease that `token` has held until now.
+
+    Asks twice when the connection is lost. Raises `LockUnavailable`; the caller then owes a
+    `release` of `claim`, as after any other exception.
+    """
+    keys = claim.keys
+    ttl = milliseconds(claim.ttl)
+    for attempt in (1, 2):
+        sent = io.now()
+        claim.sent = True
+        try:
+            adopted, *rest = await io.script(
+                "mutex_adopt",
+                keys.mutex(token),
+                [token, keys.name, claim.token, ttl, claim.owner, claim.label],
+            )
+        except LockUnavailable as error:
+            claim.doubtful |= error.doubtful
+            if attempt == 2 or not error.passing or error.silent:
+                raise
+        else:
+            return Grant(int(rest[0]), int(rest[1]), sent) if adopted else Refusal(*rest)
+    raise AssertionError("unreachable")
 
 
 async def look(io: IO, keys: Keys) -> Sight | None:
@@ -184,14 +233,14 @@ async def look(io: IO, keys: Keys) -> Sight | None:
     if reply is None:
         return None
     value, pttl, now_us = reply
-    return Sight(value[:32].decode(errors="replace"), Holder.parse(value, pttl, int(now_us)))
+    return Sight.of(value, Holder.parse(value, pttl, int(now_us)))
 
 
-async def clear(io: IO, keys: Keys, seen: str, by: str, reason: str) -> bool:
+async def clear(io: IO, keys: Keys, seen: bytes, by: str, reason: str) -> bool:
     """Remove the lock that `seen` holds, for an operator. False: it changed hands."""
     cleared = await io.script(
         "mutex_clear",
-        keys.mutex(seen),
+        keys.mutex(seen[:32].decode(errors="replace")),  # a stranger is told nothing
         [seen, keys.name, by.replace("|", "/"), reason],
     )
     return bool(cleared)

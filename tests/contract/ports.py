@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from django_redislock import Lease, redis_lock
+from django_redislock import Lease, ainitialise, initialise, once, redis_lock
 from django_redislock.exceptions import Holder
 from tests.waiting import PATIENCE
 
@@ -19,8 +19,14 @@ class Port(Protocol):
     def start(self, call: Callable[[], Any]) -> Future[Any]:
         """Begin something in another thread; its calls are another holder's."""
 
+    def function(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """A function to decorate that runs `body`, and `call` calls."""
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any: ...
     def acquire(self, lock: redis_lock, **arguments: Any) -> Any: ...
-    def enter(self, lock: redis_lock, body: Callable[[Lease], Any]) -> Any: ...
+    def enter(self, lock: redis_lock | once, body: Callable[[Any], Any]) -> Any: ...
+    def forget(self, run: once) -> None: ...
+    def initialise(self, name: str, value: Any, **options: Any) -> Any: ...
     def release(self, lease: Lease) -> Any: ...
     def extend(self, lease: Lease, *arguments: Any) -> Any: ...
     def holder(self, lock: redis_lock) -> Holder | None: ...
@@ -45,10 +51,25 @@ class InThreads:
 
 
 class SyncPort(InThreads):
+    def function(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        def work(*arguments: Any) -> Any:
+            return body(*arguments)
+
+        return work
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    def forget(self, run: once) -> None:
+        run.forget()
+
+    def initialise(self, name: str, value: Any, **options: Any) -> Any:
+        return initialise(name, value, **options)
+
     def acquire(self, lock: redis_lock, **arguments: Any) -> Lease | None:
         return lock.acquire(**arguments)
 
-    def enter(self, lock: redis_lock, body: Callable[[Lease], Any]) -> Any:
+    def enter(self, lock: redis_lock | once, body: Callable[[Any], Any]) -> Any:
         with lock as lease:
             return body(lease)
 
@@ -92,11 +113,26 @@ class AsyncPort(InThreads):
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self._begin(coroutine).result(PATIENCE)
 
+    def function(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        async def work(*arguments: Any) -> Any:
+            return await asyncio.to_thread(body, *arguments)
+
+        return work
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._run(function(*arguments))
+
+    def forget(self, run: once) -> None:
+        self._run(run.aforget())
+
+    def initialise(self, name: str, value: Any, **options: Any) -> Any:
+        return self._run(ainitialise(name, value, **options))
+
     def acquire(self, lock: redis_lock, **arguments: Any) -> Lease | None:
         lease: Lease | None = self._run(lock.aacquire(**arguments))
         return lease
 
-    def enter(self, lock: redis_lock, body: Callable[[Lease], Any]) -> Any:
+    def enter(self, lock: redis_lock | once, body: Callable[[Any], Any]) -> Any:
         async def block() -> Any:
             async with lock as lease:
                 return await asyncio.to_thread(body, lease)

@@ -15,6 +15,7 @@ from django_redislock import (
     LockNotAcquired,
     redis_lock,
 )
+from django_redislock.clock import now
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
 
@@ -50,7 +51,8 @@ def test_a_cycle_is_two_round_trips(port: Port, redis: Redis) -> None:
     before = round_trips(redis)
     for _ in range(10):
         port.release(port.acquire(redis_lock("invoice:42")))
-    assert round_trips(redis) - before == 20
+    # One more is a sign of life of this process, which comes every now and then.
+    assert round_trips(redis) - before in (20, 21)
 
 
 def test_it_excludes(port: Port) -> None:
@@ -313,20 +315,60 @@ def test_the_lease_survives_a_forgotten_script(port: Port, redis: Redis) -> None
 
 
 def test_export_and_restore(port: Port, redis: Redis) -> None:
-    """A lease that was exported is continued under the same token, and only there."""
+    """A lease that was exported is continued elsewhere, under a token of its own."""
     lease = port.acquire(redis_lock("invoice:42", ttl=20))
     text = lease.export()
     assert lease.state == LeaseState.RELEASED
     port.release(lease)
     assert redis.exists(KEY), "the exporter doesn't release it any more"
     restored = port.restore(text)
-    assert restored.token == lease.token
+    assert restored.token != lease.token
     assert restored.fencing_token == lease.fencing_token
     assert restored.acquired_at == lease.acquired_at
-    assert (restored.owner, restored.label) == (lease.owner, lease.label)
+    assert restored.label == lease.label
+    holder = port.holder(redis_lock("invoice:42"))
+    assert (holder.owner, holder.fencing_token) == (restored.owner, lease.fencing_token)
     assert restored.state == LeaseState.HELD
     port.release(restored)
     assert not redis.exists(KEY)
+
+
+def test_a_text_is_restored_once(port: Port, redis: Redis) -> None:
+    """Of two that were given it, the second holds nothing."""
+    text = port.acquire(redis_lock("invoice:42")).export()
+    first = port.restore(text)
+    with pytest.raises(LeaseLost):
+        port.restore(text)
+    assert redis.get(KEY).decode().startswith(first.token)
+    port.extend(first)
+    port.release(first)
+    with pytest.raises(LeaseLost):
+        port.restore(text)
+    assert not redis.exists(KEY)
+
+
+def test_a_restored_lease_is_as_the_first_one(port: Port, redis: Redis) -> None:
+    """Explicit arguments of its lock go along, what is left of `max_hold` included."""
+    lock = redis_lock("invoice:42", ttl=20, renew=False, max_hold=3600, release="commit")
+    restored = port.restore(port.acquire(lock).export())
+    assert (restored.ttl, restored.renew, restored.release_at) == (20, False, "commit")
+    assert 3500 < restored.hold_left(now()) <= 3600
+    port.release(restored)
+    restored = port.restore(port.acquire(redis_lock("invoice:42")).export())
+    assert (restored.renew, restored.hold_left(now())) == (True, None)
+    port.release(restored)
+
+
+def test_an_exported_lease_keeps_its_ttl(port: Port, redis: Redis) -> None:
+    """Restoring it never shortens what it has, and repairs what somebody took away."""
+    lease = port.acquire(redis_lock("invoice:42", ttl=20))
+    redis.pexpire(KEY, 50_000)
+    restored = port.restore(lease.export())
+    assert 40_000 < redis.pttl(KEY) <= 50_000
+    redis.persist(KEY)
+    restored = port.restore(restored.export())
+    assert 10_000 < redis.pttl(KEY) <= 20_000
+    port.release(restored)
 
 
 def test_restore_of_a_lease_that_has_ended(port: Port, redis: Redis) -> None:

@@ -1,0 +1,408 @@
+"""Fencing in the database: rows that refuse a holder whose lock has gone to somebody else.
+
+    with redis_lock(f"product:{pk}") as lease:
+        product = Product.objects.fenced(lease).get(pk=pk)
+        product.stock -= 1
+        product.save(lease=lease)
+
+One rule for reading and writing. The rows are found, and *shown* the lease's fencing token, which
+they keep. If one of them has seen a newer token, nothing is done and `StaleLease` is raised. Else
+they are read or written. All but the finding is one transaction, and showing is an UPDATE, which
+keeps the rows locked until its end.
+
+A row has to see the token before it is read. If only writes were checked, the write of a former
+holder could come between the reading and the writing of the next one, and be accepted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from asgiref.sync import sync_to_async
+from django.db import NotSupportedError, models, router, transaction
+
+from .exceptions import StaleLease, StaleRead
+from .lease import Lease
+
+__all__ = [
+    "FencedManager",
+    "FencedModel",
+    "FencedQuerySet",
+    "FencingTokenField",
+    "StaleLease",
+    "StaleRead",
+]
+
+FIELD = "fencing_token"
+
+M = TypeVar("M", bound=models.Model)
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    BigIntegerField = models.BigIntegerField[int, int]
+else:
+    BigIntegerField = models.BigIntegerField
+
+
+class FencingTokenField(BigIntegerField):
+    """The newest fencing token that the row was shown. To be named `fencing_token`.
+
+    `save()` never writes it to a row that exists: it would put back the token that the instance
+    was loaded with, and let older holders in again.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Also a default of the database, for processes that don't know of the column yet.
+        defaults = {"default": 0, "db_default": 0, "editable": False}
+        super().__init__(*args, **{**defaults, **kwargs})
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        return super().pre_save(model_instance, add) if add else models.F(self.attname)
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A fencing token to show, and whose it is, if that is known."""
+
+    token: int
+    lease: Lease | None
+    name: str | None
+
+    @classmethod
+    def of(cls, lease: Lease | int) -> Self:
+        if isinstance(lease, Lease):
+            lease.check()
+            return cls(lease.fencing_token, lease, lease.name)
+        if not isinstance(lease, int) or isinstance(lease, bool):
+            raise TypeError(
+                "lease must be the lease of a `with redis_lock(…) as lease:` block, or a fencing "
+                f"token as an int, not {type(lease).__name__}"
+            )
+        if lease < 1:
+            raise ValueError(f"a fencing token is at least 1, not {lease}")
+        return cls(lease, None, None)
+
+    def show(
+        self, model: type[models.Model], keys: list[Any], using: str, read_at: int | None = None
+    ) -> int:
+        """Show the token to those rows that exist, and return how many do.
+
+        To be called in a transaction, which has to end when this raises. With `read_at` they are
+        the rows of instances that were read when they had that token, and must not have been
+        written or deleted since.
+        """
+        owner, key = place(model)
+        rows: models.QuerySet[Any] = models.QuerySet(owner, using=using)
+        rows = rows.filter(**{f"{key}__in": keys})
+        # Those that have it are written as well: nobody may show them a newer one before we have
+        # done our work. The condition is on the column itself and not in a subquery, since that is
+        # what PostgreSQL looks at again after it has waited for somebody else's transaction.
+        ours = rows.filter(**{f"{FIELD}__lte": self.token})
+        if read_at is not None:
+            ours = ours.filter(**{FIELD: read_at})
+        shown = ours.update(**{FIELD: self.token})
+        if shown == len(keys):
+            return shown
+        seen = dict(rows.values_list(key, FIELD))
+        label = model._meta.label
+        if newer := [pk for pk, token in seen.items() if token > self.token]:
+            error = StaleLease(self.name, label, newer, self.token, max(seen.values()))
+            if self.lease is not None:
+                self.lease.lose(error)  # somebody else has had the lock after us
+            raise error
+        if read_at is not None:
+            pks = [pk for pk in keys if seen.get(pk) != self.token] or keys
+            raise StaleRead(self.name, label, pks, "was written or deleted since it was read")
+        return shown
+
+    def show_to(
+        self, instances: Sequence[models.Model], using: str, *, by_hand: bool = False
+    ) -> int:
+        """Show the token to the rows of instances, if they are as they were read.
+
+        Those that were not read but made `by_hand` may replace what is there, or be new.
+        """
+        keys_by_token: dict[int | None, set[Any]] = defaultdict(set)
+        for instance in instances:
+            fill_in_keys(instance)
+            key = getattr(instance, place(type(instance))[1])
+            if key is not None:
+                read_at = None if by_hand else self._read_at(instance, using)
+                keys_by_token[read_at].add(key)
+        return sum(
+            self.show(type(instances[0]), list(keys), using, token)
+            for token, keys in keys_by_token.items()
+        )
+
+    def _read_at(self, instance: models.Model, using: str) -> int | None:
+        """The token that the row had when it was read, or None for an instance made by hand."""
+        if instance._state.adding or instance._state.db != using:
+            return None
+        if FIELD in instance.get_deferred_fields():
+            label, why = instance._meta.label, f"was read without its {FIELD}"
+            raise StaleRead(self.name, label, [instance.pk], why)
+        token: int = getattr(instance, FIELD)
+        return token
+
+
+def place(model: type[models.Model]) -> tuple[type[models.Model], str]:
+    """The model whose table has the token, perhaps a parent, and the name of its primary key."""
+    owner: type[models.Model] = model._meta.get_field(FIELD).model
+    return owner, owner._meta.pk.attname
+
+
+def fill_in_keys(instance: models.Model) -> None:
+    """Give an instance the keys of its parents from the links to them, as Django's save() does."""
+    for parent, link in instance._meta.parents.items():  # the nearest comes first
+        key = parent._meta.pk.attname
+        if link is not None and getattr(instance, key) is None:
+            setattr(instance, key, getattr(instance, link.attname))
+
+
+def refuse_token(fields: Collection[str]) -> None:
+    if FIELD in fields:
+        raise ValueError(f"{FIELD} must never decrease: only fenced(lease) and lease= write it")
+
+
+def on_shown_rows(method: Method) -> Method:
+    """A method of QuerySet that is carried out on rows which have seen the token."""
+
+    @wraps(method)
+    def wrapper(self: FencedQuerySet[Any], *args: Any, **kwargs: Any) -> Any:
+        if self._lease is None:
+            return method(self, *args, **kwargs)
+        with self._shown() as rows:
+            answer = method(rows, *args, **kwargs)
+        if getattr(method, "alters_data", False):
+            self._result_cache = None
+        return answer
+
+    return cast(Method, wrapper)
+
+
+def unless_fenced(method: Method) -> Method:
+    """A method of QuerySet that would get past the fence."""
+
+    @wraps(method)
+    def wrapper(self: FencedQuerySet[Any], *args: Any, **kwargs: Any) -> Any:
+        if any(getattr(each, "_lease", None) is not None for each in (self, *args)):
+            raise NotSupportedError(
+                f"fenced(lease) does not go with {method.__name__}: combine querysets before it, "
+                "and use its rows elsewhere as list(…)"
+            )
+        return method(self, *args, **kwargs)
+
+    return cast(Method, wrapper)
+
+
+class FencedQuerySet(models.QuerySet[M]):
+    """A queryset with `fenced(lease)`; without that, it is Django's."""
+
+    _lease: Lease | int | None = None
+
+    def fenced(self, lease: Lease | int) -> Self:
+        """The same rows, but each is shown the lease's fencing token before it is touched.
+
+        Raises `LeaseLost`. Whatever is then done with the queryset raises `StaleLease`, and does
+        nothing, when one of its rows has seen a newer token.
+        """
+        Fence.of(lease)
+        queryset = self._with(lease)
+        queryset._for_write = True  # type: ignore[attr-defined]  # which database: showing writes
+        return queryset
+
+    def _with(self, lease: Lease | int | None) -> Self:
+        clone = self._clone()
+        clone._lease = lease
+        return clone
+
+    def _clone(self) -> Self:
+        clone: Self = super()._clone()  # type: ignore[misc]
+        clone._lease = self._lease
+        return clone
+
+    @contextmanager
+    def _shown(self) -> Iterator[Self]:
+        """The rows, in the transaction that has shown them the token, and without a fence."""
+        assert self._lease is not None
+        fence = Fence.of(self._lease)
+        self._require_rows()
+        rows = self._with(None)
+        _, key = place(self.model)
+        # Found, not read, and so before the transaction: one of SQLite had better begin to write.
+        found = list(rows.values_list(key, flat=True))
+        keys, sliced = list(set(found)), rows.query.is_sliced
+        rows.query.clear_limits()
+        with transaction.atomic(using=self.db):
+            fence.show(self.model, keys, self.db)
+            rows = rows.filter(**{f"{key}__in": keys, FIELD: fence.token})
+            yield rows[: len(found)] if sliced else rows
+
+    def _require_rows(self) -> None:
+        """Refuse what is made of several rows, and would change with the choice of them."""
+        query = self.query
+        if (
+            query.combinator
+            or isinstance(query.group_by, tuple)
+            or (query.is_sliced and query.distinct and self._fields is not None)  # type: ignore[attr-defined]
+            or any(getattr(a, "contains_over_clause", False) for a in query.annotations.values())
+        ):
+            raise NotSupportedError(
+                "fenced(lease) is for rows, not for unions, groups of values(), window functions "
+                "and slices of distinct values()"
+            )
+
+    def _fetch_all(self) -> None:
+        if self._lease is None:
+            super()._fetch_all()
+        elif self._result_cache is None:
+            with self._shown() as rows:
+                self._result_cache = list(rows)
+
+    def __repr__(self) -> str:
+        # Without the rows when it is fenced: a debugger must not write.
+        return super().__repr__() if self._lease is None else object.__repr__(self)
+
+    def iterator(self, chunk_size: int | None = None) -> Iterator[Any]:
+        """Django's; but fenced rows are read at once, in one transaction."""
+        return super().iterator(chunk_size) if self._lease is None else iter(self._clone())
+
+    async def aiterator(self, chunk_size: int = 2000) -> AsyncIterator[Any]:
+        """`iterator` for coroutines."""
+        rows = super().aiterator(chunk_size) if self._lease is None else self._clone()
+        async for row in rows:
+            yield row
+
+    count = on_shown_rows(models.QuerySet.count)
+    exists = on_shown_rows(models.QuerySet.exists)
+    aggregate = on_shown_rows(models.QuerySet.aggregate)
+    delete = on_shown_rows(models.QuerySet.delete)
+
+    raw = unless_fenced(models.QuerySet.raw)
+    union = unless_fenced(models.QuerySet.union)
+    intersection = unless_fenced(models.QuerySet.intersection)
+    difference = unless_fenced(models.QuerySet.difference)
+    __and__ = unless_fenced(models.QuerySet.__and__)
+    __or__ = unless_fenced(models.QuerySet.__or__)
+    __xor__ = unless_fenced(models.QuerySet.__xor__)
+    resolve_expression = unless_fenced(models.QuerySet.resolve_expression)
+
+    def update(self, **kwargs: Any) -> int:
+        """Django's, and how many rows were written."""
+        refuse_token(kwargs)
+        return on_shown_rows(models.QuerySet.update)(self, **kwargs)
+
+    def bulk_update(
+        self, objs: Iterable[M], fields: Iterable[str], batch_size: int | None = None
+    ) -> int:
+        """Django's; when it is fenced, the rows have to be as the instances were read."""
+        fields, objs = list(fields), list(objs)
+        refuse_token(fields)
+        if self._lease is None:
+            return super().bulk_update(objs, fields, batch_size)
+        fence = Fence.of(self._lease)
+        with transaction.atomic(using=self.db):
+            fence.show_to(objs, self.db)
+            rows = self._with(None).filter(**{FIELD: fence.token})
+            updated = models.QuerySet.bulk_update(rows, objs, fields, batch_size)
+        for instance in objs:
+            setattr(instance, FIELD, fence.token)
+        return updated
+
+    def create(self, **kwargs: Any) -> M:
+        """Django's; when it is fenced, the new row has seen the token."""
+        if self._lease is None:
+            return super().create(**kwargs)
+        fence = Fence.of(self._lease)
+        kwargs[FIELD] = fence.token
+        with transaction.atomic(using=self.db):
+            if self.model._meta.parents:  # of which there may be a row
+                fence.show_to([self.model(**kwargs)], self.db)
+            return super().create(**kwargs)
+
+    def bulk_create(
+        self,
+        objs: Iterable[M],
+        batch_size: int | None = None,
+        ignore_conflicts: bool = False,
+        update_conflicts: bool = False,
+        update_fields: Collection[str] | None = None,
+        unique_fields: Collection[str] | None = None,
+    ) -> list[M]:
+        """Django's; when it is fenced, the new rows have seen the token."""
+        refuse_token(update_fields or ())
+        objs = list(objs)
+        if self._lease is not None:
+            if update_conflicts:
+                raise NotSupportedError("fenced(lease) does not go with update_conflicts")
+            token = Fence.of(self._lease).token
+            for instance in objs:
+                setattr(instance, FIELD, token)
+        return super().bulk_create(
+            objs, batch_size, ignore_conflicts, update_conflicts, update_fields, unique_fields
+        )
+
+
+class FencedManager(models.Manager.from_queryset(FencedQuerySet)):  # type: ignore[misc]
+    """A manager with `fenced(lease)`."""
+
+
+class FencedModel(models.Model):
+    """A model whose rows refuse holders with an old fencing token.
+
+    `save` and `delete` with `lease=` write an instance whose row is as it was read.
+    """
+
+    fencing_token = FencingTokenField()
+
+    objects = FencedManager()
+
+    class Meta:
+        abstract = True
+
+    def save(self, *args: Any, lease: Lease | int | None = None, **kwargs: Any) -> None:
+        with self._fenced(lease, kwargs) as exists:
+            if not exists:
+                # Django would try an UPDATE first, and hit a row that has come in the meantime.
+                kwargs["force_insert"] = (place(type(self))[0],)
+            super().save(*args, **kwargs)
+
+    def delete(
+        self, *args: Any, lease: Lease | int | None = None, **kwargs: Any
+    ) -> tuple[int, dict[str, int]]:
+        with self._fenced(lease, kwargs) as exists:
+            if not exists and self.pk is not None:
+                return 0, {}
+            return super().delete(*args, **kwargs)
+
+    async def asave(self, *args: Any, **kwargs: Any) -> None:
+        await sync_to_async(self.save)(*args, **kwargs)
+
+    async def adelete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        return await sync_to_async(self.delete)(*args, **kwargs)
+
+    @contextmanager
+    def _fenced(self, lease: Lease | int | None, kwargs: dict[str, Any]) -> Iterator[bool]:
+        """The transaction in which the row, if it exists, has seen the token."""
+        if lease is None:
+            yield True
+            return
+        fence = Fence.of(lease)
+        using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
+        kwargs["using"] = using
+        before = self.__dict__.get(FIELD)
+        try:
+            with transaction.atomic(using=using):
+                by_hand = bool(kwargs.get("force_insert"))
+                exists = bool(fence.show_to([self], using, by_hand=by_hand))
+                self.fencing_token = fence.token
+                yield exists
+        except BaseException:
+            if before is not None:
+                self.fencing_token = before
+            raise

@@ -1,0 +1,34 @@
+-- Continue a lease in another process, under a token of its own: so of two processes that were
+-- given the old one, only the first gets it. Idempotent: sent again, it finds the lock its own.
+--
+-- KEYS     as in mutex.lua; 6 is for the old token
+-- ARGV     1, 2 as in mutex.lua: the old token
+--          3 heir      the new token
+--          4 ttl       ms
+--          5 owner     without "|"
+--          6 label
+-- Returns  {1, fencing token, acquired at µs}  the heir holds it
+--          {0, value, gone}                    not held: who holds it, what was written of the
+--                                              old token
+
+-- include mutex.lua
+
+local heir, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+
+local value = redis.pcall('GET', lock)
+if type(value) == 'table' then value = NO_STRING end
+local held = holder(value)
+if held ~= token and held ~= heir then
+  return {0, value, redis.call('GET', gone)}
+end
+
+local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
+local lives = math.max(redis.call('PTTL', lock), ttl)
+value = table.concat({heir, fencing_token, acquired_at, ttl, owner, label}, '|')
+redis.call('SET', lock, value, 'PX', lives)
+redis.call('ZADD', index, integer(now / 1000 + lives), name)
+-- An acquire of the old token may still be on its way.
+redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
+redis.call('HSET', tail, 'fence', fencing_token, fencing_token % HOLDERS, value)
+redis.call('PEXPIRE', tail, remembers(ttl, fencing_token))
+return {1, fencing_token, acquired_at}

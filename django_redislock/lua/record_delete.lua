@@ -1,0 +1,6 @@
+-- Forget what was written down beside a lock.
+--
+-- KEYS     1 record  string
+-- Returns  1, or 0 when nothing was there
+
+return redis.call('DEL', KEYS[1])

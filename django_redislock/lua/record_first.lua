@@ -1,0 +1,20 @@
+-- Write something down unless it is there already. Idempotent: sent again, it finds its own value.
+-- (SET with NX and GET at once would need Redis 7.)
+--
+-- KEYS     1 record  string
+-- ARGV     1 value
+--          2 ttl     ms; "" for good
+-- Returns  the value that stands
+
+local record, value, ttl = KEYS[1], ARGV[1], ARGV[2]
+
+local stands = redis.call('GET', record)
+if stands then
+  return stands
+end
+if ttl == '' then
+  redis.call('SET', record, value)
+else
+  redis.call('SET', record, value, 'PX', ttl)
+end
+return value

@@ -1,0 +1,6 @@
+-- What was written down beside a lock.
+--
+-- KEYS     1 record  string
+-- Returns  its value, or nil
+
+return redis.call('GET', KEYS[1])

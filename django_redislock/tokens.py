@@ -1,0 +1,34 @@
+"""Tokens: the unguessable proof of ownership, which also tells the process that it belongs to.
+
+A token has 32 hexadecimal characters. The first eight are the number of its process, by which an
+operator can see whether that one still lives; the rest is random, or what client.py makes it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+NO_PROCESS = "0" * 8
+"""Of a lease that needs no living process: nobody renews it, and anybody may end it."""
+
+process = secrets.token_hex(4)
+"""The number of this process. Not its pid, which another one may have, on this host or another."""
+
+
+def new() -> str:
+    """A token of this process."""
+    return process + secrets.token_hex(12)
+
+
+def process_of(token: str) -> str | None:
+    """The number of the process that made a token; None: it belongs to none."""
+    return None if token[:8] == NO_PROCESS else token[:8]
+
+
+def _after_fork() -> None:
+    global process
+    process = secrets.token_hex(4)
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,742 @@
+/* The handoff of a lock from holder to waiter, as a model for SPIN.
+ *
+ * It says in Promela what lua/mutex*.lua and primitives/mutex.py of django_redislock do, and
+ * lets network, clock, processes and an operator do their worst. README.md beside it says
+ * how to run it, what it leaves out, and how to read a counterexample.
+ *
+ * Clients. Each acquires the same lock again and again, every time with a new token. A token
+ * is the number of its client here: a client begins anew only when no message of its last
+ * token is left, and then nobody can tell that token from one that never was. So clients go
+ * on for ever in finitely many states.
+ *
+ * Time. It comes in ticks, and timers count down. Nothing is urgent: any number of ticks may
+ * pass between any two steps. Slow clients and slow networks are the rule.
+ *
+ * Messages. A request that is not carried out yet changes nothing yet. So there is no step
+ * for its sending; it is sent at the moment at which it is carried out, which is the worst
+ * case for whoever counts a deadline from its sending. An answer that grants the lock is a
+ * step of its own, may take any time and may be lost; others are received at once or lost,
+ * since a client may wait before its next step as long as it likes. What comes on top is the
+ * late request: the client has given up waiting for it, and it arrives all the same, after
+ * others that were sent later.
+ *
+ * Mishaps. What is worse than slow or lost is counted: a run has at most MISHAPS of them.
+ *
+ * Faults. With -DFAULT_... one thing is done wrong, so that one can see the invariants notice
+ * it. Each is a way in which somebody might write a lock.
+ *
+ * Invariants stand where they could be broken, each under a comment with its name. The last
+ * one is the formula at the end; with -DLIVENESS it is checked, and the others are not.
+ */
+
+#ifndef CLIENTS
+#define CLIENTS 3           /* 2 to 4 */
+#endif
+#ifndef MISHAPS
+#define MISHAPS 1
+#endif
+
+/* In ticks. What counts is that the claim window is the shortest. */
+#ifndef TTL
+#define TTL 2
+#endif
+#define CLAIM_WINDOW 1
+#define SIGN_OF_LIFE 2
+
+#define NOBODY CLIENTS
+
+/* Sets are the bits of a byte, since an array of bits takes a byte for each. */
+#define in(set, x)      (((set) >> (x)) & 1)
+#define add(set, x)     set = set | (1 << (x))
+#define remove(set, x)  set = set & ~(1 << (x))
+
+/* The requests are members of sets, too, so they have to come last: the last name is 1. */
+mtype = {
+    /* The answers. */
+    held,                   /* {1, ...}: it is yours */
+    taken,                  /* {0, ...}: it is somebody else's */
+    refused,                /* {-1, ...}: your token is gone for ever */
+    /* The requests: scripts, with those of their arguments that matter here. */
+    extend,                 /* mutex_extend.lua */
+    withdraw,               /* mutex_release.lua with withdraw = 1: and leave a tombstone */
+    release,                /* ... with withdraw = 0 */
+    last_acquire,           /* mutex_acquire.lua without an inbox: leave the queue */
+    acquire                 /* ... with one: queue me, at the place that I had */
+};
+
+/* ---- What is in Redis; see the head of lua/mutex.lua. ---- */
+
+byte holder = NOBODY;       /* whose token is at `lock` */
+byte lease;                 /* the TTL of `lock` */
+byte queue;                 /* whose tokens are in `queue` ... */
+byte place[CLIENTS];        /* ... and the order of the tickets, 1 comes first; 0 is none */
+byte deaf;                  /* whose inbox in `waiters` is DEAF */
+byte gone;                  /* whose token has a tombstone, withdrawn or cleared */
+bit fence;                  /* in `tail`: the last fencing token; see grant() */
+bit handed;                 /* in `tail`: the lock was handed over and is not confirmed yet */
+byte listening;             /* for whose inbox PUBLISH returns 1 */
+
+/* ---- What clients know. What they do next is where they stand in proctype Client. ---- */
+
+byte busy;                  /* who has begun */
+byte ticketed;              /* who knows its ticket */
+byte doubtful;              /* claim.doubtful: whose requests may be late. (In Python it is also
+                             * set when only an answer was lost, which one can't tell apart.) */
+byte inside;                /* who is in the guarded section */
+byte own[CLIENTS];          /* how long until the own deadline of the lease */
+byte late[CLIENTS];         /* which of the requests are late */
+
+/* ---- What may go wrong. ---- */
+
+byte mishaps = MISHAPS;     /* how many there may still be */
+byte dead;                  /* who was killed */
+byte stopped[CLIENTS];      /* 0: runs; else one more than the ticks without a sign of life */
+byte seen = NOBODY;         /* the holder whom an operator has seen and will clear */
+
+/* A waiter may ask at any moment, which includes wake-ups that are lost, doubled, late or
+ * wrong. So they only have to be spelled out for those who make more of them than a hint. */
+#if defined(FAULT_WAKEUP_IS_A_GRANT) || defined(FAULT_NO_SLICES)
+#define WAKEUPS
+byte hints;                 /* whom a wake-up has reached */
+#endif
+
+/* ---- What only the invariants look at. ---- */
+
+byte over;                  /* who was told the end of it, while late requests are left */
+byte cleared;               /* whose lease an operator has removed */
+byte newest;                /* whose fencing token is the newest */
+byte outdated;              /* whose is older than one that the guarded store has seen */
+bit granted;                /* the newest fencing token */
+byte unclaimed;             /* whether it waits to be confirmed; one more than the ticks since */
+
+/* Of no meaning between two steps, where they are 0. */
+byte i, first, unseen;
+mtype what, reply;
+
+#define runs(c)       (stopped[c] == 0)
+#define silent(c)     (late[c] == 0 && seen != c)
+#define listens(c)    (in(listening, c) || in(deaf, c))
+#define reachable(c)  (in(queue, c) && listens(c) && stopped[c] <= SIGN_OF_LIFE)
+
+/* It is in the guarded section, and its own deadline has not passed. An operator takes a
+ * lease away whatever its holder does: that is the one overlap that is meant to be. */
+#define believes(c)   (in(inside, c) && own[c] > 0 && !in(cleared, c))
+
+#define each_client(action) \
+    i = 0; do :: i < CLIENTS -> action; i++ :: else -> i = 0; break od
+
+#define when(condition, action) \
+    if :: condition -> action :: else fi
+
+#ifndef LIVENESS
+#define invariant(condition)  assert(condition)
+#else
+#define invariant(condition)  skip
+#endif
+
+
+/* ==== The server. Each script is one step, as in Redis. ==== */
+
+inline drop_place(c) {
+    each_client(when(place[i] > place[c], place[i] = place[i] - 1));
+    place[c] = 0
+}
+
+/* Who is not in the queue and knows no ticket has no place. */
+inline tidy_place(c) {
+    when(place[c] > 0 && !in(queue, c) && !in(ticketed, c), drop_place(c))
+}
+
+inline take_last_place(c) {
+    place[c] = 1;
+    each_client(when(i != c && place[i] >= place[c], place[c] = place[i] + 1))
+}
+
+inline leave_queue(c) {
+    remove(queue, c);
+    remove(deaf, c);
+    tidy_place(c)
+}
+
+inline delete_lock() {
+    holder = NOBODY;
+    lease = 0;
+    handed = 0;
+    unclaimed = 0;
+#ifdef FAULT_FENCE_DIES_WITH_THE_LOCK
+    fence = 0
+#endif
+}
+
+/* Fencing tokens are only ever compared. So they are shifted after each grant: the newest is
+ * 1, and all older ones are 0. */
+inline grant(to, ticks) {
+    /* Invariant: first come, first served. Nobody who can be reached has an earlier ticket. */
+    each_client(invariant(i == to || !reachable(i) || (place[to] > 0 && place[to] < place[i])));
+    /* Invariant: no ghosts. Who was told the end of it never has the lock again. */
+    invariant(!in(over, to));
+    /* Invariant: fencing tokens grow. */
+    invariant(fence + 1 > granted);
+    fence = 1;
+    granted = 1;
+    newest = 0;
+    holder = to;
+    lease = ticks;
+    handed = 0;
+    unclaimed = 0
+}
+
+/* No lease is ever shortened; here all are equally long, so that goes without saying. */
+inline set_ttl() {
+    lease = TTL;
+    unclaimed = 0
+}
+
+inline hand_to(c) {
+    printf("      the lock is handed to client %d\n", c);
+    /* Invariant: the dead are passed over. Those of whom that can be known: nobody listens. */
+    invariant(listens(c));
+#ifndef FAULT_HANDS_OVER_A_FULL_LEASE
+    grant(c, CLAIM_WINDOW);
+#else
+    grant(c, TTL);
+#endif
+    handed = 1;
+    unclaimed = 1;
+#ifdef WAKEUPS
+    add(hints, c);
+#endif
+    leave_queue(c)
+}
+
+/* hand_over() of lua/mutex.lua. Where nobody was seen lately, it was the server that stopped,
+ * and the first of them has it after all. */
+inline hand_over(caller) {
+    unseen = NOBODY;
+    do
+    :: true ->
+        first = NOBODY;
+        each_client(when(in(queue, i) && (first == NOBODY || place[i] < place[first]), first = i));
+        if
+        :: first == NOBODY || first == caller -> break
+#ifndef FAULT_HANDS_TO_THE_DEAD
+        :: first != NOBODY && first != caller && reachable(first) -> break
+        :: first != NOBODY && first != caller && !reachable(first) ->
+            if
+            :: listens(first) && unseen == NOBODY -> unseen = first; remove(queue, first)
+            :: else -> leave_queue(first)
+            fi
+#else
+        :: else -> break
+#endif
+        fi
+    od;
+    when(first == NOBODY, first = unseen);
+    when(first != NOBODY && first != caller, hand_to(first));
+    when(unseen != NOBODY, leave_queue(unseen));
+    first = 0;
+    unseen = 0
+}
+
+/* lua/mutex_acquire.lua */
+inline script_acquire(c) {
+    if
+#ifndef FAULT_ACQUIRE_IS_NOT_IDEMPOTENT
+    :: holder == c ->
+        set_ttl();
+        handed = 0;
+        reply = held
+#endif
+#ifndef FAULT_BARGING
+    :: holder == NOBODY && queue == 0 && !in(gone, c) ->
+#else
+    :: holder == NOBODY && !in(gone, c) ->
+        leave_queue(c);
+#endif
+        grant(c, TTL);
+        reply = held
+    :: else ->
+        if
+        :: in(gone, c) -> reply = refused
+        :: else ->
+            reply = taken;
+            if
+            :: what == acquire ->
+                if
+                :: !in(queue, c) ->
+                    when(place[c] == 0, take_last_place(c));
+                    add(queue, c)
+                :: else
+                fi;
+                if
+                :: in(listening, c) -> remove(deaf, c)
+                :: else -> add(deaf, c)
+                fi;
+                when(stopped[c] > 1, stopped[c] = 1)
+            :: else
+            fi;
+            if
+            :: holder == NOBODY ->
+                hand_over(c);
+                if
+                :: holder == NOBODY ->
+                    grant(c, TTL);
+                    leave_queue(c);
+                    reply = held
+                :: else
+                fi
+            :: else
+            fi;
+#ifndef FAULT_GIVING_UP_STAYS_IN_THE_QUEUE
+            when(what == last_acquire, leave_queue(c))
+#endif
+        fi
+    fi;
+    /* Invariant: the holder is never turned away. */
+    invariant(reply == held || holder != c)
+}
+
+/* lua/mutex_release.lua */
+inline script_release(c) {
+    if
+#ifndef FAULT_RELEASE_WITHOUT_CHECK
+    :: holder == c ->
+#else
+    :: holder != NOBODY ->
+#endif
+        /* Invariant: a release never removes another's lease. */
+        invariant(holder == c);
+        delete_lock();
+#ifndef FAULT_NO_HANDOFF
+        hand_over(NOBODY);
+#endif
+        check_taken_up()
+    :: else -> leave_queue(c)
+    fi;
+#ifndef FAULT_NO_TOMBSTONE
+    when(what == withdraw, add(gone, c))
+#endif
+}
+
+/* lua/mutex_extend.lua */
+inline script_extend(c) {
+    if
+#ifndef FAULT_EXTEND_WITHOUT_CHECK
+    :: holder == c ->
+#else
+    :: true ->
+        holder = c;
+#endif
+        set_ttl();
+        reply = held
+    :: else -> reply = taken
+    fi
+}
+
+/* lua/mutex_clear.lua */
+inline script_clear(c) {
+    if
+    :: holder == c ->
+        /* Who has only been handed it goes on waiting. */
+        when(!handed, add(gone, c); add(cleared, c));
+        delete_lock();
+        hand_over(NOBODY);
+        check_taken_up()
+    :: else
+    fi
+}
+
+inline check_taken_up() {
+    /* Invariant: no free lock while somebody waits. It is handed over in the same step. */
+    each_client(invariant(holder != NOBODY || !in(queue, i) || !listens(i)))
+}
+
+
+/* ==== A client: primitives/mutex.py, and locks.py, operations.py, renewal.py above it. ==== */
+
+inline check_inside(c) {
+    /* Invariant: one at a time. At most one is inside before its own deadline. */
+    each_client(invariant(i == c || !believes(i) || !believes(c)));
+    /* Invariant: the store refuses nobody in time. It remembers the largest fencing token. */
+    invariant(!believes(c) || !in(outdated, c))
+}
+
+inline enter(c) {
+    printf("client %d is inside\n", c);
+    add(inside, c);
+    check_inside(c);
+    when(in(newest, c), each_client(when(i != c && in(inside, i), add(outdated, i))))
+}
+
+/* It has no lease any more, as far as it knows. */
+inline leave(c) {
+    remove(inside, c);
+    remove(outdated, c);
+    remove(newest, c);
+    own[c] = 0
+}
+
+/* No message of a token is left: it may as well be a new one. */
+inline forget(c) {
+    if
+    :: in(over, c) && silent(c) ->
+        remove(over, c);
+        remove(gone, c);
+        remove(cleared, c);
+        remove(newest, c)
+    :: else
+    fi
+}
+
+inline finish(c) {
+    printf("client %d knows that it does not have it\n", c);
+    /* Invariant: no ghosts. Who is told that it does not have the lock does not have it. */
+    invariant(holder != c && !in(queue, c));
+    remove(busy, c);
+    remove(doubtful, c);
+    remove(ticketed, c);
+    tidy_place(c);
+    add(over, c);
+    forget(c)
+}
+
+inline be_late(c) {
+    printf("client %d gets no answer to %e, which may still arrive\n", c, what);
+    mishaps--;
+    when(what != extend, add(doubtful, c));
+    add(late[c], what);
+    what = 0
+}
+
+/* Its process was killed, or its host is gone. */
+inline die(c) {
+    printf("client %d dies\n", c);
+    mishaps--;
+    add(dead, c);
+    stopped[c] = 1;
+    leave(c);
+    remove(busy, c);
+    remove(doubtful, c);
+    remove(ticketed, c);
+    tidy_place(c)
+}
+
+/* Clients that have not begun are all alike, so it is always the first of them that does. */
+#define fresh(c)  (runs(c) && !in(busy, c) && in(listening, c) && silent(c))
+#if defined(LIVENESS)
+#define its_turn(c)  true   /* since one of them is watched, and is not like the others */
+#elif CLIENTS == 2
+#define its_turn(c)  (c == 0 || !fresh(0))
+#elif CLIENTS == 3
+#define its_turn(c)  ((c == 0 || !fresh(0)) && (c <= 1 || !fresh(1)))
+#else
+#define its_turn(c)  ((c == 0 || !fresh(0)) && (c <= 1 || !fresh(1)) && (c <= 2 || !fresh(2)))
+#endif
+
+#ifndef LIVENESS
+#define may_lose   true
+#define lose       skip
+#define may_renew  true
+#define may_tick   true
+#define may_give_up(c)  true
+#else
+/* Nobody is served where every answer is lost, or where the holder renews for ever. */
+#define may_lose   (mishaps > 0)
+#define lose       mishaps--
+#define may_renew  false
+/* The one that is watched waits without limit. */
+#define may_give_up(c)  (c != 0)
+/* And nobody is served where all is too slow. A client that runs gets an answer within a tick, and while the
+ * lock is handed to it, it asks within the claim window: the slices of waiting.py are shorter
+ * at the head of the queue. */
+#define in_time(c)  (!runs(c) || ((own[c] == 0 || in(inside, c)) && !(unclaimed > 0 && holder == c)))
+#if CLIENTS == 2
+#define may_tick   (in_time(0) && in_time(1))
+#elif CLIENTS == 3
+#define may_tick   (in_time(0) && in_time(1) && in_time(2))
+#else
+#define may_tick   (in_time(0) && in_time(1) && in_time(2) && in_time(3))
+#endif
+#endif
+
+#ifndef FAULT_NO_SLICES
+#define may_ask(c)  true
+#else
+#define may_ask(c)  (!in(ticketed, c) || in(hints, c))
+#endif
+
+proctype Client(byte c) {
+end_idle:
+    atomic { fresh(c) && its_turn(c) -> add(busy, c) };
+
+    /* It asks at once, and then whenever a slice of its wait is over or it is woken, rightly
+     * or not: at any time. */
+asking:
+    if
+    :: atomic {
+        runs(c) && may_ask(c) ->
+        if
+        :: what = acquire
+        :: may_give_up(c) -> what = last_acquire
+        fi;
+        d_step {
+            printf("client %d asks: %e\n", c, what);
+            script_acquire(c);
+            printf("      %e\n", reply);
+            when(reply == held, own[c] = TTL; add(newest, c))
+        };
+        if
+        :: reply == held -> what = 0; reply = 0; goto answered
+        :: reply == refused -> what = 0; reply = 0; goto leaving
+        :: reply == taken && what == acquire ->
+            what = 0; reply = 0; add(ticketed, c); goto asking
+        :: reply == taken && what == acquire && may_lose ->
+            what = 0; reply = 0; lose; goto asking
+        /* That was its patience, or it does not wait at all. */
+#ifndef FAULT_NO_LAST_WORD
+        :: reply == taken && what == last_acquire && in(doubtful, c) ->
+            what = 0; reply = 0; goto leaving
+        :: reply == taken && what == last_acquire && !in(doubtful, c) ->
+#else
+        :: reply == taken && what == last_acquire ->
+#endif
+            d_step { what = 0; reply = 0; finish(c) };
+            goto end_idle
+        fi
+       }
+    /* It is cancelled, or out of patience with a server that does not answer. */
+    :: runs(c) && may_give_up(c) -> goto leaving
+    :: atomic {
+        runs(c) && mishaps > 0 ->
+        if
+        :: what = acquire
+        :: may_give_up(c) -> what = last_acquire
+        fi;
+        d_step { be_late(c) };
+        goto asking
+       }
+    :: atomic {
+        mishaps > 0 ->
+        d_step { die(c) };
+        if
+        :: true
+        :: add(late[c], acquire)    /* it was on its way */
+        fi;
+        goto end_dead
+       }
+#ifdef FAULT_WAKEUP_IS_A_GRANT
+    :: atomic {
+        runs(c) && in(hints, c) ->
+        d_step { remove(hints, c); own[c] = TTL; enter(c) };
+        goto working
+       }
+#endif
+    fi;
+
+    /* The answer is under way that it holds the lock. */
+answered:
+    if
+#ifndef FAULT_DEADLINE_COUNTS_FROM_THE_ANSWER
+    :: atomic { runs(c) && own[c] > 0 -> d_step { enter(c) }; goto working }
+#else
+    :: atomic { runs(c) -> d_step { own[c] = TTL; enter(c) }; goto working }
+#endif
+    /* It is lost, or has taken longer than the lease lives, which is no better. */
+    :: atomic { runs(c) && own[c] > 0 && may_lose -> lose; d_step { leave(c) }; goto asking }
+    :: atomic { runs(c) && own[c] == 0 -> d_step { leave(c) }; goto asking }
+    :: atomic { runs(c) && may_give_up(c) -> d_step { leave(c) }; goto leaving }
+    :: atomic { mishaps > 0 -> d_step { die(c) }; goto end_dead }
+    fi;
+
+working:
+    if
+    /* The watchdog renews. A renewal that is lost is one that does not happen. */
+    :: atomic {
+        runs(c) && own[c] > 0 && may_renew ->
+        d_step {
+            script_extend(c);
+            printf("client %d renews: %e\n", c, reply);
+            if
+            :: reply == held -> own[c] = TTL
+            :: else -> own[c] = 0
+            fi;
+            reply = 0;
+            check_inside(c)
+        };
+        goto working
+       }
+    :: atomic {
+        runs(c) && own[c] > 0 && mishaps > 0 ->
+        d_step { what = extend; be_late(c) };
+        goto working
+       }
+    :: atomic { runs(c) -> d_step { printf("client %d is outside\n", c); leave(c) }; goto leaving }
+    :: atomic { mishaps > 0 -> d_step { die(c) }; goto end_dead }
+    fi;
+
+    /* It gives back the lock, or takes back an acquire, and says so until it has an answer. */
+leaving:
+    if
+    :: atomic {
+        runs(c) ->
+        d_step {
+            if
+            :: in(doubtful, c) -> what = withdraw
+            :: else -> what = release
+            fi;
+            printf("client %d gives it back: %e\n", c, what);
+            script_release(c);
+            what = 0
+        };
+        if
+        :: d_step { finish(c) }; goto end_idle
+        :: may_lose -> lose; goto leaving
+        fi
+       }
+    :: atomic {
+        runs(c) && mishaps > 0 ->
+        d_step {
+            if
+            :: in(doubtful, c) -> what = withdraw
+            :: else -> what = release
+            fi;
+            be_late(c)
+        };
+        goto leaving
+       }
+    :: atomic { mishaps > 0 -> d_step { die(c) }; goto end_dead }
+    fi;
+
+end_dead:
+    false
+}
+
+
+/* ==== What else happens. ==== */
+
+/* A late request of client c arrives; with another mishap it will do so once more. */
+proctype Network(byte c) {
+end_network:
+    do
+    :: atomic {
+        late[c] != 0 ->
+        if
+        :: in(late[c], acquire) -> what = acquire
+        :: in(late[c], last_acquire) -> what = last_acquire
+        :: in(late[c], release) -> what = release
+        :: in(late[c], withdraw) -> what = withdraw
+        :: in(late[c], extend) -> what = extend
+        fi;
+        d_step {
+            printf("a late %e of client %d arrives\n", what, c);
+            if
+            :: what == extend -> script_extend(c)
+            :: what == release || what == withdraw -> script_release(c)
+            :: else -> script_acquire(c)
+            fi;
+            /* Only of a renewal somebody may still take note. Its own deadline counts from
+             * its sending; and once that of the lease has passed, nothing revives it. */
+#ifdef FAULT_LATE_RENEWAL_REVIVES
+            when(what == extend && reply == held && in(inside, c),
+                 own[c] = TTL - 1; check_inside(c));
+#endif
+            reply = 0
+        };
+        if
+        :: remove(late[c], what)
+        :: mishaps > 0 -> mishaps--
+        fi;
+        d_step { what = 0; forget(c) }
+       }
+    od
+}
+
+proctype World(byte c) {
+end_world:
+    do
+    /* SIGSTOP and SIGCONT. */
+    :: d_step {
+        mishaps > 0 && in(busy, c) && runs(c) ->
+        printf("client %d is stopped\n", c);
+        mishaps--;
+        stopped[c] = 1
+       }
+    :: d_step {
+        stopped[c] > 0 && !in(dead, c) ->
+        printf("client %d goes on\n", c);
+        stopped[c] = 0
+       }
+    /* The connection of its inbox breaks, or is not there yet; that of the dead breaks, too. */
+    :: d_step {
+        mishaps > 0 && in(busy, c) && in(listening, c) ->
+        printf("client %d does not listen any more\n", c);
+        mishaps--;
+        remove(listening, c)
+       }
+    :: d_step {
+        !in(dead, c) && !in(listening, c) ->
+        printf("client %d listens again\n", c);
+        add(listening, c)
+       }
+    :: d_step {
+        in(dead, c) && in(listening, c) ->
+        printf("the connection of client %d breaks\n", c);
+        remove(listening, c)
+       }
+    /* An operator looks at the lock, and later clears what he saw. */
+    :: d_step {
+        mishaps > 0 && holder == c && seen == NOBODY ->
+        printf("an operator sees that client %d holds the lock\n", c);
+        mishaps--;
+        seen = c
+       }
+    :: d_step {
+        seen == c ->
+        printf("the operator clears the lock of client %d\n", c);
+        script_clear(c);
+        seen = NOBODY;
+        forget(c)
+       }
+#ifdef WAKEUPS
+    :: d_step { mishaps > 0 && in(hints, c) -> mishaps--; remove(hints, c) }
+#endif
+    od
+}
+
+inline count_down(timer) { when(timer > 0, timer--) }
+
+proctype Clock() {
+end_clock:
+    do
+    :: d_step {
+        may_tick ->
+        printf("tick\n");
+        each_client(
+            count_down(own[i]);
+            when(stopped[i] > 0 && stopped[i] <= SIGN_OF_LIFE, stopped[i]++));
+        when(unclaimed > 0 && unclaimed <= CLAIM_WINDOW, unclaimed++);
+#ifndef FAULT_NO_CLAIM_WINDOW
+        count_down(lease);
+#else
+        when(unclaimed == 0, count_down(lease));
+#endif
+        when(holder != NOBODY && lease == 0, printf("      the lease ends\n"); delete_lock());
+        /* Invariant: a claim window and no more. That is what a waiter who does not come
+         * costs the next one. */
+        invariant(unclaimed <= CLAIM_WINDOW)
+       }
+    od
+}
+
+init {
+    atomic {
+        each_client(add(listening, i); run Client(i); run Network(i); run World(i));
+        run Clock()
+    }
+}
+
+#ifdef LIVENESS
+/* Invariant: everybody is served. Every attempt of a client that lives and runs has an end,
+ * also that of one who never gives up. As all clients are alike, it is enough to watch one. */
+ltl served { []<> !(in(busy, 0) && runs(0)) }
+#endif

@@ -1,0 +1,72 @@
+"""Fixtures for the fault tests: servers that may be harmed, and a proxy that harms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock import scripts
+from tests.contract.ports import AsyncPort, Port, SyncPort
+from tests.faults.caches import caches
+from tests.faults.proxy import Proxy
+from tests.faults.scene import Scene, through
+
+
+def load_scripts(redis: Redis) -> None:
+    """Let the server know our scripts: a fault is then sure to hit a call that is carried out,
+    and not one that is answered with NOSCRIPT."""
+    for path in files("django_redislock").joinpath("lua").iterdir():
+        name = path.name.removesuffix(".lua")
+        if name != "mutex":  # which the others include
+            redis.script_load(scripts.load(name).source)
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer, redis: Redis, settings: Any) -> Iterator[Proxy]:
+    """Everybody who goes through the settings works on the shared server through this proxy;
+    `redis` looks at the server past it."""
+    load_scripts(redis)
+    with Proxy(redis_server) as proxy:
+        settings.CACHES = caches(proxy.url)
+        yield proxy
+
+
+def open_port(kind: type[SyncPort | AsyncPort]) -> Port:
+    port = kind()
+    if isinstance(port, AsyncPort):
+        # In whose threads the bodies of blocks run: the tests have many at a time.
+        port._loop.set_default_executor(ThreadPoolExecutor(32))
+    return port
+
+
+@pytest.fixture(params=[SyncPort, AsyncPort], ids=["sync", "async"])
+def port(request: pytest.FixtureRequest) -> Iterator[Port]:
+    """A synchronous and an asynchronous way to call a lock."""
+    port = open_port(request.param)
+    yield port
+    port.close()
+
+
+@pytest.fixture
+def ports() -> Iterator[dict[str, Port]]:
+    """Both at once."""
+    ports = {"sync": open_port(SyncPort), "async": open_port(AsyncPort)}
+    yield ports
+    for port in ports.values():
+        port.close()
+
+
+@pytest.fixture
+def scene(
+    port: Port, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any
+) -> Scene:
+    """A lock that is reached through the proxy and past it."""
+    scene = Scene(port, proxy, redis)
+    settings.CACHES = through(proxy, redis_server, scene)
+    return scene

@@ -1,0 +1,153 @@
+"""What the processes of test_fork.py run. The test reads what parent and children say."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+import django
+
+from django_redislock import Lease, LeaseLost, redis_lock
+from django_redislock.inbox import inbox
+from tests.worker import say, told
+
+held: Any = None
+"""The lease of the parent: a child that was forked has a copy of it."""
+
+
+def both() -> None:
+    """Fork while holding the lock; the child wants it, and takes another."""
+    listening = inbox("default", "redislock", start=True)
+    assert listening is not None
+    listening.listening.wait()
+    with redis_lock("job", ttl=1.5) as lease:
+        if os.fork() == 0:
+            try:
+                lease.check()
+            except LeaseLost:
+                say("child", lease.state)
+            lease.release()
+            say("child", redis_lock("job").acquire(wait=0))
+            with redis_lock("of the child", wait=5) as own:
+                say("child", own.state)
+            say("child waits")
+            with redis_lock("job", wait=None) as own:
+                say("child", own.state)
+            os._exit(0)
+        told()
+        lease.check()
+        say("parent", lease.state)
+    say("parent released")
+    os.wait()
+
+
+def both_leave() -> None:
+    """Fork within a block: both processes leave it, and end as programs do."""
+    with redis_lock("job", ttl=1.5) as lease:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            say("parent", lease.state)
+            told()
+            lease.check()
+    if child:
+        say("parent", lease.state)
+    else:
+        say("child", lease.state)
+        sys.exit(0)
+
+
+def child(method: str) -> None:
+    """A child of multiprocessing."""
+    if method == "forkserver":
+        django.setup()
+    else:
+        say("child", held.state)
+        try:
+            held.check()
+        except LeaseLost as lost:
+            say("child", lost.why)
+        held.release()
+    say("child", redis_lock("job").acquire(wait=0))
+    say("child waits")
+    with redis_lock("job", wait=None) as lease:
+        say("child", lease.state)
+
+
+def multiprocess(method: str) -> None:
+    """Hold the lock while a child that multiprocessing makes wants it."""
+    global held
+    with redis_lock("job", ttl=1.5) as held:
+        process = multiprocessing.get_context(method).Process(target=child, args=(method,))
+        process.start()
+        told()
+        held.check()
+    say("parent", held.state)
+    process.join()
+    say("ended", process.exitcode)
+
+
+def heir(pipe: Connection) -> None:
+    """A child that is given the lease."""
+    django.setup()
+    pipe.send("ready")
+    with Lease.restore(pipe.recv()) as lease:
+        say("child", lease.fencing_token)
+        pipe.recv()
+
+
+def inherit(method: str) -> None:
+    """Give the lease to a child."""
+    context = multiprocessing.get_context(method)
+    pipe, end_of_child = context.Pipe()
+    process = context.Process(target=heir, args=(end_of_child,))
+    process.start()
+    pipe.recv()
+    lease = redis_lock("job", ttl=1.5).acquire()
+    assert lease is not None
+    try:
+        pipe.send(lease)
+    except TypeError as error:
+        say("send lease.export()" in str(error))
+    say("parent", lease.fencing_token)
+    pipe.send(lease.export())
+    say("parent", lease.state)
+    told()
+    pipe.send("go on")
+    process.join()
+    say("ended", process.exitcode)
+
+
+def busy_threads() -> None:
+    """Fork while other threads wait, acquire and renew."""
+
+    def hold_and_release(name: str) -> None:
+        with redis_lock(name, wait=None) as lease:
+            lease.check()
+        say("parent had", name)
+
+    with redis_lock("job", ttl=3) as lease:
+        threads = [
+            threading.Thread(target=hold_and_release, args=(name,)) for name in ("slow", "taken")
+        ]
+        for thread in threads:
+            thread.start()
+        told()
+        if os.fork() == 0:
+            with redis_lock("of the child", ttl=1):
+                say("child holds")
+                told()
+            say("child released")
+            with redis_lock("taken", wait=None):
+                say("child had taken")
+            os._exit(0)
+        os.wait()
+        lease.extend()  # its last renewal may be the one that got no answer
+        say("parent", lease.state)
+        for thread in threads:
+            thread.join()
+    say("parent", lease.state)

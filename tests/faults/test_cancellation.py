@@ -1,0 +1,146 @@
+"""asyncio tasks that are cancelled, once or twice, wherever they wait for something.
+
+The synchronous twin of these tests is test_interruptions.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from redis import Redis
+
+from django_redislock import Lease, LeaseState, redis_lock
+from django_redislock import io as io_module
+from tests.faults.cancelling import CancelledAt
+from tests.faults.remains import queued, remains
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.parametrize(
+    "again", [0, 1, 2, 3], ids=["once", "twice", "2 later", "3 later"]
+)
+"""So many suspensions later the task is cancelled again, while it undoes what it has done."""
+
+Act = Callable[[], Coroutine[Any, Any, Lease | None]]
+Around = Callable[[], AbstractAsyncContextManager[str]]
+"""Makes what the task works in, and tells the prefix of its keys."""
+
+
+async def at_every_suspension(redis: Redis, again: int, around: Around, act: Act) -> int:
+    """Cancel a task that acts at one suspension after the other, until there are no more.
+
+    Returns how many there are. Each time the task is cancelled, nothing remains, and the lock can
+    be had at once.
+    """
+    for number in count(1):
+        async with around() as prefix:
+            driver = CancelledAt(act(), {number, number + again})
+            task = asyncio.create_task(driver.run())
+            await asyncio.wait([task])
+        if driver.suspensions < number:
+            if (lease := task.result()) is not None:
+                await lease.arelease()
+            assert not remains(redis, prefix=prefix)
+            return number - 1
+        assert task.cancelled(), f"at suspension {number} it went on"
+        if again:
+            # The second time it does not wait for the end of what it undoes.
+            await until(lambda prefix=prefix: not remains(redis, prefix=prefix))
+        assert not remains(redis, prefix=prefix), f"after suspension {number}"
+        async with redis_lock("job", wait=0):
+            pass
+    raise AssertionError("unreachable")
+
+
+async def until(happened: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not happened():
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[str]:
+    async with redis_lock("warm up"):
+        pass
+    yield "redislock"
+
+
+@asynccontextmanager
+async def connecting() -> AsyncIterator[str]:
+    """The connections of this loop are closed: the next command has to connect first."""
+    for pools in io_module._loops.values():
+        for shared in pools.values():
+            await shared.pool.disconnect()
+    yield "redislock"
+
+
+@pytest.mark.parametrize("around", [connected, connecting])
+def test_acquire(redis: Redis, around: Around, again: int) -> None:
+    """Of a lock that is free."""
+    acquire = redis_lock("job").aacquire
+    assert asyncio.run(at_every_suspension(redis, again, around, acquire)) >= 1
+
+
+@pytest.mark.parametrize("around", [connected, connecting])
+def test_a_block(redis: Redis, around: Around, again: int) -> None:
+    """Entering and leaving it."""
+
+    async def block() -> None:
+        async with redis_lock("job"):
+            await asyncio.sleep(0)
+
+    assert asyncio.run(at_every_suspension(redis, again, around, block)) >= 3
+
+
+def test_release(redis: Redis, again: int) -> None:
+    """Whoever is cancelled while releasing has released."""
+    lease: Lease | None = None
+
+    @asynccontextmanager
+    async def held() -> AsyncIterator[str]:
+        nonlocal lease
+        lease = await redis_lock("job").aacquire(wait=0)
+        assert lease is not None
+        yield "redislock"
+        assert lease.state == LeaseState.RELEASED
+
+    async def release() -> None:
+        assert lease is not None
+        await lease.arelease()
+
+    assert asyncio.run(at_every_suspension(redis, again, held, release)) >= 1
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["listening", "not listening yet"])
+def test_wait(redis: Redis, cold: bool, again: int) -> None:
+    """Queueing, waiting, being handed the lock and confirming it."""
+    numbers = count(1)
+
+    @asynccontextmanager
+    async def taken() -> AsyncIterator[str]:
+        """Somebody holds the lock until somebody waits for it, or does so no more."""
+        held, over = asyncio.Event(), asyncio.Event()
+
+        async def hold() -> None:
+            async with redis_lock("job", wait=0):
+                held.set()
+                await until(lambda: queued(redis, 1, prefix=prefix) or over.is_set())
+
+        # A process begins to listen when it waits for the first time under a prefix.
+        prefix = f"redislock-{again}-{next(numbers)}" if cold else "redislock"
+        with override_settings(REDISLOCK={"PREFIX": prefix}):
+            holder = asyncio.create_task(hold())
+            await held.wait()
+            yield prefix
+            over.set()
+            await holder
+
+    async def wait() -> Lease | None:
+        return await redis_lock("job").aacquire(wait=PATIENCE)
+
+    assert asyncio.run(at_every_suspension(redis, again, taken, wait)) >= (5 if cold else 3)

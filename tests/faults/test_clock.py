@@ -1,0 +1,185 @@
+"""The server's clock jumps, as when a virtual machine is moved or a wrong clock is corrected.
+
+Debian's libfaketime does it: `apt-get install libfaketime`. Where it is missing these tests are
+skipped, unless REDISLOCK_REQUIRE_FAKETIME=1 says that they must not be.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from redis import Redis
+
+from devtools.redis_server import RedisServer, RedisServerError, find_server
+from django_redislock import LeaseLost, LeaseState, redis_lock
+from tests.contract.ports import Port
+from tests.faults.caches import caches
+from tests.faults.waiters import LOCK, NAME, Line, renew_now
+from tests.waiting import PATIENCE, eventually
+
+JUMP = 60.0
+TTL = 30.0
+
+LIBRARIES = "*/faketime/libfaketimeMT.so.1"
+
+
+class Clock:
+    """The clock of a Redis server of our own."""
+
+    def __init__(self, directory: Path, library: Path) -> None:
+        self._offset = directory / "offset"
+        self._write(0)
+        self.server = RedisServer(
+            env={
+                # The C library first, so that its malloc() is used: jemalloc's asks for the time
+                # before libfaketime is ready to tell it.
+                "LD_PRELOAD": f"{library}:libc.so.6",
+                "FAKETIME_TIMESTAMP_FILE": str(self._offset),
+                "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+        )
+        self.server.start()
+        self.redis = Redis.from_url(self.server.url)
+
+    def set(self, offset: float) -> None:
+        """From now on it is so many seconds ahead of ours, or behind it."""
+        self._write(offset)
+        eventually(lambda: abs(self._ahead() - offset) < 5, within=5)
+
+    def _ahead(self) -> float:
+        return float(self.redis.time()[0]) - time.time()
+
+    def _write(self, offset: float) -> None:
+        new = self._offset.with_suffix(".new")
+        new.write_text(f"{offset:+g}\n")
+        new.replace(self._offset)
+
+    def close(self) -> None:
+        self.redis.close()
+        self.server.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clock]:
+    if find_server().url is not None:
+        pytest.skip("needs a server of its own to harm")
+    library = next(Path("/usr/lib").glob(LIBRARIES), None)
+    if library is None:
+        missing("there is no libfaketime")
+    try:
+        clock = Clock(tmp_path_factory.mktemp("clock"), library)
+    except RedisServerError as error:
+        missing(f"the server does not start with libfaketime: {error}")
+    try:
+        try:
+            clock.set(JUMP)
+        except AssertionError:
+            missing("the server does not take its time from libfaketime")
+        yield clock
+    finally:
+        clock.close()
+
+
+def missing(why: str) -> NoReturn:
+    if os.environ.get("REDISLOCK_REQUIRE_FAKETIME") == "1":
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+@pytest.fixture
+def clock(shared_clock: Clock, settings: Any) -> Clock:
+    """It is right, and knows no locks."""
+    shared_clock.set(0)
+    shared_clock.redis.flushall()
+    settings.CACHES = caches(shared_clock.server.url)
+    return shared_clock
+
+
+def test_the_fencing_token_grows(port: Port, clock: Clock) -> None:
+    """Whichever way the clock jumps, and whether leases are released or expire."""
+    tokens = []
+    for offset in (0, JUMP, 0, -JUMP, 0, JUMP, -JUMP / 2, 0):
+        clock.set(offset)
+        lease = port.acquire(redis_lock(NAME))
+        tokens.append(lease.fencing_token)
+        port.release(lease)
+        expires = port.acquire(redis_lock(NAME, ttl=0.1, renew=False))
+        tokens.append(expires.fencing_token)
+        eventually(lambda: not clock.redis.exists(LOCK))
+    assert tokens == sorted(set(tokens))
+
+
+def test_forward_by_more_than_a_lease(port: Port, clock: Clock) -> None:
+    """The lease ends at once. Its holder is told at the next renewal; the first waiter who looks
+    has the lock, the others keep their order."""
+    lease = port.acquire(redis_lock(NAME, ttl=TTL))
+    line = Line(port, clock.redis, 5)
+    clock.set(JUMP)
+    first = line.one_enters()
+    assert lease.state == LeaseState.HELD, "by its own clock, until it asks"
+    renew_now(lease)
+    eventually(lambda: lease.state == LeaseState.LOST)
+    with pytest.raises(LeaseLost):
+        port.release(lease)
+    line.all_enter(after=lease)
+    assert line.order == [first, *(number for number in range(5) if number != first)]
+
+
+def test_forward_by_less_than_a_lease(port: Port, clock: Clock) -> None:
+    """The holder keeps it, for that much less. Those who wait are not taken for stopped, although
+    none of them was seen lately by that clock."""
+    lease = port.acquire(redis_lock(NAME, ttl=TTL))
+    line = Line(port, clock.redis, 5)
+    clock.set(TTL / 2)
+    assert lease.state == LeaseState.HELD
+    assert 0 < clock.redis.pttl(LOCK) / 1000 <= TTL / 2
+    port.release(lease)
+    line.one_enters()
+    line.all_enter(after=lease)
+    assert line.order == [0, 1, 2, 3, 4]
+
+
+def test_back(port: Port, clock: Clock) -> None:
+    """The lease lives longer at the server, by as much. Who comes after the jump stands behind
+    those who came before, and nobody is kept from the lock."""
+    lease = port.acquire(redis_lock(NAME, ttl=TTL))
+    line = Line(port, clock.redis, 3)
+    clock.set(-JUMP)
+    line.join(2)
+    assert JUMP < clock.redis.pttl(LOCK) / 1000 <= TTL + JUMP
+    port.extend(lease)
+    assert lease.state == LeaseState.HELD
+    port.release(lease)
+    line.all_enter(after=lease)
+    assert line.order == [0, 1, 2, 3, 4]
+
+
+def test_back_and_forward_again(port: Port, clock: Clock) -> None:
+    """A lease that was taken while the clock was wrong lives on when it is right again."""
+    clock.set(-JUMP)
+    lease = port.acquire(redis_lock(NAME, ttl=2 * JUMP))
+    clock.set(0)
+    port.extend(lease)
+    assert lease.state == LeaseState.HELD
+    port.release(lease)
+    assert lease.state == LeaseState.RELEASED
+
+
+@pytest.mark.parametrize(("offset", "held"), [(-JUMP, 0), (10, 10)])
+def test_what_is_told_of_the_holder(port: Port, clock: Clock, offset: float, held: float) -> None:
+    """Since when, by the server's clock of that time; for how long, by that of now, and never
+    less than nothing."""
+    lease = port.acquire(redis_lock(NAME, ttl=TTL))
+    clock.set(offset)
+    holder = port.holder(redis_lock(NAME))
+    assert holder is not None
+    assert holder.acquired_at == lease.acquired_at
+    assert held <= holder.held < held + PATIENCE
+    assert holder.remaining <= TTL - offset
+    port.release(lease)

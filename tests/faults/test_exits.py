@@ -1,0 +1,108 @@
+"""Interpreters that end while they hold locks, in every way in which one can end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import pytest
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from tests.faults.conftest import load_scripts
+from tests.faults.proxy import Proxy
+from tests.faults.remains import remains
+from tests.processes import ROOT
+from tests.waiting import PATIENCE, eventually
+
+PROMPTLY = 10.0
+"""Seconds: generous for a busy machine, and not for ever."""
+
+
+class End(NamedTuple):
+    code: int
+    errors: str
+    took: float
+    """Seconds since the program said that it ends."""
+
+
+def begin(program: str, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.worker", f"tests.faults.exits_programs:{program}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **env},
+    )
+
+
+def end(process: subprocess.Popen[str]) -> End:
+    try:
+        said, errors = process.communicate("\n", timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    return End(process.returncode, errors, time.monotonic() - float(said.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("exit_in_a_block", 3),
+        ("exit_in_a_coroutine", 3),
+        ("exit_in_a_transaction", 3),
+        ("error_in_a_block", 1),
+        ("thread", 0),
+        ("handler", 0),
+    ],
+)
+def test_what_is_left_is_released(redis: Redis, program: str, code: int) -> None:
+    """A block that is left on the way out has released its lock when the process has ended."""
+    ended = end(begin(program))
+    assert not remains(redis)
+    assert ended.code == code, ended.errors
+    assert ended.took < PROMPTLY
+    if program == "error_in_a_block":
+        assert ended.errors.endswith("RuntimeError: an error of the program\n")
+        assert "django_redislock" not in ended.errors
+    else:
+        assert not ended.errors
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("never_released", 0),
+        ("daemon_threads", 0),
+        ("generator", 0),
+        ("killed_by_itself", 3),
+    ],
+)
+def test_what_is_not_left_ends_with_its_ttl(redis: Redis, program: str, code: int) -> None:
+    """At the latest. The end of the process waits for nobody, and nobody complains."""
+    ended = end(begin(program))
+    assert ended.code == code, ended.errors
+    assert ended.took < PROMPTLY
+    assert not ended.errors
+    eventually(lambda: not redis.exists("redislock:{job}"))
+
+
+def test_redis_is_away(redis: Redis, redis_server: RedisServer) -> None:
+    """A release that is still owed at the end does not hold it up for long."""
+    load_scripts(redis)
+    with Proxy(redis_server) as proxy:
+        process = begin("redis_away", REDISLOCK_TEST_URL=proxy.url)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "holding\n"
+        proxy.cut()
+        ended = end(process)
+    assert ended.code == 0
+    assert ended.took < PROMPTLY
+    assert not ended.errors
+    eventually(lambda: not redis.exists("redislock:{job}"))

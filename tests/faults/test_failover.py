@@ -1,0 +1,244 @@
+"""Replication: what `REPLICAS` refuses, and a failover that loses a lease all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import transaction
+from redis import Redis
+
+from devtools.redis_server import RedisServer, find_server
+from django_redislock import LeaseLost, LeaseState, LockUnavailable, redis_lock
+from django_redislock.fencing import StaleLease
+from tests.contract.ports import Port
+from tests.faults.caches import caches
+from tests.faults.proxy import Proxy
+from tests.models import Product
+from tests.waiting import PATIENCE, eventually
+
+KEY = "redislock:{job}"
+
+
+class Pair(NamedTuple):
+    """A primary and its replica, with a cable in between that can be cut."""
+
+    primary: RedisServer
+    replica: RedisServer
+    cable: Proxy
+
+    def in_step(self) -> bool:
+        """The replica follows."""
+        with Redis.from_url(self.replica.url) as redis:
+            return bool(redis.info("replication")["master_link_status"] == "up")
+
+    def cut(self) -> None:
+        self.cable.cut()
+        eventually(lambda: self.cable.open == 0)
+
+    def mend(self) -> None:
+        self.cable.mend()
+        eventually(self.in_step)
+
+
+@pytest.fixture
+def pair(settings: Any) -> Iterator[Pair]:
+    """Everybody works on the primary."""
+    delay = ["--repl-diskless-sync-delay", "0"]
+    with RedisServer(tcp_port=0, args=delay) as primary, Proxy(primary) as cable:
+        options = [
+            *("--replicaof", "127.0.0.1", str(cable.port)),
+            *("--replica-announce-ip", "127.0.0.1"),
+        ]
+        with RedisServer(tcp_port=0, args=options) as replica:
+            settings.CACHES = caches(primary.url)
+            pair = Pair(primary, replica, cable)
+            eventually(pair.in_step)
+            yield pair
+
+
+def test_a_confirmed_lease_is_on_the_replica(pair: Pair, port: Port) -> None:
+    """When acquire returns, the replica has it; and so with each renewal."""
+    lease = port.acquire(redis_lock("job", ttl=30, replicas=1))
+    with Redis.from_url(pair.replica.url) as replica:
+        assert replica.get(KEY).decode().startswith(lease.token)
+        port.extend(lease, 600)
+        assert replica.pttl(KEY) > 500_000
+    port.release(lease)
+
+
+def test_a_lease_that_no_replica_confirms_is_refused(pair: Pair, port: Port) -> None:
+    """The acquire fails, and is undone: nobody waits for a ttl."""
+    pair.cut()
+    with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+        port.acquire(redis_lock("job", replicas=1), wait=0)
+    with Redis.from_url(pair.primary.url) as redis:
+        assert not redis.exists(KEY, f"{KEY}:queue")
+    port.release(port.acquire(redis_lock("job"), wait=0))
+
+
+def test_a_replica_that_comes_back_is_waited_for(pair: Pair, port: Port) -> None:
+    """As long as `wait` lasts, like for a Redis that is away."""
+    pair.cut()
+    waiter = port.start(lambda: port.acquire(redis_lock("job", replicas=1), wait=PATIENCE))
+    with Redis.from_url(pair.primary.url) as redis:
+        eventually(lambda: redis.exists(KEY))
+    assert not waiter.done()
+    pair.mend()
+    lease = waiter.result(PATIENCE)
+    assert lease.state == LeaseState.HELD
+    port.release(lease)
+
+
+def test_a_renewal_that_no_replica_confirms(pair: Pair, port: Port) -> None:
+    """The lease is unknown until one does."""
+    lease = port.acquire(redis_lock("job", ttl=30, replicas=1))
+    pair.cut()
+    with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+        port.extend(lease)
+    assert lease.state == LeaseState.UNKNOWN
+    lease.check()
+    pair.mend()
+    eventually(lambda: lease.state == LeaseState.HELD)
+    port.release(lease)
+
+
+def test_a_lease_that_no_replica_confirms_any_more(pair: Pair, port: Port) -> None:
+    """It is lost at its own deadline, although the primary has it: a failover could bring
+    another holder from then on. What the primary has is released nevertheless."""
+    lease = port.acquire(redis_lock("job", ttl=1.5, replicas=1))
+    pair.cut()
+    eventually(lambda: lease.state == LeaseState.LOST)
+    with pytest.raises(LeaseLost):
+        port.release(lease)
+    with Redis.from_url(pair.primary.url) as redis:
+        assert not redis.exists(KEY)
+
+
+def test_one_replica_too_few(pair: Pair) -> None:
+    """All that are asked for have to confirm."""
+    with redis_lock("job", replicas=1):
+        pass
+    with pytest.raises(LockUnavailable, match="1 of 2 replicas"):
+        redis_lock("job", replicas=2).acquire(wait=0)
+
+
+@contextmanager
+def sentinel(primary: RedisServer, folder: Path) -> Iterator[int]:
+    """One that is quick to decide; its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    configuration = folder / "sentinel.conf"
+    configuration.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
+        f"sentinel monitor shop{port} 127.0.0.1 {primary.tcp_port} 1\n"
+        f"sentinel down-after-milliseconds shop{port} 500\n"
+        f"sentinel failover-timeout shop{port} 5000\n"
+    )
+    binary = find_server().binary
+    assert binary is not None
+    process = subprocess.Popen(
+        [binary, str(configuration), "--sentinel"], stdout=subprocess.DEVNULL
+    )
+    try:
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_failover_that_loses_a_lease(
+    pair: Pair, port: Port, settings: Any, tmp_path: Path
+) -> None:
+    """Two believe that they hold the lock. The first one learns it at its next renewal, and its
+    late write is refused by the row, which has seen a newer fencing token."""
+    product = Product.objects.create(name="lamp", stock=10)
+    with sentinel(pair.primary, tmp_path) as sentinel_port:
+        with Redis(port=sentinel_port, decode_responses=True) as control:
+            eventually(lambda: knows_replica(control, sentinel_port))
+            settings.CACHES = through(sentinel_port)
+            pair.cut()
+            first = port.acquire(redis_lock("job", ttl=600))
+            assert Product.objects.fenced(first).get(pk=product.pk).stock == 10
+
+            assert pair.primary.pid is not None
+            os.kill(pair.primary.pid, signal.SIGSTOP)
+            try:
+                second = port.start(
+                    lambda: port.acquire(redis_lock("job", ttl=600), wait=2 * PATIENCE)
+                ).result(3 * PATIENCE)
+                assert first.state == second.state == LeaseState.HELD
+
+                assert second.fencing_token > first.fencing_token
+                seen = Product.objects.fenced(second).get(pk=product.pk)
+                with transaction.atomic(), pytest.raises(StaleLease):
+                    Product.objects.fenced(first).filter(pk=product.pk).update(stock=9)
+                seen.stock -= 3
+                seen.save(lease=second)
+                product.refresh_from_db()
+                assert product.stock == 7
+                port.release(second)
+            finally:
+                os.kill(pair.primary.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("asks", ["itself", "watchdog"])
+def test_the_first_holder_learns_of_a_failover(
+    pair: Pair, port: Port, settings: Any, tmp_path: Path, asks: str
+) -> None:
+    """At its next renewal, by whom that ever is: the new primary does not know its lease."""
+    with sentinel(pair.primary, tmp_path) as sentinel_port:
+        with Redis(port=sentinel_port, decode_responses=True) as control:
+            eventually(lambda: knows_replica(control, sentinel_port))
+            settings.CACHES = through(sentinel_port)
+            pair.cut()
+            lease = port.acquire(redis_lock("job", ttl=600 if asks == "itself" else 9))
+            pair.primary.stop()
+            eventually(
+                lambda: (
+                    int(control.sentinel_master(f"shop{sentinel_port}")["port"])
+                    == pair.replica.tcp_port
+                )
+            )
+
+            def told() -> bool:
+                if asks == "watchdog":
+                    return lease.state == LeaseState.LOST
+                try:
+                    port.extend(lease)
+                except LockUnavailable:
+                    return False
+                except LeaseLost:
+                    return True
+                raise AssertionError("renewed where it is not known")
+
+            eventually(told)
+            assert lease.remaining() == 0
+
+
+def knows_replica(control: Redis, port: int) -> bool:
+    """The sentinel has seen a replica that it could promote."""
+    replicas = control.sentinel_slaves(f"shop{port}")
+    return any(replica["flags"] == "slave" for replica in replicas)
+
+
+def through(port: int) -> dict[str, Any]:
+    """CACHES that ask the sentinel. It has a name of its own for the service, since django-redis
+    keeps the pool of a URL for as long as the process lives."""
+    return caches(
+        f"redis://shop{port}/0",
+        CLIENT_CLASS="django_redis.client.SentinelClient",
+        CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
+        SENTINELS=[("127.0.0.1", port)],
+        SOCKET_TIMEOUT=0.5,
+        SOCKET_CONNECT_TIMEOUT=0.5,
+    )

@@ -1,0 +1,215 @@
+"""Forked processes: a child has no part in its parent's leases, and works like any other."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock import redis_lock
+from tests.faults.conftest import load_scripts
+from tests.faults.proxy import Fault, Proxy, script
+from tests.faults.remains import queued, remains
+from tests.processes import ROOT, Worker
+from tests.waiting import PATIENCE, eventually
+
+KEY = "redislock:{job}"
+
+Start = Callable[..., Worker]
+
+
+def renewed(redis: Redis, name: str = "job") -> None:
+    """Wait until the lease has been renewed once more."""
+    before = redis.zscore("redislock:index", name)
+    assert before is not None
+    eventually(lambda: (redis.zscore("redislock:index", name) or 0) > before)
+
+
+def test_fork(start: Start, redis: Redis) -> None:
+    """The child neither renews nor releases its parent's lease, can lock for itself, and is
+    woken through an inbox of its own."""
+    before = set(redis.pubsub_channels("redislock:inbox:*"))
+    parent = start("tests.faults.fork_programs:both")
+    assert parent.says() == "child released"
+    assert parent.says() == "child None"
+    assert parent.says() == "child held"
+    assert parent.says() == "child waits"
+    eventually(lambda: queued(redis, 1))
+    eventually(lambda: len(set(redis.pubsub_channels("redislock:inbox:*")) - before) == 2)
+    renewed(redis)
+    parent.go_on()
+    assert parent.says() == "parent held"
+    assert sorted([parent.says(), parent.says()]) == ["child held", "parent released"]
+    assert parent.ends() == 0
+
+
+def test_both_leave_the_block(start: Start, redis: Redis) -> None:
+    """The child leaves the block in which it was forked, and ends: the parent holds on."""
+    parent = start("tests.faults.fork_programs:both_leave")
+    assert parent.says() == "child released"
+    assert parent.says() == "parent held"
+    renewed(redis)
+    parent.go_on()
+    assert parent.says() == "parent released"
+    assert parent.ends() == 0
+    assert not remains(redis)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_multiprocessing(start: Start, redis: Redis, method: str) -> None:
+    """A child of either kind waits for its parent as any other process would."""
+    parent = start("tests.faults.fork_programs:multiprocess", method)
+    if method == "fork":
+        assert parent.says() == "child released"
+        assert parent.says() == "child it was released, or given to another process"
+    assert parent.says() == "child None"
+    assert parent.says() == "child waits"
+    eventually(lambda: queued(redis, 1))
+    renewed(redis)
+    parent.go_on()
+    assert sorted([parent.says(), parent.says()]) == ["child held", "parent released"]
+    assert parent.says() == "ended 0"
+    assert parent.ends() == 0
+    assert not remains(redis)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_lease_that_is_given_to_a_child(start: Start, redis: Redis, method: str) -> None:
+    """As a text, for a lease can't be pickled: the child renews and releases it from then on."""
+    parent = start("tests.faults.fork_programs:inherit", method)
+    assert parent.says() == "True", "the error says what to send instead"
+    word, fencing_token = parent.says().split()
+    assert word == "parent"
+    assert sorted([parent.says(), parent.says()]) == [f"child {fencing_token}", "parent released"]
+    renewed(redis)
+    renewed(redis)
+    parent.go_on()
+    assert parent.says() == "ended 0"
+    assert parent.ends() == 0
+    assert not remains(redis)
+
+
+def test_a_fork_in_the_middle_of_everything(
+    start: Start, redis_server: RedisServer, redis: Redis
+) -> None:
+    """While other threads have an acquire and a renewal under way, and wait: the child is not
+    held up by what they held at that moment, and takes no answer that was meant for them."""
+    load_scripts(redis)
+    acquire, extend = script("mutex_acquire"), script("mutex_extend")
+    with Proxy(redis_server) as proxy:
+        acquiring = proxy.on(lambda words: acquire(words) and b"slow" in words, Fault.HOLD_REQUEST)
+        renewing = proxy.on(extend, Fault.HOLD_REPLY)
+        with redis_lock("taken"):
+            parent = start("tests.faults.fork_programs:busy_threads", url=proxy.url)
+            acquiring.happened()
+            renewing.happened()
+            eventually(lambda: queued(redis, 1, "taken"))
+            parent.go_on()
+            assert parent.says() == "child holds"
+            renewed(redis, "of the child")
+            parent.go_on()
+            assert parent.says() == "child released"
+            eventually(lambda: queued(redis, 2, "taken"))
+            acquiring.let_go()
+            renewing.let_go()
+            assert parent.says() == "parent had slow"
+        assert sorted([parent.says(), parent.says()]) == ["child had taken", "parent had taken"]
+        assert parent.says() == "parent held"
+        assert parent.says() == "parent released"
+        assert parent.ends() == 0
+    for name in ("job", "slow", "taken", "of the child"):
+        assert not remains(redis, name)
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=PATIENCE)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _Gunicorn:
+    """A master with two workers, which it forks after it has loaded the application."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "gunicorn", "--preload", "--workers=2"),
+                *("--log-level=critical", f"--bind=unix:{path}"),
+                "tests.faults.gunicorn_app:application",
+            ],
+            cwd=ROOT,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
+        )
+
+    def connection(self) -> contextlib.closing[_Connection]:
+        return contextlib.closing(_Connection(self._path))
+
+    def get(self) -> tuple[int, str, str]:
+        """The worker that answered, the state of the master's lease there, a conflict or not."""
+        with self.connection() as connection:
+            connection.request("GET", "/")
+            pid, state, conflict = connection.getresponse().read().decode().split()
+            return int(pid), state, conflict
+
+    def up(self) -> bool:
+        try:
+            self.get()
+        except OSError:
+            return False
+        return True
+
+
+@pytest.fixture
+def gunicorn(tmp_path: Path) -> Iterator[_Gunicorn]:
+    pytest.importorskip("gunicorn")
+    gunicorn = _Gunicorn(tmp_path / "socket")
+    yield gunicorn
+    if gunicorn.process.poll() is None:
+        gunicorn.process.terminate()  # it ends its workers
+    gunicorn.process.wait(PATIENCE)
+
+
+def test_gunicorn_preload(gunicorn: _Gunicorn, redis: Redis, tmp_path: Path) -> None:
+    """The lease that the master took when it loaded the application is the master's: workers
+    know that it is not theirs, come and go, and lock for themselves."""
+    eventually(gunicorn.up)
+    pid, state, conflict = gunicorn.get()
+    assert pid != gunicorn.process.pid
+    assert (state, conflict) == ("released", "True")
+    assert redis.get(KEY).decode().split("|")[4].split(":")[1] == str(gunicorn.process.pid)
+
+    os.kill(pid, signal.SIGKILL)
+    renewed(redis)
+    renewed(redis)
+    assert gunicorn.get()[1:] == ("released", "True")
+    assert not remains(redis, "request")
+
+    # What gunicorn does to a worker that has to go at once: its handler raises SystemExit.
+    with gunicorn.connection() as connection:
+        connection.request("GET", "/hold")
+        holder = eventually(lambda: redis.get("redislock:{request}")).decode().split("|")[4]
+        os.kill(int(holder.split(":")[1]), signal.SIGQUIT)
+        eventually(lambda: not remains(redis, "request"))
+    renewed(redis)
+
+    gunicorn.process.terminate()
+    assert gunicorn.process.wait(PATIENCE) == 0
+    eventually(lambda: not redis.exists(KEY))

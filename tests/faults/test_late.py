@@ -1,0 +1,232 @@
+"""Messages that arrive late, when nobody expects them any more: they change nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_redislock import LeaseState, LockUnavailable
+from tests.faults.proxy import Fault, Rule
+from tests.faults.scene import (
+    ACQUIRE,
+    EXTEND,
+    FOR_EVER,
+    RELEASE,
+    TIMEOUT,
+    Scene,
+    eventually,
+    through_both_ports,
+    through_both_ports_patiently,
+)
+from tests.waiting import PATIENCE
+
+HOLD = Fault.HOLD_REQUEST
+
+
+def arrive(rule: Rule) -> None:
+    """Let go what is held back, and wait until the server has carried it out."""
+    rule.let_go()
+    eventually(lambda: rule.carried_out == rule.count)
+
+
+@through_both_ports
+def test_acquire_after_its_withdrawal(scene: Scene) -> None:
+    """It does not become a lock that nobody holds."""
+    rule = scene.lose(ACQUIRE, times=FOR_EVER, fault=HOLD)
+    with pytest.raises(LockUnavailable):
+        scene.acquire(wait=TIMEOUT / 2)
+    assert rule.count == 2
+    arrive(rule)
+    scene.is_free()
+
+
+@through_both_ports
+def test_acquire_after_a_refusal(scene: Scene) -> None:
+    """Who was told "not acquired" by the answer to a second send doesn't get the lock by the
+    first one, when it has become free."""
+    held = scene.acquire_direct()
+    rule = scene.lose(ACQUIRE, fault=HOLD)
+    assert scene.port.acquire(scene.lock(), wait=TIMEOUT / 2) is None
+    scene.release(held)
+    arrive(rule)
+    scene.is_free(after=held)
+
+
+@through_both_ports
+def test_acquire_after_giving_up(scene: Scene) -> None:
+    """Who gave up is not put into the queue again, and is not handed the lock."""
+    held = scene.acquire_direct()
+    rule = scene.lose(ACQUIRE, fault=HOLD)
+    waiter = scene.start(wait=1)
+    scene.queued(1)
+    assert rule.count == 1
+    assert waiter.result(PATIENCE) is None
+    assert scene.waiting() == []
+    arrive(rule)
+    assert scene.waiting() == []
+    scene.release(held)
+    scene.is_free(after=held)
+
+
+@through_both_ports
+def test_acquire_after_its_release(scene: Scene) -> None:
+    """The first send arrives when the second one has got the lock and has given it back."""
+    rule = scene.lose(ACQUIRE, fault=HOLD)
+    lease = scene.acquire(wait=5)
+    scene.release(lease)
+    arrive(rule)
+    scene.is_free(after=lease)
+
+
+@through_both_ports
+def test_acquire_while_a_successor_holds(scene: Scene) -> None:
+    """It takes nothing away, and does not wait."""
+    rule = scene.lose(ACQUIRE, fault=HOLD)
+    lease = scene.acquire(wait=None)
+    scene.release(lease)
+    successor = scene.acquire_direct()
+    ttl = scene.redis.pttl(scene.key)
+    arrive(rule)
+    scene.owned(successor)
+    assert scene.redis.pttl(scene.key) <= ttl
+    assert scene.waiting() == []
+    scene.release(successor)
+    scene.is_free(after=successor)
+
+
+@through_both_ports
+def test_acquire_after_an_extension(scene: Scene) -> None:
+    """It does not shorten the lease that its holder has extended meanwhile."""
+    rule = scene.lose(ACQUIRE, fault=HOLD)
+    lease = scene.acquire(wait=5, ttl=5)
+    scene.port.extend(lease, 600)
+    arrive(rule)
+    assert lease.remaining() > 500
+    assert scene.redis.pttl(scene.key) / 1000 >= lease.remaining()
+    scene.release(lease)
+    scene.is_free(after=lease)
+
+
+@through_both_ports
+def test_release_after_another_acquire(scene: Scene) -> None:
+    """It leaves the next lease alone, also when that is of the same thread or task."""
+    lease = scene.acquire()
+    rule = scene.lose(RELEASE, fault=HOLD)
+    with pytest.raises(LockUnavailable):
+        scene.port.release(lease)
+    scene.release(lease)
+    successor = scene.acquire()
+    arrive(rule)
+    scene.owned(successor)
+    scene.release(successor)
+    scene.is_free(after=successor)
+
+
+@through_both_ports
+def test_release_after_others_wait(scene: Scene) -> None:
+    """It hands nothing over a second time."""
+    lease = scene.acquire()
+    rule = scene.lose(RELEASE, fault=HOLD)
+    with pytest.raises(LockUnavailable):
+        scene.port.release(lease)
+    scene.release(lease)
+    successor = scene.acquire_direct()
+    waiter = scene.start_direct()
+    scene.queued(1)
+    arrive(rule)
+    scene.owned(successor)
+    assert len(scene.waiting()) == 1
+    scene.release(successor)
+    last = waiter.result(PATIENCE)
+    scene.owned(last)
+    scene.release(last)
+    scene.is_free(after=last)
+
+
+@through_both_ports
+def test_renewal_after_the_release(scene: Scene) -> None:
+    """It does not bring the lease back, neither at its key nor in the index."""
+    lease = scene.acquire(ttl=1)
+    rule = scene.lose(EXTEND, fault=HOLD)
+    rule.happened()
+    scene.release(lease)
+    arrive(rule)
+    assert lease.state == LeaseState.RELEASED
+    scene.is_free(after=lease)
+
+
+@through_both_ports
+def test_extension_while_a_successor_holds(scene: Scene) -> None:
+    """It lengthens nobody else's lease."""
+    lease = scene.acquire()
+    rule = scene.lose(EXTEND, fault=HOLD)
+    with pytest.raises(LockUnavailable):
+        scene.port.extend(lease, 600)
+    scene.release(lease)
+    successor = scene.acquire_direct(ttl=20, renew=False)
+    arrive(rule)
+    scene.owned(successor)
+    assert scene.redis.pttl(scene.key) <= 20_000
+    scene.release(successor)
+    scene.is_free(after=successor)
+
+
+@through_both_ports
+def test_an_answer_that_nobody_waits_for(scene: Scene) -> None:
+    """It is not taken for the answer to the next command: its connection is not used again."""
+    answered = scene.lose(ACQUIRE, fault=Fault.HOLD_REPLY)
+    with pytest.raises(LockUnavailable):
+        scene.acquire(wait=0)
+    eventually(lambda: scene.left() == [])
+    sent = scene.lose(ACQUIRE, fault=HOLD)
+    acquiring = scene.start(wait=20)
+    sent.happened()
+    arrive(answered)
+    arrive(sent)
+    lease = acquiring.result(PATIENCE)
+    scene.owned(lease)
+    scene.release(lease)
+    scene.is_free(after=lease)
+
+
+@through_both_ports_patiently
+def test_an_answer_that_is_slow(scene: Scene) -> None:
+    """Its holder believes in its lease for no longer than the server keeps it: the deadline
+    counts from the sending, also that of an extension."""
+
+    def slowly(call: Callable[[], Any], rule: Rule) -> Any:
+        future = scene.port.start(call)
+        rule.happened()
+        eventually(lambda: rule.carried_out == 1)
+        time.sleep(0.2)  # more than the margin for the drift of clocks
+        rule.let_go()
+        return future.result(PATIENCE)
+
+    rule = scene.lose(ACQUIRE, fault=Fault.HOLD_REPLY)
+    lease = slowly(lambda: scene.acquire(ttl=5, renew=False), rule)
+    assert lease.remaining() <= scene.redis.pttl(scene.key) / 1000
+    rule = scene.lose(EXTEND, fault=Fault.HOLD_REPLY)
+    slowly(lambda: scene.port.extend(lease), rule)
+    assert lease.remaining() <= scene.redis.pttl(scene.key) / 1000
+    scene.release(lease)
+    scene.is_free(after=lease)
+
+
+@through_both_ports_patiently
+def test_an_answer_that_comes_when_the_lease_has_ended(scene: Scene) -> None:
+    """The deadline counts from the sending, so such an answer is worth nothing: it asks again
+    while there is time to wait, and never runs a block without its lock."""
+    rule = scene.lose(ACQUIRE, fault=Fault.HOLD_REPLY)
+
+    def body(lease: object) -> None:
+        scene.owned(lease)  # type: ignore[arg-type]
+
+    entered = scene.port.start(lambda: scene.port.enter(scene.lock(ttl=0.8, wait=20), body))
+    rule.happened()
+    eventually(lambda: rule.carried_out == 1 and not scene.redis.exists(scene.key))
+    rule.let_go()
+    entered.result(PATIENCE)
+    scene.is_free()

@@ -1,0 +1,242 @@
+"""An acquire whose request or answer is lost: held, or cleanly failed, and nothing between."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_redislock import LockUnavailable
+from tests.faults.proxy import Fault, anything
+from tests.faults.scene import (
+    ACQUIRE,
+    FOR_EVER,
+    RELEASE,
+    RESETS,
+    Scene,
+    eventually,
+    in_every_way,
+    through_both_ports,
+    with_every_fault,
+)
+from tests.waiting import PATIENCE
+
+
+@in_every_way
+def test_one_lost(scene: Scene) -> None:
+    """Who tries once gets a free lock although its connection is lost; where it would have to
+    wait for another answer, it is told that Redis could not be asked, and holds nothing."""
+    rule = scene.lose(ACQUIRE)
+    if scene.tries == 1:
+        with pytest.raises(LockUnavailable, match="could not be asked"):
+            scene.acquire(wait=0)
+        assert rule.count == 1
+        scene.is_free()
+        return
+    lease = scene.acquire(wait=0)
+    assert rule.count == 1
+    scene.release(lease)
+    scene.is_free(after=lease)
+
+
+@in_every_way
+def test_two_lost(scene: Scene) -> None:
+    """Who tries once is told that Redis could not be asked, and holds nothing."""
+    rule = scene.lose(ACQUIRE, times=2)
+    with pytest.raises(LockUnavailable, match="could not be asked"):
+        scene.acquire(wait=0)
+    assert rule.count == scene.tries
+    rule.let_go()
+    scene.is_free()
+
+
+@with_every_fault
+def test_lost_while_there_is_time(scene: Scene) -> None:
+    """Who may wait sees nothing of it."""
+    rule = scene.lose(ACQUIRE, times=2)
+    lease = scene.acquire(wait=5)
+    assert rule.count == 2
+    scene.release(lease)
+    scene.is_free(after=lease)
+
+
+@with_every_fault
+def test_all_lost(scene: Scene) -> None:
+    """It ends when its time is over, and what the server did meanwhile is taken back."""
+    rule = scene.lose(ACQUIRE, times=FOR_EVER)
+    failing = scene.start(wait=0.5)
+    with pytest.raises(LockUnavailable):
+        failing.result(PATIENCE)
+    assert rule.count
+    scene.is_free()
+
+
+@with_every_fault
+def test_all_lost_for_a_while(scene: Scene) -> None:
+    """Who waits without limit goes on asking, and has the lock when the network is back."""
+    rule = scene.lose(ACQUIRE, times=FOR_EVER)
+    waiter = scene.start(wait=None)
+    rule.happened(3)
+    assert not waiter.done()
+    rule.let_go()
+    lease = waiter.result(PATIENCE)
+    scene.owned(lease)
+    scene.release(lease)
+    scene.is_free(after=lease)
+
+
+@with_every_fault
+def test_its_last_word_lost_too(scene: Scene) -> None:
+    """When the release that takes it back is lost as well, it is said again in the
+    background: the lock is free long before its ttl."""
+    scene.lose(ACQUIRE, times=FOR_EVER, fault=Fault.RESET_AFTER)
+    rule = scene.lose(RELEASE, times=scene.tries + 1)
+    with pytest.raises(LockUnavailable):
+        scene.acquire(wait=0, ttl=600)
+    rule.happened(scene.tries + 1)
+    eventually(lambda: scene.left() == [])
+    scene.is_free()
+
+
+@through_both_ports
+def test_silence(scene: Scene) -> None:
+    """A network that carries the acquire, and then nothing in either direction: it fails in
+    time, and nothing is left when the network is back."""
+    acquired = scene.lose(ACQUIRE)
+    failing = scene.start(wait=0, ttl=600)
+    acquired.happened()
+    scene.meet()
+    silence = scene.proxy.on(anything, Fault.LOSE_REQUEST, times=FOR_EVER)
+    with pytest.raises(LockUnavailable):
+        failing.result(PATIENCE)
+    assert scene.redis.exists(scene.key), "the server did carry it out"
+    silence.let_go()
+    eventually(lambda: scene.left() == [])
+    scene.is_free()
+
+
+@through_both_ports
+def test_cut(scene: Scene) -> None:
+    """Where nobody is reached at all it says so, and it works again afterwards."""
+    scene.proxy.cut()
+    for wait in (0, 0.3):
+        with pytest.raises(LockUnavailable) as caught:
+            scene.acquire(wait=wait)
+        assert caught.value.__cause__ is not None
+    scene.meet()
+    scene.proxy.mend()
+    lease = scene.acquire(wait=0)
+    scene.release(lease)
+    scene.is_free(after=lease)
+
+
+@with_every_fault
+def test_lost_when_it_queues(scene: Scene) -> None:
+    """It has its place in the queue nevertheless, once, before who comes later."""
+    held = scene.acquire_direct()
+    rule = scene.lose(ACQUIRE, times=2)
+    first = scene.start()
+    rule.happened(2)
+    (token,) = scene.queued(1)
+    second = scene.start_direct()
+    assert scene.queued(2)[0] == token
+    scene.release(held)
+    lease = first.result(PATIENCE)
+    scene.owned(lease)
+    assert not second.done()
+    scene.release(lease)
+    successor = second.result(PATIENCE)
+    scene.owned(successor)
+    assert held.fencing_token < lease.fencing_token < successor.fencing_token
+    scene.release(successor)
+    scene.is_free(after=successor)
+
+
+@in_every_way
+def test_lost_when_it_confirms(scene: Scene) -> None:
+    """A waiter to whom the lock was handed asks again within its claim window, and has it."""
+    held = scene.acquire_direct()
+    first = scene.start()
+    (token,) = scene.queued(1)
+    second = scene.start_direct()
+    scene.queued(2)
+    rule = scene.lose(ACQUIRE, token=token)
+    scene.release(held)
+    rule.happened()
+    lease = first.result(PATIENCE)
+    assert lease.token == token
+    scene.owned(lease)
+    assert not second.done()
+    scene.release(lease)
+    scene.release(second.result(PATIENCE))
+    scene.is_free(after=lease)
+
+
+@with_every_fault
+def test_a_waiter_that_can_not_confirm(scene: Scene) -> None:
+    """After a claim window the lock goes on to the next one; when the network is back, the
+    waiter is still waiting, and gets the lock in its turn."""
+    held = scene.acquire_direct()
+    first = scene.start()
+    (token,) = scene.queued(1)
+    second = scene.start_direct()
+    scene.queued(2)
+    # What arrived would confirm it, so here nothing does.
+    fault = Fault.RESET_BEFORE if scene.fault in RESETS else Fault.LOSE_REQUEST
+    rule = scene.lose(ACQUIRE, times=FOR_EVER, token=token, fault=fault)
+    scene.release(held)
+    lease = second.result(PATIENCE)
+    scene.owned(lease)
+    assert not first.done()
+    rule.let_go()
+    assert scene.queued(1) == [token]
+    scene.release(lease)
+    late = first.result(PATIENCE)
+    scene.owned(late)
+    assert late.fencing_token > lease.fencing_token
+    scene.release(late)
+    scene.is_free(after=late)
+
+
+@with_every_fault
+def test_all_lost_while_it_waits(scene: Scene) -> None:
+    """At the end of its time it is told that Redis could not be asked, and its place in the
+    queue is gone; the holder and the other waiters notice nothing."""
+    held = scene.acquire_direct()
+    failing = scene.start(wait=0.5)
+    (token,) = scene.queued(1)
+    second = scene.start_direct()
+    scene.queued(2)
+    scene.lose(ACQUIRE, times=FOR_EVER, token=token)
+    with pytest.raises(LockUnavailable):
+        failing.result(PATIENCE)
+    (remaining,) = scene.queued(1)
+    assert remaining != token
+    scene.owned(held)
+    scene.release(held)
+    lease = second.result(PATIENCE)
+    scene.owned(lease)
+    scene.release(lease)
+    scene.is_free(after=lease)
+
+
+@with_every_fault
+def test_lost_when_it_gives_up(scene: Scene) -> None:
+    """Who gave up with a lost message is told "not acquired", or that Redis could not be asked;
+    and has left the queue."""
+
+    def gives_up(words: list[bytes]) -> bool:
+        return ACQUIRE(words) and words[-2] == b""  # no inbox
+
+    held = scene.acquire_direct()
+    waiter = scene.start(wait=0.3)
+    scene.queued(1)
+    rule = scene.lose(gives_up)
+    if scene.tries == 1:
+        with pytest.raises(LockUnavailable):
+            waiter.result(PATIENCE)
+    else:
+        assert waiter.result(PATIENCE) is None
+    assert rule.count == 1
+    assert scene.queued(0) == []
+    scene.owned(held)
+    scene.release(held)
+    scene.is_free(after=held)

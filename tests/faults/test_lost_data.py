@@ -1,0 +1,118 @@
+"""Redis forgets: its scripts, one key of ours, all keys; by a flush or by eviction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from devtools.redis_server import RedisServer, find_server
+from django_redislock import LeaseLost, LeaseState, connections, redis_lock
+from tests.contract.ports import Port
+from tests.faults.caches import caches
+from tests.faults.waiters import LOCK, NAME, QUEUE, TAIL, Line, renew_now
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def harmed(settings: Any) -> Iterator[Redis]:
+    """A server of one test's own; the locks go there, too."""
+    if find_server().url is not None:
+        pytest.skip("needs a server of its own to harm")
+    with RedisServer() as server, Redis.from_url(server.url) as redis:
+        settings.CACHES = caches(server.url)
+        yield redis
+
+
+@pytest.fixture
+def flushed(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The server forgets all scripts before every call of one. What was called then."""
+    called: list[str] = []
+    execute, aexecute = connections.execute, connections.aexecute
+
+    def forgetful(command: tuple[Any, ...]) -> None:
+        called.append(command[0])
+        if command[0] == "EVALSHA":
+            redis.script_flush()
+
+    def flushing(pool: Any, *command: Any, **terms: Any) -> Any:
+        forgetful(command)
+        return execute(pool, *command, **terms)
+
+    async def aflushing(pool: Any, *command: Any, **terms: Any) -> Any:
+        forgetful(command)
+        return await aexecute(pool, *command, **terms)
+
+    monkeypatch.setattr(connections, "execute", flushing)
+    monkeypatch.setattr(connections, "aexecute", aflushing)
+    return called
+
+
+def test_scripts_forgotten(port: Port, redis: Redis, flushed: list[str]) -> None:
+    """Nobody notices when the server forgets the scripts before every single call."""
+    lease = port.acquire(redis_lock(NAME))
+    line = Line(port, redis, 3)
+    port.extend(lease)
+    ends = redis.zscore("redislock:index", NAME)
+    renew_now(lease)
+    eventually(lambda: redis.zscore("redislock:index", NAME) > ends)
+    assert port.holder(redis_lock(NAME)).fencing_token == lease.fencing_token
+    port.release(lease)
+    line.all_enter(after=lease)
+    assert line.order == [0, 1, 2]
+    cleared = port.acquire(redis_lock(NAME))
+    assert port.clear(redis_lock(NAME), reason="test") is not None
+    with pytest.raises(LeaseLost):
+        port.release(cleared)
+    # Not all: between the flush and the call somebody else may have sent the script.
+    assert flushed.count("EVAL") > 10
+
+
+def test_all_keys_flushed(port: Port, harmed: Redis) -> None:
+    """The holder is told at its next renewal. The first waiter who looks has the lock, the others
+    keep their order; and the fencing token goes on, although its last value is lost."""
+    lease = port.acquire(redis_lock(NAME))
+    line = Line(port, harmed, 5)
+    harmed.flushdb()
+    renew_now(lease)
+    eventually(lambda: lease.state == LeaseState.LOST)
+    first = line.one_enters()
+    with pytest.raises(LeaseLost):
+        port.release(lease)
+    line.all_enter(after=lease)
+    assert line.order == [first, *(number for number in range(5) if number != first)]
+
+
+@pytest.mark.parametrize("key", [QUEUE, f"{LOCK}:waiters", TAIL, "redislock:index"])
+def test_one_key_lost(port: Port, harmed: Redis, key: str) -> None:
+    """Besides that of the lock itself, none matters to the holder, nor to the order of those
+    who have looked again since."""
+    lease = port.acquire(redis_lock(NAME))
+    line = Line(port, harmed, 5)
+    assert harmed.delete(key)
+    eventually(lambda: harmed.zcard(QUEUE) == harmed.hlen(f"{LOCK}:waiters") == 5)
+    port.extend(lease)
+    port.release(lease)
+    line.all_enter(after=lease)
+    assert line.order == [0, 1, 2, 3, 4]
+
+
+def test_evicted(port: Port, harmed: Redis) -> None:
+    """In a full cache that evicts whatever was not used lately, the lock goes like any key."""
+    lease = port.acquire(redis_lock(NAME))
+    line = Line(port, harmed, 3)
+    harmed.config_set("maxmemory-policy", "allkeys-lru")
+    harmed.config_set("maxmemory", harmed.info("memory")["used_memory"] + 2_000_000)
+    pages = 0
+    while (harmed.get(LOCK) or b"").startswith(lease.token.encode()):
+        assert pages < 100_000
+        # One by one, so that no more than needed is evicted, least of all the next one's lock.
+        harmed.set(f"page {pages}", bytes(10_000))
+        pages += 1
+    harmed.config_set("maxmemory", 0)
+    renew_now(lease)
+    eventually(lambda: lease.state == LeaseState.LOST)
+    line.all_enter(after=lease)
+    assert sorted(line.order) == [0, 1, 2]

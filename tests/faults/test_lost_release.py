@@ -1,0 +1,224 @@
+"""A release whose request or answer is lost: never a false "not owned", and nothing left."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from django_redislock import Lease, LeaseRevoked, LeaseState, LockUnavailable
+from tests.faults.proxy import Fault
+from tests.faults.scene import (
+    FOR_EVER,
+    RELEASE,
+    Scene,
+    eventually,
+    in_every_way,
+    through_both_ports,
+    with_every_fault,
+)
+from tests.waiting import PATIENCE
+
+
+def give_back(scene: Scene, lease: Lease) -> None:
+    """Release it, and repeat it where it has to be repeated."""
+    if scene.tries == 1:
+        with pytest.raises(LockUnavailable):
+            scene.port.release(lease)
+    scene.release(lease)
+
+
+class Oops(Exception):
+    """What a block raises."""
+
+
+@in_every_way
+def test_one_lost(scene: Scene) -> None:
+    """Nobody notices a lost connection, since it is said twice; where it would have to wait for
+    another answer, who calls release() is told that Redis could not be asked."""
+    lease = scene.acquire()
+    rule = scene.lose(RELEASE)
+    give_back(scene, lease)
+    assert rule.count == 1
+    scene.is_free(after=lease)
+
+
+@in_every_way
+def test_two_lost(scene: Scene) -> None:
+    """Who calls release() is told that Redis could not be asked, and not that the lease is
+    lost; called again, it succeeds, and once more does nothing."""
+    lease = scene.acquire()
+    rule = scene.lose(RELEASE, times=scene.tries)
+    with pytest.raises(LockUnavailable):
+        scene.port.release(lease)
+    assert rule.count == scene.tries
+    assert lease.state != LeaseState.RELEASED
+    assert lease.lost is None
+    scene.release(lease)
+    scene.release(lease)
+    scene.is_free(after=lease)
+
+
+@with_every_fault
+def test_repeated_after_others_have_held_it(scene: Scene) -> None:
+    """It says released, since it was, and leaves the next holders alone."""
+    lease = scene.acquire()
+    rule = scene.lose(RELEASE, times=scene.tries)
+    with pytest.raises(LockUnavailable):
+        scene.port.release(lease)
+    if not rule.carried_out:
+        # The first one did not arrive, so nobody else has held it: let it.
+        assert scene.holder() == lease.token
+        scene.release(lease)
+        scene.is_free(after=lease)
+        return
+    scene.release(scene.acquire_direct())
+    successor = scene.acquire_direct()
+    scene.release(lease)
+    scene.owned(successor)
+    scene.release(successor)
+    scene.is_free(after=successor)
+
+
+@with_every_fault
+def test_repeated_when_its_time_is_over(scene: Scene) -> None:
+    """Who gave it back in time is not told that it was lost, however late the answer comes."""
+    lost = threading.Event()
+    lease = scene.acquire(ttl=0.9, on_lost=lambda lease: lost.set())
+    rule = scene.lose(RELEASE, times=scene.tries)
+    with pytest.raises(LockUnavailable):
+        scene.port.release(lease)
+    assert rule.count == scene.tries
+    if lease.remaining() == 0:
+        return  # a slow machine: it really was too late
+    eventually(lambda: lease.remaining() == 0 and not scene.redis.exists(scene.key))
+    assert lease.lost is None
+    scene.release(lease)
+    assert not lost.is_set()
+    eventually(lambda: scene.left() in ([], ["redislock:index"]))
+
+
+@with_every_fault
+def test_lost_while_others_wait(scene: Scene) -> None:
+    """The first of them gets the lock, once; the second has to wait for it."""
+    lease = scene.acquire()
+    first = scene.start_direct()
+    scene.queued(1)
+    second = scene.start()
+    scene.queued(2)
+    rule = scene.lose(RELEASE)
+    give_back(scene, lease)
+    assert rule.count == 1
+    successor = first.result(PATIENCE)
+    scene.owned(successor)
+    assert not second.done()
+    assert len(scene.waiting()) == 1
+    scene.release(successor)
+    last = second.result(PATIENCE)
+    scene.owned(last)
+    assert lease.fencing_token < successor.fencing_token < last.fencing_token
+    scene.release(last)
+    scene.is_free(after=last)
+
+
+@with_every_fault
+def test_leaving_a_block(scene: Scene) -> None:
+    """What the block did was done under the lock, so nothing is raised; the lock is given back
+    in the background, long before its ttl."""
+    rule = scene.lose(RELEASE, times=scene.tries)
+    lease = scene.port.enter(scene.lock(ttl=600), lambda lease: lease)
+    assert rule.count == scene.tries
+    eventually(lambda: scene.left() == [])
+    assert lease.lost is None
+    eventually(lambda: lease.state == LeaseState.RELEASED)
+    scene.is_free(after=lease)
+
+
+@with_every_fault
+def test_the_bodys_exception_is_not_hidden(scene: Scene) -> None:
+    """It leaves the block as it was raised."""
+    scene.lose(RELEASE, times=scene.tries)
+    oops = Oops()
+
+    def body(lease: object) -> None:
+        raise oops
+
+    with pytest.raises(Oops) as caught:
+        scene.port.enter(scene.lock(ttl=600), body)
+    assert caught.value is oops
+    eventually(lambda: scene.left() == [])
+    scene.is_free()
+
+
+@with_every_fault
+def test_leaving_a_block_while_others_wait(scene: Scene) -> None:
+    """They get the lock in the background, once."""
+    waiters = []
+
+    def body(lease: object) -> None:
+        waiters.append(scene.start_direct())
+        scene.queued(1)
+        waiters.append(scene.start_direct())
+        scene.queued(2)
+        scene.lose(RELEASE, times=scene.tries)
+
+    scene.port.enter(scene.lock(ttl=600), body)
+    first, second = (waiters[0].result(PATIENCE), waiters[1])
+    scene.owned(first)
+    assert not second.done()
+    scene.release(first)
+    last = second.result(PATIENCE)
+    scene.owned(last)
+    scene.release(last)
+    scene.is_free(after=last)
+
+
+@through_both_ports
+def test_left_while_nobody_is_reached(scene: Scene) -> None:
+    """A block whose lease ends with its ttl, since the release could never be sent, is no lost
+    lease: nobody is told so, and the next one has the lock in time."""
+    lost = threading.Event()
+
+    def body(lease: object) -> object:
+        scene.meet()
+        scene.proxy.cut()
+        return lease
+
+    lock = scene.lock(ttl=1, on_lost=lambda lease: lost.set())
+    lease = scene.port.enter(lock, body)
+    successor = scene.start_direct().result(PATIENCE)
+    scene.owned(successor)
+    eventually(lambda: lease.remaining() == 0)
+    assert lease.lost is None
+    assert lease.state == LeaseState.RELEASED
+    scene.meet()
+    scene.proxy.mend()
+    scene.owned(successor)
+    assert not lost.is_set()
+    scene.release(successor)
+    scene.is_free(after=successor)
+
+
+@with_every_fault
+def test_of_a_lease_that_an_operator_cleared(scene: Scene) -> None:
+    """Lost messages don't hide it: who cleared it and why is told nevertheless."""
+    lease = scene.acquire(ttl=600)
+    scene.port.clear(scene.lock(), by="eva", reason="stuck")
+    rule = scene.lose(RELEASE)
+    with pytest.raises(LeaseRevoked, match=r"cleared by eva \(stuck\)"):
+        give_back(scene, lease)
+    assert rule.count == 1
+    assert lease.state == LeaseState.LOST
+    scene.is_free(after=lease)
+
+
+@through_both_ports
+def test_no_renewal_while_it_is_given_back(scene: Scene) -> None:
+    """Of a block that was left no lease lives on, also when its release never gets through: it
+    is not renewed any more, and ends with its ttl."""
+    rule = scene.lose(RELEASE, times=FOR_EVER, fault=Fault.RESET_BEFORE)
+    scene.port.enter(scene.lock(ttl=1), lambda lease: None)
+    eventually(lambda: not scene.redis.exists(scene.key))
+    assert rule.count >= 2
+    rule.let_go()
+    eventually(lambda: scene.left() in ([], ["redislock:index"]))

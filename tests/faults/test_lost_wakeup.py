@@ -1,0 +1,190 @@
+"""Waiters whose network fails while they wait: wake-ups lost, connections cut and mended."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from django_redislock import Lease, LockUnavailable
+from tests.faults.scene import Scene, eventually, through_both_ports
+from tests.waiting import PATIENCE
+
+
+def pass_through(scene: Scene, wait: float | None = None) -> Future[Any]:
+    """Begin to wait through the proxy, and give the lock back at once; returns the lease."""
+
+    def enter() -> Lease:
+        lease: Lease = scene.port.acquire(scene.lock(), wait=wait)
+        scene.owned(lease)
+        scene.release(lease)
+        return lease
+
+    return scene.port.start(enter)
+
+
+def line_up(scene: Scene, number: int) -> tuple[list[Future[Any]], list[str]]:
+    """So many wait, one after the other; returns them and their tokens in order."""
+    waiters = []
+    for already in range(number):
+        waiters.append(pass_through(scene))
+        scene.queued(already + 1)
+    return waiters, scene.waiting()
+
+
+def served(waiters: list[Future[Any]]) -> list[str]:
+    """Wait for all of them; returns their tokens in the order in which they had the lock."""
+    leases = [waiter.result(PATIENCE) for waiter in waiters]
+    return [lease.token for lease in sorted(leases, key=lambda lease: lease.fencing_token)]
+
+
+@through_both_ports
+def test_a_message_lost(scene: Scene) -> None:
+    """The lock was handed to a waiter that doesn't hear of it: its next slice finds it."""
+    held = scene.acquire_direct()
+    waiter = scene.start()
+    (token,) = scene.queued(1)
+    eventually(scene.listening)
+    scene.meet()
+    scene.proxy.deaf = True
+    scene.release(held)
+    assert scene.holder() == token, "handed over, since somebody listens"
+    lease = waiter.result(PATIENCE)
+    assert lease.token == token
+    scene.owned(lease)
+    scene.release(lease)
+    scene.is_free(after=lease)
+
+
+@through_both_ports
+def test_all_messages_lost(scene: Scene) -> None:
+    """A queue moves on without them, from slice to slice."""
+    held = scene.acquire_direct()
+    waiters, tokens = line_up(scene, 3)
+    eventually(scene.listening)
+    scene.meet()
+    scene.proxy.deaf = True
+    scene.release(held)
+    assert sorted(served(waiters)) == sorted(tokens)
+    scene.is_free(after=held)
+
+
+@through_both_ports
+def test_cut_when_it_is_handed_over(scene: Scene) -> None:
+    """The server finds nobody who listens; the waiter comes back for it by itself."""
+    held = scene.acquire_direct()
+    waiter = scene.start()
+    scene.queued(1)
+    eventually(scene.listening)
+    scene.meet()
+    scene.proxy.cut_subscribers()
+    scene.release(held)
+    lease = waiter.result(PATIENCE)
+    scene.owned(lease)
+    scene.release(lease)
+    scene.is_free(after=lease)
+
+
+@through_both_ports
+def test_cut_again_and_again(scene: Scene) -> None:
+    """Whenever it happens, everybody gets the lock in the end, one at a time."""
+    over = threading.Event()
+
+    def cut() -> None:
+        while not over.wait(0.03):
+            scene.proxy.cut_subscribers()
+
+    threading.Thread(target=cut, daemon=True).start()
+    try:
+        fencing_token = 0
+        for _ in range(5):
+            held = scene.acquire_direct()
+            assert held.fencing_token > fencing_token
+            waiters = [pass_through(scene) for _ in range(4)]
+            eventually(scene.waiting)
+            scene.release(held)
+            leases = [waiter.result(PATIENCE) for waiter in waiters]
+            fencing_tokens = sorted(lease.fencing_token for lease in leases)
+            assert fencing_tokens[0] > held.fencing_token
+            assert len(set(fencing_tokens)) == len(leases)
+            fencing_token = fencing_tokens[-1]
+    finally:
+        over.set()
+    scene.is_free()
+
+
+def cut_and_wait(scene: Scene) -> None:
+    """Cut all connections until the waiters have noticed it."""
+    scene.meet()
+    before = scene.proxy.connected
+    scene.proxy.cut()
+    eventually(lambda: scene.proxy.open == 0 and scene.proxy.connected > before + 3)
+
+
+@through_both_ports
+def test_cut_while_waiting(scene: Scene) -> None:
+    """Nothing surfaces, and the places in the queue are kept."""
+    held = scene.acquire_direct()
+    waiters, tokens = line_up(scene, 4)
+    cut_and_wait(scene)
+    assert scene.waiting() == tokens
+    assert not any(waiter.done() for waiter in waiters)
+    scene.meet()
+    scene.proxy.mend()
+    seconds, microseconds = scene.redis.time()
+    mended = seconds * 1_000_000 + microseconds
+    eventually(lambda: all(seen > mended for seen in scene.seen().values()))
+    assert scene.waiting() == tokens
+    eventually(scene.listening)
+    scene.release(held)
+    assert sorted(served(waiters)) == sorted(tokens)
+    scene.is_free(after=held)
+
+
+@through_both_ports
+def test_released_during_a_cut(scene: Scene) -> None:
+    """Nobody could be told; when the network is back, all of them get it."""
+    held = scene.acquire_direct()
+    waiters, tokens = line_up(scene, 4)
+    cut_and_wait(scene)
+    scene.release(held)
+    assert not any(waiter.done() for waiter in waiters)
+    scene.meet()
+    scene.proxy.mend()
+    assert sorted(served(waiters)) == sorted(tokens)
+    scene.is_free(after=held)
+
+
+@through_both_ports
+def test_a_wait_that_covers_a_cut(scene: Scene) -> None:
+    """Who may wait for longer than the cut lasts does not hear of it."""
+    scene.proxy.cut()
+    before = scene.proxy.connected
+    waiter = pass_through(scene, wait=20)
+    eventually(lambda: scene.proxy.connected > before + 2)
+    scene.meet()
+    scene.proxy.mend()
+    waiter.result(PATIENCE)
+    scene.is_free()
+
+
+@through_both_ports
+def test_a_wait_that_ends_in_a_cut(scene: Scene) -> None:
+    """It is told that Redis could not be asked; its place is given up when the network is
+    back, so that nobody hands it the lock."""
+    held = scene.acquire_direct()
+    waiter = scene.start(wait=0.5)
+    scene.queued(1)
+    scene.meet()
+    scene.proxy.cut()
+    with pytest.raises(LockUnavailable):
+        waiter.result(PATIENCE)
+    assert len(scene.waiting()) == 1
+    scene.meet()
+    scene.proxy.mend()
+    eventually(lambda: scene.waiting() == [])
+    scene.owned(held)
+    scene.release(held)
+    scene.is_free(after=held)

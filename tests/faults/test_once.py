@@ -1,0 +1,272 @@
+"""`once` and `single_flight` when processes die, messages are lost, and Redis is away."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import transaction
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock import LockUnavailable, once, redis_lock, single_flight
+from tests.contract.ports import Port
+from tests.faults.caches import caches
+from tests.faults.conftest import load_scripts
+from tests.faults.proxy import Fault, Proxy, script
+from tests.processes import Worker
+from tests.waiting import PATIENCE, eventually
+
+KEY = "redislock:{once:job}"
+RECORD = f"{KEY}:record"
+FLIGHT = "redislock:{single_flight:number}"
+
+WRITE = script("record_write")
+PROGRAMS = "tests.faults.once_programs"
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture(autouse=True)
+def _scripts(redis: Redis) -> None:
+    load_scripts(redis)
+
+
+def kill(worker: Worker) -> None:
+    worker.signal(signal.SIGKILL)
+    worker.ends()
+
+
+def queued(redis: Redis, key: str, number: int) -> None:
+    eventually(lambda: redis.zcard(f"{key}:queue") == number)
+
+
+def answer(worker: Worker, word: str) -> None:
+    assert worker.process.stdin is not None
+    worker.process.stdin.write(word + "\n")
+    worker.process.stdin.flush()
+
+
+class TestOnce:
+    def test_killed(self, start: Start, redis: Redis) -> None:
+        """It was not done: one who waited for it does it, and the other waits for that one."""
+        first = start(f"{PROGRAMS}:work")
+        assert first.says() == "first"
+        others = [start(f"{PROGRAMS}:work") for _ in range(2)]
+        queued(redis, KEY, 2)
+        kill(first)
+        redis.pexpire(KEY, 1)  # its lease ends, rather than in half a minute
+        second = next_first(others)
+        assert not redis.exists(RECORD)
+        second.go_on()
+        others.remove(second)
+        assert second.says() == "left"
+        assert others[0].says() == "done"
+        assert others[0].says() == "left"
+
+    def test_killed_for_good(self, start: Start, redis: Redis) -> None:
+        """With "lose" nobody does it again."""
+        first = start(f"{PROGRAMS}:work", "lose")
+        assert first.says() == "first"
+        other = start(f"{PROGRAMS}:work", "lose")
+        queued(redis, KEY, 1)
+        kill(first)
+        redis.pexpire(KEY, 1)
+        assert other.says() == "done"
+
+    def test_stopped_for_longer_than_its_lease(self, start: Start, redis: Redis) -> None:
+        """Somebody else does it meanwhile; the late one is told, and its word does not count."""
+        late = start(f"{PROGRAMS}:work")
+        assert late.says() == "first"
+        late.signal(signal.SIGSTOP)
+        redis.pexpire(KEY, 1)
+        other = start(f"{PROGRAMS}:work")
+        assert other.says() == "first"
+        late.signal(signal.SIGCONT)
+        late.go_on()
+        assert late.says() == "lost"
+        assert not redis.exists(RECORD)
+        other.go_on()
+        assert other.says() == "left"
+        assert redis.exists(RECORD)
+
+
+def next_first(workers: list[Worker]) -> Worker:
+    """The one of them that is the first now; the others say nothing yet."""
+
+    def holding() -> list[Worker]:
+        holder = redis_lock("once:job").holder()
+        owner = (holder and holder.owner) or ""
+        return [worker for worker in workers if f":{worker.process.pid}:" in owner]
+
+    (found,) = eventually(holding)
+    assert found.says() == "first"
+    return found
+
+
+class TestLostMessages:
+    @pytest.fixture(params=["reset", "swallowed"])
+    def through(self, request: pytest.FixtureRequest, proxy: Proxy, settings: Any) -> str:
+        options: dict[str, Any] = {"SOCKET_TIMEOUT": 1} if request.param == "swallowed" else {}
+        settings.CACHES = caches(proxy.url, **options)
+        return str(request.param)
+
+    @pytest.mark.parametrize("carried_out", [True, False], ids=["reply", "request"])
+    def test_the_record(
+        self, port: Port, proxy: Proxy, redis: Redis, through: str, carried_out: bool
+    ) -> None:
+        """What was done is done, whatever happens to the message that says so."""
+        faults = {
+            ("reset", True): Fault.RESET_AFTER,
+            ("reset", False): Fault.RESET_BEFORE,
+            ("swallowed", True): Fault.LOSE_REPLY,
+            ("swallowed", False): Fault.LOSE_REQUEST,
+        }
+        rule = proxy.on(WRITE, faults[through, carried_out])
+        assert port.enter(once("job"), lambda first: first) is True
+        rule.happened()
+        assert eventually(lambda: redis.get(RECORD)) == b"done"
+        eventually(lambda: not redis.exists(KEY))
+        assert port.enter(once("job"), lambda first: first) is False
+
+    def test_the_question(self, port: Port, proxy: Proxy) -> None:
+        """A connection that was closed while it was idle is no reason not to do it."""
+        rule = proxy.on(script("record_get"), Fault.RESET_BEFORE)
+        assert port.enter(once("job"), lambda first: first) is True
+        rule.happened()
+
+    @pytest.mark.parametrize("release", ["exit", "commit"])
+    @pytest.mark.django_db(transaction=True)
+    def test_a_record_that_comes_late(
+        self, proxy: Proxy, redis: Redis, settings: Any, release: Any
+    ) -> None:
+        """What was forgotten meanwhile stays forgotten."""
+        settings.CACHES = caches(proxy.url, SOCKET_TIMEOUT=0.5)
+        late = proxy.on(WRITE, Fault.HOLD_REQUEST)
+        with transaction.atomic(), once("job", release=release) as first:
+            assert first
+        eventually(lambda: redis.get(RECORD) == b"done" and not redis.exists(KEY))
+        redis.delete(RECORD)
+        late.let_go()
+        eventually(lambda: late.carried_out)
+        assert not redis.exists(RECORD)
+
+
+class TestRedisAway:
+    @pytest.fixture
+    def own(self, settings: Any) -> Iterator[RedisServer]:
+        with RedisServer() as server:
+            settings.CACHES = caches(server.url)
+            yield server
+
+    def test_before(self, port: Port, settings: Any) -> None:
+        """Nothing is done, since nobody could know."""
+        settings.CACHES = caches("unix:///nowhere/redis.sock")
+        ran: list[Any] = []
+        for options in ({"wait": 0}, {"wait": 0.2}, {"wait": 0, "on_conflict": "skip"}):
+            with pytest.raises(LockUnavailable):
+                port.enter(once("job", **options), ran.append)
+            flight = single_flight("number", wait=options["wait"])
+            with pytest.raises(LockUnavailable):
+                port.call(flight(port.function(lambda: ran.append(1))))
+        with pytest.raises(LockUnavailable):
+            port.forget(once("job"))
+        with pytest.raises(LockUnavailable):
+            port.initialise("salt", 1)
+        assert ran == []
+
+    def test_it_comes_back_within_the_wait(
+        self, port: Port, own: RedisServer, redis: Redis
+    ) -> None:
+        """Who waits for the lock waits for Redis, too."""
+        assert port.enter(once("another"), lambda first: first)
+        own.stop()
+        waits = port.start(lambda: port.enter(once("job", wait=PATIENCE), lambda first: first))
+        own.start()
+        assert waits.result(PATIENCE) is True
+
+    def test_at_the_end(self, port: Port, own: RedisServer) -> None:
+        """It was done: leaving does not raise, and it is written down when Redis is back."""
+        assert port.enter(once("job"), lambda first: own.stop() or first) is True
+        own.start()
+        with Redis.from_url(own.url) as redis:
+            assert eventually(lambda: redis.get(RECORD)) == b"done"
+        assert port.enter(once("job"), lambda first: first) is False
+
+    def test_at_the_end_of_a_computation(self, port: Port, own: RedisServer) -> None:
+        """Its caller has the result, which nobody else can be told."""
+        function = single_flight("number")(port.function(lambda: own.stop() or 7))
+        assert port.call(function) == 7
+        own.start()
+
+
+class TestInitialise:
+    @pytest.mark.parametrize("fault", [Fault.RESET_BEFORE, Fault.RESET_AFTER])
+    def test_a_lost_message(self, port: Port, proxy: Proxy, fault: Fault) -> None:
+        """It is sent again, and finds its own value."""
+        rule = proxy.on(script("record_first"), fault)
+        assert port.initialise("salt", 7) == 7
+        rule.happened()
+        assert port.initialise("salt", 8) == 7
+
+
+class TestSingleFlight:
+    def test_across_processes(self, start: Start, redis: Redis) -> None:
+        """One computes, all have its result, and then the next one computes."""
+        first = start(f"{PROGRAMS}:share")
+        assert [first.says(), first.says()] == ["asking", "computing"]
+        others = [start(f"{PROGRAMS}:share"), start(f"{PROGRAMS}:ashare")]
+        queued(redis, FLIGHT, 2)
+        answer(first, "7")
+        assert first.says() == "got 7"
+        assert [others[0].says(), others[0].says()] == ["asking", "got 7"]
+        assert [others[1].says(), others[1].says()] == ["asking", "got 7 7"]
+        answer(others[0], "again")
+        assert [others[0].says(), others[0].says()] == ["asking", "computing"]
+
+    def test_an_exception(self, start: Start, redis: Redis) -> None:
+        """Others are told what it was, and where."""
+        first = start(f"{PROGRAMS}:share")
+        assert [first.says(), first.says()] == ["asking", "computing"]
+        other = start(f"{PROGRAMS}:share")
+        queued(redis, FLIGHT, 1)
+        answer(first, "")
+        assert first.says() == "ZeroDivisionError no number"
+        assert other.says() == "asking"
+        told = other.says()
+        assert told.startswith("FlightFailed 'single_flight:number' has failed at ")
+        assert f":{first.process.pid}:" in told
+        assert told.endswith("ZeroDivisionError: no number")
+
+    @pytest.mark.parametrize("ttl", ["", "60"])
+    def test_killed(self, start: Start, redis: Redis, ttl: str) -> None:
+        """The next one computes."""
+        first = start(f"{PROGRAMS}:share", ttl)
+        assert [first.says(), first.says()] == ["asking", "computing"]
+        second = start(f"{PROGRAMS}:share", ttl)
+        queued(redis, FLIGHT, 1)
+        third = start(f"{PROGRAMS}:share", ttl)
+        queued(redis, FLIGHT, 2)
+        kill(first)
+        redis.pexpire(FLIGHT, 1)
+        assert [second.says(), second.says()] == ["asking", "computing"]
+        answer(second, "8")
+        assert second.says() == "got 8"
+        assert [third.says(), third.says()] == ["asking", "got 8"]
+
+    def test_it_could_not_look_first(self, port: Port, proxy: Proxy) -> None:
+        """Who does not know what was there when it came takes no result for its own."""
+        runs: list[int] = []
+        function = single_flight("number")(port.function(lambda: runs.append(1) or len(runs)))
+        assert port.call(function) == 1
+        rule = proxy.on(script("record_get"), Fault.RESET_BEFORE, times=2)
+        assert port.call(function) == 2
+        rule.happened(2)
+
+    def test_forked(self, start: Start) -> None:
+        """A child does not wait for a thread that stayed in its parent."""
+        worker = start(f"{PROGRAMS}:fork")
+        assert sorted([worker.says(), worker.says()]) == ["child True", "parent True"]
+        assert worker.ends() == 0

@@ -1,0 +1,213 @@
+"""Processes that are stopped, or stop themselves, for longer than they may.
+
+A pause is the one thing that no lease can exclude: for a moment there are two who believe that
+they hold the lock. So the first is told before it does anything else, and the database refuses
+what it writes nevertheless.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock import redis_lock
+from tests.faults.conftest import load_scripts
+from tests.faults.proxy import Fault, Proxy, script
+from tests.faults.register import Register
+from tests.faults.remains import SLACK, late, queued, remains, seen
+from tests.processes import Worker
+from tests.waiting import PATIENCE, eventually
+
+KEY = "redislock:{job}"
+
+CLAIM_WINDOW = 1.0
+"""Seconds that a waiter has to confirm a lock that was handed to it."""
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def others() -> Iterator[ThreadPoolExecutor]:
+    """Threads of the test's own process that wait for a lock."""
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def stop(worker: Worker) -> None:
+    """Stop it, and wait until it stands still."""
+    worker.signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED)
+
+
+@pytest.mark.parametrize("pause", ["stopped", "busy in C"])
+def test_the_holder(start: Start, redis: Redis, tmp_path: Path, pause: str) -> None:
+    """It goes on while the next one works: it is told before its next step, writes nothing, and
+    leaves the lease of the other alone."""
+    register = Register(str(tmp_path / "register"))
+    holder = start("tests.faults.pauses_programs:work", "0.7", str(tmp_path / "register"), pause)
+    first = holder.holds()
+    if pause == "stopped":
+        stop(holder)
+    with redis_lock("job", wait=PATIENCE) as lease:
+        assert lease.fencing_token > first
+        assert register.write(lease.fencing_token, "second")
+        holder.signal(signal.SIGCONT)
+        holder.go_on()
+        assert holder.says() == "check: lost"
+        assert holder.says() == "write: refused"
+        assert holder.says() == "extend: lost"
+        assert holder.says() == "on_lost: called"
+        assert holder.says() == "exit: lost"
+        assert holder.ends() == 0
+        lease.check()
+        after = seen(redis)
+        assert after is not None
+        assert after.token == lease.token
+        assert register.read() == "second"
+    assert not remains(redis)
+
+
+@pytest.mark.parametrize("pause", ["stopped", "busy in C"])
+def test_a_lost_lease_does_not_come_back(
+    start: Start, redis: Redis, tmp_path: Path, pause: str
+) -> None:
+    """Also when nobody else has taken the lock: neither the thread that renews it nor its
+    release bring the key back, or the holder would be told yes and no."""
+    holder = start("tests.faults.pauses_programs:work", "0.5", str(tmp_path / "register"), pause)
+    holder.holds()
+    if pause == "stopped":
+        stop(holder)
+    eventually(lambda: not redis.exists(KEY))
+    holder.signal(signal.SIGCONT)
+    holder.go_on()
+    assert holder.says() == "check: lost"
+    assert holder.says() == "write: accepted", "nobody came later"
+    assert holder.says() == "extend: lost"
+    assert holder.says() == "on_lost: called"
+    assert holder.says() == "exit: lost"
+    assert holder.ends() == 0
+    assert set(remains(redis)) <= {"redislock:index"}, "which forgets it after a minute"
+    with redis_lock("job", wait=0):
+        pass
+    assert not remains(redis)
+
+
+def test_the_holder_within_its_lease(start: Start, redis: Redis, tmp_path: Path) -> None:
+    """It has lost nothing, and goes on renewing."""
+    holder = start(
+        "tests.faults.pauses_programs:work", "20", str(tmp_path / "register"), "stopped"
+    )
+    holder.holds()
+    stop(holder)
+    holder.signal(signal.SIGCONT)
+    holder.go_on()
+    assert holder.says() == "check: held"
+    assert holder.says() == "write: accepted"
+    assert holder.says() == "extend: held"
+    assert holder.says() == "exit: released"
+    assert holder.ends() == 0
+    assert not remains(redis)
+
+
+def test_a_task(start: Start, redis: Redis) -> None:
+    """With `cancel_on_lost` it is cancelled as soon as its process goes on, and its block raises
+    LeaseLost."""
+    holder = start("tests.faults.pauses_programs:follow", "0.7")
+    first = holder.holds()
+    stop(holder)
+    with redis_lock("job", wait=PATIENCE) as lease:
+        assert lease.fencing_token > first
+        holder.signal(signal.SIGCONT)
+        assert holder.says() == "exit: lost"
+        assert holder.ends() == 0
+        lease.check()
+    assert not remains(redis)
+
+
+def test_the_first_waiter(start: Start, redis: Redis, others: ThreadPoolExecutor) -> None:
+    """It is handed the lock and does not come: the one behind it is in after the claim window.
+    When it goes on, it finds that it was passed over, and has its turn then."""
+    with redis_lock("job"):
+        stopped = start("wait")
+        eventually(lambda: queued(redis, 1))
+        behind = others.submit(redis_lock("job", wait=PATIENCE).acquire)
+        eventually(lambda: queued(redis, 2))
+        stop(stopped)
+    handed = seen(redis)
+    assert handed is not None
+    assert handed.ends - handed.acquired <= CLAIM_WINDOW + 0.005
+    lease = behind.result(PATIENCE)
+    assert lease is not None
+    assert lease.token != handed.token
+    late(lease, handed)
+    stopped.signal(signal.SIGCONT)
+    eventually(lambda: queued(redis, 1))
+    lease.check()
+    lease.release()
+    assert stopped.holds() > lease.fencing_token
+    stopped.go_on()
+    assert stopped.ends() == 0
+    assert not remains(redis)
+
+
+def test_a_waiter_before_it_confirms(
+    start: Start, redis_server: RedisServer, redis: Redis, others: ThreadPoolExecutor
+) -> None:
+    """It was woken, and its answer comes after the claim window: it finds the next one in."""
+    load_scripts(redis)
+    with Proxy(redis_server) as proxy:
+        with redis_lock("job"):
+            woken = start("wait", url=proxy.url)
+            eventually(lambda: queued(redis, 1))
+            behind = others.submit(redis_lock("job", wait=PATIENCE).acquire)
+            eventually(lambda: queued(redis, 2))
+            confirming = proxy.on(script("mutex_acquire"), Fault.HOLD_REQUEST)
+        handed = seen(redis)
+        assert handed is not None
+        confirming.happened()
+        stop(woken)
+        lease = behind.result(PATIENCE)
+        assert lease is not None
+        late(lease, handed)
+        confirming.let_go()
+        eventually(lambda: queued(redis, 1))
+        woken.signal(signal.SIGCONT)
+        lease.check()
+        lease.release()
+        assert woken.holds() > lease.fencing_token
+        woken.go_on()
+        assert woken.ends() == 0
+        assert not remains(redis)
+
+
+def test_all_waiters(start: Start, redis: Redis) -> None:
+    """Each of them costs whoever comes next one claim window, no more; and then they wait."""
+    with redis_lock("job"):
+        waiters = []
+        for number in range(2):
+            waiters.append(start("wait"))
+            eventually(lambda number=number: queued(redis, number + 1))
+        for waiter in waiters:
+            stop(waiter)
+    handed = seen(redis)
+    assert handed is not None
+    with redis_lock("job", wait=PATIENCE) as lease:
+        assert lease.acquired_us / 1e6 - handed.acquired < 2 * CLAIM_WINDOW + SLACK
+        for waiter in waiters:
+            waiter.signal(signal.SIGCONT)
+        eventually(lambda: queued(redis, 2))
+        lease.check()
+    tokens = [lease.fencing_token]
+    for waiter in waiters:
+        tokens.append(waiter.holds())
+        waiter.go_on()
+        assert waiter.ends() == 0
+    assert tokens == sorted(tokens)
+    assert not remains(redis)

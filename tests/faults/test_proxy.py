@@ -1,0 +1,122 @@
+"""The proxy itself: each fault does what its name says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.client import PubSub
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from tests.faults.proxy import Fault, Proxy, command
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def client(proxy: Proxy) -> Iterator[Redis]:
+    """Tries once, and does not wait for long."""
+    with Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0), socket_timeout=0.2) as client:
+        yield client
+
+
+KEY = "redislock-proxy"
+CHANNEL = "redislock-channel"
+
+
+def test_it_passes_on(client: Redis) -> None:
+    """Without a rule, it is not noticed."""
+    assert client.set(KEY, "x")
+    assert client.get(KEY) == b"x"
+    assert client.mget(KEY, "redislock-none") == [b"x", None]
+    with client.pubsub() as pubsub:
+        pubsub.subscribe(CHANNEL)
+        assert eventually(lambda: pubsub.get_message(timeout=1))["type"] == "subscribe"
+        client.publish(CHANNEL, "hello")
+        assert eventually(lambda: pubsub.get_message(timeout=1))["data"] == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "carried_out"),
+    [
+        (Fault.LOSE_REQUEST, RedisTimeoutError, False),
+        (Fault.LOSE_REPLY, RedisTimeoutError, True),
+        (Fault.RESET_BEFORE, RedisConnectionError, False),
+        (Fault.RESET_AFTER, RedisConnectionError, True),
+    ],
+)
+def test_a_lost_message(
+    proxy: Proxy,
+    client: Redis,
+    redis: Redis,
+    fault: Fault,
+    error: type[Exception],
+    carried_out: bool,
+) -> None:
+    """The client gets no answer; the command was carried out or not, as the fault says."""
+    rule = proxy.on(command("SET"), fault)
+    with pytest.raises(error):
+        client.set(KEY, "x")
+    rule.happened()
+    assert bool(redis.exists(KEY)) is carried_out
+    assert rule.carried_out == carried_out
+    assert client.set(KEY, "y"), "it hits once"
+
+
+def test_a_request_that_arrives_late(proxy: Proxy, client: Redis, redis: Redis) -> None:
+    """After the client has given up and closed its connection."""
+    rule = proxy.on(command("SET"), Fault.HOLD_REQUEST)
+    with pytest.raises(RedisTimeoutError):
+        client.set(KEY, "x")
+    client.close()
+    assert not redis.exists(KEY)
+    rule.let_go()
+    eventually(lambda: redis.exists(KEY))
+
+
+def test_a_cut(proxy: Proxy, client: Redis) -> None:
+    """Nobody gets through until it is mended."""
+    client.ping()
+    proxy.cut()
+    eventually(lambda: proxy.open == 0)
+    with pytest.raises(RedisConnectionError):
+        client.ping()
+    proxy.mend()
+    assert client.ping()
+
+
+@pytest.fixture
+def subscriber(client: Redis, redis: Redis) -> Iterator[PubSub]:
+    """Listens on a channel through the proxy."""
+    with client.pubsub() as pubsub:
+        pubsub.subscribe(CHANNEL)
+        assert eventually(lambda: pubsub.get_message(timeout=1))["type"] == "subscribe"
+        yield pubsub
+
+
+def test_a_deaf_subscriber(proxy: Proxy, redis: Redis, subscriber: PubSub) -> None:
+    """The server counts it as a listener, and it hears nothing until it is not deaf any more."""
+    proxy.deaf = True
+    assert redis.publish(CHANNEL, "lost") == 1
+    assert subscriber.get_message(timeout=0.1) is None
+    proxy.deaf = False
+    redis.publish(CHANNEL, "heard")
+    assert eventually(lambda: subscriber.get_message(timeout=1))["data"] == b"heard"
+
+
+def test_subscribers_are_cut(
+    proxy: Proxy, client: Redis, redis: Redis, subscriber: PubSub
+) -> None:
+    """The server knows it, other connections stay, and new ones get through."""
+    client.ping()
+    connected = proxy.connected
+    proxy.cut_subscribers()
+    eventually(lambda: redis.publish(CHANNEL, "lost") == 0)
+    client.ping()
+    assert proxy.connected == connected
+    with client.pubsub() as anew:
+        anew.subscribe(CHANNEL)
+        eventually(lambda: redis.publish(CHANNEL, "heard") == 1)

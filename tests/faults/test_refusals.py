@@ -1,0 +1,506 @@
+"""Redis answers, and the answer is "not now" or "not you"; or there is no connection to be had.
+
+What may go over by itself is waited through, and told when the time to wait is over. What can't
+is told at once. A holder keeps its lease meanwhile, and nothing is left afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from redis import Redis
+from redis.exceptions import MaxConnectionsError, RedisError, ResponseError
+
+from devtools.redis_server import RedisServer, find_server
+from django_redislock import (
+    LeaseLost,
+    LeaseState,
+    LockUnavailable,
+    connections,
+    redis_lock,
+    waiting,
+)
+from django_redislock.primitives import mutex
+from tests.contract.ports import Port, SyncPort
+from tests.faults.caches import caches
+from tests.faults.conftest import load_scripts
+from tests.faults.waiters import renew_now
+from tests.waiting import PATIENCE, eventually
+
+CLERK = ("clerk", "reset", "on", ">secret", "~redislock*", "&redislock*", "+@all")
+"""As whom the locks come, and what that user may do. Tests take from it."""
+DUMP = "dump.rdb"
+"""Where the server saves its data, in its own directory."""
+
+
+class Harmed:
+    """A server to harm, and a plain client on it that may do everything."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.server = RedisServer(
+            args=[
+                *("--dir", str(directory), "--dbfilename", DUMP),
+                # So many µs for each key that it loads, and it answers meanwhile after each;
+                # Redis' own tests do so.
+                *("--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024"),
+                *("--user", *CLERK),
+            ]
+        )
+        self.server.start()
+        self.redis = Redis.from_url(self.server.url)
+        self.round = 0
+
+    def name(self, what: str) -> str:
+        """Another one for each test: what a failed one has left must not be in the way."""
+        return f"{what} {self.round}"
+
+    def lock(self, what: str, **options: Any) -> redis_lock:
+        return redis_lock(self.name(what), **options)
+
+    def queued(self, what: str) -> int:
+        """How many wait for a lock."""
+        waiting: int = self.redis.zcard(f"redislock:{{{self.name(what)}}}:queue")
+        return waiting
+
+    def left(self) -> set[str]:
+        """The keys of this test's locks, but for those that outlive a lock for a minute."""
+        keys = {key.decode() for key in self.redis.scan_iter(f"*{self.name('')}}}*", count=1000)}
+        return {key for key in keys if not (key.endswith(":tail") or ":gone:" in key)}
+
+    def close(self) -> None:
+        self.redis.close()
+        self.server.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_harmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harmed]:
+    if find_server().url is not None:
+        pytest.skip("needs a server of its own to harm")
+    harmed = Harmed(tmp_path_factory.mktemp("redis"))
+    yield harmed
+    harmed.close()
+
+
+@pytest.fixture
+def harmed(shared_harmed: Harmed, settings: Any) -> Harmed:
+    """The server, free of keys; the locks come to it as the clerk."""
+    shared_harmed.redis.flushall()
+    shared_harmed.redis.execute_command("ACL", "SETUSER", *CLERK)
+    load_scripts(shared_harmed.redis)
+    settings.CACHES = caches(as_clerk(shared_harmed.server))
+    shared_harmed.round += 1
+    return shared_harmed
+
+
+def as_clerk(server: RedisServer) -> str:
+    return server.url.replace("unix://", "unix://clerk:secret@")
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiters look often, so that the tests take less time."""
+    monkeypatch.setattr(mutex, "slice_for", lambda *_: 0.05)
+    monkeypatch.setattr(mutex, "backoff", lambda *args: min(0.1, waiting.backoff(*args)))
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """The names of the locks that Redis could not be asked for, one for each time."""
+    names: list[str | None] = []
+    execute, aexecute = connections.execute, connections.aexecute
+
+    def spy(*args: Any, **options: Any) -> Any:
+        try:
+            return execute(*args, **options)
+        except LockUnavailable as error:
+            names.append(error.name)
+            raise
+
+    async def aspy(*args: Any, **options: Any) -> Any:
+        try:
+            return await aexecute(*args, **options)
+        except LockUnavailable as error:
+            names.append(error.name)
+            raise
+
+    monkeypatch.setattr(connections, "execute", spy)
+    monkeypatch.setattr(connections, "aexecute", aspy)
+    return names
+
+
+# The states that a server may be in.
+
+
+@contextmanager
+def readonly(harmed: Harmed) -> Iterator[None]:
+    """It has become a replica, as after a failover."""
+    harmed.redis.replicaof("127.0.0.1", 1)  # where nobody listens
+    try:
+        yield
+    finally:
+        harmed.redis.replicaof("NO", "ONE")
+
+
+@contextmanager
+def masterdown(harmed: Harmed) -> Iterator[None]:
+    """So it has, and must not answer from old data."""
+    harmed.redis.config_set("replica-serve-stale-data", "no")
+    try:
+        with readonly(harmed):
+            yield
+    finally:
+        harmed.redis.config_set("replica-serve-stale-data", "yes")
+
+
+@contextmanager
+def noreplicas(harmed: Harmed) -> Iterator[None]:
+    """It has fewer replicas than an operator wants."""
+    harmed.redis.config_set("min-replicas-to-write", 1)
+    try:
+        yield
+    finally:
+        harmed.redis.config_set("min-replicas-to-write", 0)
+
+
+@contextmanager
+def out_of_memory(harmed: Harmed) -> Iterator[None]:
+    """It is full, and evicts nothing."""
+    harmed.redis.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        harmed.redis.config_set("maxmemory", 0)
+
+
+@contextmanager
+def misconfigured(harmed: Harmed) -> Iterator[None]:
+    """It could not save its data, and takes no more until it can."""
+
+    def save(status: str) -> None:
+        harmed.redis.bgsave()
+        eventually(lambda: not harmed.redis.info("persistence")["rdb_bgsave_in_progress"])
+        assert harmed.redis.info("persistence")["rdb_last_bgsave_status"] == status
+
+    in_the_way = harmed.directory / DUMP
+    in_the_way.unlink(missing_ok=True)
+    in_the_way.mkdir()  # which no file can replace, whoever the server runs as
+    harmed.redis.config_set("save", "3600 1000000")
+    save("err")
+    try:
+        yield
+    finally:
+        in_the_way.rmdir()
+        save("ok")
+        harmed.redis.config_set("save", "")
+
+
+@contextmanager
+def busy(harmed: Harmed) -> Iterator[None]:
+    """Somebody's script does not end."""
+    harmed.redis.config_set("lua-time-limit", 1)
+    endless = threading.Thread(target=_endless, args=(harmed.server.url,))
+    endless.start()
+    eventually(lambda: _says(harmed.redis, BUSY))
+    try:
+        yield
+    finally:
+        harmed.redis.script_kill()
+        endless.join(PATIENCE)
+
+
+def _endless(url: str) -> None:
+    with Redis.from_url(url, socket_timeout=None) as redis, suppress(ResponseError):
+        redis.eval("while true do end", 0)
+
+
+@contextmanager
+def loading(harmed: Harmed) -> Iterator[None]:
+    """It was restarted, and has much to load."""
+    harmed.redis.mset({f"much:{number}": os.urandom(1024) for number in range(1000)})
+    harmed.redis.save()
+    harmed.server.stop()
+    start = threading.Thread(target=harmed.server.start)
+    start.start()
+    eventually(lambda: _says(harmed.redis, LOADING))
+    try:
+        yield
+    finally:
+        harmed.redis.config_set("key-load-delay", 0)
+        start.join(PATIENCE)
+
+
+BUSY, LOADING = "busy running a script", "loading the dataset"
+
+
+def _says(redis: Redis, what: str) -> bool:
+    try:
+        redis.ping()
+    except RedisError as error:
+        return what in str(error)
+    return False
+
+
+@contextmanager
+def full(harmed: Harmed) -> Iterator[None]:
+    """It takes no more connections, and those that we had are gone."""
+    harmed.redis.config_set("maxclients", 1)
+    harmed.redis.client_kill_filter(_type="normal", skipme=True)
+    try:
+        yield
+    finally:
+        harmed.redis.config_set("maxclients", 10000)
+
+
+@contextmanager
+def exhausted(harmed: Harmed) -> Iterator[None]:
+    """The project uses all connections of its pool for other things."""
+    pool = connections.shared_pool("default")
+    taken: list[Any] = []
+    while len(taken) < pool.max_connections:
+        with suppress(MaxConnectionsError):  # a waiter may have one at the moment
+            taken.append(pool.get_connection())
+    try:
+        yield
+    finally:
+        for connection in taken:
+            pool.release(connection)
+
+
+@contextmanager
+def changed(harmed: Harmed, rule: str, back: str) -> Iterator[None]:
+    """An operator has changed what the clerk may do."""
+    harmed.redis.execute_command("ACL", "SETUSER", "clerk", rule)
+    try:
+        yield
+    finally:
+        harmed.redis.execute_command("ACL", "SETUSER", "clerk", back)
+
+
+def without(harmed: Harmed, command: str) -> AbstractContextManager[None]:
+    return changed(harmed, f"-{command}", f"+{command}")
+
+
+@contextmanager
+def unknown_password(harmed: Harmed) -> Iterator[None]:
+    """An operator has changed the password, and the connections that had the old one are gone."""
+    with changed(harmed, "<secret", ">secret"):
+        harmed.redis.client_kill_filter(_type="normal", skipme=True)
+        yield
+
+
+class State(NamedTuple):
+    """What is wrong, and how to make it so."""
+
+    begin: Callable[[Harmed], AbstractContextManager[None]]
+    says: str
+    """What the error says of it."""
+    passing: bool = True
+    refuses: tuple[str, ...] = ("release", "extend", "renewal")
+    """What fails besides taking the lock."""
+
+
+STATES = {
+    "READONLY": State(readonly, "read only replica"),
+    "MASTERDOWN": State(masterdown, "Link with MASTER is down"),
+    "NOREPLICAS": State(noreplicas, "NOREPLICAS"),
+    # Who holds a lock may keep it and give it back: that needs no more memory.
+    "OOM": State(out_of_memory, "maxmemory", refuses=()),
+    "MISCONF": State(misconfigured, "MISCONF"),
+    "BUSY": State(busy, BUSY),
+    "LOADING": State(loading, LOADING),
+    "maxclients": State(full, "max number of clients|socket"),
+    "NOPERM": State(lambda harmed: without(harmed, "evalsha"), "evalsha", passing=False),
+    "WRONGPASS": State(unknown_password, "password", passing=False),
+}
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_a_refusal(port: Port, harmed: Harmed, refused: list[str | None], state: State) -> None:
+    """Waited through if it may pass, told if not; the holder goes on, and nothing is left."""
+    check(port, harmed, refused, state)
+
+
+def test_an_exhausted_pool(harmed: Harmed, settings: Any, refused: list[str | None]) -> None:
+    """The same; and since the watchdog has connections of its own, no lease is in doubt."""
+    # Pools are remembered by URL; the fragment has no other meaning.
+    one = f"{as_clerk(harmed.server)}#one"
+    settings.CACHES = caches(one, CONNECTION_POOL_KWARGS={"max_connections": 1})
+    check(
+        SyncPort(), harmed, refused, State(exhausted, "connections", refuses=("release", "extend"))
+    )
+
+
+def check(port: Port, harmed: Harmed, refused: list[str | None], state: State) -> None:
+    """Everything that one can do with a lock, while the server is in that state."""
+    kept = port.acquire(harmed.lock("kept"))
+    given = port.acquire(harmed.lock("given"))
+    inside, leave = threading.Event(), threading.Event()
+    block = port.start(
+        lambda: port.enter(harmed.lock("block"), lambda _: (inside.set(), leave.wait(PATIENCE)))
+    )
+    assert inside.wait(PATIENCE)
+    holder = port.acquire(harmed.lock("job"))
+    waiter = port.start(lambda: port.acquire(harmed.lock("job"), wait=None))
+    eventually(lambda: harmed.queued("job") == 1)
+
+    with state.begin(harmed):
+        for wait in (0, 0.2):
+            began = time.monotonic()
+            with pytest.raises(LockUnavailable, match=state.says) as caught:
+                port.acquire(harmed.lock("free"), wait=wait)
+            assert isinstance(caught.value.__cause__, RedisError)
+            assert caught.value.passing is state.passing
+            assert not state.passing or time.monotonic() - began >= wait
+
+        if state.passing:
+            eventually(lambda: refused.count(harmed.name("job")) > 1)
+            assert not waiter.done()
+        else:
+            with pytest.raises(LockUnavailable, match=state.says):
+                waiter.result(PATIENCE)
+
+        with expecting(state, "release"):
+            port.release(given)
+        leave.set()
+        block.result(PATIENCE)  # the body is done, and it was done under the lock
+        with expecting(state, "extend"):
+            port.extend(kept)
+        assert kept.state == ("unknown" if "extend" in state.refuses else "held")
+        failed = refused.count(harmed.name("kept"))
+        renew_now(kept)
+        if "renewal" in state.refuses:
+            eventually(lambda: refused.count(harmed.name("kept")) > failed)
+            assert kept.state == LeaseState.UNKNOWN
+        else:
+            eventually(lambda: kept.state == LeaseState.HELD)
+
+    renew_now(kept)
+    eventually(lambda: kept.state == LeaseState.HELD)
+    port.release(kept)
+    port.release(given)
+    port.release(holder)
+    if state.passing:
+        port.release(waiter.result(PATIENCE))
+    eventually(lambda: not harmed.left())
+
+
+def expecting(state: State, what: str) -> AbstractContextManager[Any]:
+    if what in state.refuses:
+        return pytest.raises(LockUnavailable, match=state.says)
+    return nullcontext()
+
+
+# Permissions, one by one.
+
+SOURCES = files("django_redislock").joinpath("lua")
+CALLED = {
+    command
+    for source in SOURCES.iterdir()
+    if source.name.startswith("mutex")  # the others are for looking on
+    for command in re.findall(r"redis\.p?call\('(\w+)'", source.read_text())
+}
+"""What our scripts call."""
+
+
+@pytest.mark.parametrize("command", sorted({"EVAL", "EVALSHA"} | CALLED - {"PUBLISH", "PUBSUB"}))
+def test_a_missing_permission(port: Port, harmed: Harmed, command: str) -> None:
+    """Whatever needs it fails at once, and names what the user may not do."""
+    given = port.acquire(harmed.lock("given"))
+    waiter = port.start(lambda: port.acquire(harmed.lock("given"), wait=None))
+    eventually(lambda: harmed.queued("given") == 1)
+    if command == "EVAL":
+        harmed.redis.script_flush()  # only a script that the server doesn't know is sent
+    errors = []
+
+    def attempt(call: Callable[[], Any]) -> Any:
+        try:
+            return port.start(call).result(PATIENCE)
+        except LockUnavailable as error:
+            errors.append(error)
+
+    with without(harmed, command):
+        began = time.monotonic()
+        taken = attempt(lambda: port.acquire(harmed.lock("free"), wait=PATIENCE))
+        attempt(lambda: port.acquire(harmed.lock("given"), wait=0))
+        attempt(lambda: port.acquire(harmed.lock("given"), wait=0.1))
+        attempt(lambda: port.release(given))
+        took = time.monotonic() - began
+    assert errors
+    for error in errors:
+        assert not error.passing
+        assert re.search(rf"\b{command}\b", str(error), re.IGNORECASE), str(error)
+    assert took < PATIENCE / 3
+
+    with suppress(LeaseLost):  # its key may be deleted, and only the rest have failed
+        port.release(given)
+    with suppress(LockUnavailable):
+        port.release(waiter.result(PATIENCE))
+    if taken is not None:
+        port.release(taken)
+    # A script that ended halfway may have left a place in the queue, of which the next one takes
+    # care, and a waiter's description, which lives for a minute.
+    port.release(port.acquire(harmed.lock("given"), wait=PATIENCE))
+    eventually(lambda: not {key for key in harmed.left() if not key.endswith(":waiters")})
+
+
+@pytest.mark.parametrize("rule", ["-publish", "-pubsub", "-subscribe", "resetchannels"])
+def test_nobody_may_be_woken(port: Port, harmed: Harmed, settings: Any, rule: str) -> None:
+    """Without the permissions that only waking takes, a waiter finds the lock by looking."""
+    settings.REDISLOCK = {"PREFIX": f"redislock{rule}-{type(port).__name__}"}  # a new inbox
+    with changed(harmed, rule, "&redislock*" if rule == "resetchannels" else f"+{rule[1:]}"):
+        holder = port.acquire(harmed.lock("job"))
+        waiters = [
+            port.start(lambda: port.enter(harmed.lock("job", wait=PATIENCE), lambda _: None))
+            for _ in range(3)
+        ]
+        eventually(lambda: len(harmed.redis.keys(f"*{harmed.name('job')}}}:queue")) == 1)
+        port.release(holder)
+        for waiter in waiters:
+            waiter.result(PATIENCE)
+    eventually(lambda: not harmed.left())
+
+
+def test_tasks_wait_for_a_connection(
+    harmed: Harmed, settings: Any, refused: list[str | None]
+) -> None:
+    """A loop has a pool of its own, and one connection in it is enough for many tasks."""
+    settings.CACHES = caches(
+        f"{as_clerk(harmed.server)}#loop", CONNECTION_POOL_KWARGS={"max_connections": 1}
+    )
+    inside = []
+
+    async def enter(number: int) -> None:
+        async with harmed.lock("job", wait=PATIENCE):
+            inside.append(number)
+
+    async def crowd() -> None:
+        await asyncio.gather(*(enter(number) for number in range(50)))
+
+    asyncio.run(crowd())
+    assert len(inside) == 50
+    assert harmed.name("job") not in refused
+    assert not harmed.left()
+
+
+def test_handed_on_in_a_full_memory(port: Port, harmed: Harmed) -> None:
+    """Who waited before Redis was full still gets the lock when it is released."""
+    holder = port.acquire(harmed.lock("job"))
+    waiter = port.start(lambda: port.acquire(harmed.lock("job"), wait=PATIENCE))
+    eventually(lambda: harmed.queued("job") == 1)
+    with out_of_memory(harmed):
+        port.release(holder)
+        lease = waiter.result(PATIENCE)
+        assert lease.fencing_token > holder.fencing_token
+        port.release(lease)
+    assert not harmed.left()

@@ -1,0 +1,251 @@
+"""Starts the workers, kills and stops them, replaces the dead, and looks at what is left."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Self
+
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock.clock import now
+from tests.faults.proxy import Fault, Proxy
+from tests.peers.adapters import Ours, Peer
+from tests.peers.forkserver import CONTEXT
+from tests.waiting import PATIENCE
+
+from .checker import Verdict, check
+from .history import History, Journal, Reader, read
+from .register import RegisterServer
+from .worker import NAME, Task, take_once, work
+
+CLAIM_WINDOW = 1.0
+"""For so long a lock may be promised to a waiter that was killed (lua/mutex.lua)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    peer: type[Peer] = Ours
+    processes: int = 8
+    seconds: float = 30.0
+    lease: float = 0.2
+    kills: float = 0.05
+    """The share of rounds in which the process is killed; half of them while it waits."""
+    stops: float = 0.05
+    """The share of rounds in which it is stopped, for between 1/4 and 5/2 of the lease."""
+    lost: float = 0.0
+    """The share of replies that are lost: half of them with a reset, half of them in silence."""
+    section: tuple[float, float] = (0.005, 0.025)
+    long: float = 0.03
+    """The share of sections that need renewals, if there are faults."""
+    seed: int = 1
+
+    @property
+    def ttl(self) -> float:
+        return max(self.lease, self.peer.shortest)
+
+    @property
+    def faults(self) -> bool:
+        return bool(self.kills or self.stops or self.lost)
+
+
+def torture(plan: Plan) -> History:
+    """Let them hammer one lock, and return what they saw."""
+    with tempfile.TemporaryDirectory() as directory, RedisServer(tcp_port=0) as server:
+        path = Path(directory) / "journal"
+        with Proxy(server, seed=plan.seed) as proxy:
+            url = f"redis://127.0.0.1:{server.tcp_port}/0"
+            if plan.lost:
+                _lose(proxy, plan.lost)
+                url = proxy.url
+            _Arena(plan, path, url).run()
+        _look(plan, path, server)
+        return read(path)
+
+
+def judge(plan: Plan, history: History, *, unit: str = "seconds") -> Verdict:
+    return check(
+        history,
+        processes=plan.processes,
+        orphan=plan.ttl + CLAIM_WINDOW,
+        fair="" if plan.faults else unit,
+    )
+
+
+HANDSHAKE = {b"HELLO", b"CLIENT", b"AUTH", b"SELECT", b"PING", b"SUBSCRIBE", b"UNSUBSCRIBE"}
+
+
+def _lose(proxy: Proxy, share: float) -> None:
+    """Lose replies of commands; what a connection begins with is left alone."""
+
+    def counts(words: list[bytes]) -> bool:
+        return words[0].upper() not in HANDSHAKE
+
+    for fault, chance in ((Fault.RESET_AFTER, share / 2), (Fault.LOSE_REPLY, share / 2)):
+        proxy.on(counts, fault, times=10**9, chance=chance)
+
+
+def _look(plan: Plan, path: Path, server: RedisServer) -> None:
+    """Write down which keys are there although no process is left and each lease has ended."""
+    journal = Journal(path, "arena")
+    time.sleep(plan.ttl + CLAIM_WINDOW)
+    with Redis.from_url(server.url) as redis:
+        lock = plan.peer.key(NAME)
+        left = [key for key in (lock, *plan.peer.transient(NAME)) if redis.exists(key)]
+        # What keeps account of a lease that ended without a release is put right by the next one.
+        url = f"redis://127.0.0.1:{server.tcp_port}/0"
+        process = CONTEXT.Process(target=take_once, args=(plan.peer, url), daemon=True)
+        process.start()
+        process.join(PATIENCE)
+        if process.exitcode != 0:
+            left.append(f"{lock}, which can't be had")
+            process.kill()
+            process.join()
+        left += [key.decode() for key in redis.keys("*") if redis.ttl(key) == -1]
+    journal.write("left", keys=left)
+    journal.close()
+
+
+class _Arena:
+    def __init__(self, plan: Plan, journal: Path, url: str) -> None:
+        self._plan = plan
+        self._journal = Journal(journal, "arena")
+        self._task = Task(
+            peer=plan.peer,
+            url=url,
+            timeout=plan.peer.patience(plan.ttl),
+            journal=journal,
+            register=journal.with_name("register"),
+            lease=plan.ttl,
+            section=plan.section,
+            # A long section would make the wait behind it as long, and fairness hard to see.
+            long=plan.long if plan.faults else 0.0,
+            until=now() + plan.seconds,
+            seed=plan.seed,
+        )
+        self._workers: dict[str, BaseProcess] = {}
+        self._started = 0
+
+    def run(self) -> None:
+        register = Journal(self._task.journal, "register")
+        with RegisterServer(self._task.register, register):
+            try:
+                for _ in range(self._plan.processes):
+                    self._start()
+                with Monkey(self._plan, self._task.journal, self._workers):
+                    while (left := self._task.until - now()) > 0:
+                        self._reap(left)
+                        while len(self._workers) < self._plan.processes:
+                            self._start()
+                # Nothing is done to them any more: whoever waits gets its turn.
+                give_up = now() + PATIENCE
+                while self._workers and now() < give_up:
+                    self._reap(give_up - now())
+            finally:
+                for process in self._workers.values():
+                    process.kill()
+                    process.join()
+        self._journal.write("end")
+        self._journal.close()
+        register.close()
+
+    def _start(self) -> None:
+        self._started += 1
+        who = f"worker {self._started}"
+        process = CONTEXT.Process(target=work, args=(self._task, who), daemon=True)
+        process.start()
+        self._workers[who] = process
+
+    def _reap(self, seconds: float) -> None:
+        """Wait until one ends, or the time is up."""
+        connection.wait([process.sentinel for process in self._workers.values()], seconds)
+        for who, process in list(self._workers.items()):
+            if not process.is_alive():
+                process.join()
+                del self._workers[who]
+
+
+class Monkey:
+    """Follows the journal, and now and then strikes who asks for the lock or has got it."""
+
+    def __init__(self, plan: Plan, journal: Path, workers: dict[str, BaseProcess]) -> None:
+        self._plan = plan
+        self._reader = Reader(journal)
+        self._journal = Journal(journal, "monkey")
+        self._workers = workers
+        self._dice = random.Random(plan.seed)
+        self._planned: list[tuple[float, int, Callable[[str], Any], str]] = []
+        self._stopped: set[str] = set()
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._enough.set()
+        self._thread.join()
+        for who in list(self._stopped):
+            self._continue(who)
+        self._journal.close()
+
+    def _run(self) -> None:
+        while not self._enough.wait(0.002):
+            for event in self._reader.news():
+                if event["what"] == "ask":
+                    # Up to as long as one usually waits.
+                    self._consider(event["who"], self._plan.processes * self._plan.section[1])
+                elif event["what"] == "granted":
+                    self._consider(event["who"], self._plan.section[1])
+            while self._planned and self._planned[0][0] <= now():
+                _, _, strike, who = heapq.heappop(self._planned)
+                strike(who)
+
+    def _consider(self, who: str, within: float) -> None:
+        for strike, share in ((self._kill, self._plan.kills), (self._stop, self._plan.stops)):
+            if self._dice.random() < share / 2:
+                self._later(self._dice.uniform(0, within), strike, who)
+
+    def _later(self, seconds: float, strike: Callable[[str], Any], who: str) -> None:
+        heapq.heappush(self._planned, (now() + seconds, len(self._planned), strike, who))
+
+    def _signal(self, who: str, number: int) -> bool:
+        process = self._workers.get(who)
+        if process is None or process.pid is None:
+            return False
+        try:
+            # And not process.kill(), which may reap it while the arena does.
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _kill(self, who: str) -> None:
+        # Written first: whoever reads of an attempt without an end has to know why.
+        self._journal.write("kill", whom=who)
+        self._signal(who, signal.SIGKILL)
+        self._stopped.discard(who)
+
+    def _stop(self, who: str) -> None:
+        if who not in self._stopped and self._signal(who, signal.SIGSTOP):
+            self._stopped.add(who)
+            self._journal.write("stop", whom=who)
+            self._later(self._dice.uniform(0.25, 2.5) * self._plan.ttl, self._continue, who)
+
+    def _continue(self, who: str) -> None:
+        if who in self._stopped:
+            self._stopped.discard(who)
+            self._journal.write("continue", whom=who)
+            self._signal(who, signal.SIGCONT)

@@ -1,0 +1,407 @@
+"""The checker finds what it is there for: each rule has a history that breaks it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from tests.faults.torture import linearize
+from tests.faults.torture.checker import Verdict, check
+from tests.faults.torture.history import SIZE, History, Journal, Reader, build, read
+from tests.faults.torture.register import Register, RegisterServer, Writer
+from tests.peers.forkserver import CONTEXT
+from tests.waiting import eventually
+
+
+class Story:
+    """A history by hand. Times are whole seconds, as far as one can choose."""
+
+    def __init__(self) -> None:
+        self._events: list[dict[str, Any]] = []
+        self._numbers: dict[str, int] = {}
+        self._token = 0
+        self.left: list[str] | None = []
+
+    def event(self, at: float, who: str, what: str, **fields: Any) -> None:
+        self._events.append({"at": at, "who": who, "what": what, **fields})
+
+    def ask(self, who: str, at: float, *, patient: bool = True) -> None:
+        self._numbers[who] = self._numbers.get(who, 0) + 1
+        self.event(at, who, "ask", number=self._numbers[who], patient=patient)
+
+    def grant(
+        self,
+        who: str,
+        at: float,
+        *,
+        asked: float,
+        ends: float | None,
+        token: int | None = None,
+    ) -> None:
+        """Asked then, and told at `at` that it holds the lock until `ends`."""
+        self.ask(who, asked)
+        self._token += 1
+        self.event(at, who, "granted", ends=ends, token=token or self._token)
+
+    def write(self, who: str, *, accepted: bool = True) -> None:
+        number = self._numbers[who]
+        self.event(0, "register", "write", writer=who, number=number, accepted=accepted)
+
+    def release(self, who: str, at: float, *, until: float, told: str = "released") -> None:
+        self.event(at, who, "give")
+        self.event(until, who, told)
+
+    def refuse(self, who: str, at: float, *, asked: float) -> None:
+        self.ask(who, asked, patient=False)
+        self.event(at, who, "refused")
+
+    def history(self) -> History:
+        if self.left is not None:
+            self.event(1000, "arena", "left", keys=self.left)
+        self.event(1000, "arena", "end")
+        return build(self._events)
+
+    def verdict(self, fair: Literal["", "seconds", "turns"] = "") -> Verdict:
+        return check(self.history(), processes=3, orphan=5, fair=fair)
+
+    def broken(self, fair: Literal["", "seconds", "turns"] = "") -> set[str]:
+        return {problem.rule for problem in self.verdict(fair).problems}
+
+
+@pytest.fixture
+def story() -> Story:
+    """Begins well: A holds the lock and releases it, B waits and has it next."""
+    story = Story()
+    story.grant("A", 1, asked=0, ends=11)
+    story.write("A")
+    story.grant("B", 4, asked=2, ends=14)
+    story.release("A", 3, until=3.5)
+    story.write("B")
+    story.release("B", 6, until=7)
+    return story
+
+
+def test_a_good_history_has_no_problem(story: Story) -> None:
+    """Whatever may rightly happen in one."""
+    # Refused while A of the beginning held it; and while the lock was free, but promised.
+    story.refuse("C", 2.5, asked=2)
+    story.refuse("C", 3.7, asked=3.6)
+    # Its answer came too late to be of use, and somebody else had it meanwhile.
+    story.grant("A", 20, asked=8, ends=18)
+    story.release("A", 20.1, until=20.2, told="lost")
+    story.grant("B", 19, asked=9, ends=29)
+    # B is stopped, C has the lock after B's lease, and B's late write is refused.
+    story.write("B")
+    story.grant("C", 30, asked=10, ends=40)
+    story.write("C")
+    story.write("B", accepted=False)
+    story.release("B", 31, until=32, told="lost")
+    # C is killed in its section, D while it asks.
+    story.event(33, "monkey", "kill", whom="C")
+    story.ask("D", 33)
+    story.event(34, "monkey", "kill", whom="D")
+    story.grant("A", 41, asked=34, ends=51)
+    story.event(42, "A", "step", ends=61)
+    # A refusal after D's death may be due to what D had asked for.
+    story.release("A", 43, until=44, told="unsure")
+    story.refuse("B", 38.5, asked=38)
+    assert story.verdict().problems == []
+
+
+def test_two_that_were_valid_at_once_are_found(story: Story) -> None:
+    """By their intervals, and because no order of grants explains them."""
+    story.grant("A", 20, asked=19, ends=30)
+    story.grant("B", 25, asked=19, ends=35)
+    assert story.broken() == {"exclusive", "linearizable"}
+
+
+def test_a_renewed_lease_is_valid_for_longer(story: Story) -> None:
+    """Its deadline is the one that its holder has learnt of last."""
+    story.grant("A", 20, asked=19, ends=30)
+    story.event(28, "A", "step", ends=38)
+    story.grant("B", 35, asked=19, ends=45)
+    assert story.broken() == {"exclusive", "linearizable"}
+
+
+def test_the_lease_of_a_killed_holder_is_kept_until_its_end(story: Story) -> None:
+    """Nobody believes in it any more, but the server has promised it."""
+    story.grant("A", 20, asked=19, ends=30)
+    story.event(21, "monkey", "kill", whom="A")
+    story.grant("B", 25, asked=19, ends=35)
+    assert story.broken() == {"exclusive", "linearizable"}
+
+
+def test_a_lock_without_a_deadline_is_believed_in_until_it_is_released(story: Story) -> None:
+    """As other libraries leave their holders to."""
+    story.grant("A", 20, asked=19, ends=None)
+    story.grant("B", 25, asked=19, ends=None)
+    story.release("A", 26, until=27)
+    story.release("B", 28, until=29)
+    assert "exclusive" in story.broken()
+
+
+def test_without_a_deadline_a_dead_holder_believes_nothing(story: Story) -> None:
+    """Its successor is alone."""
+    story.grant("A", 20, asked=19, ends=None)
+    story.event(21, "monkey", "kill", whom="A")
+    story.grant("B", 25, asked=19, ends=None)
+    assert story.broken() == set()
+
+
+def test_a_grant_that_fits_nowhere_is_found(story: Story) -> None:
+    """It was never valid, so it overlaps with nothing; but the lock was held all the time."""
+    story.grant("A", 20, asked=19, ends=60)
+    story.grant("B", 50, asked=30, ends=40)
+    story.release("A", 55, until=56)
+    assert story.broken() == {"linearizable"}
+
+
+def test_a_refusal_without_a_reason_is_found(story: Story) -> None:
+    """Nobody held the lock, waited for it or had died over it."""
+    story.refuse("C", 21, asked=20)
+    assert story.broken() == {"linearizable"}
+
+
+def test_a_refusal_may_be_due_to_one_who_died(story: Story) -> None:
+    """For as long as what it asked for could be held for it."""
+    story.ask("D", 20)
+    story.event(21, "monkey", "kill", whom="D")
+    story.refuse("C", 24, asked=23)
+    assert story.broken() == set()
+    story.refuse("C", 28, asked=27)
+    assert story.broken() == {"linearizable"}
+
+
+def test_a_refusal_may_be_due_to_a_promise(story: Story) -> None:
+    """The lock was free, but for a waiter that did not come; somebody else had it then."""
+    story.refuse("C", 21, asked=20)
+    story.grant("A", 24, asked=23, ends=34)
+    story.release("A", 25, until=26)
+    story.grant("D", 30, asked=19, ends=40)
+    assert story.broken() == set()
+
+
+def test_a_loss_that_was_none_is_found(story: Story) -> None:
+    """The holder was told so, while its lease had time left and nobody else had the lock."""
+    story.grant("A", 20, asked=19, ends=30)
+    story.release("A", 25, until=26, told="lost")
+    assert story.broken() == {"linearizable"}
+
+
+def test_one_mistake_is_reported_once(story: Story) -> None:
+    """What follows is judged as if it had not been said."""
+    story.refuse("C", 21, asked=20)
+    story.grant("A", 24, asked=23, ends=34)
+    story.release("A", 25, until=26)
+    assert len(linearize.violations(story.history().attempts, orphan=5)) == 1
+
+
+def test_a_smaller_token_is_found(story: Story) -> None:
+    """Of a lease that was granted later."""
+    story.grant("A", 20, asked=19, ends=30, token=9)
+    story.release("A", 21, until=22)
+    story.grant("B", 23, asked=19, ends=33, token=8)
+    assert story.broken() == {"tokens"}
+
+
+def test_a_smaller_token_of_a_late_answer_is_found(story: Story) -> None:
+    """It was never valid; but it was asked for after the larger one was granted."""
+    story.grant("A", 20, asked=19, ends=30, token=9)
+    story.release("A", 21, until=22)
+    story.grant("B", 40, asked=23, ends=33, token=8)
+    assert story.broken() == {"tokens"}
+
+
+def test_the_same_token_twice_is_found(story: Story) -> None:
+    story.grant("A", 20, asked=19, ends=30, token=9)
+    story.release("A", 21, until=22)
+    story.grant("B", 23, asked=19, ends=33, token=9)
+    assert story.broken() == {"tokens"}
+
+
+def paused(story: Story) -> None:
+    """A sleeps through its lease in its section, and B has the lock by then."""
+    story.grant("A", 20, asked=19, ends=30)
+    story.write("A")
+    story.grant("B", 31, asked=19, ends=41)
+
+
+def test_a_stale_write_that_was_accepted_is_found(story: Story) -> None:
+    """B has written already, and A writes after it."""
+    paused(story)
+    story.write("B")
+    story.write("A", accepted=True)
+    verdict = story.verdict()
+    assert {problem.rule for problem in verdict.problems} == {"fence"}
+    assert (verdict.stale, verdict.stale_accepted) == (1, 1)
+
+
+def test_a_late_write_is_not_stale_before_its_successor_writes(story: Story) -> None:
+    """B will read what A has written."""
+    paused(story)
+    story.write("A", accepted=True)
+    story.write("B")
+    assert story.verdict().stale == 0
+    assert story.broken() == set()
+
+
+def test_a_fresh_write_that_was_refused_is_found(story: Story) -> None:
+    """Nobody had the lock after it."""
+    paused(story)
+    story.write("B", accepted=False)
+    assert story.broken() == {"fence"}
+
+
+@pytest.mark.parametrize("unit", ["seconds", "turns"])
+def test_an_unfair_wait_is_found(unit: Literal["seconds", "turns"]) -> None:
+    """One waits for many times the mean: that is a problem only without faults, and only when all
+    have had their first turn."""
+    story = Story()
+    for turn in range(20):
+        story.grant("A", turn + 0.1, asked=turn, ends=turn + 9)
+        story.release("A", turn + 0.5, until=turn + 0.6)
+    story.grant("B", 20.1, asked=10, ends=29)
+    story.release("B", 20.2, until=20.3)
+    for turn in range(21, 41):
+        story.grant("A", turn + 0.1, asked=turn, ends=turn + 9)
+        story.release("A", turn + 0.5, until=turn + 0.6)
+    assert story.broken(unit) == set()
+    story.grant("B", 41.1, asked=31, ends=50)
+    assert story.broken(unit) == {"fair"}
+    assert story.broken() == set()
+
+
+def in_turn(story: Story, turns: int) -> None:
+    """The others have the lock so many times, and ask for it after 10."""
+    for turn in range(turns):
+        at = 11 + turn
+        story.grant("A", at, asked=at - 0.5, ends=at + 9)
+        story.release("A", at + 0.1, until=at + 0.2)
+
+
+def test_a_starved_waiter_is_found(story: Story) -> None:
+    """It is passed over more often than the others would have had five turns each."""
+    in_turn(story, 11)
+    story.grant("C", 30, asked=10, ends=40)
+    assert story.broken() == {"starved"}
+
+
+def test_a_waiter_that_never_has_its_turn_is_found(story: Story) -> None:
+    """It was there until the end, and had no answer."""
+    story.ask("C", 20)
+    assert story.broken() == {"starved"}
+
+
+@pytest.mark.parametrize("why", ["fewer turns", "stopped", "killed", "impatient"])
+def test_who_is_not_starved(story: Story, why: str) -> None:
+    """Passed over a few times, while stopped, dead, or of its own will."""
+    in_turn(story, 10 if why == "fewer turns" else 15)
+    story.ask("C", 10, patient=why != "impatient")
+    if why == "killed":
+        story.event(29, "monkey", "kill", whom="C")
+        assert story.broken() == set()
+        return
+    if why == "stopped":
+        story.event(10.5, "monkey", "stop", whom="C")
+        story.event(20, "monkey", "continue", whom="C")
+    story.event(30, "C", "granted", ends=40, token=99)
+    assert story.broken() == set()
+
+
+def test_a_key_that_remains_is_found(story: Story) -> None:
+    story.left = ["redislock:{torture}"]
+    assert story.broken() == {"left"}
+
+
+def test_not_looking_for_keys_is_found(story: Story) -> None:
+    """A run that was cut short proves nothing."""
+    story.left = None
+    assert story.broken() == {"left"}
+
+
+def scribble(path: Path) -> None:
+    """Write records without an end."""
+    journal = Journal(path, "scribbler")
+    while True:
+        journal.write("step", ends=math.pi)
+
+
+def test_a_killed_process_leaves_whole_records(tmp_path: Path) -> None:
+    """Whenever it is killed, and two write to one file at the same time."""
+    assert os.sysconf("SC_PAGE_SIZE") % SIZE == 0
+    path = tmp_path / "journal"
+    for enough in (10**5, 4 * 10**5):
+        processes = [CONTEXT.Process(target=scribble, args=(path,)) for _ in range(2)]
+        for process in processes:
+            process.start()
+        eventually(lambda enough=enough: path.exists() and path.stat().st_size > enough)
+        for process in processes:
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+    data = path.read_bytes()
+    assert len(data) % SIZE == 0
+    kinds = {json.loads(line)["what"] for line in data[-1000 * SIZE :].splitlines()}
+    assert kinds == {"step"}
+
+
+def test_two_processes_write_one_journal(tmp_path: Path) -> None:
+    """Neither overwrites what the other one has written."""
+    path = tmp_path / "journal"
+    journals = [Journal(path, "A"), Journal(path, "B")]
+    for journal in (*journals, *journals):
+        journal.write("step", ends=1.0)
+    assert [event["who"] for event in Reader(path).news()] == ["A", "B", "A", "B"]
+    for journal in journals:
+        journal.close()
+
+
+def test_a_journal_can_be_followed(tmp_path: Path) -> None:
+    """Each record is news once."""
+    path = tmp_path / "journal"
+    journal, reader = Journal(path, "A"), Reader(path)
+    journal.write("ask", at=1.0, number=1, patient=True)
+    assert [event["what"] for event in reader.news()] == ["ask"]
+    assert reader.news() == []
+    journal.write("granted", at=2.0, token=7, ends=12.0)
+    assert [event["what"] for event in reader.news()] == ["granted"]
+    journal.close()
+    [attempt] = read(path).attempts
+    assert (attempt.asked, attempt.valid_from, attempt.valid_until) == (1.0, 2.0, 12.0)
+    assert attempt.token == 7
+
+
+def test_the_register_refuses_an_older_token() -> None:
+    """And accepts the same one again, a newer one, and whoever has none."""
+    register = Register()
+    assert [register.accepts(token) for token in (2, 2, 1, None, 3, 2)] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_the_register_records_each_write(tmp_path: Path) -> None:
+    """In the order in which they came, with what became of them."""
+    path, journal = tmp_path / "register", Journal(tmp_path / "journal", "register")
+    with RegisterServer(path, journal):
+        newer, older = Writer(path, "B"), Writer(path, "A")
+        assert newer.write(1, 2)
+        assert not older.write(1, 1)
+        newer.close()
+        older.close()
+    journal.close()
+    events = Reader(tmp_path / "journal").news()
+    assert [(event["writer"], event["accepted"]) for event in events] == [
+        ("B", True),
+        ("A", False),
+    ]

@@ -1,0 +1,106 @@
+"""A process that takes the lock again and again, and writes down what it saw."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from django_redislock.clock import now
+from tests.peers.adapters import Held, NotOurs, Peer
+
+from .history import Journal
+from .register import Writer
+
+NAME = "torture"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all workers of a run are told."""
+
+    peer: type[Peer]
+    url: str
+    timeout: float
+    """Seconds after which a connection gives up on an answer."""
+    journal: Path
+    register: Path
+    lease: float
+    section: tuple[float, float]
+    """Seconds that a section lasts, at least and at most."""
+    long: float
+    """The share of sections that last for several leases, and need renewals."""
+    until: float
+    """When to begin no more rounds, on the common clock."""
+    seed: int
+
+
+def work(task: Task, who: str) -> None:
+    """Go round until the time is up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the arena, which ends us
+    worker = _Worker(task, who)
+    while now() < task.until:
+        worker.round()
+
+
+def take_once(peer: type[Peer], url: str) -> None:
+    """Take the lock when nobody else wants it, and give it back."""
+    held = peer(url).acquire(NAME, 30.0, 0)
+    assert held is not None
+    held.release()
+
+
+class _Worker:
+    def __init__(self, task: Task, who: str) -> None:
+        self._task = task
+        self._dice = random.Random(f"{task.seed} {who}")
+        self._journal = Journal(task.journal, who)
+        self._writer = Writer(task.register, who)
+        self._peer = task.peer(task.url, timeout=task.timeout)
+        self._number = 0
+
+    def round(self) -> None:
+        """Ask for the lock, and with it, go through the section."""
+        self._number += 1
+        # Most wait for as long as it takes; some try once, or give up soon.
+        [wait] = self._dice.choices([None, 0, 1.5 * self._task.lease], [8, 1, 1])
+        self._journal.write("ask", number=self._number, patient=wait is None)
+        try:
+            held = self._peer.acquire(NAME, self._task.lease, wait)
+        except Exception as error:
+            self._journal.write("failed", error=type(error).__name__)
+            held = None
+        else:
+            if held is not None:
+                self._journal.write(
+                    "granted", at=now(), token=held.fencing_token, ends=held.ends()
+                )
+                self._section(held)
+                return
+            self._journal.write("refused")
+        time.sleep(self._dice.uniform(*self._task.section))
+
+    def _section(self, held: Held) -> None:
+        """Write at the beginning and at the end, and never ask whether the lock is still ours:
+        what comes late is for the register to refuse."""
+        self._writer.write(self._number, held.fencing_token)
+        time.sleep(self._length())
+        self._journal.write("step", ends=held.ends())
+        self._writer.write(self._number, held.fencing_token)
+        self._journal.write("give")
+        try:
+            held.release()
+        except NotOurs:
+            self._journal.write("lost")
+        except Exception as error:
+            self._journal.write("unsure", error=type(error).__name__)
+        else:
+            self._journal.write("released")
+
+    def _length(self) -> float:
+        """Most sections are much shorter than the lease: only a renewed one could be longer."""
+        if self._task.peer.renews and self._dice.random() < self._task.long:
+            return self._dice.uniform(1, 3) * self._task.lease
+        return self._dice.uniform(*self._task.section)

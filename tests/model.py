@@ -1,0 +1,717 @@
+"""A world in which the mutex is stepped through whatever can happen, and what it promises there.
+
+Processes take one lock through `SteppedIO`. Requests and answers get lost or arrive late,
+processes are killed, stopped and interrupted, and somebody clears locks, sets the server's clock
+or flushes its data. The `Witness` sits at the server and knows of each command what it found and
+what it left; it and `World.check` say what was promised and is not so. What happens in which
+order is up to test_model.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from django_redislock.clock import deadline
+from django_redislock.exceptions import LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
+from django_redislock.keys import Keys
+from django_redislock.lease import Claim
+from django_redislock.primitives import mutex
+from django_redislock.waiting import DEAF
+from tests.memory import CLAIM_WINDOW, SIGN_OF_LIFE, Actor, MemoryServer, Pause, SteppedIO
+
+KEYS = Keys.of("redislock", "invoice:42")
+MINUTE = 60.0
+LATEST = 50.0
+"""Seconds after which a request that was delayed does not arrive any more. A tombstone lives for
+a minute; what is later than that can be a lease of nobody, until its ttl has passed."""
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Value(NamedTuple):
+    """What is at the lock's key."""
+
+    token: str
+    fence: int
+
+    def __str__(self) -> str:
+        return f"{self.token[0]} with {self.fence}"
+
+
+class Place(NamedTuple):
+    """When a waiter came. Two places compare if the clock was not set back in between."""
+
+    epoch: int
+    number: int
+
+
+class Seen(NamedTuple):
+    """What the last acquire of a waiter said."""
+
+    clock: float
+    inbox: str
+
+
+class Witness(MemoryServer):
+    """A server that looks at each command, and knows what it may do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+        self.highest = 0
+        """The largest fencing token so far."""
+        self.fence_known_until = 0.0
+        """By the server's clock."""
+        self.waiting: dict[str, Seen] = {}
+        self.places: dict[str, Place] = {}
+        self.offered: dict[str, Place] = {}
+        self.tickets: set[str] = set()
+        """Waiters who know their place, since an answer told them."""
+        self.holders: list[str] = []
+        """All who ever got the lock, the last one last."""
+        self.over: dict[str, str] = {}
+        """Tokens whose process was told for good that it does not hold the lock (any more)."""
+        self.gave_back: set[str] = set()
+        """Tokens whose release found the lock theirs."""
+        self.knows = ""
+        """The holder, unless it was handed the lock and has not confirmed it yet."""
+        self.cleared: dict[str, float] = {}
+        """Holders that an operator has cleared, and when."""
+        self.came = 0
+        self.set_back = 0
+        """How often the clock was set back."""
+        self.broken = False
+
+    def violation(self, why: str) -> Violation:
+        self.broken = True
+        return Violation("\n".join([why, *self.log]))
+
+    def say(self, what: str) -> None:
+        self.log.append(f"{self.time - 1_700_000_000:9.3f}  {what}")
+
+    @property
+    def value(self) -> Value | None:
+        value = self._name(KEYS.lock).value
+        if value is None:
+            return None
+        token, fence, *_ = value.decode().split("|")
+        return Value(token, int(fence))
+
+    @property
+    def lease_ends(self) -> float:
+        """When what is at the key ends by itself, by everybody's time."""
+        name = self._name(KEYS.lock)
+        return self.time if name.value is None else name.expires - self.ahead
+
+    # Each command.
+
+    def call(self, script: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
+        self.time += 0.000_01  # no two commands are carried out in the same microsecond
+        token = "" if script == "mutex_holder" else str(args[0])
+        before = self.value
+        answer = super().call(script, keys, args)
+        after = self.value
+        self.say(f"    server: {script} {token[:1]} {args[5:6]} {answer}; {before} -> {after}")
+        if script == "mutex_release" and before and before.token == token:
+            self.gave_back.add(token)
+        if script == "mutex_clear" and answer and self.knows == token:
+            self.cleared[token] = self.time
+        self._answers_truly(script, token, before, after, answer)
+        granted = self._changed(script, token, before, after)
+        if script == "mutex_acquire" and after is not None and after.token == token:
+            self.knows = token
+        self._look_at_queue(script, token, args, answer, granted)
+        return answer
+
+    def _answers_truly(
+        self, script: str, token: str, before: Value | None, after: Value | None, answer: Any
+    ) -> None:
+        had = before is not None and before.token == token
+        match script:
+            case "mutex_acquire":
+                true = (answer[0] == 1) == (after is not None and after.token == token)
+            case "mutex_release":
+                true = token in self.gave_back if answer[0] else not had
+            case "mutex_extend":
+                true = bool(answer[0][0]) == had
+            case _:
+                return
+        if not true:
+            raise self.violation(f"{script} of {token[0]} was answered {answer}")
+
+    def _changed(
+        self, script: str, token: str, before: Value | None, after: Value | None
+    ) -> str | None:
+        """Whose token the command has put to the key, if it did."""
+        if after == before:
+            return None
+        if before is not None and not (
+            script in ("mutex_release", "mutex_clear") and before.token == token
+        ):
+            raise self.violation(f"{script} of {token[0]} took the lock from {before}")
+        if after is None:
+            return None
+        self.holders.append(after.token)
+        self._fence_grows(after)
+        if after.token in self.over:
+            raise self.violation(f"{after} is a ghost: it was told {self.over[after.token]!r}")
+        if after.token != token:
+            self._handed_over(after)
+        mine = self.places.get(after.token)
+        for other, seen in self.waiting.items():
+            if other != after.token and self._reachable(seen) and self._came_before(other, mine):
+                raise self.violation(f"{after} got the lock, and {other[0]} had come before")
+        return after.token
+
+    def _handed_over(self, after: Value) -> None:
+        seen = self.waiting.get(after.token)
+        if seen is None:
+            raise self.violation(f"{after} was handed a lock that it did not wait for")
+        if not self._listens(seen):
+            raise self.violation(f"{after} was handed the lock, and nobody listened")
+        if self.lease_ends - self.time > CLAIM_WINDOW + 0.001:
+            raise self.violation(f"{after} was handed the lock for longer than the claim window")
+        self.knows = ""
+
+    def _fence_grows(self, after: Value) -> None:
+        """Also when the clock was set back, as long as the server can know the last one.
+
+        That is: for a minute after the clock has passed it. Lost data take the memory with
+        them, and then the clock has to have passed it.
+        """
+        known = self.clock < self.fence_known_until or self.clock * 1e6 > self.highest + 1
+        if after.fence <= self.highest and known:
+            raise self.violation(f"the fencing token fell from {self.highest} to {after.fence}")
+        self.highest = after.fence
+        self.fence_known_until = max(self.clock, after.fence / 1e6) + MINUTE - 0.001
+
+    def _look_at_queue(
+        self, script: str, token: str, args: Sequence[Any], answer: Any, granted: str | None
+    ) -> None:
+        """Nobody is in it who left, and nobody lost a place who could have been told."""
+        name = self._name(KEYS.lock)
+        if script == "mutex_acquire" and answer[0] == 0:
+            self.came += 1
+            place = self.offered[token] = self.places.get(token, Place(self.set_back, self.came))
+            if args[5]:
+                self.waiting[token] = Seen(self.clock, args[5])
+                self.places[token] = place
+            else:
+                self._leaves(token)
+        elif script in ("mutex_acquire", "mutex_release"):
+            self._leaves(token)
+        if granted is not None:
+            self._leaves(granted)
+        for other, seen in list(self.waiting.items()):
+            if other not in name.queue:
+                if self._reachable(seen):
+                    raise self.violation(f"{other[0]} lost its place in the queue")
+                self._leaves(other)
+        for other in name.queue:
+            if other not in self.waiting:
+                raise self.violation(f"{other[0]} is in the queue and does not wait")
+            if other in self.over:
+                raise self.violation(f"{other[0]} waits, and was told {self.over[other]!r}")
+
+    def told_its_place(self, token: str) -> None:
+        self.tickets.add(token)
+        self.places.setdefault(token, self.offered[token])
+
+    def _leaves(self, token: str) -> None:
+        """It has its old place when it comes back, if it knows which."""
+        self.waiting.pop(token, None)
+        if token not in self.tickets:
+            self.places.pop(token, None)
+
+    def _listens(self, seen: Seen) -> bool:
+        return seen.inbox == DEAF or seen.inbox in self.listening
+
+    def _reachable(self, seen: Seen) -> bool:
+        return self._listens(seen) and self.clock - seen.clock < SIGN_OF_LIFE
+
+    def _came_before(self, other: str, mine: Place | None) -> bool:
+        """Who was never in the queue comes last."""
+        place = self.places[other]
+        return mine is None or (place.epoch == mine.epoch and place.number < mine.number)
+
+    # What else happens to a server.
+
+    def set_clock(self, by: float) -> None:
+        self._forget()
+        self.ahead += by
+        self.set_back += by < 0
+        self._forget()
+
+    def flush(self) -> None:
+        super().flush()
+        self.fence_known_until = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        """What has run out is lost, also if the clock goes back afterwards. Waiters come back."""
+        if self.clock >= self.fence_known_until:
+            self.fence_known_until = 0.0
+        queue = self._name(KEYS.lock).queue
+        for token in [token for token in self.waiting if token not in queue]:
+            self._leaves(token)
+
+
+class Late(NamedTuple):
+    """A request that got no answer, and is still on its way."""
+
+    text: str
+    sent: float
+    arrive: Callable[[], Any]
+
+
+class Port(SteppedIO):
+    """One process: it begins to listen when it first has to wait, and may lose that connection."""
+
+    def __init__(self, server: Witness, inbox: str, *, listens: bool) -> None:
+        super().__init__(server, inbox)
+        self.witness = server
+        self.began = listens
+        self.away = False
+        if not listens:
+            del server.listening[inbox]
+
+    async def script(self, name: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
+        answer = await super().script(name, keys, args)
+        if name == "mutex_acquire" and answer[0] == 0:
+            self.witness.told_its_place(str(args[0]))
+        return answer
+
+    async def listen(self, token: str, *, within: float) -> str:
+        self._token = token
+        if within > 0 and not self.began:
+            await Pause("listen")
+            self.began = True
+            self.hear()
+        if not self.began:
+            return DEAF
+        return DEAF if self.away else self.inbox
+
+    def hear(self) -> None:
+        """The connection is there (again): everybody looks."""
+        self.away = False
+        self.server.listening[self.inbox] = self.told.add
+        if self._token:
+            self.told.add(self._token)
+
+    def go_deaf(self) -> None:
+        self.away = True
+        self.server.listening.pop(self.inbox, None)
+
+
+class Process:
+    """Takes the lock, works, and gives it back, as `Lock` and `Lease` do with the primitive."""
+
+    def __init__(
+        self, world: World, name: str, wait: float | None, ttl: float, *, listens: bool
+    ) -> None:
+        self.world = world
+        self.server = world.server
+        self.name = name
+        self.wait = wait
+        self.io = Port(world.server, f"inbox of {name}", listens=listens)
+        self.claim = Claim(KEYS, token=name * 32, ttl=ttl, owner=name, label="here")
+        self.main = Actor(name, self.io, self._life())
+        self.renewal: Actor | None = None
+        self.stopped = False
+        self.dead = False
+        self.releasing = False
+        self.began = self.io.now()
+        self.fence = 0
+        self.sent = 0.0
+        """When the request was sent from which its deadline counts."""
+        self.until: float | None = None
+        """While it is in the guarded section: its own deadline."""
+        self.deadline = 0.0
+        self.refusal: mutex.Refusal | None = None
+        """What a renewal was told, if the lease is lost."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    # What it does.
+
+    async def _life(self) -> str:
+        try:
+            got = await mutex.acquire(self.io, self.claim, self.wait)
+        except (LockUnavailable, LeaseLost, KeyboardInterrupt) as error:
+            self.claim.doubtful |= not isinstance(error, LeaseLost)
+            if self.claim.sent:
+                await self._withdraw()
+            return type(error).__name__
+        if isinstance(got, LockNotAcquired):
+            if self.claim.doubtful:
+                await self._withdraw()
+            return "conflict"
+        self.fence = got.fencing_token
+        self._believe(got.sent, self.claim.ttl)
+        await Pause("work")
+        return await self._release()
+
+    def _believe(self, sent: float, ttl: float) -> None:
+        self.sent = sent
+        self.until = self.deadline = deadline(sent, ttl)
+
+    def inside(self) -> bool:
+        """It works, and its own deadline has not passed."""
+        return self.until is not None and self.io.now() < self.until
+
+    async def _release(self) -> str:
+        self.releasing = True
+        ours = self.inside()
+        self.until = None
+        while True:
+            try:
+                refusal = await mutex.release(self.io, self.claim)
+            except KeyboardInterrupt:
+                self.claim.doubtful = True
+                await self._withdraw()
+                return "KeyboardInterrupt"
+            except LockUnavailable:
+                if self.io.now() >= self.deadline:
+                    return "unknown"
+                with contextlib.suppress(KeyboardInterrupt):
+                    await self.io.sleep(1.0)  # as the watchdog, which releases it later
+                continue
+            refusal = self.refusal or refusal
+            if refusal is None:
+                return "released" if ours else "late"
+            if refusal.revoked:
+                assert isinstance(refusal.error(KEYS.name), LeaseRevoked)
+                return "revoked"
+            return "lost" if ours else "late"
+
+    async def _withdraw(self) -> None:
+        """The last word, until it is heard or nothing could be held any more."""
+        give_up = self.io.now() + self.claim.ttl
+        while self.io.now() < give_up:
+            try:
+                await mutex.release(self.io, self.claim)
+                self.server.over[self.claim.token] = "withdrawn"
+                return
+            except (LockUnavailable, KeyboardInterrupt):
+                with contextlib.suppress(KeyboardInterrupt):
+                    await self.io.sleep(1.0)
+
+    async def _renew(self, ttl: float) -> None:
+        sent = self.io.now()
+        try:
+            [refusal] = await mutex.extend(self.io_of_renewal, [self.claim], [ttl])
+        except LockUnavailable:
+            return
+        if self.releasing or not self.inside():
+            return  # too late: others may have held it since
+        if refusal is None:
+            self.claim.ttl = ttl
+            self._believe(sent, ttl)
+        else:
+            self.refusal, self.until = refusal, None
+
+    # What is done to it.
+
+    def renew(self, ttl: float) -> None:
+        self.io_of_renewal = SteppedIO(self.server, f"watchdog of {self}")
+        self.renewal = Actor(f"{self}'s renewal", self.io_of_renewal, self._renew(ttl))
+
+    def actors(self) -> list[Actor]:
+        return [actor for actor in (self.main, self.renewal) if actor and not actor.done]
+
+    @property
+    def working(self) -> bool:
+        return self.main.at == "work"
+
+    @property
+    def acquiring(self) -> bool:
+        return not self.main.done and not self.working and not self.releasing
+
+
+class World:
+    """A server, the processes that use it, and the requests that are on their way."""
+
+    def __init__(self) -> None:
+        self.server = Witness()
+        self.processes: list[Process] = []
+        self.late: list[Late] = []
+        self.disaster = -1.0
+        """When data were lost, or the clock was set forward: TTLs, places in the queue and
+        tombstones of before may be gone."""
+
+    # Who can do something.
+
+    def alive(self) -> list[Process]:
+        return [p for p in self.processes if not p.dead and not p.main.done]
+
+    def runnable(self) -> list[Actor]:
+        return [
+            actor
+            for process in self.alive()
+            if not process.stopped
+            for actor in process.actors()
+            if actor.at != "work" and actor.io.runnable()
+        ]
+
+    def waiting(self) -> list[Process]:
+        return [p for p in self.alive() if p.main.at == "wait" and not p.stopped]
+
+    def working(self) -> list[Process]:
+        return [p for p in self.alive() if p.working and not p.stopped]
+
+    def in_flight(self) -> list[Actor]:
+        """Those whose request or answer is on its way."""
+        return [
+            actor
+            for process in self.alive()
+            if not process.stopped
+            for actor in process.actors()
+            if actor.at.startswith(("send ", "answer "))
+        ]
+
+    # What can happen. Each of them is one line of the story that a violation tells.
+
+    def start(self, wait: float | None, ttl: float, *, listens: bool) -> None:
+        name = "abcdefghijklmnopqrstuvwxyz"[len(self.processes)]
+        process = Process(self, name, wait, ttl, listens=listens)
+        self.processes.append(process)
+        self.server.say(f"{process} starts: wait={wait}, ttl={ttl:g}, listens={listens}")
+        self.step(process.main)
+
+    def step(self, actor: Actor) -> None:
+        was = actor.at
+        actor.step()
+        self._moved(actor, was)
+
+    def _moved(self, actor: Actor, was: str) -> None:
+        self.server.say(f"{actor.name}: {was or 'begins'} -> {actor.at or actor.result}")
+        for process in self.processes:
+            if process.main is actor and actor.done:
+                self._finished(process)
+        self.check()
+
+    def go_on(self, actor: Actor) -> None:
+        """Until it sleeps, works or is done."""
+        for _ in range(10):
+            if actor.done or actor.at == "work" or not actor.io.runnable():
+                break
+            self.step(actor)
+
+    def renew(self, process: Process, ttl: float) -> None:
+        process.renew(ttl)
+        assert process.renewal is not None
+        self.server.say(f"{process.renewal.name} to {ttl:g} s")
+        self.step(process.renewal)
+
+    def time_passes(self, seconds: float) -> None:
+        self.server.say(f"{seconds:g} s go by")
+        self.server.time += seconds
+        self.late = [late for late in self.late if self.server.time - late.sent < LATEST]
+
+    def to_next_waker(self) -> None:
+        wakers = [
+            actor.io.wake_at
+            for process in self.alive()
+            if not process.stopped
+            for actor in process.actors()
+            if actor.io.wake_at is not None
+        ]
+        if wakers and min(wakers) > self.server.time:
+            self.time_passes(min(wakers) - self.server.time)
+
+    def wake(self, process: Process) -> None:
+        self.server.say(f"{process} wakes up for nothing")
+        self.step(process.main)
+
+    def lose_wake_ups(self) -> None:
+        self.server.say("wake-ups are lost")
+        for process in self.processes:
+            process.io.told.clear()
+
+    def lose_connection(self, process: Process) -> None:
+        self.server.say(f"{process} does not hear any more")
+        process.io.go_deaf()
+
+    def reconnect(self, process: Process) -> None:
+        self.server.say(f"{process} hears again")
+        process.io.hear()
+
+    def fail(self, actor: Actor, *, arrives: bool, passing: bool = True) -> None:
+        """The request, or its answer, is lost: the connection fails.
+
+        A request that does not get through at all is one whose connection was refused, and
+        nobody is in doubt; else it may arrive later.
+        """
+        on_its_way = actor.at.startswith("send ")
+        if on_its_way and arrives:
+            self._delay(actor)
+        self.server.say(f"{actor.name}: {actor.at} fails{', for now' if arrives else ''}")
+        was, actor.io.request = actor.at, None
+        doubtful = arrives or not on_its_way
+        actor.throw(LockUnavailable("lost", doubtful=doubtful, passing=passing or doubtful))
+        self._moved(actor, was)
+
+    def _delay(self, actor: Actor) -> None:
+        if actor.io.request is not None:
+            text = f"{actor.at} of {actor.name}"
+            self.late.append(Late(text, self.server.time, actor.io.request))
+
+    def arrive(self, late: Late) -> None:
+        self.late.remove(late)
+        self.server.say(f"{late.text} arrives late")
+        late.arrive()
+
+    def kill(self, process: Process, *, arrives: bool) -> None:
+        self.server.say(f"{process} is killed")
+        for actor in process.actors():
+            if arrives:
+                self._delay(actor)
+            actor.kill()
+        process.dead = True
+        process.until = None
+
+    def interrupt(self, process: Process, *, arrives: bool) -> None:
+        """KeyboardInterrupt, or the cancellation of a task."""
+        self.server.say(f"{process} is interrupted at {process.main.at}")
+        if arrives:
+            self._delay(process.main)
+        was, process.io.request, process.io.wake_at = process.main.at, None, None
+        process.main.throw(KeyboardInterrupt())
+        self._moved(process.main, was)
+
+    def stop(self, process: Process) -> None:
+        self.server.say(f"{process} is stopped")
+        process.stopped = True
+
+    def resume(self, process: Process) -> None:
+        self.server.say(f"{process} goes on")
+        process.stopped = False
+
+    def clear(self, token: str) -> None:
+        self.server.say(f"an operator clears {token[0]}")
+        self.server.call("mutex_clear", KEYS.mutex(token), [token, KEYS.name, "eva", "stuck"])
+
+    def set_clock(self, by: float) -> None:
+        self.server.say(f"the server's clock is set by {by:+g} s")
+        self.server.set_clock(by)
+        if by > 0:
+            self._disaster()
+
+    def flush(self) -> None:
+        self.server.say("FLUSHDB")
+        self.server.flush()
+        self._disaster()
+
+    def _disaster(self) -> None:
+        self.disaster = self.server.time
+        self.late.clear()  # since their tombstones may be gone
+
+    # What is promised.
+
+    def excused(self, process: Process) -> bool:
+        """Its lease may have ended early, since it was asked for before a disaster."""
+        cleared = self.server.cleared.get(process.claim.token)
+        return process.sent <= self.disaster or cleared is not None
+
+    def check(self) -> None:
+        """At any time."""
+        value = self.server.value
+        inside = [p for p in self.processes if p.inside() and not self.excused(p)]
+        if len(inside) > 1:
+            raise self.server.violation(f"{' and '.join(map(str, inside))} are both inside")
+        for process in inside:
+            if value != (process.claim.token, process.fence):
+                raise self.server.violation(
+                    f"{process} believes in its lease with {process.fence}; at the server: {value}"
+                )
+            assert process.until is not None
+            if process.until > self.server.lease_ends:
+                # Nobody else is inside yet, but there will be if nothing else happens.
+                raise self.server.violation(f"{process} believes in more than the server's lease")
+        if value is not None and value.token in self.server.over:
+            raise self.server.violation(
+                f"{value} holds the lock and was told {self.server.over[value.token]!r}"
+            )
+
+    def _finished(self, process: Process) -> None:
+        """It was told how it ended: was that so?"""
+        token, told = process.claim.token, process.main.result
+        server, excused = self.server, self.excused(process)
+        released = token in server.gave_back
+        if told == "conflict":
+            if process.wait is None:
+                raise server.violation(f"{process} gave up and was to wait for ever")
+            if server.time < process.began + process.wait:
+                raise server.violation(f"{process} gave up early")
+        if told == "released" and not released and not process.claim.given_back:
+            raise server.violation(f"{process} was told released, and had lost the lock")
+        if told == "lost" and released:
+            raise server.violation(f"{process} was told lost, and had the lock until then")
+        if told == "lost" and not excused and server.time < process.deadline:
+            raise server.violation(f"{process} lost the lock and nothing had happened to it")
+        if told in ("revoked", "LeaseRevoked") and token not in server.cleared:
+            raise server.violation(f"{process} was told cleared, and nobody did")
+        if (
+            told == "lost"
+            and token in server.cleared
+            and max(self.disaster, server.time - MINUTE) < server.cleared[token]
+        ):
+            raise server.violation(f"{process} was not told that it was cleared")
+        if told in ("released", "lost", "late", "revoked") or not process.claim.doubtful:
+            server.over[token] = told
+
+    def drain(self) -> None:
+        """Faults end, and everybody goes on, in turn: then everybody comes to an end, and when
+        the time of all leases has passed, nothing is left."""
+        server = self.server
+        if server.broken:
+            return
+        server.say("from here on nothing happens to anybody")
+        for process in self.alive():
+            process.stopped = False
+            if process.io.away:
+                process.io.hear()
+        for late in self.late.copy():
+            self.arrive(late)
+            self.check()
+        patience = max(server.lease_ends, server.time) + 15.0
+        # Many, since a clock that was set back lets a lease live for minutes.
+        for _ in range(10_000):
+            actors = self.runnable() + [process.main for process in self.working()]
+            for actor in actors:
+                self.step(actor)
+            if not actors:
+                self.to_next_waker()
+            if not self.alive() or server.time > patience:
+                break
+        if self.alive():
+            raise server.violation(f"{', '.join(map(str, self.alive()))}: waits for ever")
+        self._nothing_left()
+
+    def _nothing_left(self) -> None:
+        server = self.server
+        gone = {p.claim.token for p in self.processes if p.dead or self._abandoned(p)}
+        name = server._name(KEYS.lock)
+        if set(name.queue) - gone or set(name.waiters) - gone:
+            raise server.violation("the queue is not empty when everybody is done")
+        value = server.value
+        if value is not None and value.token not in gone:
+            raise server.violation(f"{value} is left when everybody is done")
+        server.time = max(server.lease_ends, server.time) + 0.001
+        if server.value is not None:
+            raise server.violation("the lock outlives its lease")
+        server.time += MINUTE
+        name = server._name(KEYS.lock)
+        if name.queue or name.waiters:
+            raise server.violation("the queue outlives everybody")
+
+    def _abandoned(self, process: Process) -> bool:
+        """It could not say its last word for as long as a lease."""
+        return process.main.result in ("unknown", "LockUnavailable", "KeyboardInterrupt") and (
+            process.claim.token not in self.server.over
+        )

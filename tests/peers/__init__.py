@@ -1,0 +1,1 @@
+"""Other libraries' locks beside ours, in the same trouble: `python -m tests.peers`."""

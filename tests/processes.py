@@ -1,0 +1,69 @@
+"""Processes of their own that the tests start, talk to in lines, and kill."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.waiting import PATIENCE
+
+ROOT = Path(__file__).parent.parent
+
+
+class Worker:
+    """A process that runs a program: the name of one in tests/worker.py, or "module:function".
+
+    With `url` it works on another Redis than the one that all tests share.
+    """
+
+    def __init__(self, *command: str, url: str = "", env: Mapping[str, str] | None = None) -> None:
+        environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **(env or {})}
+        if url:
+            environ["REDISLOCK_TEST_URL"] = url
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.worker", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environ,
+        )
+
+    def says(self) -> str:
+        """The next line that it says; "" when it has ended, or says nothing for too long."""
+        assert self.process.stdout is not None
+        give_up = threading.Timer(PATIENCE, self.process.kill)
+        give_up.start()
+        try:
+            return self.process.stdout.readline().strip()
+        finally:
+            give_up.cancel()
+
+    def holds(self) -> int:
+        """Wait until it says that it holds the lock; returns its fencing token."""
+        while (line := self.says()) == "waiting":
+            pass
+        word, fencing_token = line.split()
+        assert word == "holding"
+        return int(fencing_token)
+
+    def go_on(self) -> None:
+        """Send it a line, for which it waits."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def ends(self) -> int:
+        """Wait for its end; returns its exit code."""
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()

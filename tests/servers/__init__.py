@@ -1,0 +1,1 @@
+"""The example shop under the servers that people run it with, as its visitors see it."""

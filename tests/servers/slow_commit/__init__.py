@@ -1,0 +1,1 @@
+"""SQLite, as on a disk that is busy."""

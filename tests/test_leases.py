@@ -1,0 +1,321 @@
+"""Who holds a lease, how often, and until when: blocks in blocks, threads and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection, transaction
+from django.db.transaction import TransactionManagementError
+from redis import Redis
+
+from django_redislock import (
+    Lease,
+    LeaseLost,
+    LeaseState,
+    LockReentered,
+    LockUnavailable,
+    redis_lock,
+)
+from django_redislock.io import SyncIO, run
+from django_redislock.lease import Claim
+from django_redislock.primitives import mutex
+from django_redislock.renewal import renew, watchdog
+from tests.processes import Worker
+from tests.waiting import PATIENCE, eventually
+
+KEY = "redislock:{job}"
+
+
+def elsewhere(call: Callable[[], object]) -> None:
+    """Call it in a thread of its own, and wait for its end."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_an_early_release_of_an_inner_block_counts_once(redis: Redis) -> None:
+    """Leaving that block does not release for the outer one as well."""
+    with redis_lock("job") as outer:
+        with redis_lock("job", reentrant=True) as inner:
+            inner.release()
+            outer.check()
+        assert redis.exists(KEY)
+        outer.check()
+    assert not redis.exists(KEY)
+
+
+def test_an_early_release_of_the_outer_block_is_final(redis: Redis) -> None:
+    """The rest of the block runs without it, as was asked for."""
+    with redis_lock("job") as outer:
+        with redis_lock("job", reentrant=True):
+            pass
+        outer.release()
+        assert not redis.exists(KEY)
+        assert outer.state == LeaseState.RELEASED
+
+
+def test_more_releases_than_inner_blocks(redis: Redis) -> None:
+    """The second one gives back what the outer block holds."""
+    with redis_lock("job") as lease:
+        with redis_lock("job", reentrant=True):
+            lease.release()
+            assert redis.exists(KEY)
+            lease.release()
+            assert not redis.exists(KEY)
+
+
+def test_holds_without_blocks_are_counted(redis: Redis) -> None:
+    """Each acquire wants its release, in any mixture with blocks."""
+    lock = redis_lock("job", reentrant=True)
+    first, second = lock.acquire(), lock.acquire()
+    assert first is second
+    assert first is not None
+    with lock:
+        pass
+    with first:
+        assert redis.exists(KEY)
+    assert redis.exists(KEY)
+    first.release()
+    assert not redis.exists(KEY)
+
+
+def test_a_lease_may_be_entered_twice(redis: Redis) -> None:
+    """The outer block runs locked to its end."""
+    lease = redis_lock("job").acquire()
+    assert lease is not None
+    with lease:
+        with lease:
+            pass
+        lease.check()
+        assert redis.exists(KEY)
+    assert not redis.exists(KEY)
+    with pytest.raises(LeaseLost, match="released"), lease:
+        raise AssertionError("entered")
+
+
+def test_a_lease_belongs_to_the_thread_that_enters_it() -> None:
+    """That one is warned of waiting for itself, and the one that acquired it is not."""
+    lease = redis_lock("job").acquire()
+    assert lease is not None
+    entered, leave = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        with lease:
+            try:
+                redis_lock("job").acquire(wait=0)
+            except LockReentered as error:
+                errors.append(error)
+            entered.set()
+            leave.wait(PATIENCE)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert entered.wait(PATIENCE)
+    assert len(errors) == 1
+    assert redis_lock("job").acquire(wait=0) is None
+    leave.set()
+    thread.join(PATIENCE)
+
+
+def test_cancel_on_lost_cancels_the_task_that_entered(redis: Redis) -> None:
+    """And not the one that acquired the lease and went on to other things."""
+
+    async def work(lease: Lease) -> None:
+        async with lease:
+            redis.delete(KEY)
+            await asyncio.sleep(PATIENCE)
+
+    async def main() -> None:
+        lease = await redis_lock("job", ttl=0.3, cancel_on_lost=True).aacquire()
+        assert lease is not None
+        with pytest.raises(LeaseLost):
+            await asyncio.create_task(work(lease))
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    asyncio.run(main())
+
+
+def test_cancel_on_lost_of_an_inner_block_ends_with_it(redis: Redis) -> None:
+    """What is lost afterwards is told to the outer block as it wanted: at its end."""
+
+    async def main() -> None:
+        reached = False
+        with pytest.raises(LeaseLost):
+            async with redis_lock("job", ttl=0.3) as lease:
+                async with redis_lock("job", reentrant=True, cancel_on_lost=True):
+                    pass
+                redis.delete(KEY)
+                while lease.state != LeaseState.LOST:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
+                reached = True
+        assert reached
+
+    asyncio.run(main())
+
+
+def test_cancel_on_lost_of_an_inner_block_ends_it(redis: Redis) -> None:
+    """Inside of that block it does cancel."""
+
+    async def main() -> None:
+        async with redis_lock("job", ttl=0.3):
+            async with redis_lock("job", reentrant=True, cancel_on_lost=True):
+                redis.delete(KEY)
+                await asyncio.sleep(PATIENCE)
+
+    with pytest.raises(LeaseLost):
+        asyncio.run(main())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_transactions_that_come_to_be_managed_by_hand(redis: Redis) -> None:
+    """Nobody tells us when those end: it is released, and the caller hears of it, unless an
+    error of its own is on its way."""
+    try:
+        with pytest.raises(TransactionManagementError, match="AUTOCOMMIT"):
+            with redis_lock("job", release="commit"):
+                connection.ensure_connection()
+                transaction.set_autocommit(False)
+        assert not redis.exists(KEY)
+        transaction.set_autocommit(True)
+        with pytest.raises(ZeroDivisionError) as caught:
+            with redis_lock("job", release="commit"):
+                transaction.set_autocommit(False)
+                raise ZeroDivisionError
+        assert "AUTOCOMMIT" in caught.value.__notes__[0]
+        assert not redis.exists(KEY)
+    finally:
+        transaction.set_autocommit(True)
+
+
+def test_clear_removes_what_is_no_text(redis: Redis) -> None:
+    """A stranger's value may be any bytes."""
+    redis.set(KEY, b"\xff\xfe" * 40)
+    assert redis_lock("job").clear(reason="leftover") is not None
+    assert not redis.exists(KEY)
+
+
+def test_on_lost_is_for_losses_in_the_block(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis is away when a block is left, and stays so until the lease has ended: what the
+    block did was done under the lock, and nobody is alarmed."""
+    told: list[Lease] = []
+
+    async def away(*args: object) -> object:
+        raise LockUnavailable("the cable is cut", doubtful=True)
+
+    with redis_lock("job", ttl=0.3, on_lost=told.append) as lease:
+        monkeypatch.setattr(mutex, "release", away)
+    eventually(lambda: lease.state == LeaseState.RELEASED)
+    eventually(lambda: not watchdog("default")._to_release)
+    lease.release()
+    assert not told
+
+
+def test_a_renewal_does_not_bring_back_a_lost_lease(redis: Redis) -> None:
+    """Its own deadline passed before the answer came: others may have held the lock since."""
+    lease = redis_lock("job", ttl=0.3, renew=False).acquire()
+    assert lease is not None
+    watchdog("default").forget(lease)
+
+    class Slow(SyncIO):
+        async def script(self, *call):  # type: ignore[no-untyped-def]
+            answer = await super().script(*call)
+            eventually(lambda: not redis.exists(KEY))
+            return answer
+
+    run(renew(Slow("default"), [lease], 0.5))
+    assert lease.state == LeaseState.LOST
+
+
+def test_what_cannot_be_released_does_not_stop_the_rest(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error that nobody thought of costs one release, not those after it."""
+    first, second = redis_lock("first").acquire(), redis_lock("job").acquire()
+    assert first is not None
+    assert second is not None
+    real = mutex.release
+
+    async def fail(io: SyncIO, claim: Claim) -> object:
+        if claim is first.claim:
+            raise ZeroDivisionError
+        return await real(io, claim)
+
+    monkeypatch.setattr(mutex, "release", fail)
+    watchdog("default").release_later(first)
+    watchdog("default").release_later(second)
+    eventually(lambda: not redis.exists(KEY))
+    assert "'first' could not be released" in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_coroutine_inside_of_a_transaction(redis: Redis) -> None:
+    """Its ORM works in the thread of the code that called it, and in that one's transaction."""
+
+    async def pay() -> None:
+        async with redis_lock("job", release="commit"):
+            pass
+
+    with transaction.atomic():
+        async_to_sync(pay)()
+        assert redis.exists(KEY)
+    assert not redis.exists(KEY)
+
+
+def test_what_is_owed_is_released_before_the_process_ends(
+    start: Callable[..., Worker], redis: Redis
+) -> None:
+    """A rollback is the last thing that it does: no waiter has to wait for the ttl."""
+    worker = start("roll_back")
+    assert worker.says() == "held"
+    assert worker.ends() == 0
+    assert not redis.exists(KEY)
+
+
+@pytest.mark.parametrize("argument", ["by", "reason"])
+def test_clear_wants_text(argument: str) -> None:
+    """Who and why are read by people."""
+    with pytest.raises(TypeError, match=f"{argument} must be a str"):
+        redis_lock("job").clear(**{"reason": "x", argument: None})
+
+
+def test_two_aliases_of_one_server_are_one(redis: Redis, settings: object) -> None:
+    """A thread that would wait for itself is told, under whichever alias."""
+    from django.conf import settings as django_settings
+
+    caches = django_settings.CACHES
+    settings.CACHES = {**caches, "alias": caches["default"]}  # type: ignore[attr-defined]
+    with redis_lock("job"):
+        with pytest.raises(LockReentered):
+            redis_lock("job", using="alias").acquire(wait=0)
+
+
+def test_an_answer_that_took_longer_than_the_lease(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told that it holds what may have ended: it is asked again."""
+    from django_redislock import io
+
+    real = io.SyncIO._execute
+    calls = []
+
+    async def slow(self: io.SyncIO, *command: object) -> object:
+        answer = await real(self, *command)  # type: ignore[arg-type]
+        calls.append(command)
+        if len(calls) == 1:
+            eventually(lambda: not redis.exists(KEY))
+        return answer
+
+    monkeypatch.setattr(io.SyncIO, "_execute", slow)
+    with redis_lock("job", ttl=0.2, wait=0) as lease:
+        assert lease.state == LeaseState.HELD
+        assert redis.exists(KEY)
+    assert not redis.exists(KEY)

@@ -1,0 +1,404 @@
+"""Whatever happens in whichever order, the mutex keeps its promises; and if it did not, we saw it.
+
+Hypothesis makes up stories in the world of model.py. So that silence means something, bugs are
+planted one at a time, and each has to be found. `REDISLOCK_EXAMPLES=20000` tells more stories.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from django_redislock.primitives import mutex
+from tests.memory import MemoryServer
+from tests.model import Port, Process, Violation, World
+
+T = TypeVar("T")
+
+EXAMPLES = int(os.environ.get("REDISLOCK_EXAMPLES", "200"))
+STEPS = 60
+PLANTED = 500
+"""In so many stories a planted bug is found. Most of them are found in the first twenty."""
+
+TTLS = st.sampled_from([3.0, 10.0, 30.0])
+
+which = st.integers(0, 7)
+"""One of those to whom it can happen."""
+
+
+def pick(of: Sequence[T], number: int) -> T:
+    return of[number % len(of)]
+
+
+class Network(RuleBasedStateMachine):
+    """Processes at work, and a network that loses and delays what they send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+
+    @initialize(
+        ttl=TTLS,
+        waiters=st.integers(0, 2),
+        delayed=st.booleans(),
+        answered=st.booleans(),
+    )
+    def begin(self, ttl: float, waiters: int, delayed: bool, answered: bool) -> None:
+        """A holder, perhaps one that does not know it yet, and some waiters."""
+        self.start(0, ttl, listens=True, delayed=delayed)
+        holder = self.world.processes[0].main
+        while not holder.done and holder.at != ("work" if answered else "answer mutex_acquire"):
+            self.world.step(holder)
+        for _ in range(waiters):
+            self.start(None, ttl, listens=True, delayed=False)
+            self.world.go_on(self.world.processes[-1].main)
+
+    @invariant()
+    def promises(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        self.world.drain()
+
+    # Somebody does something.
+
+    @precondition(lambda self: len(self.world.alive()) < 5 and len(self.world.processes) < 26)
+    @rule(
+        wait=st.sampled_from([None, 0, 2.0]),
+        ttl=TTLS,
+        listens=st.booleans(),
+        delayed=st.booleans(),
+    )
+    def start(self, wait: float | None, ttl: float, listens: bool, delayed: bool) -> None:
+        """Its first request may be one that gets no answer, and arrives later."""
+        self.world.start(wait, ttl, listens=listens)
+        if delayed:
+            self.world.fail(self.world.processes[-1].main, arrives=True)
+
+    @precondition(lambda self: self.world.runnable())
+    @rule(which=which)
+    def step(self, which: int) -> None:
+        self.world.step(pick(self.world.runnable(), which))
+
+    @precondition(lambda self: self.world.runnable())
+    @rule(which=which)
+    def go_on(self, which: int) -> None:
+        self.world.go_on(pick(self.world.runnable(), which))
+
+    @precondition(lambda self: self.world.working())
+    @rule(which=which)
+    def leave(self, which: int) -> None:
+        self.world.step(pick(self.world.working(), which).main)
+
+    @precondition(lambda self: self.renewable())
+    @rule(which=which, ttl=TTLS, at_once=st.booleans())
+    def renew(self, which: int, ttl: float, at_once: bool) -> None:
+        process = pick(self.renewable(), which)
+        self.world.renew(process, ttl)
+        if at_once:
+            self.world.go_on(process.renewal)
+
+    def renewable(self) -> list[Process]:
+        return [
+            process
+            for process in self.world.working()
+            if process.inside() and (process.renewal is None or process.renewal.done)
+        ]
+
+    # Time.
+
+    @precondition(lambda self: self.world.waiting())
+    @rule()
+    def to_next_waker(self) -> None:
+        self.world.to_next_waker()
+
+    @rule(seconds=st.sampled_from([0.4, 1.1, 3.1, 6.0, 31.0]))
+    def time_passes(self, seconds: float) -> None:
+        """A little, and longer than a claim window, a short lease, a sign of life, any lease."""
+        self.world.time_passes(seconds)
+
+    # Something goes wrong.
+
+    @precondition(lambda self: self.world.in_flight())
+    @rule(which=which, arrives=st.booleans(), passing=st.sampled_from([True, True, False]))
+    def fail(self, which: int, arrives: bool, passing: bool) -> None:
+        self.world.fail(pick(self.world.in_flight(), which), arrives=arrives, passing=passing)
+
+    @precondition(lambda self: self.world.late)
+    @rule(which=which)
+    def arrive(self, which: int) -> None:
+        self.world.arrive(pick(self.world.late, which))
+
+
+class Mishaps(Network):
+    """Processes are killed, stopped and interrupted, and wake up at the wrong time; operators."""
+
+    @precondition(lambda self: self.world.waiting())
+    @rule(which=which, what=st.sampled_from(["for nothing", "lost", "connection"]))
+    def wake_up(self, which: int, what: str) -> None:
+        process = pick(self.world.waiting(), which)
+        if what == "for nothing":
+            self.world.wake(process)
+        elif what == "lost":
+            self.world.lose_wake_ups()
+        elif process.io.away:
+            self.world.reconnect(process)
+        elif process.io.began:
+            self.world.lose_connection(process)
+
+    @precondition(lambda self: self.world.alive())
+    @rule(
+        which=which,
+        what=st.sampled_from(["SIGSTOP", "SIGSTOP", "SIGINT", "SIGKILL"]),
+        arrives=st.booleans(),
+    )
+    def signal(self, which: int, what: str, arrives: bool) -> None:
+        process = pick(self.world.alive(), which)
+        if what == "SIGKILL":
+            self.world.kill(process, arrives=arrives)
+        elif process.stopped:
+            self.world.resume(process)
+        elif what == "SIGSTOP":
+            self.world.stop(process)
+        elif not process.working:
+            self.world.interrupt(process, arrives=arrives)
+
+    @precondition(lambda self: self.world.server.holders)
+    @rule(which=st.integers(0, 2))
+    def clear(self, which: int) -> None:
+        """The lock of the one that holds it, or of one that the operator saw before."""
+        self.world.clear(pick(self.world.server.holders[::-1], which))
+
+
+class Disaster(Mishaps):
+    """All that, on a server whose clock is set and whose data get lost."""
+
+    @rule(by=st.sampled_from([-60.0, 60.0]))
+    def set_clock(self, by: float) -> None:
+        self.world.set_clock(by)
+
+    @rule()
+    def flush(self) -> None:
+        self.world.flush()
+
+
+def tell(stories: type[Network], examples: int, *, shrink: bool = True) -> None:
+    """Always the same ones: a failure here is one everywhere."""
+    run_state_machine_as_test(
+        stories,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            report_multiple_bugs=False,
+            phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.parametrize("stories", [Network, Mishaps])
+def test_every_story_keeps_the_promises(stories: type[Network]) -> None:
+    """One server that loses nothing and whose clock goes on; all else goes wrong in turn."""
+    tell(stories, EXAMPLES)
+
+
+def test_what_is_promised_in_a_disaster() -> None:
+    """When data are lost or the clock is set, fencing tokens go on growing, leases of afterwards
+    are as good as any, and everybody comes to an end."""
+    tell(Disaster, EXAMPLES)
+
+
+# Bugs. Each is planted in the place of one function, and gets that one first.
+
+
+class Bug(NamedTuple):
+    where: Any
+    what: str
+    function: Callable[..., Any]
+    found_by: type[Network]
+
+
+BUGS: list[Bug] = []
+
+
+def bug(where: Any, what: str, found_by: type[Network] = Mishaps) -> Callable[[T], T]:
+    def planted(function: Any) -> Any:
+        BUGS.append(Bug(where, what, function, found_by))
+        return function
+
+    return planted
+
+
+@bug(MemoryServer, "_release")
+def release_does_not_ask_whose(honest, self, name, token, *args):
+    """A release deletes whatever is at the key."""
+    return honest(self, name, name.value[:32].decode() if name.value else token, *args)
+
+
+@bug(MemoryServer, "_extend")
+def renewal_does_not_ask_whose(honest, self, keys, args):
+    """A renewal is told yes, whoever holds the lock."""
+    value = self._name(keys[0]).value
+    return honest(self, keys, [value[:32].decode() if value else args[0], *args[1:]])
+
+
+@bug(MemoryServer, "_acquire")
+def acquire_twice_is_refused(honest, self, name, token, *args):
+    """As with SET NX: the lock is busy, be it with the caller's own token."""
+    if name.value and name.value.startswith(token.encode()):
+        return [0, name.value, 1000, b"0", 0, args[-1].encode()]
+    return honest(self, name, token, *args)
+
+
+@bug(MemoryServer, "_hand_over")
+def dead_waiters_get_the_lock(honest, self, name, key, caller=None):
+    """The first of the queue has the lock for its whole ttl, whether it lives or not."""
+    first = min(name.queue, key=name.queue.__getitem__, default=None)
+    if first in (None, caller):
+        return first
+    _, ttl, inbox, owner, label = name.waiters[first]
+    name.leave_queue(first)
+    self._grant(name, key, first, ttl, ttl / 1000, owner, label)
+    self.listening.get(inbox, str)(first)
+    return first
+
+
+@bug(MemoryServer, "_hand_over")
+def handed_over_for_a_whole_ttl(honest, self, name, key, caller=None):
+    """There is no claim window: a stopped waiter costs the others a whole lease."""
+    got = honest(self, name, key, caller)
+    if got not in (None, caller):
+        name.expires = self.clock + 30.0
+    return got
+
+
+@bug(MemoryServer, "_acquire")
+def confirming_does_not_set_the_ttl(honest, self, name, token, *args):
+    """Who was handed the lock has it for the claim window only."""
+    window_ends = name.expires
+    confirms = name.value and name.handed == token
+    answer = honest(self, name, token, *args)
+    if confirms:
+        name.expires = window_ends
+    return answer
+
+
+@bug(MemoryServer, "_acquire", found_by=Network)
+def late_acquire_shortens_the_lease(honest, self, name, token, key, ttl, *args):
+    """An early send that arrives late sets the first ttl again."""
+    answer = honest(self, name, token, key, ttl, *args)
+    if answer[0] == 1:
+        name.expires = self.clock + ttl / 1000
+    return answer
+
+
+@bug(MemoryServer, "_grant", found_by=Disaster)
+def fence_is_the_clock(honest, self, name, *args):
+    """When the clock was set back, fencing tokens fall."""
+    name.fence = 0
+    return honest(self, name, *args)
+
+
+@bug(MemoryServer, "_grant", found_by=Disaster)
+def fence_is_a_counter(honest, self, name, *args):
+    """When data were lost, it begins again."""
+    fence = name.fence + 1
+    honest(self, name, *args)
+    token, _, rest = name.value.split(b"|", 2)
+    name.fence, name.value = fence, b"%b|%d|%b" % (token, fence, rest)
+    return str(fence)
+
+
+@bug(Port, "wait")
+async def woken_is_granted(honest, self, seconds, left):
+    """Who is woken believes to have the lock, and does not ask."""
+    until = self.now() + seconds
+    await honest(self, seconds, left)
+    value = self.server.value
+    if self.now() < until and value is not None:
+
+        async def script(*args):
+            del self.script
+            return [1, str(value.fence).encode(), b"0"]
+
+        self.script = script
+
+
+@bug(MemoryServer, "_release")
+def no_tombstone(honest, self, name, token, key, withdraw):
+    """An acquire that arrives after its withdrawal is carried out."""
+    return honest(self, name, token, key, 0)
+
+
+@bug(mutex, "acquire")
+async def deadline_counts_from_the_answer(honest, io, claim, wait):
+    """It believes in its lease for as long as the answer travelled after the lease had ended."""
+    got = await honest(io, claim, wait)
+    return got._replace(sent=io.now()) if isinstance(got, mutex.Grant) else got
+
+
+@bug(Port, "script")
+async def giving_up_keeps_the_place(honest, self, name, keys, args):
+    """The last try names its inbox, so it is a place in the queue."""
+    if name == "mutex_acquire" and self.began:
+        args = [*args[:5], self.inbox, args[6]]
+    return await honest(self, name, keys, args)
+
+
+@bug(MemoryServer, "_acquire")
+def barging_in(honest, self, name, token, key, ttl, owner, label, inbox, ticket):
+    """The lock is taken when it is free, though others wait."""
+    if name.value is None and token not in name.gone:
+        name.leave_queue(token)
+        fence = self._grant(name, key, token, ttl, ttl / 1000, owner, label)
+        return [1, fence.encode(), b"0"]
+    return honest(self, name, token, key, ttl, owner, label, inbox, ticket)
+
+
+@bug(MemoryServer, "_acquire")
+def tickets_do_not_count(honest, self, name, *args):
+    """Who was passed over comes last when it is back."""
+    return honest(self, name, *args[:-1], "")
+
+
+@bug(mutex, "release")
+async def every_release_succeeds(honest, io, claim):
+    """A holder that had lost the lock is told that it has released it."""
+    await honest(io, claim)
+
+
+@bug(MemoryServer, "_clear")
+def waiter_is_told_cleared(honest, self, name, token, *args):
+    """A lock is cleared that was handed over and not confirmed: its waiter, who can't know of
+    it, gets an error in place of the lock."""
+    name.handed = ""
+    return honest(self, name, token, *args)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.function.__name__)
+def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the stories prove nothing."""
+    honest = getattr(bug.where, bug.what)
+
+    def planted(*args: Any, **options: Any) -> Any:
+        return bug.function(honest, *args, **options)
+
+    monkeypatch.setattr(bug.where, bug.what, planted)
+    with pytest.raises(Violation):
+        tell(bug.found_by, PLANTED, shrink=False)

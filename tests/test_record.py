@@ -1,0 +1,69 @@
+"""Every order in which two who would do a thing once, and an expiry, can meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from django_redislock.exceptions import LockNotAcquired
+from django_redislock.keys import Keys
+from django_redislock.lease import Claim
+from django_redislock.primitives import mutex, record
+from tests.memory import Actor, Pause, SteppedIO
+from tests.test_interleavings import TTL, World, schedules
+
+KEYS = Keys.of("redislock", "once:job")
+
+
+class Doer(Actor):
+    """Steps from command to command: between one and its answer nothing else of ours happens."""
+
+    def step(self) -> None:
+        super().step()
+        while self.at.startswith("answer"):
+            super().step()
+
+
+def once(world: World, name: str, wait: float | None) -> None:
+    """Do it, unless somebody has."""
+    io = SteppedIO(world.server, inbox=f"inbox of {name}")
+    claim = Claim(KEYS, token=name * 32, ttl=TTL, owner=name, label="here")
+
+    async def life() -> str:
+        if isinstance(await mutex.acquire(io, claim, wait), LockNotAcquired):
+            return "skipped"
+        if await record.read(io, KEYS) is not None:
+            await mutex.release(io, claim)
+            return "found"
+        await Pause("work")
+        refusal = await record.write(io, claim, name.encode(), None, True)
+        await mutex.release(io, claim)
+        return "done" if refusal is None else "lost"
+
+    world.actors.append(Doer(name, io, life()))
+
+
+@pytest.mark.parametrize("waits", [(0, 0), (0, None), (None, None)], ids=str)
+@pytest.mark.parametrize("expires", [False, True], ids=["in time", "one expires"])
+def test_two_in_every_order(waits: tuple[float | None, float | None], expires: bool) -> None:
+    """It is done by one at most, whose record stands; and by one for sure, if no lease is lost."""
+
+    def make() -> tuple[World, list[Callable[[], None]]]:
+        world = World()
+        for name, wait in zip("ab", waits, strict=True):
+            once(world, name, wait)
+        return world, [world.lease_ends] if expires else []
+
+    stories: set[tuple[str, ...]] = set()
+    for world in schedules(make):
+        results = [actor.result for actor in world.actors]
+        stories.add(tuple(sorted(results)))
+        doers = [actor.name for actor in world.actors if actor.result == "done"]
+        kept = world.server.records.get(KEYS.record)
+        assert doers == ([] if kept is None else [kept.decode()])
+        assert doers or "lost" in results
+        assert "found" not in results or doers
+    assert ("done", "found") in stories
+    assert (("done", "skipped") in stories) == (0 in waits)
+    assert (("done", "lost") in stories) == expires
