@@ -1,0 +1,343 @@
+"""`cache.lock()` as it was, and ours underneath.
+
+    "OPTIONS": {"CLIENT_CLASS": "django_redislock.client.LockingClient"}
+
+`Lock` is redis-py's own class, in which only what is said to the server is ours: the signature,
+the return values, the errors and where the token is kept are those of the redis-py that is
+installed. It locks the very key that redis-py's does, so that both exclude each other. What
+differs on purpose is listed in docs/drop-in.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Coroutine
+from typing import Any, Literal, NamedTuple, TypeVar, cast
+
+from django_redis.client import DefaultClient, SentinelClient
+from redis.exceptions import ConnectionError, LockNotOwnedError, RedisError, TimeoutError
+from redis.lock import Lock as RedisLock
+
+from . import conf, label, operations, tokens
+from .clock import now
+from .connections import ClientName, Terms
+from .exceptions import LockNotAcquired, LockUnavailable
+from .io import SyncIO, run
+from .keys import Keys
+from .lease import Claim, Lease
+from .primitives import mutex
+from .renewal import watchdog
+
+T = TypeVar("T")
+
+MIN_TIMEOUT = 0.01
+"""Seconds. A lock that lives shorter is over before the answer is there that it was acquired."""
+
+
+class _Held(NamedTuple):
+    """What a `Lock` holds."""
+
+    token: bytes
+    """As redis-py knows it."""
+    claim: Claim
+    grant: mutex.Grant
+    lease: Lease | None
+    """What is renewed, of a lock without a timeout."""
+
+
+class Lock(RedisLock):
+    """redis-py's `Lock`, also for its `lock_class=`: `Redis(…).lock("name", lock_class=Lock)`.
+
+    Whoever waits is woken, and served in order of arrival. With `timeout=None` the lock is
+    renewed for as long as this object and its process live, in place of staying for ever.
+    """
+
+    # What redis-py's own methods ask for, after they have checked what they check.
+
+    def acquire(
+        self,
+        sleep: float | None = None,  # noqa: ARG002 - redis-py's signature
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Hold the lock. False: somebody else has it, for all of `blocking_timeout`.
+
+        `sleep` does nothing: whoever waits is woken. Of two locks with the same `token`, only
+        one is acquired.
+        """
+        if blocking is None:
+            blocking = self.blocking
+        if blocking_timeout is None:
+            blocking_timeout = self.blocking_timeout
+        wait = None if blocking_timeout is None else max(0.0, blocking_timeout)
+        given = secrets.token_hex(16) if token is None else token
+        return self.do_acquire(self._encode(given), wait if blocking else 0.0)
+
+    def do_acquire(self, token: Any, wait: float | None = 0.0) -> bool:
+        if self.timeout and self.timeout < MIN_TIMEOUT:
+            raise ValueError(
+                f"timeout must be {MIN_TIMEOUT} seconds or more, or None for a lock that is "
+                f"renewed until it is released, not {self.timeout!r}"
+            )
+        keys = self._keys()
+        policy = conf.policy(keys.name, {})
+        renewed = policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold)
+        claim = Claim(
+            keys=keys,
+            # One that ends by itself needs no process that lives.
+            token=(tokens.NO_PROCESS if self.timeout else tokens.process)
+            + _tag(token)
+            + secrets.token_hex(4),
+            ttl=float(self.timeout or renewed),
+            owner=label.owner(label.holder()),
+            label=label.of_caller(),
+        )
+        return _ask(self._attempt(token, claim, policy, wait))
+
+    def owned(self) -> bool:
+        """Whether this lock holds the key right now."""
+        token = self.local.token
+        if token is None:
+            return False
+        held = self._held(token)
+        sight = _ask(mutex.look(self._io(), self._keys()))
+        if sight is not None:
+            if held and sight.token == held.claim.token.encode():
+                return True
+            if not held and _tag_of(sight) == _tag(self._encode(token)):
+                return True
+        return super().owned()  # by redis-py's own Lock, somewhere else, with our token
+
+    def do_release(self, expected_token: Any) -> None:
+        held = self._held(expected_token)
+        claim = held.claim if held else self._find(expected_token)
+        if claim is None:
+            super().do_release(expected_token)
+            return
+        io, using = self._io(), ClientName.of(self.redis)
+        try:
+            self._forget()
+            refusal = _ask(mutex.release(io, claim))
+        except BaseException:
+            # redis-py forgets the token whatever comes, so nobody can try again.
+            claim.doubtful = True
+            operations.withdraw(using, claim)
+            raise
+        more: dict[str, Any] = {}
+        if held:
+            fence, began = held.grant.fencing_token, held.grant.sent
+            more = {"fencing_token": fence, "held": now() - began}
+        if refusal is None:
+            run(operations.tell(io, "released", claim, using, **more))
+            return
+        lost = refusal.error(claim.keys.name)
+        if held and held.lease:
+            held.lease.lose(lost)  # if it does not know that yet
+        else:
+            run(operations.tell(io, "lost", claim, using, why=lost.why, **more))
+        raise LockNotOwnedError(
+            "Cannot release a lock that's no longer owned", lock_name=_text(self.name)
+        ) from lost
+
+    def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
+        if not self._expire(additional_time, adds=not replace_ttl):
+            super().do_extend(additional_time, replace_ttl)
+        return True
+
+    def do_reacquire(self) -> Literal[True]:
+        assert self.timeout is not None
+        if not self._expire(self.timeout, adds=False):
+            super().do_reacquire()
+        return True
+
+    # What redis-py's has not.
+
+    @property
+    def fencing_token(self) -> int | None:
+        """An integer that only grows per name, for the database to refuse a smaller one. None:
+        this lock holds nothing, or continues what another one has acquired."""
+        held = self._held(getattr(self.local, "token", None))
+        return None if held is None else held.grant.fencing_token
+
+    # How it is done.
+
+    async def _attempt(
+        self, token: Any, claim: Claim, policy: conf.Policy, wait: float | None
+    ) -> bool:
+        using = ClientName.of(self.redis)
+        io = _PlainIO(using, conf.prefix(), terms=Terms(replicas=policy.replicas))
+        try:
+            began = io.now()
+            got = await mutex.acquire(io, claim, wait)
+            if not isinstance(got, LockNotAcquired):
+                self._hold(token, claim, got, policy, using)
+                fence, waited = got.fencing_token, io.now() - began
+                try:
+                    await operations.tell(
+                        io, "acquired", claim, using, fencing_token=fence, waited=waited
+                    )
+                except BaseException:
+                    self._forget()
+                    self.local.token = None
+                    raise
+                return True
+        except BaseException as error:
+            await operations.cut_short(error, _PlainIO, using, claim)
+            raise
+        if claim.doubtful:
+            await operations.take_back(_PlainIO(using), using, claim)
+        waited, holder = got.waited, got.holder
+        await operations.tell(io, "not acquired", claim, using, waited=waited, holder=holder)
+        return False
+
+    def _hold(
+        self, token: Any, claim: Claim, got: mutex.Grant, policy: conf.Policy, using: ClientName
+    ) -> None:
+        lease = None
+        if not self.timeout:
+            lease = Lease(
+                operations.MUTEX,
+                claim,
+                using=using,
+                fencing_token=got.fencing_token,
+                acquired_us=got.acquired_us,
+                sent=got.sent,
+                holder=label.holder(),
+                renew=True,
+                replicas=policy.replicas,
+                max_hold=policy.max_hold,
+                release_at="exit",
+            )
+            watchdog(using).watch(lease)
+        self._forget()  # what was held before is lost, or the lock could not be ours again
+        self.local.held = _Held(token, claim, got, lease)
+        self.local.token = token
+
+    def _encode(self, value: Any) -> bytes:
+        return cast(bytes, self.redis.get_encoder().encode(value))
+
+    def _keys(self) -> Keys:
+        return Keys.verbatim(conf.prefix(), self._encode(self.name))
+
+    def _io(self) -> _PlainIO:
+        return _PlainIO(ClientName.of(self.redis))
+
+    def _held(self, token: Any) -> _Held | None:
+        """What we hold by `token`; nothing, if that was brought here from elsewhere."""
+        held: _Held | None = getattr(self.local, "held", None)
+        return held if held is not None and held.token == token else None
+
+    def _forget(self) -> None:
+        """We hold nothing any more, so there is nothing to renew."""
+        held: _Held | None = getattr(self.local, "held", None)
+        if held is not None and held.lease is not None:
+            held.lease.close()
+            watchdog(held.lease.using).forget(held.lease)
+        self.local.held = None
+
+    def _find(self, token: Any) -> Claim | None:
+        """What another one of our locks acquired with `token`, and holds yet."""
+        keys = self._keys()
+        sight = _ask(mutex.look(self._io(), keys))
+        if sight is None or _tag_of(sight) != _tag(self._encode(token)):
+            return None
+        of = sight.holder
+        return Claim(keys, sight.token.decode(), of.remaining or 0.0, of.owner or "", of.label)
+
+    def _expire(self, seconds: float, *, adds: bool) -> bool:
+        """False: the lock is not ours."""
+        token = self.local.token
+        held = self._held(token)
+        claim = held.claim if held else self._find(token)
+        if claim is None:
+            return False
+        keys = claim.keys
+        args = [claim.token, keys.name, int(seconds * 1000), int(adds)]
+        reply = _ask(self._io().script("mutex_expire", keys.mutex(claim.token), args))
+        return bool(reply[0])
+
+
+def _tag(token: bytes) -> str:
+    """A part of the tokens of a lock that was acquired with redis-py's `token`.
+
+    Ours have a fixed length, and no two acquires may have the same, whereas redis-py's `token=`
+    may be anything, and the same each time. The rest is random.
+    """
+    return hashlib.blake2b(token, digest_size=8).hexdigest()
+
+
+def _tag_of(sight: mutex.Sight) -> str:
+    return sight.token[8:24].decode(errors="replace")
+
+
+def _text(name: Any) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+
+
+class _PlainIO(SyncIO):
+    """A port that gives up at once on a server that is away, as redis-py does."""
+
+    _failed = False
+
+    async def script(self, *args: Any) -> Any:
+        try:
+            answer = await super().script(*args)
+        except LockUnavailable as error:
+            # But for an idle connection that the server had closed.
+            error.passing &= error.doubtful and not error.silent and not self._failed
+            self._failed = True
+            raise
+        self._failed = False
+        return answer
+
+
+def _ask(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The answer; or the error that redis-py would raise, for whoever catches that one."""
+    try:
+        return run(coroutine)
+    except LockUnavailable as error:
+        cause: BaseException | None = error.__cause__
+        if cause is None:
+            cause = TimeoutError(str(error))
+        elif not isinstance(cause, RedisError):
+            cause = ConnectionError(str(error))
+    raise cause
+
+
+class Locking:
+    """For a client class of your own: `class Client(Locking, HerdClient)`."""
+
+    def lock(
+        self: Any,
+        key: str,
+        version: int | None = None,
+        timeout: float | None = None,
+        sleep: float = 0.1,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        client: Any = None,
+        thread_local: bool = True,
+    ) -> Lock:
+        """A lock on the very key that django-redis' own client would lock."""
+        if client is None:
+            client = self.get_client(write=True)
+        lock: Lock = client.lock(
+            self.make_key(key, version=version),
+            timeout=timeout,
+            sleep=sleep,
+            blocking=blocking,
+            blocking_timeout=blocking_timeout,
+            lock_class=Lock,
+            thread_local=thread_local,
+        )
+        return lock
+
+
+class LockingClient(Locking, DefaultClient):  # type: ignore[misc]
+    """django-redis' default client, with our locks."""
+
+
+class SentinelLockingClient(Locking, SentinelClient):  # type: ignore[misc]
+    """django-redis' Sentinel client, with our locks."""

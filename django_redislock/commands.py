@@ -1,0 +1,245 @@
+"""`LockedCommand`: a management command that runs in one place at a time."""
+
+from __future__ import annotations
+
+import inspect
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _SubParsersAction
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
+
+from .arguments import validate_on_conflict, validate_ttl, validate_wait
+from .exceptions import LeaseLost, LockNotAcquired, LockUnavailable
+from .locks import Lock, Options
+from .naming import name_maker
+
+# The first two mean the same in sysexits.h: "try again later" and "a service is unavailable".
+# The last one is its "protocol error", which comes nearest, and which hardly a program returns.
+BUSY = 75
+UNAVAILABLE = 69
+LOST = 76
+
+_OPTIONS = {"lock_wait": "wait", "lock_ttl": "ttl", "lock_on_conflict": "on_conflict"}
+"""Those of the command line, and what they are called in `Options`."""
+
+_RUNNING: ContextVar[tuple[tuple[BaseCommand, Callable[..., Any]], ...]] = ContextVar(
+    "django_redislock_running", default=()
+)
+"""The commands that are in `handle()` here, each with the one that has taken the lock."""
+
+
+class Stderr(OutputWrapper):
+    """One that may be closed, full or a broken pipe: what nobody can be told must not change the
+    exit code."""
+
+    def __init__(self, stderr: OutputWrapper) -> None:
+        out: Any = stderr._out
+        super().__init__(out, stderr.ending)
+        self.style_func = stderr.style_func
+
+    def write(self, *args: Any, **options: Any) -> Any:
+        if self._out is not None:  # sys.stderr is None if it was closed from the start
+            with suppress(OSError, ValueError):  # the latter if it has been closed since
+                super().write(*args, **options)
+
+
+def wait_argument(text: str) -> float | None:
+    """For argparse: the `wait` of a lock."""
+    if text == "forever":
+        return None
+    try:
+        return validate_wait(float(text))
+    except ValueError:
+        raise ArgumentTypeError(
+            f"write a number of seconds (0: try once) or forever, not {text!r}"
+        ) from None
+
+
+def ttl_argument(text: str) -> float:
+    """For argparse: the `ttl` of a lock."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"write a number of seconds, not {text!r}") from None
+    try:
+        return validate_ttl(seconds)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+class LockedCommand(BaseCommand):
+    """Takes a lock around `handle()`, whoever calls it; put it before other base classes.
+
+    An option of the command line beats `lock_options`, which beats the settings.
+    """
+
+    lock_name: str | Callable[..., str] | None = None
+    """A template over the options, such as `"import:{source}"`, or a method that gets them;
+    by default `command:` and the name of the command."""
+    lock_options: Options = {}
+    """What `redis_lock` takes, too: `{"ttl": 60, "wait": 0, "on_conflict": "skip"}`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        defined_in = next(kind for kind in cls.__mro__ if "handle" in vars(kind))
+        if defined_in is cls:
+            handle = cls.handle
+        elif issubclass(defined_in, LockedCommand):
+            return
+        else:
+
+            def handle(self: Any, *args: Any, **options: Any) -> Any:
+                # Found when it is called: a subclass may have put another class in between.
+                return super(cls, self).handle(*args, **options)
+
+        cls.handle = _under_lock(handle)  # type: ignore[method-assign]
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        # Not in add_arguments(), which commands override without calling super().
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        if isinstance(self.lock_name, str):
+            # A template that names no option fails here already, even for --help.
+            name_maker(self.lock_name, _taking({*_dests(parser), *self.stealth_options}))
+        group: Any = parser.add_argument_group("lock")
+        # What is not given is absent: None would be a value, and means to wait for ever.
+        self.add_base_argument(
+            group,
+            "--lock-wait",
+            type=wait_argument,
+            default=SUPPRESS,
+            metavar="SECONDS",
+            help="How long to wait for the lock; 0: try once; or: forever.",
+        )
+        self.add_base_argument(
+            group,
+            "--lock-ttl",
+            type=ttl_argument,
+            default=SUPPRESS,
+            metavar="SECONDS",
+            help="How long the lock outlives a crash; it is renewed while the command runs.",
+        )
+        self.add_base_argument(
+            group,
+            "--lock-on-conflict",
+            choices=["raise", "skip"],
+            default=SUPPRESS,
+            help=f"When somebody else has the lock: fail, with exit code {BUSY}, or skip the run.",
+        )
+        self.add_base_argument(
+            group,
+            "--no-lock",
+            action="store_true",
+            default=SUPPRESS,
+            help="Run without the lock.",
+        )
+        return parser
+
+    def _locked(self, handle: Callable[..., Any], args: Any, given: Any, options: Any) -> Any:
+        """`handle()` under the lock."""
+        terms: Any = {"label": f"manage.py {self._command()}", **self.lock_options, **given}
+        # Not for the lock, which would refuse it: the body of a with statement can't be skipped.
+        on_conflict = terms.pop("on_conflict", None)
+        lock = Lock(self._lock_name(options), **terms)
+        if on_conflict is None:
+            on_conflict = lock.policy().on_conflict
+        validate_on_conflict(on_conflict)
+        lease = None
+        try:
+            with lock as lease:
+                return handle(self, *args, **options)
+        except LockNotAcquired as conflict:
+            if lease is not None:  # another lock, which the command takes itself
+                raise
+            return self._settle(on_conflict, conflict, options)
+        except LockUnavailable as error:
+            if lease is not None:
+                raise
+            raise self._failure(str(error), UNAVAILABLE) from error
+        except LeaseLost as error:
+            if lease is None or lease.lost is None:
+                raise
+            raise self._failure(
+                f"{error} The command may have run beside another one.", LOST
+            ) from error
+
+    def _settle(
+        self,
+        on_conflict: str | Callable[..., Any],
+        conflict: LockNotAcquired,
+        options: dict[str, Any],
+    ) -> Any:
+        if callable(on_conflict):
+            return on_conflict(conflict)
+        if on_conflict == "raise":
+            raise self._failure(str(conflict), BUSY) from conflict
+        if options.get("verbosity", 1):
+            # Not on stdout, which may be a file of data.
+            Stderr(self.stderr).write(f"Skipped: {conflict}", self.style.WARNING)
+        return None
+
+    def _failure(self, text: str, code: int) -> CommandError:
+        self.stderr = Stderr(self.stderr)  # on which Django writes the text before it exits
+        return CommandError(text, returncode=code)
+
+    def _lock_name(self, options: dict[str, Any]) -> str:
+        if callable(self.lock_name):
+            return self.lock_name(**options)
+        template = self.lock_name or f"command:{self._command()}"
+        named = {dest: value for dest, value in options.items() if dest.isidentifier()}
+        return name_maker(template, _taking(named))(*named.values())
+
+    def _command(self) -> str:
+        # As Django does: a command is called what its module is called.
+        return type(self).__module__.rpartition(".")[2]
+
+
+def _under_lock(handle: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(handle)
+    def locked(self: LockedCommand, *args: Any, **options: Any) -> Any:
+        running = _RUNNING.get()
+        ours = [function for command, function in running if command is self]
+        # Called by super(), it has the lock. Called by itself it is another run, as if another
+        # object were asked to.
+        if ours and locked not in ours:
+            return handle(self, *args, **options)
+        given = {name: options.pop(dest) for dest, name in _OPTIONS.items() if dest in options}
+        before = _RUNNING.set((*running, (self, locked)))
+        try:
+            if options.pop("no_lock", False):
+                return handle(self, *args, **options)
+            return self._locked(handle, args, given, options)
+        finally:
+            _RUNNING.reset(before)
+
+    return locked
+
+
+def _taking(dests: Iterable[str]) -> Callable[..., None]:
+    """A function of these options, for the rule by which a decorator's name is made."""
+
+    def command() -> None: ...
+
+    # Positional, since only then an argument may be called `from` or `class`.
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(dest, inspect.Parameter.POSITIONAL_ONLY)
+            for dest in dests
+            if dest.isidentifier()
+        ]
+    )
+    command.__qualname__ = "the command"
+    return command
+
+
+def _dests(parser: ArgumentParser) -> Iterator[str]:
+    """What a parser, and those of its subcommands, may leave in the options."""
+    yield from parser._defaults
+    for action in parser._actions:
+        yield action.dest
+        if isinstance(action, _SubParsersAction):
+            for subparser in action.choices.values():
+                yield from _dests(subparser)

@@ -1,0 +1,212 @@
+"""What happened to locks, told to whoever wants to know: a signal and a log line for each.
+
+    @receiver(lock_lost)
+    def alert(event: LockEvent, **kwargs): ...
+
+A receiver can never break a lock: what it raises is logged by Django, as an error in
+`django.dispatch`. It is called in the thread or task that acquired or released; what comes to
+light in the background (a lost lease, a release that had to wait) in a thread of its own, so that
+a slow receiver can't keep a lease from being renewed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Literal
+
+from django.db import close_old_connections
+from django.dispatch import Signal
+
+from .exceptions import Holder
+
+logger = logging.getLogger("django_redislock")
+
+Outcome = Literal["acquired", "not acquired", "released", "lost", "cleared"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockEvent:
+    """What happened to one lock. Times are seconds."""
+
+    outcome: Outcome
+    name: str
+    using: str
+    owner: str | None
+    """Who holds or held it, or did not get it. None: a value that this package did not write."""
+    label: str
+    """Where that one took it, or tried to."""
+    fencing_token: int | None = None
+    waited: float | None = None
+    """How long the lock was waited for, when it was acquired or not."""
+    held: float | None = None
+    """How long it was held, when it is so no more."""
+    holder: Holder | None = None
+    """Who held it, when it was not acquired, or cleared."""
+    by: str = ""
+    """Who cleared it."""
+    why: str = ""
+    """Why it was cleared or lost."""
+
+
+observers: tuple[Callable[[LockEvent], None], ...] = ()
+"""Called before any receiver, at the very place where it happens, in an event loop, too, where
+Django calls receivers in a thread. So they wait for nobody and send nothing: for what counts."""
+
+lock_acquired = Signal()
+lock_not_acquired = Signal()
+lock_released = Signal()
+lock_lost = Signal()
+lock_cleared = Signal()
+
+# The line for the log says the rest of what its level is for.
+_EVENTS: dict[Outcome, tuple[Signal, int, str]] = {
+    "acquired": (lock_acquired, logging.DEBUG, "%(name)r acquired, after %(waited).3f s"),
+    "not acquired": (
+        lock_not_acquired,
+        logging.INFO,
+        "%(name)r not acquired: it is held by %(holder)s. Waited %(waited).1f s.",
+    ),
+    "released": (lock_released, logging.DEBUG, "%(name)r released, after %(held).3f s"),
+    "lost": (
+        lock_lost,
+        logging.WARNING,
+        "The lease on %(name)r is lost: %(why)s. It was taken at %(label)s.",
+    ),
+    "cleared": (
+        lock_cleared,
+        logging.INFO,  # who lost it is told as a warning, in the process of the holder
+        "%(name)r was cleared by %(by)s: %(why)s. It was held by %(holder)s.",
+    ),
+}
+
+
+def observe(observer: Callable[[LockEvent], None]) -> None:
+    """Call it with each event from now on; once, however often this is asked for."""
+    global observers
+    if observer not in observers:
+        observers = (*observers, observer)
+
+
+def unobserve(observer: Callable[[LockEvent], None]) -> None:
+    """Call it no more."""
+    global observers
+    observers = tuple(one for one in observers if one != observer)
+
+
+def wanted(outcome: Outcome) -> bool:
+    """Whether anybody would hear of it. Asked first, since most of the time nobody does."""
+    signal, level, _ = _EVENTS[outcome]
+    return bool(signal.receivers or observers) or logger.isEnabledFor(level)
+
+
+def log(event: LockEvent) -> None:
+    """Count it and log it; `extra` has each field of the event, as `lock_name` and so on."""
+    for observer in observers:
+        try:
+            observer(event)
+        except Exception:
+            logger.exception("%r of %r could not be counted", event.outcome, event.name)
+    _, level, message = _EVENTS[event.outcome]
+    if logger.isEnabledFor(level):
+        fields = asdict(event) | {"holder": event.holder}
+        # Named, since a log record has a `name` of its own.
+        extra = {f"lock_{field}": value for field, value in fields.items()}
+        logger.log(level, message, fields, extra=extra)
+
+
+def send(event: LockEvent) -> None:
+    """Call the receivers, here and now."""
+    try:
+        _EVENTS[event.outcome][0].send_robust(sender=LockEvent, event=event)
+    except (Exception, asyncio.CancelledError) as error:
+        _failed(event, error)  # what Django's robust sending lets through
+
+
+async def asend(event: LockEvent) -> None:
+    """`send` for coroutines; receivers that are none are called in a thread."""
+    task = asyncio.current_task()
+    cancelled = task.cancelling() if task else 0
+    try:
+        await _EVENTS[event.outcome][0].asend_robust(sender=LockEvent, event=event)
+    except Exception as error:
+        _failed(event, error)
+    except asyncio.CancelledError as error:
+        if task and task.cancelling() > cancelled:
+            raise
+        _failed(event, error)  # a receiver has cancelled itself
+
+
+def _failed(event: LockEvent, error: BaseException) -> None:
+    message = "%r of %r could not be told"
+    logger.error(message, event.outcome, event.name, exc_info=error)
+
+
+def send_later(event: LockEvent) -> None:
+    """Call the receivers in a thread that nobody waits for."""
+    if _EVENTS[event.outcome][0].receivers:
+        later(partial(send, event))
+
+
+def later(tell: Callable[[], object]) -> None:
+    """Call it in a thread that nobody waits for, after all that came before it."""
+    _messenger.take(tell)
+
+
+class _Messenger:
+    """The thread that tells what came to light in the background, one event after the other."""
+
+    LAST_WORDS = 2.0
+    """Seconds that the end of the process waits for what is still to be told."""
+
+    def __init__(self) -> None:
+        self._told: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._starting = threading.Lock()
+        self._started = False
+
+    def take(self, tell: Callable[[], object]) -> None:
+        self._told.put(tell)
+        with self._starting:
+            if not self._started:
+                threading.Thread(target=self._run, name="redislock-signals", daemon=True).start()
+                self._started = True
+
+    def settle(self) -> None:
+        """Wait until all that was taken has been told, but not for ever."""
+        if self._started:
+            told = threading.Event()
+            self._told.put(told.set)
+            told.wait(self.LAST_WORDS)
+
+    def _run(self) -> None:
+        while True:
+            tell = self._told.get()
+            try:
+                tell()
+                # As after a request: a receiver may have used the database.
+                close_old_connections()
+            except Exception:
+                logger.exception("What came to light in the background could not be told")
+
+
+_messenger = _Messenger()
+
+
+def _after_fork() -> None:
+    global _messenger
+    _messenger = _Messenger()  # the thread stayed in the parent
+
+
+def _at_exit() -> None:
+    _messenger.settle()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

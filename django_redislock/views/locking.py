@@ -1,0 +1,133 @@
+"""`lock_view`: a view that runs in one place at a time."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Unpack
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import BadRequest, ImproperlyConfigured
+from django.http.response import HttpResponseBase, StreamingHttpResponse
+from django.utils.module_loading import import_string
+
+from ..arguments import refuse_unknown, validate_release, validate_response, validate_status
+from ..decorators import aacquire, acquire, redis_lock
+from ..exceptions import LockNotAcquired, LockUnavailable
+from ..lease import Lease
+from ..locks import LeaseOptions, Lock
+from ..naming import name_maker
+from .decorator import Call, ViewDecorator, beside_orm, method_of, validate_methods
+from .responses import BUSY, Refused, not_run, refused
+from .sending import hold_until_sent
+
+Response = Callable[[Any, Refused], HttpResponseBase] | str
+
+
+class lock_view(ViewDecorator):
+    """Run a view in one place at a time, across processes and hosts.
+
+    Decorates functions, methods and classes, synchronous or not, and those of Django REST
+    framework. `name` is a template over the view's arguments, such as
+    `"checkout:{request.user.pk}"` or `"order:{pk}"`, or a function of them; by default it is
+    the view's dotted path.
+
+    Who does not get the lock within `wait` seconds is answered with `status` (409), or 503 when
+    Redis can't be asked; `response`, a function of the request and the error, makes another
+    answer. `methods` are those of HTTP that lock; by default all but OPTIONS. Not given, `status`
+    and `response` come from the settings, as all that `redis_lock` takes.
+
+    It is released when the view has returned, the database transactions around it have ended,
+    and a response that streams has been sent. `release="exit"` waits for the first only, and
+    `"commit"` for the first two, whatever the settings say.
+    """
+
+    def __init__(
+        self,
+        name: str | Callable[..., str] | None = None,
+        *,
+        methods: Iterable[str] | None = None,
+        status: int | None = None,
+        response: Response | None = None,
+        release: Literal["exit", "commit"] | None = None,
+        **options: Unpack[LeaseOptions],
+    ) -> None:
+        if isinstance(name, type):
+            raise TypeError("lock_view needs its parentheses: @lock_view() or @lock_view('…')")
+        if release is not None:
+            validate_release(release)
+        refuse_unknown(
+            {option: None for option in options if option not in LeaseOptions.__annotations__},
+            "lock_view",
+        )
+        self._name = name
+        self.methods = validate_methods(methods)
+        self._status = None if status is None else validate_status(status)
+        self._response = validate_response(response)
+        self._release = release
+        self._lock = redis_lock(None, **options, release=release or "commit")
+
+    def __repr__(self) -> str:
+        return f"lock_view({'' if self._name is None else repr(self._name)})"
+
+    def prepare(self, view: Callable[..., Any]) -> Callable[..., str]:
+        return name_maker(self._name, method_of(view))
+
+    def serve(self, call: Call) -> HttpResponseBase:
+        lock = self._lock_for(call)
+        try:
+            lease = acquire(lock)
+        except (LockNotAcquired, LockUnavailable) as error:
+            return self._refuse(call, lock, error)
+        with lease:
+            return self._keep(lease, call.run())
+
+    async def aserve(self, call: Call) -> HttpResponseBase:
+        lock = await beside_orm(lambda: self._lock_for(call))
+        try:
+            lease = await aacquire(lock)
+        except (LockNotAcquired, LockUnavailable) as error:
+            # In a thread, since a page may ask the database, as context processors do.
+            response: Any = await sync_to_async(self._refuse)(call, lock, error)
+            if inspect.isawaitable(response):
+                response = refused(await response, error)
+            return response  # type: ignore[no-any-return]
+        async with lease:
+            return self._keep(lease, await call.arun())
+
+    def _lock_for(self, call: Call) -> Lock:
+        if self._name is None and call.of_class is not None:
+            name = call.of_class
+        elif callable(self._name):
+            name = call.plan(*call.arguments, **call.kwargs)
+        else:
+            name = call.plan(*call.args, **call.kwargs)
+        try:
+            return self._lock._renamed(name, call.label)
+        except ValueError as error:
+            # What is in the name came with the request.
+            raise BadRequest(str(error)) from error
+
+    def _keep(self, lease: Lease, response: HttpResponseBase) -> HttpResponseBase:
+        """Hold the lease for as long as the response needs it."""
+        if self._release is None and isinstance(response, StreamingHttpResponse):
+            lease.check()
+            hold_until_sent(lease, response)
+        return response
+
+    def _refuse(self, call: Call, lock: Lock, error: Refused) -> HttpResponseBase:
+        policy = lock.policy()
+        respond: Any = self._response or policy.view_response
+        if isinstance(respond, str):
+            respond = _imported(respond)
+        if respond is not None:
+            return refused(respond(call.request, error), error)  # type: ignore[no-any-return]
+        status = policy.view_status if self._status is None else self._status
+        return not_run(call, error, status=status, detail=BUSY)
+
+
+def _imported(path: str) -> Callable[[Any, Refused], HttpResponseBase]:
+    try:
+        return import_string(path)  # type: ignore[no-any-return]
+    except ImportError as error:
+        raise ImproperlyConfigured(f"The response of a locked view, {path!r}: {error}") from error

@@ -1,0 +1,157 @@
+"""Answers of a view that did not run: problem details, a page or plain text, as the client likes.
+
+None of them says who holds the lock: owner and label name hosts and code, which are not for
+strangers. Those are in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.template import Context, Engine, TemplateDoesNotExist, loader
+from django.utils.functional import Promise
+from django.utils.translation import get_language, get_language_bidi
+from django.utils.translation import gettext_lazy as _
+
+from ..exceptions import LockNotAcquired, LockUnavailable
+from .decorator import Call, is_of_rest_framework
+
+logger = logging.getLogger("django_redislock")
+
+Refused = LockNotAcquired | LockUnavailable
+"""Why a view has no lock."""
+
+TEMPLATE = "django_redislock/problem.html"
+_TEMPLATES = str(Path(__file__).parent.parent / "templates")
+
+MAX_HINT = 30
+"""Seconds: no client is sent away for longer, however long the lock was held the last time."""
+UNAVAILABLE_HINT = 5
+"""Seconds after which to ask again when Redis was away."""
+
+# The first is what a client gets that takes anything, as fetch() and curl do. Browsers say that
+# they prefer HTML.
+_PROBLEM, _JSON, _HTML, _TEXT = (
+    "application/problem+json",
+    "application/json",
+    "text/html",
+    "text/plain",
+)
+
+BUSY = _("This is being worked on already. Please try again in a moment.")
+UNAVAILABLE = _("This is not possible at the moment. Please try again soon.")
+
+_TITLES = {
+    HTTPStatus.BAD_REQUEST: _("Bad request"),
+    HTTPStatus.CONFLICT: _("Conflict"),
+    HTTPStatus.UNPROCESSABLE_ENTITY: _("Unprocessable content"),
+    HTTPStatus.LOCKED: _("Locked"),
+    HTTPStatus.TOO_MANY_REQUESTS: _("Too many requests"),
+    HTTPStatus.SERVICE_UNAVAILABLE: _("Service unavailable"),
+}
+
+
+def retry_after(error: Refused) -> int:
+    """Seconds after which to ask again: when the lock will be free, if its holder takes as long
+    as the last one did.
+
+    Not what remains of the lease: that is renewed, and says only when a crash would be over.
+    """
+    if isinstance(error, LockUnavailable):
+        return UNAVAILABLE_HINT
+    if error.lasted is None:
+        return 1
+    left = error.lasted - (error.holder.held or 0)
+    return max(1, min(math.ceil(left), MAX_HINT))
+
+
+def title(status: int) -> str | Promise:
+    """What a status is called."""
+    known = _TITLES.get(status)  # type: ignore[call-overload]
+    if known is not None:
+        return known  # type: ignore[no-any-return]
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return f"{status}"
+
+
+def refuse(
+    request: Any,
+    status: int,
+    detail: str | Promise,
+    *,
+    again: int | None = None,
+    cause: Exception | None = None,
+) -> HttpResponse:
+    """The answer, in the form that the client likes best. `again`: seconds to wait before.
+
+    To a request of Django REST framework that one's own handler answers: an exception is raised.
+    """
+    if is_of_rest_framework(request):
+        from . import rest_framework  # there only if that one is
+
+        rest_framework.refuse(request, status, detail, again=again, cause=cause)
+    return _answer(request, status, detail, again)
+
+
+def not_run(call: Call, error: Refused, *, status: int, detail: str | Promise) -> HttpResponse:
+    """The answer of a view without its lock: `status` and `detail` when somebody else has it."""
+    if isinstance(error, LockUnavailable):
+        logger.error("%s was not run: %s", call.label, error)
+        status, detail = HTTPStatus.SERVICE_UNAVAILABLE, UNAVAILABLE
+    return refuse(call.request, status, detail, again=retry_after(error), cause=error)
+
+
+def refused(response: Any, error: Refused) -> Any:
+    """An answer that the project has made: nobody may keep it, and it says when to come again."""
+    if isinstance(response, HttpResponseBase):
+        response.setdefault("Cache-Control", "no-store")
+        response.setdefault("Retry-After", str(retry_after(error)))
+    return response
+
+
+def _answer(
+    request: HttpRequest, status: int, detail: str | Promise, again: int | None
+) -> HttpResponse:
+    kind = request.get_preferred_type([_PROBLEM, _JSON, _HTML, _TEXT]) or _TEXT
+    if kind in (_PROBLEM, _JSON):
+        # RFC 9457. Without a type, the title is that of the status.
+        content = json.dumps(
+            {"title": str(title(status)), "status": status, "detail": str(detail)}
+        )
+    elif kind == _HTML:
+        content = _page(request, status, detail)
+    else:
+        content = f"{title(status)}\n\n{detail}\n"
+    charset = "; charset=utf-8" if kind in (_HTML, _TEXT) else ""
+    response = HttpResponse(content, status=status, content_type=kind + charset)
+    response["Cache-Control"] = "no-store"
+    if again is not None:
+        response["Retry-After"] = str(again)
+    return response
+
+
+def _page(request: HttpRequest, status: int, detail: str | Promise) -> str:
+    context = {
+        "title": title(status),
+        "detail": detail,
+        "language": get_language() or "en",
+        "direction": "rtl" if get_language_bidi() else "ltr",
+    }
+    try:
+        return loader.render_to_string(TEMPLATE, context, request)
+    except Exception as error:
+        # The project has no engine that looks into our app; or a context processor of its own
+        # can't do without what is away.
+        if not isinstance(error, TemplateDoesNotExist):
+            logger.exception("%s could not be rendered", TEMPLATE)
+        engine = Engine(dirs=[_TEMPLATES])
+        return str(engine.get_template(TEMPLATE).render(Context(context)))

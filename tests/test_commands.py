@@ -1,0 +1,664 @@
+"""LockedCommand: what a management command does with its lock, and without it."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.core.management.base import BaseCommand, LabelCommand, SystemCheckError
+
+from django_redislock import (
+    LeaseLost,
+    LeaseRevoked,
+    LockError,
+    LockNotAcquired,
+    LockReentered,
+    LockUnavailable,
+    current_lease,
+    redis_lock,
+)
+from django_redislock.commands import BUSY, LOST, UNAVAILABLE, LockedCommand
+from django_redislock.management.run import NOT_EXECUTABLE, NOT_FOUND
+from tests.manage import Manage, with_stderr
+from tests.test_decorators import held_elsewhere
+
+NOWHERE = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere"}}
+DOCS = Path(__file__).parent.parent / "docs" / "commands.md"
+
+
+def command(
+    body: Callable[..., Any] = lambda: None, *, base: type = LockedCommand, **attributes: Any
+) -> Any:
+    """A command object whose `handle()` calls `body`."""
+
+    def handle(self: BaseCommand, *args: Any, **options: Any) -> Any:
+        return body(**{name: options[name] for name in inspect.signature(body).parameters})
+
+    kind = type("Command", (base,), {"handle": handle, "__module__": __name__, **attributes})
+    return kind()
+
+
+def taking(*names: str) -> Callable[..., None]:
+    """An `add_arguments` that, like many, does not call that of its base class."""
+
+    def add_arguments(self: BaseCommand, parser: Any) -> None:
+        for name in names:
+            parser.add_argument(name)
+
+    return add_arguments
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Manage]]:
+    """Start commands as processes; whatever becomes of the test, none is left."""
+    processes: list[Manage] = []
+
+    def start(*arguments: str, **options: Any) -> Manage:
+        processes.append(Manage(*arguments, **options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.close()
+
+
+class TestTheLock:
+    """It is held while `handle()` runs."""
+
+    def test_is_held_and_released(self) -> None:
+        """Its name and label are those of the command; the lease is the current one."""
+        held = []
+        call_command(command(lambda: held.append(current_lease())))
+        (lease,) = held
+        assert (lease.name, lease.label) == ("command:test_commands", "manage.py test_commands")
+        assert lease.state == "released"
+        assert redis_lock("command:test_commands").holder() is None
+
+    def test_is_released_after_an_error(self) -> None:
+        """Which goes on as it is."""
+
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            call_command(command(fail))
+        assert redis_lock("command:test_commands").holder() is None
+
+    def test_is_taken_after_the_checks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A project that is broken locks nothing."""
+        held = []
+
+        def check(self: Any, **_: Any) -> None:
+            held.append(redis_lock("command:test_commands").holder())
+            raise SystemCheckError("broken")
+
+        monkeypatch.setattr(BaseCommand, "check", check)
+        with pytest.raises(SystemCheckError):
+            call_command(command(), skip_checks=False)
+        assert held == [None]
+
+    def test_is_taken_anew_each_time(self) -> None:
+        """A command object may be used again."""
+        tokens = []
+        again = command(lambda: tokens.append(current_lease().fencing_token))
+        call_command(again)
+        call_command(again)
+        assert tokens[0] < tokens[1]
+
+    def test_of_a_command_that_calls_itself(self) -> None:
+        """It would wait for itself."""
+        inner: list[Any] = []
+        outer = command(lambda: call_command(inner[0]))
+        inner.append(outer)
+        with pytest.raises(LockReentered):
+            call_command(outer)
+        assert redis_lock("command:test_commands").holder() is None
+
+    def test_of_what_it_returns(self) -> None:
+        """Django prints it."""
+        out = io.StringIO()
+        assert call_command(command(lambda: "ten rows"), stdout=out) == "ten rows"
+        assert out.getvalue() == "ten rows\n"
+
+    def test_around_other_base_classes(self) -> None:
+        """Those that bring their own `handle()`."""
+        seen: list[Any] = []
+
+        class Each(LockedCommand, LabelCommand):
+            def handle_label(self, label: str, **_: Any) -> None:
+                seen.append((label, current_lease().name))
+
+        call_command(Each(), "a", "b")
+        assert seen == [("a", "command:test_commands"), ("b", "command:test_commands")]
+
+    def test_behind_base_command(self) -> None:
+        """That order would run without a lock; Python refuses it."""
+        with pytest.raises(TypeError, match="MRO"):
+            type("Command", (BaseCommand, LockedCommand), {})
+
+
+class TestHandle:
+    """The lock is around it, whoever calls it, and whichever class it is from."""
+
+    def test_called_directly(self) -> None:
+        """Without Django's part, as tests of a command do."""
+        held: list[Any] = []
+        some = command(lambda: held.append(current_lease().ttl))
+        some.handle()
+        some.handle(lock_ttl=3)
+        assert held[1] == 3
+        with held_elsewhere("command:test_commands"):
+            with pytest.raises(CommandError) as busy:
+                some.handle(lock_wait=0)
+            assert busy.value.returncode == 75
+            with pytest.raises(LockError):
+                some.handle(no_lock=True)  # it runs, and has no lease
+        assert len(held) == 2
+
+    def test_looks_like_the_command_s_own(self) -> None:
+        """To those who ask for its signature or its documentation."""
+
+        class Some(LockedCommand):
+            def handle(self, *args: Any, source: str = "", **options: Any) -> None:
+                """Reads."""
+
+        assert "source" in inspect.signature(Some.handle).parameters
+        assert (Some.handle.__name__, Some.handle.__doc__) == ("handle", "Reads.")
+
+    def test_replaced_by_a_mock(self) -> None:
+        """The mock is called, and nothing is left of it afterwards."""
+        held: list[Any] = []
+        some = command(lambda: held.append(current_lease().name))
+        with mock.patch.object(some, "handle", return_value=None) as handle:
+            call_command(some)
+        handle.assert_called_once()
+        assert not held
+        call_command(some)
+        assert held == ["command:test_commands"]
+
+    def test_spied_on(self) -> None:
+        """The class has another function then, which calls the one that takes the lock."""
+        held: list[Any] = []
+        some = command(lambda: held.append(current_lease().name))
+        handle = type(some).handle
+        with mock.patch.object(type(some), "handle", autospec=True, side_effect=handle) as spy:
+            call_command(some, stdout=io.StringIO())
+        spy.assert_called_once()
+        assert held == ["command:test_commands"]
+
+    @pytest.mark.parametrize("no_lock", [False, True])
+    def test_that_calls_that_of_its_base_class(self, no_lock: bool) -> None:
+        """It is one run with one lock, or one without."""
+        leases: list[Any] = []
+
+        def see() -> None:
+            try:
+                leases.append(current_lease())
+            except LockError:
+                leases.append(None)
+
+        class Base(LockedCommand):
+            def handle(self, *args: Any, **options: Any) -> None:
+                see()
+
+        class Middle(Base):
+            pass
+
+        class Some(Middle):
+            def handle(self, *args: Any, **options: Any) -> None:
+                see()
+                super().handle(*args, **options)
+                see()
+
+        call_command(Some(), no_lock=no_lock)
+        assert len(leases) == 3
+        assert len(set(leases)) == 1
+        assert (leases[0] is None) == no_lock
+
+    def test_of_base_classes_in_any_order(self) -> None:
+        """Those that bring their own `handle()`, before ours and after it, are called in the
+        order in which Python has them."""
+        seen: list[Any] = []
+
+        class First:
+            def handle(self, *args: Any, **options: Any) -> None:
+                seen.append(("first", current_lease().name))
+                super().handle(*args, **options)  # type: ignore[misc]
+
+        class Ours(LockedCommand):
+            lock_name = "ours"
+
+        class Labels(LabelCommand):
+            def handle(self, *labels: str, **options: Any) -> None:
+                seen.append(("labels", current_lease().name))
+                super().handle(*labels, **options)
+
+        class Some(First, Ours, Labels):
+            def handle_label(self, label: str, **options: Any) -> None:
+                seen.append((label, current_lease().name))
+
+        call_command(Some(), "a", "b")
+        assert seen == [(who, "ours") for who in ("first", "labels", "a", "b")]
+
+    def test_in_two_threads_at_once(self) -> None:
+        """That one of them is in it does not let the other one in, with the same object."""
+        errors: list[Any] = []
+
+        def again() -> None:
+            try:
+                call_command(some, lock_wait=0)
+            except CommandError as error:
+                errors.append(error.returncode)
+
+        def body() -> None:
+            thread = threading.Thread(target=again)
+            thread.start()
+            thread.join()
+
+        some = command(body)
+        call_command(some)
+        assert errors == [75]
+
+
+class TestTheName:
+    """From the command, or from its options."""
+
+    def test_is_a_template_over_the_options(self) -> None:
+        """Defaults and positional arguments included; an option may be a keyword of Python."""
+        names: list[str] = []
+        importer = command(
+            lambda: names.append(current_lease().name),
+            lock_name="import:{source}:{from}:{verbosity}",
+            add_arguments=taking("source", "--from"),
+        )
+        call_command(importer, "bank", "--from", "2026")
+        call_command(importer, "bank", verbosity=0, **{"from": 2025})
+        call_command(importer, "post")
+        assert names == ["import:bank:2026:1", "import:bank:2025:0", "import:post:None:1"]
+
+    def test_of_options_of_subcommands(self) -> None:
+        """They count, too, and so do defaults that a parser sets."""
+        names: list[str] = []
+
+        def add_arguments(self: Any, parser: Any) -> None:
+            one = parser.add_subparsers().add_parser("one")
+            one.add_argument("source")
+            one.set_defaults(kind="x")
+
+        importer = command(
+            lambda: names.append(current_lease().name),
+            lock_name="{kind}:{source}",
+            add_arguments=add_arguments,
+        )
+        call_command(importer, "one", "bank")
+        assert names == ["x:bank"]
+
+    def test_of_an_option_that_is_not_there(self) -> None:
+        """It fails whatever is called, --help included, and says what there is."""
+        wrong = command(lock_name="import:{sorce}", add_arguments=taking("source"))
+        with pytest.raises(ValueError, match=r"'sorce', which the command.*It has: .*source"):
+            call_command(wrong, "bank")
+        with pytest.raises(ValueError, match="'sorce'"):
+            wrong.print_help("manage.py", "wrong")
+
+    def test_from_a_method(self) -> None:
+        """It gets the options."""
+        names: list[str] = []
+        importer = command(
+            lambda: names.append(current_lease().name),
+            lock_name=lambda self, source, **options: f"import:{source.lower()}",
+            add_arguments=taking("source"),
+        )
+        call_command(importer, "BANK")
+        assert names == ["import:bank"]
+
+    def test_that_is_no_name(self) -> None:
+        """It is the same rule as for other locks."""
+        with pytest.raises(ValueError, match="name is empty"):
+            call_command(command(lock_name="{source}", add_arguments=taking("source")), "")
+
+
+class TestOptions:
+    """What the command line, the class and the settings say."""
+
+    def test_beat_the_class_which_beats_the_settings(self, settings: Any) -> None:
+        """For one of them; the others follow the same way."""
+        settings.REDISLOCK = {"LOCKS": {"command:*": {"TTL": 3}}}
+        ttls = []
+        call_command(command(lambda: ttls.append(current_lease().ttl)))
+        from_class = command(lambda: ttls.append(current_lease().ttl), lock_options={"ttl": 4})
+        call_command(from_class)
+        call_command(from_class, "--lock-ttl", "5")
+        call_command(from_class, lock_ttl=6)
+        assert ttls == [3, 4, 5, 6]
+
+    @pytest.mark.parametrize("given", [("--lock-wait", "0"), ("--lock-wait=0",)])
+    def test_wait(self, given: tuple[str, ...]) -> None:
+        """0 tries once."""
+        with held_elsewhere("command:test_commands"), pytest.raises(CommandError) as busy:
+            call_command(command(lock_options={"wait": None}), *given)
+        assert busy.value.__cause__.waited < 5
+
+    @pytest.mark.parametrize(
+        ("given", "options"), [(("--lock-wait", "forever"), {}), ((), {"lock_wait": None})]
+    )
+    def test_wait_for_ever(self, given: Any, options: Any) -> None:
+        """On the command line it is a word; None is given, and not the same as nothing."""
+        ran = threading.Event()
+        waiter = command(ran.set, lock_options={"wait": 0})
+        with held_elsewhere("command:test_commands"):
+            thread = threading.Thread(target=call_command, args=(waiter, *given), kwargs=options)
+            thread.start()
+            assert not ran.wait(0.1)
+        thread.join()
+        assert ran.is_set()
+
+    def test_are_not_seen_by_handle(self) -> None:
+        """It gets what it would get without the mixin."""
+        seen: list[Any] = []
+
+        def handle(self: BaseCommand, *args: Any, **options: Any) -> None:
+            seen.append(set(options))
+
+        call_command(command(base=BaseCommand, handle=handle))
+        locked = command(handle=handle)
+        call_command(locked, lock_wait=0, lock_ttl=5, lock_on_conflict="skip", no_lock=False)
+        assert seen[0] == seen[1]
+
+    @pytest.mark.parametrize(
+        ("given", "says"),
+        [
+            (["--lock-wait=soon"], "seconds"),
+            (["--lock-wait=-1"], "seconds"),
+            (["--lock-wait=nan"], "seconds"),
+            (["--lock-ttl=0"], "between 0.1"),
+            (["--lock-ttl=long"], "seconds"),
+            (["--lock-on-conflict=shrug"], "invalid choice"),
+        ],
+    )
+    def test_of_wrong_values(self, given: list[str], says: str) -> None:
+        """A usage error that says what to write."""
+        with pytest.raises(CommandError, match=says):
+            call_command(command(), *given)
+
+    def test_stand_in_the_help(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """In a group of their own; a command may hide one."""
+        some = command(suppressed_base_arguments={"--lock-ttl"})
+        some.print_help("manage.py", "some")
+        help = capsys.readouterr().out
+        assert "\nlock:\n" in help
+        assert all(name in help for name in ("--lock-wait", "--lock-on-conflict", "--no-lock"))
+        assert "How long the lock outlives" not in help
+
+    def test_no_lock(self) -> None:
+        """The command runs although somebody else has the lock, and has no lease."""
+        ran = []
+
+        def body() -> None:
+            with pytest.raises(LockError):
+                current_lease()
+            ran.append(True)
+
+        unlocked = command(body)
+        with held_elsewhere("command:test_commands"):
+            call_command(unlocked, lock_wait=0, lock_on_conflict="skip", verbosity=0)
+            call_command(unlocked, "--no-lock")
+            call_command(unlocked, no_lock=True)
+        assert ran == [True, True]
+
+
+class TestConflict:
+    """Somebody else has the lock."""
+
+    def test_raises(self) -> None:
+        """With the exit code for "try again later", and who it is."""
+        ran: list[Any] = []
+        with held_elsewhere("command:test_commands") as lease, pytest.raises(CommandError) as busy:
+            call_command(command(lambda: ran.append(1)), lock_wait=0)
+        assert busy.value.returncode == 75
+        assert isinstance(busy.value.__cause__, LockNotAcquired)
+        assert lease.owner in str(busy.value)
+        assert not ran
+
+    @pytest.mark.parametrize("how", ["option", "class", "settings"])
+    def test_is_skipped(self, how: str, settings: Any) -> None:
+        """It says so, on stderr; with -v 0 it says nothing."""
+        ran: list[Any] = []
+        skip: Any = command(lambda: ran.append(1))
+        options: Any = {"lock_wait": 0}
+        if how == "option":
+            options["lock_on_conflict"] = "skip"
+        elif how == "class":
+            skip = command(lambda: ran.append(1), lock_options={"on_conflict": "skip"})
+        else:
+            settings.REDISLOCK = {"LOCKS": {"command:*": {"ON_CONFLICT": "skip"}}}
+        out, loud, quiet = io.StringIO(), io.StringIO(), io.StringIO()
+        with held_elsewhere("command:test_commands") as lease:
+            assert call_command(skip, stdout=out, stderr=loud, **options) is None
+            call_command(skip, stdout=out, stderr=quiet, verbosity=0, **options)
+        assert loud.getvalue().startswith("Skipped: 'command:test_commands' is held by ")
+        assert lease.owner in loud.getvalue()
+        assert (out.getvalue(), quiet.getvalue(), ran) == ("", "", [])
+
+    def test_is_settled_by_a_function(self) -> None:
+        """What it returns is what the command returns."""
+        some = command(lock_options={"on_conflict": lambda conflict: conflict.name, "wait": 0})
+        with held_elsewhere("command:test_commands"):
+            assert call_command(some, stdout=io.StringIO()) == "command:test_commands"
+
+    def test_of_another_lock(self) -> None:
+        """One that the command takes itself is its own business."""
+
+        def body() -> None:
+            with redis_lock("other", wait=0):
+                pass
+
+        with held_elsewhere("other"), pytest.raises(LockNotAcquired):
+            call_command(command(body, lock_options={"on_conflict": "skip"}))
+
+    def test_of_a_wrong_answer(self) -> None:
+        """`on_conflict` is checked also when it comes from code."""
+        with (
+            held_elsewhere("command:test_commands"),
+            pytest.raises(ValueError, match="on_conflict"),
+        ):
+            call_command(command(), lock_wait=0, lock_on_conflict="shrug")
+
+
+class TestTrouble:
+    """Redis is away, or the lease gets lost."""
+
+    def test_redis_away(self, settings: Any) -> None:
+        """An exit code of its own, and `handle()` does not run."""
+        settings.CACHES = NOWHERE
+        ran: list[Any] = []
+        with pytest.raises(CommandError) as away:
+            call_command(command(lambda: ran.append(1)), lock_wait=0)
+        assert away.value.returncode == 69
+        assert isinstance(away.value.__cause__, LockUnavailable)
+        assert not ran
+
+    def test_redis_away_for_the_command_itself(self, settings: Any) -> None:
+        """What it asks Redis for is its own business."""
+
+        def body() -> None:
+            raise LockUnavailable("its own")
+
+        with pytest.raises(LockUnavailable, match="its own"):
+            call_command(command(body))
+
+    @pytest.mark.parametrize("checking", [True, False])
+    def test_lost(self, checking: bool) -> None:
+        """It says by whom, whether the command has noticed it or not."""
+
+        def body() -> None:
+            redis_lock("command:test_commands").clear(reason="too long", by="eva")
+            if checking:
+                current_lease().extend()
+
+        with pytest.raises(CommandError, match=r"cleared by eva \(too long\)") as lost:
+            call_command(command(body))
+        assert lost.value.returncode == 76
+        assert isinstance(lost.value.__cause__, LeaseRevoked)
+
+    def test_lost_on_top_of_an_error(self) -> None:
+        """The error comes first."""
+
+        def body() -> None:
+            redis_lock("command:test_commands").clear(reason="test")
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError) as error:
+            call_command(command(body))
+        assert "lost" in error.value.__notes__[0]
+
+    def test_lost_by_another_lock(self) -> None:
+        """One that the command takes itself is its own business."""
+
+        def body() -> None:
+            with redis_lock("other"):
+                redis_lock("other").clear(reason="test")
+
+        with pytest.raises(LeaseLost, match="'other'"):
+            call_command(command(body))
+
+
+class TestProcesses:
+    """What the shell sees."""
+
+    def test_one_at_a_time(self, start: Callable[..., Manage]) -> None:
+        """The second one exits 75, and tells where the first one is."""
+        first = start("nightly", "--until-told")
+        first.holds()
+        second = start("nightly", "--lock-wait", "0")
+        assert second.ends() == 75
+        complaint = second.complains()
+        assert f":{first.process.pid}:MainThread (manage.py nightly) since" in complaint
+        assert "'command:nightly'" in complaint
+        assert complaint.count("\n") == 1
+        first.go_on()
+        assert (first.ends(), first.complains()) == (0, "")
+        assert first.rest() == "done\n"
+
+    def test_lost(self, start: Callable[..., Manage]) -> None:
+        """The exit code says so, in one line, after what the command has said."""
+        process = start("nightly", "--until-told")
+        process.holds()
+        redis_lock("command:nightly").clear(reason="test", by="eva")
+        process.go_on()
+        assert process.ends() == 76
+        assert "cleared by eva" in process.complains()
+
+    def test_redis_away(self, start: Callable[..., Manage]) -> None:
+        """One line, no traceback."""
+        process = start("nightly", "--lock-wait=0", url="unix:///nowhere")
+        assert process.ends() == 69
+        complaint = process.complains()
+        assert complaint.startswith("CommandError: Redis could not be asked")
+        assert complaint.count("\n") == 1
+        assert process.rest() == ""
+
+    @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+    def test_nobody_is_told(self, redirection: str, start: Callable[..., Manage]) -> None:
+        """The exit codes are what they are, also with a stderr that is closed or full."""
+        program = with_stderr(redirection)
+        assert start("nightly", url="unix:///nowhere", program=program).ends() == 69
+        with held_elsewhere("command:nightly"):
+            busy = start("nightly", "--lock-wait=0", program=program)
+            assert busy.ends() == 75
+            skipped = start("nightly", "--lock-wait=0", "--lock-on-conflict=skip", program=program)
+            assert skipped.ends() == 0
+        process = start("nightly", "--until-told", program=program)
+        process.holds()
+        redis_lock("command:nightly").clear(reason="test")
+        process.go_on()
+        assert process.ends() == 76
+
+    def test_usage(self, start: Callable[..., Manage]) -> None:
+        """A wrong option is a usage error."""
+        assert start("nightly", "--lock-wait=soon").ends() == 2
+
+    def test_is_interrupted(self, start: Callable[..., Manage]) -> None:
+        """Ctrl-C releases the lock at once."""
+        process = start("nightly", "--until-told")
+        process.holds()
+        process.signal(2)
+        assert process.ends() != 0
+        assert redis_lock("command:nightly").holder() is None
+
+
+class TestDocumentation:
+    """docs/commands.md does what it says."""
+
+    def example(self, *words: str, **names: Any) -> dict[str, Any]:
+        """Run the one example that contains all of these words."""
+        text = DOCS.read_text(encoding="utf-8")
+        blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        assert len(blocks) == 4
+        (block,) = [block for block in blocks if all(word in block for word in words)]
+        namespace = {"LockedCommand": LockedCommand, "__name__": "nightly"} | names
+        exec(compile(block, str(DOCS), "exec"), namespace)
+        return namespace
+
+    def test_a_command(self) -> None:
+        """It runs, under its own name."""
+        held: list[Any] = []
+        names = {"shops": lambda: ["a", "b"], "tidy": lambda _: held.append(current_lease().name)}
+        call_command(self.example("for shop in", **names)["Command"]())
+        assert held == ["command:nightly"] * 2
+
+    def test_a_template(self) -> None:
+        """It is made from the options, and its options are accepted."""
+        held: list[Any] = []
+
+        def read(source: str) -> None:
+            held.append((source, current_lease().name, current_lease().ttl))
+
+        importer = self.example("lock_name = ", read=read)["Command"]
+        call_command(importer(), "bank")
+        assert held == [("bank", "import:bank", 60)]
+        err = io.StringIO()
+        with held_elsewhere("import:bank"):
+            call_command(importer(), "bank", stderr=err)
+        assert err.getvalue().startswith("Skipped: ")
+
+    def test_a_method(self) -> None:
+        """It gets the options."""
+        base = self.example("def lock_name")["Command"]
+        held: list[Any] = []
+        named = command(
+            lambda: held.append(current_lease().name), base=base, add_arguments=taking("source")
+        )
+        call_command(named, "BANK")
+        assert held == ["import:bank"]
+
+    def test_from_code(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """It tells who has the lock."""
+        with held_elsewhere("command:nightly") as lease:
+            self.example("returncode", call_command=call_command, CommandError=CommandError)
+        assert f"later, after {lease.owner}" in capsys.readouterr().out
+
+    def test_the_exit_codes(self) -> None:
+        """The table shows those that there are."""
+        text = DOCS.read_text(encoding="utf-8")
+        shown = set(re.findall(r"^\| (\d+) \|", text, re.MULTILINE))
+        ours = {2, BUSY, LOST, UNAVAILABLE, NOT_FOUND, NOT_EXECUTABLE}
+        assert shown == {str(code) for code in ours}
+
+    def test_the_options(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The tables show those that there are."""
+        with pytest.raises(SystemExit):
+            call_command("redislock", "run", "--help")
+        command().print_help("manage.py", "some")
+        there = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help", "--version"}
+        base = {"--verbosity", "--settings", "--pythonpath", "--traceback", "--skip-checks"}
+        shown = re.findall(r"^\| `(--[a-z-]+)", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+        assert set(shown) == there - base - {"--no-color", "--force-color"}

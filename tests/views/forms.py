@@ -1,0 +1,203 @@
+"""The kinds of views that there are, each made of a decorator and a body, and clients for them.
+
+Each form is called as `/<pk>/` with the URL argument `pk`, and calls `body(request, pk)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.test import AsyncClient, Client, override_settings
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+from rest_framework.decorators import api_view
+from rest_framework.response import Response
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+Body = Callable[[HttpRequest, int], HttpResponseBase]
+Decorator = Callable[[Any], Any]
+
+
+def function(decorator: Decorator, body: Body) -> Any:
+    @decorator
+    def view(request: HttpRequest, pk: int) -> HttpResponseBase:
+        return body(request, pk)
+
+    return view
+
+
+def coroutine(decorator: Decorator, body: Body) -> Any:
+    @decorator
+    async def view(request: HttpRequest, pk: int) -> HttpResponseBase:
+        await asyncio.sleep(0)
+        return body(request, pk)
+
+    return view
+
+
+def class_based(decorator: Decorator, body: Body) -> Any:
+    @decorator
+    class Page(View):
+        def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+            return body(request, pk)
+
+    return Page.as_view()
+
+
+def async_class_based(decorator: Decorator, body: Body) -> Any:
+    @decorator
+    class Page(View):
+        async def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+            await asyncio.sleep(0)
+            return body(request, pk)
+
+    return Page.as_view()
+
+
+def method(decorator: Decorator, body: Body) -> Any:
+    class Page(View):
+        @decorator
+        def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+            return body(request, pk)
+
+    return Page.as_view()
+
+
+def async_method(decorator: Decorator, body: Body) -> Any:
+    class Page(View):
+        @decorator
+        async def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+            await asyncio.sleep(0)
+            return body(request, pk)
+
+    return Page.as_view()
+
+
+def method_decorated(decorator: Decorator, body: Body) -> Any:
+    @method_decorator(decorator, name="post")
+    class Page(View):
+        def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+            return body(request, pk)
+
+    return Page.as_view()
+
+
+def dispatch_decorated(decorator: Decorator, body: Body) -> Any:
+    @method_decorator(decorator, name="dispatch")
+    class Page(View):
+        def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+            return body(request, pk)
+
+    return Page.as_view()
+
+
+def async_dispatch_decorated(decorator: Decorator, body: Body) -> Any:
+    @method_decorator(decorator, name="dispatch")
+    class Page(View):
+        async def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+            await asyncio.sleep(0)
+            return body(request, pk)
+
+    return Page.as_view()
+
+
+def api_class(decorator: Decorator, body: Body) -> Any:
+    @decorator
+    class Page(APIView):
+        def post(self, request: Any, pk: int) -> HttpResponseBase:
+            return body(request, pk)
+
+    return Page.as_view()
+
+
+def api_method(decorator: Decorator, body: Body) -> Any:
+    class Page(APIView):
+        @decorator
+        def post(self, request: Any, pk: int) -> HttpResponseBase:
+            return body(request, pk)
+
+    return Page.as_view()
+
+
+def api_function(decorator: Decorator, body: Body) -> Any:
+    @api_view(["POST"])
+    @decorator
+    def page(request: Any, pk: int) -> HttpResponseBase:
+        return body(request, pk)
+
+    return page
+
+
+def api_patch(decorator: Decorator, body: Body) -> Any:
+    @decorator
+    class Page(APIView):
+        def patch(self, request: Any, pk: int) -> HttpResponseBase:
+            assert request.data["amount"]
+            return body(request, pk)
+
+    return Page.as_view()
+
+
+def api_view_set(decorator: Decorator, body: Body) -> Any:
+    @decorator
+    class Page(ViewSet):
+        def create(self, request: Any, pk: int) -> HttpResponseBase:
+            return body(request, pk)
+
+    return Page.as_view({"post": "create"})
+
+
+DJANGO = [
+    function,
+    coroutine,
+    class_based,
+    async_class_based,
+    method,
+    async_method,
+    method_decorated,
+    dispatch_decorated,
+    async_dispatch_decorated,
+]
+REST_FRAMEWORK = [api_class, api_method, api_function, api_view_set]
+FORMS = DJANGO + REST_FRAMEWORK
+
+
+def ok(request: HttpRequest, pk: int) -> HttpResponse:
+    """A body that has nothing to do."""
+    return HttpResponse("done")
+
+
+def rest_ok(request: Any, pk: int) -> Response:
+    return Response({"done": pk})
+
+
+def at_root(view: Any) -> AbstractContextManager[None]:
+    """The view answers `/<pk>/`."""
+    # Django takes patterns themselves, too; as a tuple, since it remembers by them.
+    return override_settings(ROOT_URLCONF=(path("<int:pk>/", view),))  # type: ignore[return-value]
+
+
+def wsgi(method: str, where: str = "/7/", **request: Any) -> Any:
+    """Ask as a WSGI server does."""
+    client = Client(raise_request_exception=request.pop("raises", True))
+    return getattr(client, method)(where, **request)
+
+
+def asgi(method: str, where: str = "/7/", **request: Any) -> Any:
+    """Ask as an ASGI server does."""
+
+    async def ask() -> Any:
+        client = AsyncClient(raise_request_exception=request.pop("raises", True))
+        return await getattr(client, method)(where, **request)
+
+    return asyncio.run(ask())
+
+
+CLIENTS = [wsgi, asgi]

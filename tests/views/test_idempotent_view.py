@@ -1,0 +1,744 @@
+"""`idempotent_view`: one execution per key, on every kind of view."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.template.response import TemplateResponse
+from django.test import Client, RequestFactory
+from django.views.decorators.clickjacking import xframe_options_exempt
+from redis import Redis
+from rest_framework.parsers import FileUploadParser
+from rest_framework.permissions import BasePermission
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from devtools.redis_server import RedisServer
+from django_redislock import LeaseLost, LockUnavailable, current_lease, redis_lock
+from django_redislock.views import idempotent_view, lock_view
+from tests.models import Shop
+from tests.test_decorators import held_elsewhere
+from tests.views import forms
+from tests.views.forms import CLIENTS, DJANGO, REST_FRAMEWORK, at_root, wsgi
+from tests.waiting import PATIENCE, eventually
+
+Form = Callable[..., Any]
+Ask = Callable[..., Any]
+
+by_name = {"ids": lambda one: one.__name__}
+every_form = pytest.mark.parametrize("form", DJANGO + REST_FRAMEWORK, **by_name)
+every_client = pytest.mark.parametrize("ask", CLIENTS, **by_name)
+on_sqlite = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+class Counter:
+    """A body that counts how often it runs, and answers with that."""
+
+    def __init__(self, **response: Any) -> None:
+        self.runs = 0
+        self._response = {"status": 201, **response}
+
+    def __call__(self, request: HttpRequest, pk: int) -> HttpResponse:
+        self.runs += 1
+        return HttpResponse(f"run {self.runs}", **self._response)
+
+
+def post(ask: Ask = wsgi, key: str = '"8e03978e"', data: Any = None, **more: Any) -> Any:
+    headers = {"idempotency-key": key, **more.pop("headers", {})}
+    return ask("post", data={"amount": 1} if data is None else data, headers=headers, **more)
+
+
+class TestOnce:
+    @every_form
+    @every_client
+    def test_a_replay(self, form: Form, ask: Ask) -> None:
+        """The second request gets the response of the first, and is told so."""
+        body = Counter(headers={"X-Order": "7"}, content_type="text/plain")
+        with at_root(form(idempotent_view(), body)):
+            first, second = post(ask), post(ask)
+        assert body.runs == 1
+        assert first.content == second.content == b"run 1"
+        assert first.status_code == second.status_code == 201
+        assert second.headers["X-Order"] == "7"
+        assert second.headers["Content-Type"] == "text/plain"
+        assert "Idempotent-Replayed" not in first.headers
+        assert second.headers["Idempotent-Replayed"] == "true"
+
+    @every_form
+    @every_client
+    def test_another_payload(self, form: Form, ask: Ask) -> None:
+        """The same key can't be used for something else."""
+        body = Counter()
+        with at_root(form(idempotent_view(), body)):
+            post(ask)
+            response = post(ask, data={"amount": 2})
+        assert (response.status_code, body.runs) == (422, 1)
+        assert response.headers["Cache-Control"] == "no-store"
+
+    @every_form
+    @every_client
+    def test_while_it_runs(self, form: Form, ask: Ask) -> None:
+        """Who asks meanwhile is told to come again."""
+        answers = []
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            with ThreadPoolExecutor(1) as another:
+                answers.append(another.submit(post).result(PATIENCE))
+            return HttpResponse("done")
+
+        with at_root(form(idempotent_view(), body)):
+            assert post(ask).status_code == 200
+            assert post(ask).status_code == 200
+        (meanwhile,) = answers
+        assert meanwhile.status_code == 409
+        assert meanwhile.headers["Retry-After"] == "1"
+
+    def test_many_at_a_time(self) -> None:
+        """Of twenty requests with one key, one is carried out."""
+        body = Counter()
+        begin = threading.Barrier(20, timeout=PATIENCE)
+
+        def ask(_: int) -> int:
+            begin.wait()
+            return int(post().status_code)
+
+        with at_root(forms.function(idempotent_view(), body)), ThreadPoolExecutor(20) as clients:
+            answers = list(clients.map(ask, range(20)))
+        assert body.runs == 1
+        assert set(answers) <= {201, 409}
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_the_client_goes_away(
+        self, redis: Redis, caplog: pytest.LogCaptureFixture, fails: bool
+    ) -> None:
+        """An asynchronous view is carried out to its end all the same, since the client is about
+        to ask again."""
+        runs = []
+
+        async def gone() -> Any:
+            inside, go_on = asyncio.Event(), asyncio.Event()
+
+            async def body(request: HttpRequest, pk: int) -> HttpResponse:
+                runs.append(pk)
+                if len(runs) == 1:
+                    inside.set()
+                    await go_on.wait()
+                if fails and len(runs) == 1:
+                    raise ZeroDivisionError
+                return HttpResponse(f"run {len(runs)}")
+
+            view = idempotent_view(scope=lambda request: "")(body)
+            request = RequestFactory().post("/", headers={"idempotency-key": "1"})
+            first = asyncio.create_task(view(request, 7))
+            await inside.wait()
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            assert (await view(request, 7)).status_code == 409
+            go_on.set()
+            while (second := await view(request, 7)).status_code == 409:
+                await asyncio.sleep(0.002)
+            return second
+
+        second = asyncio.run(asyncio.wait_for(gone(), PATIENCE))
+        assert second.content == (b"run 2" if fails else b"run 1")
+        assert len(runs) == 1 + fails
+        assert ("nobody waited for any more failed" in caplog.text) == fails
+
+    def test_other_keys(self) -> None:
+        """Each is one of its own."""
+        body = Counter()
+        with at_root(forms.function(idempotent_view(), body)):
+            assert [post(key=f'"{n}"').content for n in range(3)] == [b"run 1", b"run 2", b"run 3"]
+
+    def test_other_methods(self) -> None:
+        """GET and PUT are idempotent by themselves, or should be."""
+        body = Counter()
+        with at_root(idempotent_view()(body.__call__)):
+            for method in ("get", "put", "get", "put"):
+                wsgi(method, headers={"idempotency-key": '"1"'})
+        assert body.runs == 4
+
+    def test_after_its_time(self, redis: Redis) -> None:
+        """The response is kept for `ttl` seconds."""
+        body = Counter()
+        with at_root(forms.function(idempotent_view(ttl=900), body)):
+            post()
+            (key,) = redis.keys("redislock:{idempotency:*}:record")
+            assert 890_000 < redis.pttl(key) <= 900_000
+            redis.delete(key)
+            post()
+        assert body.runs == 2
+
+    def test_the_lock_is_free_afterwards(self, redis: Redis) -> None:
+        """What remains is the response, and the lock's tail for a while."""
+        with at_root(forms.function(idempotent_view(), Counter())):
+            post()
+        kinds = {key.rpartition(b":")[2] for key in redis.keys("redislock:{idempotency:*")}
+        assert kinds == {b"record", b"tail"}
+
+
+class TestKey:
+    @pytest.mark.parametrize(
+        "key", ["", " ", '""', '"', '"a', 'a"', "a b", "ä", '"ä"', "a" * 256, '"\\a"', '"a", "b"']
+    )
+    def test_malformed(self, key: str) -> None:
+        """It is refused, whether it is required or not."""
+        body = Counter()
+        with at_root(forms.function(idempotent_view(), body)):
+            response = post(key=key)
+        assert (response.status_code, body.runs) == (400, 0)
+
+    def test_with_quotes_and_without(self) -> None:
+        """The draft wants them, and many clients leave them out: it is the same key."""
+        body = Counter()
+        with at_root(forms.function(idempotent_view(), body)):
+            for key in ('"a-1"', "a-1", ' "a-1" ', '"a \\" b"', '"a \\" b"'):
+                post(key=key)
+        assert body.runs == 2
+
+    @every_form
+    @every_client
+    def test_required_and_missing(self, form: Form, ask: Ask) -> None:
+        """It is refused, and told what is missing."""
+        body = Counter()
+        with at_root(form(idempotent_view(required=True), body)):
+            response = ask("post", headers={"accept": "application/json"})
+        assert (response.status_code, body.runs) == (400, 0)
+        assert "needs an Idempotency-Key header" in json.loads(response.content)["detail"]
+
+    def test_not_required(self) -> None:
+        """Without a key, each request is carried out."""
+        body = Counter()
+        with at_root(forms.function(idempotent_view(), body)):
+            assert [wsgi("post").content for _ in range(2)] == [b"run 1", b"run 2"]
+
+    @on_sqlite
+    def test_of_a_user(self, django_user_model: Any, settings: Any) -> None:
+        """Another user's key is another one, although it is spelled the same."""
+        settings.MIDDLEWARE = [
+            "django.contrib.sessions.middleware.SessionMiddleware",
+            "django.contrib.auth.middleware.AuthenticationMiddleware",
+        ]
+        settings.SESSION_ENGINE = "django.contrib.sessions.backends.signed_cookies"
+        settings.SESSION_SERIALIZER = "django.contrib.sessions.serializers.JSONSerializer"
+        for form in (forms.function, forms.coroutine):
+            body = Counter()
+            with at_root(form(idempotent_view(), body)):
+                for name in ("Ada", "Grace", "Ada"):
+                    user, _ = django_user_model.objects.get_or_create(username=name)
+                    client = Client()
+                    client.force_login(user)
+                    client.post("/7/", headers={"idempotency-key": form.__name__})
+                Client().post("/7/", headers={"idempotency-key": form.__name__})
+            assert body.runs == 3
+
+    def test_of_a_host(self) -> None:
+        """Projects that serve several tenants by their hosts need no scope."""
+        body = Counter()
+        with at_root(forms.function(idempotent_view(), body)):
+            for host in ("a.example", "b.example", "a.example"):
+                post(headers={"host": host})
+        assert body.runs == 2
+
+    def test_of_a_user_without_a_key(self) -> None:
+        """Users that can't be told apart would see each other's answers."""
+
+        class Key:
+            is_authenticated, pk = True, None
+
+        request = RequestFactory().post("/", headers={"idempotency-key": "1"})
+        request.user = Key()
+        with pytest.raises(ImproperlyConfigured, match=r"Write idempotent_view\(scope="):
+            forms.function(idempotent_view(), Counter())(request, 7)
+
+    def test_a_scope_that_fails(self) -> None:
+        """What it raises is the project's, and no fault of the client."""
+
+        def scope(request: HttpRequest) -> str:
+            raise ValueError("secret")
+
+        for form in (forms.function, forms.coroutine):
+            with at_root(form(idempotent_view(scope=scope), Counter())):
+                with pytest.raises(ValueError, match="secret"):
+                    post()
+
+    def test_of_a_scope(self) -> None:
+        """Whose keys they are may be said."""
+        body = Counter()
+        view = idempotent_view(scope=lambda request: request.headers["x-tenant"])
+        with at_root(forms.function(view, body)):
+            for tenant in "abab":
+                post(headers={"x-tenant": tenant})
+        assert body.runs == 2
+
+    def test_no_secret_is_in_the_names(self, redis: Redis) -> None:
+        """Who lists locks learns no key."""
+        with at_root(forms.function(idempotent_view(), Counter())):
+            post(key="sesame")
+        assert not [key for key in redis.keys("*") if b"sesame" in key]
+
+
+class TestPayload:
+    def answers(self, *requests: dict[str, Any]) -> list[int]:
+        with at_root(forms.function(idempotent_view(), Counter())):
+            return [post(**request).status_code for request in requests]
+
+    def test_json(self) -> None:
+        """By its bytes."""
+        one = {"data": {"a": 1}, "content_type": "application/json"}
+        two = {"data": {"a": 2}, "content_type": "application/json"}
+        assert self.answers(one, one, two) == [201, 201, 422]
+
+    def test_a_form(self) -> None:
+        """By what is in it, not by the boundary that is made anew each time."""
+        import django.test.client
+
+        boundary = django.test.client.BOUNDARY
+        body = Counter()
+        with at_root(forms.function(idempotent_view(), body)):
+            for border in (boundary, "another"):
+                content = django.test.client.encode_multipart(border, {"a": "1", "b": ["2", "3"]})
+                kind = f"multipart/form-data; boundary={border}"
+                assert post(data=content, content_type=kind).status_code == 201
+        assert body.runs == 1
+
+    @pytest.mark.parametrize("form", [forms.function, forms.api_patch], **by_name)
+    def test_a_form_by_patch(self, form: Form) -> None:
+        """Which Django itself does not parse."""
+        import django.test.client
+
+        encode = django.test.client.encode_multipart
+        with at_root(form(idempotent_view(), Counter())):
+            answers = []
+            for border, amount in (("one", "1"), ("two", "1"), ("one", "2")):
+                scan = SimpleUploadedFile("scan", b"content")
+                content = encode(border, {"amount": amount, "scan": scan})
+                kind = f"multipart/form-data; boundary={border}"
+                headers = {"idempotency-key": "1"}
+                response = wsgi("patch", data=content, content_type=kind, headers=headers)
+                answers.append(response.status_code)
+        assert answers == [201, 201, 422]
+
+    def test_read_before(self) -> None:
+        """By a permission that looks at the data, say; then what was made of it counts."""
+
+        class Looks(BasePermission):
+            def has_permission(self, request: Any, view: Any) -> bool:
+                return "name" in request.data or "file" in request.data
+
+        @idempotent_view()
+        class Page(APIView):
+            parser_classes = (FileUploadParser,)
+            permission_classes = (Looks,)
+
+            def post(self, request: Any, pk: int) -> HttpResponse:
+                return HttpResponse(request.data["file"].read(), status=201)
+
+        def answer(content: bytes) -> int:
+            name = {"content-disposition": "attachment; filename=scan"}
+            kind = "application/octet-stream"
+            return int(post(data=content, content_type=kind, headers=name).status_code)
+
+        with at_root(Page.as_view()):
+            assert [answer(content) for content in (b"one", b"one", b"two")] == [201, 201, 422]
+
+    def test_files(self) -> None:
+        """By their content; and the view can still read them."""
+        seen = []
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            seen.append(request.FILES["scan"].read())
+            return HttpResponse(status=201)
+
+        with at_root(forms.function(idempotent_view(), body)):
+            answers = [
+                post(data={"scan": SimpleUploadedFile("scan", content)}).status_code
+                for content in (b"one", b"one", b"two")
+            ]
+        assert answers == [201, 201, 422]
+        assert seen == [b"one"]
+
+    def test_the_address_belongs_to_it(self) -> None:
+        """A key for one order is none for another."""
+        assert self.answers({}, {"where": "/7/"}, {"where": "/8/"}, {"where": "/7/?x=1"}) == [
+            201,
+            201,
+            422,
+            422,
+        ]
+
+    def test_rest_framework_still_parses_it(self) -> None:
+        """Whether we have read it before or not."""
+        seen = []
+
+        def body(request: Any, pk: int) -> Response:
+            seen.append(dict(request.data))
+            return Response({"done": True}, status=201)
+
+        with at_root(forms.api_class(idempotent_view(), body)):
+            json_data = {"data": {"a": 1}, "content_type": "application/json"}
+            first, second = post(key="1", **json_data), post(key="1", **json_data)
+            post(key="2", data={"a": "1"})
+        assert seen == [{"a": 1}, {"a": ["1"]}]
+        assert first.content == second.content == b'{"done":true}'
+        assert second.headers["Content-Type"] == "application/json"
+
+
+class TestWhatIsKept:
+    @pytest.mark.parametrize("status", [200, 201, 204, 302, 400, 404, 409])
+    def test_an_answer(self, status: int) -> None:
+        """Whether the client likes it or not."""
+        body = Counter(status=status)
+        with at_root(forms.function(idempotent_view(), body)):
+            assert [post().status_code, post().status_code] == [status, status]
+        assert body.runs == 1
+
+    @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503])
+    def test_what_may_be_better_the_next_time(self, status: int) -> None:
+        """Server errors, and what asks the client to come again."""
+        body = Counter(status=status)
+        with at_root(forms.function(idempotent_view(), body)):
+            post(raises=False)
+            post(raises=False)
+        assert body.runs == 2
+
+    def test_a_busy_lock_inside(self) -> None:
+        """Its 409 says when to come again, so it is not the answer for ever."""
+        body = Counter()
+        with at_root(forms.function(lambda f: idempotent_view()(lock_view("o", wait=0)(f)), body)):
+            with held_elsewhere("o"):
+                assert post().status_code == 409
+            assert post().status_code == 201
+        assert body.runs == 1
+
+    def test_a_busy_lock_inside_with_an_answer_of_its_own(self) -> None:
+        """Neither is one that the project has made."""
+        body = Counter()
+        answer = lambda request, error: HttpResponse("busy", status=423)  # noqa: E731
+        inner = lock_view("o", wait=0, response=answer)
+        with at_root(forms.function(lambda f: idempotent_view()(inner(f)), body)):
+            with held_elsewhere("o"):
+                assert post().status_code == 423
+            assert post().status_code == 201
+        assert body.runs == 1
+
+    def test_what_middlewares_look_at(self, settings: Any) -> None:
+        """A page that may be framed may be framed again."""
+        settings.MIDDLEWARE = ["django.middleware.clickjacking.XFrameOptionsMiddleware"]
+        view = idempotent_view()(xframe_options_exempt(Counter()))
+        with at_root(view):
+            first, second = post(), post()
+        assert second.headers["Idempotent-Replayed"]
+        assert "X-Frame-Options" not in first.headers
+        assert "X-Frame-Options" not in second.headers
+
+    def test_an_exception(self, redis: Redis) -> None:
+        """It comes out, and the next request is carried out."""
+        body = Counter()
+
+        def fails(request: HttpRequest, pk: int) -> HttpResponse:
+            if body.runs == 0:
+                body.runs = 1
+                raise ZeroDivisionError
+            return body(request, pk)
+
+        with at_root(forms.function(idempotent_view(), fails)):
+            with pytest.raises(ZeroDivisionError):
+                post()
+            assert post().content == b"run 2"
+
+    def test_a_lost_lease(self, redis: Redis, settings: Any) -> None:
+        """Others may have been at it meanwhile, so nothing is kept of it."""
+        settings.REDISLOCK = {"TTL": 0.3}
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            lease = current_lease()
+            redis.delete(f"redislock:{{{lease.name}}}")
+            eventually(lambda: lease.lost)
+            return HttpResponse()
+
+        with at_root(forms.function(idempotent_view(), body)), pytest.raises(LeaseLost):
+            post()
+        assert not redis.keys("redislock:{idempotency:*}:record")
+
+    def test_cookies(self) -> None:
+        """Those that the view has set, with all that belongs to them."""
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            response = HttpResponse()
+            response.set_cookie("cart", 'a "b"; c', max_age=60, httponly=True, samesite="Lax")
+            response.set_cookie("seen", "1", path="/7/")
+            return response
+
+        with at_root(forms.function(idempotent_view(), body)):
+            first, second = post(), post()
+        assert second.headers["Idempotent-Replayed"]
+        assert first.cookies.output() == second.cookies.output()
+        assert second.cookies["cart"].value == 'a "b"; c'
+
+    def test_bytes(self) -> None:
+        """Any content, and a reason of one's own."""
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            return HttpResponse(bytes(range(256)), reason="Fine")
+
+        with at_root(forms.function(idempotent_view(), body)):
+            first, second = post(), post()
+        assert first.content == second.content == bytes(range(256))
+        assert second.reason_phrase == "Fine"
+
+    def test_a_stream(self, caplog: pytest.LogCaptureFixture, redis: Redis) -> None:
+        """It can't be kept, which is told; the lock is held until it is sent."""
+        runs = []
+
+        def body(request: HttpRequest, pk: int) -> StreamingHttpResponse:
+            runs.append(pk)
+            return StreamingHttpResponse(iter([b"one"]))
+
+        with at_root(forms.function(idempotent_view(), body)):
+            response = post()
+            assert post().status_code == 409
+            # With its last part, the client closes it.
+            assert b"".join(response) == b"one"
+            assert b"".join(post()) == b"one"
+        assert len(runs) == 2
+        assert "streams its response, which can't be kept" in caplog.text
+
+    @every_client
+    def test_a_template_response(self, ask: Ask, settings: Any, redis: Redis) -> None:
+        """It is kept when it was rendered, after the view; the lock is held until then."""
+        template = _template("{{ held }}, {{ run }}")
+        body = Counter()
+
+        def view(request: HttpRequest, pk: int) -> TemplateResponse:
+            run = body(request, pk).content.decode()
+            held = lambda: bool(redis.keys("redislock:{idempotency:*}"))  # noqa: E731
+            return TemplateResponse(request, template, {"run": run, "held": held})
+
+        with at_root(forms.function(idempotent_view(), view)):
+            first, second = post(ask), post(ask)
+        assert first.content == second.content == b"True, run 1"
+        assert body.runs == 1
+        assert not redis.keys("redislock:{idempotency:*}")
+
+    @pytest.mark.parametrize("kind", ["template", "rest framework"])
+    def test_rendered_in_the_view(self, redis: Redis, kind: str) -> None:
+        """It is kept also when nobody comes to render it, since the client has gone away."""
+
+        def view(request: Any, pk: int) -> Any:
+            if kind == "template":
+                return TemplateResponse(request, _template("done"), {})
+            return Response("done")
+
+        form = forms.function if kind == "template" else forms.api_method
+        request = RequestFactory().post("/", headers={"idempotency-key": "1"})
+        form(idempotent_view(scope=lambda request: ""), view)(request, pk=7)
+        assert redis.keys("redislock:{idempotency:*}:record")
+        assert not redis.keys("redislock:{idempotency:*}")
+
+    def test_a_template_that_fails(self, redis: Redis) -> None:
+        """Nothing is kept, and the lock is free again."""
+        body = Counter()
+
+        def view(request: HttpRequest, pk: int) -> TemplateResponse:
+            body(request, pk)
+            return TemplateResponse(request, _template("{% include nothing %}"), {})
+
+        with at_root(forms.function(idempotent_view(), view)):
+            for _ in range(2):
+                post(raises=False)
+                assert not redis.keys("redislock:{idempotency:*}")
+        assert body.runs == 2
+
+
+def _template(source: str) -> Any:
+    from django.template import Engine
+    from django.template.backends.django import DjangoTemplates, Template
+
+    params = {"NAME": "t", "DIRS": [], "APP_DIRS": False, "OPTIONS": {}}
+    return Template(Engine().from_string(source), DjangoTemplates(params))
+
+
+@on_sqlite
+class TestTransactions:
+    @pytest.fixture(autouse=True)
+    def _atomic_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+
+    @pytest.mark.parametrize("form", [forms.function, forms.api_class])
+    def test_kept_after_the_commit(self, form: Form, redis: Redis) -> None:
+        """Under the lock, and before what the view itself wants done then."""
+        seen = []
+
+        def look() -> None:
+            seen.append(sorted(k.rpartition(b"}")[2] for k in redis.keys("redislock:{idem*")))
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            Shop.objects.create(name="once")
+            transaction.on_commit(look)
+            return HttpResponse("done")
+
+        with at_root(form(idempotent_view(), body)):
+            assert [post().content, post().content] == [b"done", b"done"]
+        assert Shop.objects.count() == 1
+        assert seen == [[b"", b":record", b":tail"]]
+
+    def test_on_commit_raises(self) -> None:
+        """What was committed is not done again, although the first answer was an error."""
+        body = Counter()
+
+        def fails() -> None:
+            raise ZeroDivisionError
+
+        def view(request: HttpRequest, pk: int) -> HttpResponse:
+            transaction.on_commit(fails)
+            return body(request, pk)
+
+        with at_root(forms.function(idempotent_view(), view)):
+            with pytest.raises(ZeroDivisionError):
+                post()
+            gc.collect()  # the traceback has the last one who would release the lock
+            response = eventually(lambda: (r := post()).status_code == 201 and r)
+        assert response.content == b"run 1"
+        assert body.runs == 1
+
+    def test_a_rollback(self) -> None:
+        """What did not happen is not replayed."""
+        body = Counter()
+
+        def rolled_back(request: HttpRequest, pk: int) -> HttpResponse:
+            response = body(request, pk)
+            transaction.set_rollback(body.runs == 1)
+            return response
+
+        with at_root(forms.function(idempotent_view(), rolled_back)):
+            post()
+            # The end of a rollback is told by a finalizer.
+            response = eventually(lambda: (r := post()).status_code == 201 and r)
+        assert response.content == b"run 2"
+
+    def test_two_databases(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Kept when both have committed; one that has not is as a rollback."""
+        monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+        body = Counter()
+
+        def half(request: HttpRequest, pk: int) -> HttpResponse:
+            response = body(request, pk)
+            transaction.set_rollback(body.runs == 1, using="other")
+            return response
+
+        with at_root(forms.function(idempotent_view(), half)):
+            post()
+            eventually(lambda: post().content == b"run 2")
+            assert post().content == b"run 2"
+        assert body.runs == 2
+
+
+class TestRedisAway:
+    @every_form
+    @every_client
+    def test_before(self, form: Form, ask: Ask, settings: Any) -> None:
+        """Nothing is carried out that could not be remembered."""
+        cache = settings.CACHES["default"]
+        settings.CACHES = {"default": {**cache, "LOCATION": "unix:///nowhere/redis.sock"}}
+        body = Counter()
+        with at_root(form(idempotent_view(), body)):
+            response = post(ask)
+        assert (response.status_code, body.runs) == (503, 0)
+        assert response.headers["Retry-After"] == "5"
+
+    @pytest.fixture
+    def own(self, settings: Any) -> Iterator[RedisServer]:
+        with RedisServer() as server:
+            cache = {**settings.CACHES["default"], "LOCATION": server.url}
+            settings.CACHES = {**settings.CACHES, "default": cache}
+            yield server
+
+    def test_afterwards(self, own: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The response is kept as soon as Redis is back, and under the lock until then."""
+        from django_redislock.primitives import record
+
+        body = Counter()
+        tried, back = threading.Event(), threading.Event()
+        write = record.write
+
+        async def away(*args: Any) -> None:
+            if not back.is_set():
+                tried.set()
+                raise LockUnavailable("away")
+            await write(*args)
+
+        monkeypatch.setattr(record, "write", away)
+        with at_root(forms.function(idempotent_view(), body)):
+            assert post().content == b"run 1"
+            assert tried.is_set()
+            assert post().status_code == 409
+            back.set()
+            response = eventually(lambda: (r := post()).status_code == 201 and r)
+        assert response.content == b"run 1"
+        assert body.runs == 1
+
+    def test_between_the_lock_and_the_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who can't know whether it was carried out doesn't carry it out."""
+        from django_redislock.primitives import record
+
+        async def away(*args: Any) -> None:
+            raise LockUnavailable("away")
+
+        monkeypatch.setattr(record, "read", away)
+        body = Counter()
+        for form in (forms.function, forms.coroutine, forms.api_class):
+            with at_root(form(idempotent_view(), body)):
+                assert post().status_code == 503
+        assert body.runs == 0
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "error", "match"),
+        [
+            ({"ttl": 0}, ValueError, r"ttl must be between"),
+            ({"ttl": "day"}, TypeError, r"ttl must be a number of seconds"),
+            ({"required": 1}, TypeError, r"required must be True or False, not 1"),
+            ({"methods": "POST"}, TypeError, r"methods must be a list"),
+            ({"scope": "user"}, TypeError, r"scope must be a function of the request"),
+        ],
+    )
+    def test_arguments(self, arguments: Any, error: type[Exception], match: str) -> None:
+        """Each is named, with what to write."""
+        with pytest.raises(error, match=match):
+            idempotent_view(**arguments)
+
+    def test_without_parentheses(self) -> None:
+        """It is told with what to write."""
+        with pytest.raises(TypeError, match="needs its parentheses"):
+            idempotent_view(lambda request: HttpResponse())  # type: ignore[arg-type]
+
+
+def test_settings_of_its_locks(settings: Any) -> None:
+    """They are locks as others are; but nobody waits for one."""
+    settings.REDISLOCK = {"LOCKS": {"idempotency:*": {"TTL": 5, "WAIT": 30}}}
+    leases = []
+
+    def body(request: HttpRequest, pk: int) -> HttpResponse:
+        leases.append(current_lease())
+        with ThreadPoolExecutor(1) as another:
+            assert another.submit(post).result(PATIENCE).status_code == 409
+        return HttpResponse()
+
+    with at_root(forms.function(idempotent_view(), body)):
+        post()
+    assert leases[0].ttl == 5
+    assert redis_lock(leases[0].name).holder() is None

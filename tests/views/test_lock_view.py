@@ -1,0 +1,591 @@
+"""`lock_view` on every kind of view: what it locks, and what it answers without the lock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory, override_settings
+from django.utils.asyncio import async_unsafe
+from django.utils.translation import gettext
+from django.views import View
+from redis import Redis
+from rest_framework.decorators import api_view
+from rest_framework.views import APIView, exception_handler
+from rest_framework.viewsets import ViewSet
+
+from django_redislock import LockNotAcquired, LockUnavailable, current_lease, redis_lock
+from django_redislock.views import lock_view
+from tests.test_decorators import held_elsewhere
+from tests.views import forms
+from tests.views.forms import CLIENTS, DJANGO, FORMS, REST_FRAMEWORK, at_root, ok, wsgi
+from tests.waiting import eventually
+
+Form = Callable[..., Any]
+Ask = Callable[..., Any]
+
+by_name = {"ids": lambda one: one.__name__}
+every_form = pytest.mark.parametrize("form", FORMS, **by_name)
+every_client = pytest.mark.parametrize("ask", CLIENTS, **by_name)
+
+PROBLEM = "application/problem+json"
+
+
+@pytest.fixture
+def away(settings: Any) -> Iterator[None]:
+    """There is no Redis."""
+    cache = settings.CACHES["default"]
+    settings.CACHES = {"default": {**cache, "LOCATION": "unix:///nowhere/redis.sock"}}
+    return
+
+
+class TestHolding:
+    @every_form
+    @every_client
+    def test_the_view_runs_under_its_lock(self, form: Form, ask: Ask, redis: Redis) -> None:
+        """Named by its template over the URL's arguments; released afterwards."""
+        seen = []
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            seen.append((current_lease().name, redis.exists("redislock:{order:7}")))
+            return HttpResponse("done")
+
+        with at_root(form(lock_view("order:{pk}"), body)):
+            response = ask("post")
+        assert (response.status_code, response.content) == (200, b"done")
+        assert seen == [("order:7", 1)]
+        eventually(lambda: not redis.exists("redislock:{order:7}"))
+
+    @every_form
+    @every_client
+    def test_a_conflict(self, form: Form, ask: Ask) -> None:
+        """The view does not run, and the client is told when to come again."""
+        ran = []
+        with held_elsewhere("order:7"), at_root(form(lock_view("order:{pk}", wait=0), ran.append)):
+            response = ask("post")
+        assert response.status_code == 409
+        assert response.headers["Retry-After"] == "1"
+        assert response.headers["Cache-Control"] == "no-store"
+        assert not ran
+
+    @every_form
+    @every_client
+    def test_redis_is_away(self, away: None, form: Form, ask: Ask) -> None:
+        """The view does not run, and the client is told that it is not its fault."""
+        ran = []
+        with at_root(form(lock_view("order:{pk}", wait=0), ran.append)):
+            response = ask("post")
+        assert response.status_code == 503
+        assert response.headers["Retry-After"] == "5"
+        assert response.headers["Cache-Control"] == "no-store"
+        assert not ran
+
+    @every_form
+    @every_client
+    def test_the_views_own_exception(self, form: Form, ask: Ask, redis: Redis) -> None:
+        """It comes out as without the lock, which is released."""
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            raise ZeroDivisionError
+
+        with at_root(form(lock_view("order:{pk}"), body)):
+            with pytest.raises(ZeroDivisionError):
+                ask("post")
+        eventually(lambda: not redis.exists("redislock:{order:7}"))
+
+    @every_form
+    @every_client
+    def test_a_view_without_a_response(self, form: Form, ask: Ask) -> None:
+        """It is told by its place, as Django tells it, and does not fail in ours."""
+        with at_root(form(lock_view("order:{pk}"), lambda request, pk: None)):
+            with pytest.raises(ValueError, match=r"Page|view|page.* returned no HttpResponse"):
+                ask("post")
+
+    @every_form
+    def test_only_some_methods_lock(self, form: Form) -> None:
+        """Others run beside whoever holds the lock."""
+        with held_elsewhere("order:7"):
+            with at_root(form(lock_view("order:{pk}", wait=0, methods=["PUT"]), ok)):
+                assert wsgi("post").status_code == 200
+
+    def test_options_never_lock(self) -> None:
+        """A browser asks so before it asks for something, and so do other origins' pages."""
+
+        @lock_view("order", wait=0)
+        class Page(View):
+            pass
+
+        with held_elsewhere("order"), at_root(Page.as_view()):
+            assert wsgi("options").status_code == 200
+            assert wsgi("get").status_code == 409
+
+    def test_attributes_of_the_view_stay(self) -> None:
+        """Its name, and what other decorators have written on it, such as csrf_exempt."""
+
+        def view(request: HttpRequest) -> HttpResponse:
+            """A page."""
+            return HttpResponse()
+
+        view.csrf_exempt = True  # type: ignore[attr-defined]
+        locked = lock_view("order")(view)
+        assert (locked.__name__, locked.__doc__, locked.csrf_exempt) == ("view", "A page.", True)
+
+    def test_the_label(self) -> None:
+        """It tells which view it is, not where Django calls it."""
+        labels = []
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            labels.append(current_lease().label)
+            return HttpResponse()
+
+        for form in (forms.function, forms.class_based, forms.dispatch_decorated, forms.method):
+            with at_root(form(lock_view("order"), body)):
+                wsgi("post")
+        function, of_class, dispatch, method = labels
+        assert function.startswith("views/forms.py:")
+        assert function.endswith("in function.<locals>.view")
+        assert of_class == "tests.views.forms.class_based.locals.Page"
+        assert dispatch == "tests.views.forms.dispatch_decorated.locals.Page"
+        assert method.endswith("in method.<locals>.Page.post")
+
+
+class TestName:
+    def name(self, decorator: Any, form: Form = forms.function, **attributes: Any) -> str:
+        names = []
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            names.append(current_lease().name)
+            return HttpResponse()
+
+        request = RequestFactory().post("/7/?cart=a", **attributes)
+        request.user = AnonymousUser()
+        form(decorator, body)(request, pk=7)
+        return str(names[0])
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("order", "order"),
+            ("order:{pk}", "order:7"),
+            ("order:{pk:03d}", "order:007"),
+            ("order:{request.user.pk}", "order:None"),
+            ("cart:{request.GET[cart]}", "cart:a"),
+            (lambda request, pk: f"{request.method}:{pk}", "POST:7"),
+        ],
+    )
+    def test_of_the_arguments(self, name: Any, expected: str) -> None:
+        """Of a function, a method and a class alike; `self` is no argument of the view."""
+        for form in (forms.function, forms.method, forms.class_based, forms.dispatch_decorated):
+            assert self.name(lock_view(name), form) == expected
+
+    def test_none(self) -> None:
+        """Without a name, it is the view's dotted path."""
+        assert self.name(lock_view()) == "tests.views.forms.function.locals.view"
+
+    def test_none_of_a_class(self) -> None:
+        """Each class that is decorated as a whole has a lock of its own, whoever has the code."""
+        for form in (forms.class_based, forms.dispatch_decorated):
+            path = f"tests.views.forms.{form.__name__}.locals.Page"
+            assert self.name(lock_view(), form) == path
+        names = []
+
+        class Base(APIView):
+            def post(self, request: Any) -> HttpResponse:
+                names.append(current_lease().name)
+                return HttpResponse()
+
+        one = lock_view()(type("One", (Base,), {}))
+        two = lock_view()(type("Two", (Base,), {}))
+        for view in (one, two):
+            view.as_view()(RequestFactory().post("/"))
+        assert [name.rpartition(".")[2] for name in names] == ["One", "Two"]
+
+    def test_of_the_view_itself(self) -> None:
+        """`self` is an argument of methods, those of Django REST framework included."""
+
+        @lock_view("export:{self.kind}")
+        class Export(APIView):
+            kind = "csv"
+
+            def post(self, request: Any) -> HttpResponse:
+                return HttpResponse(current_lease().name)
+
+        assert Export.as_view()(RequestFactory().post("/")).content == b"export:csv"
+
+    def test_an_argument_that_the_view_does_not_have(self) -> None:
+        """It is told when the module is imported."""
+        with pytest.raises(ValueError, match=r"needs the argument 'id'.*has: request, pk"):
+            forms.function(lock_view("order:{id}"), ok)
+
+    def test_an_argument_that_the_url_does_not_have(self) -> None:
+        """A class takes any, so it is told when it is called."""
+        with pytest.raises(ValueError, match=r"needs the argument 'id'.*has: pk, self, request"):
+            self.name(lock_view("order:{id}"), forms.class_based)
+
+    def test_what_came_with_the_request_can_be_no_name(self) -> None:
+        """That is the client's fault."""
+        view = forms.function(lock_view("cart:{request.GET[cart]}"), ok)
+        with at_root(view):
+            response = wsgi("post", "/7/?cart={}", raises=False)
+        assert response.status_code == 400
+
+
+class TestConflict:
+    def ask(self, accept: str | None = None, form: Form = forms.function, **options: Any) -> Any:
+        with held_elsewhere("order:7"):
+            with at_root(form(lock_view("order:{pk}", wait=0, **options), ok)):
+                return wsgi("post", **({} if accept is None else {"headers": {"accept": accept}}))
+
+    @pytest.mark.parametrize(
+        ("accept", "kind"),
+        [
+            (None, PROBLEM),
+            ("*/*", PROBLEM),
+            ("application/json", "application/json"),
+            ("application/problem+json, text/html;q=0.5", PROBLEM),
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "text/html"),
+            ("text/plain", "text/plain"),
+            ("image/png", "text/plain"),
+        ],
+    )
+    def test_in_the_form_that_the_client_likes(self, accept: str | None, kind: str) -> None:
+        """A browser gets a page, a program problem details, and who likes neither gets text."""
+        response = self.ask(accept)
+        assert response.status_code == 409
+        assert response.headers["Content-Type"].partition(";")[0] == kind
+        text = response.content.decode()
+        assert "Conflict" in text
+        assert "try again in a moment" in text
+
+    def test_problem_details(self) -> None:
+        """RFC 9457's members, and nothing about who holds the lock."""
+        assert json.loads(self.ask().content) == {
+            "title": "Conflict",
+            "status": 409,
+            "detail": "This is being worked on already. Please try again in a moment.",
+        }
+
+    def test_the_page(self, settings: Any) -> None:
+        """It needs no template engine of the project; one that finds our app may replace it."""
+        assert "<h1>Conflict</h1>" in self.ask("text/html").content.decode()
+        pages = {"django_redislock/problem.html": "Our own: {{ title }}, {{ detail }}"}
+        settings.TEMPLATES = [
+            {
+                "BACKEND": "django.template.backends.django.DjangoTemplates",
+                "OPTIONS": {"loaders": [("django.template.loaders.locmem.Loader", pages)]},
+            }
+        ]
+        assert self.ask("text/html").content.decode().startswith("Our own: Conflict, This is")
+
+    def test_what_comes_from_others_is_escaped(self) -> None:
+        """The page says nothing of the request, so nothing of it is said."""
+        with held_elsewhere("order:<b>"):
+            view = forms.function(lock_view("order:{request.GET[x]}", wait=0), ok)
+            with at_root(view):
+                page = wsgi("post", "/7/?x=<b>", headers={"accept": "text/html"})
+        assert page.status_code == 409
+        assert b"<b>" not in page.content
+
+    @pytest.mark.parametrize("status", [423, 429, 499])
+    def test_another_status(self, status: int) -> None:
+        """With the title that belongs to it."""
+        response = self.ask(status=status)
+        assert response.status_code == json.loads(response.content)["status"] == status
+
+    def test_a_status_in_the_settings(self, settings: Any) -> None:
+        """For all views or for some locks; the decorator's argument beats it."""
+        settings.REDISLOCK = {"VIEW_STATUS": 429, "LOCKS": {"order:7": {"VIEW_STATUS": 423}}}
+        assert self.ask().status_code == 423
+        assert self.ask(status=409).status_code == 409
+        settings.REDISLOCK = {"VIEW_STATUS": 429}
+        assert self.ask().status_code == 429
+
+    @pytest.mark.parametrize("form", [forms.function, forms.coroutine], **by_name)
+    @every_client
+    def test_a_page_that_fails(
+        self, form: Form, ask: Ask, settings: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A context processor that can't do without what is away does not make it worse; one that
+        asks the database may do so in an asynchronous view, too."""
+        settings.TEMPLATES = [
+            {
+                "BACKEND": "django.template.backends.django.DjangoTemplates",
+                "APP_DIRS": True,
+                "OPTIONS": {"context_processors": [f"{__name__}.{blocking.__name__}"]},
+            }
+        ]
+        with held_elsewhere("order:7"), at_root(form(lock_view("order:{pk}", wait=0), ok)):
+            assert ask("post", headers={"accept": "text/html"}).status_code == 409
+            assert "could not be rendered" not in caplog.text
+            blocking.fails = True
+            response = ask("post", headers={"accept": "text/html"})
+            blocking.fails = False
+        assert response.status_code == 409
+        assert b"<h1>Conflict</h1>" in response.content
+        assert "could not be rendered" in caplog.text
+
+    @every_client
+    @pytest.mark.parametrize("form", DJANGO + REST_FRAMEWORK, **by_name)
+    def test_an_answer_of_ones_own(self, form: Form, ask: Ask) -> None:
+        """A function of the request and the error, which knows who holds the lock."""
+        with held_elsewhere("order:7") as lease:
+            seen = []
+
+            def answer(request: Any, error: Any) -> HttpResponse:
+                seen.append((request.method, type(error), error.holder.owner))
+                return HttpResponse("later", status=420)
+
+            with at_root(form(lock_view("order:{pk}", wait=0, response=answer), ok)):
+                response = ask("post")
+            assert response.status_code == 420
+            assert response.headers["Cache-Control"] == "no-store"
+            assert response.headers["Retry-After"] == "1"
+        assert seen == [("POST", LockNotAcquired, lease.owner)]
+
+    def test_an_answer_that_is_awaited(self) -> None:
+        """An asynchronous view may have one; nobody keeps that one either."""
+
+        async def answer(request: Any, error: Any) -> HttpResponse:
+            return HttpResponse("later", status=420)
+
+        view = forms.coroutine(lock_view("order:{pk}", wait=0, response=answer), ok)
+        with held_elsewhere("order:7"), at_root(view):
+            response = wsgi("post")
+        assert (response.status_code, response.content) == (420, b"later")
+        assert response.headers["Cache-Control"] == "no-store"
+        assert response.headers["Retry-After"] == "1"
+
+    def test_an_answer_by_its_path(self, settings: Any) -> None:
+        """In the settings, and for Redis away, too."""
+        settings.REDISLOCK = {"VIEW_RESPONSE": "tests.views.test_lock_view.later"}
+        assert self.ask().content == b"LockNotAcquired"
+
+    def test_an_answer_that_is_not_there(self, settings: Any) -> None:
+        """It is told by its path."""
+        settings.REDISLOCK = {"VIEW_RESPONSE": "tests.views.nowhere.later"}
+        with pytest.raises(ImproperlyConfigured, match=r"tests\.views\.nowhere\.later"):
+            self.ask()
+
+    def test_redis_away_is_an_error_in_the_log(
+        self, away: None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The client may come again; somebody has to look after Redis."""
+        with at_root(forms.function(lock_view("order:{pk}", wait=0), ok)):
+            wsgi("post")
+        (record,) = (r for r in caplog.records if r.name == "django_redislock")
+        assert record.levelname == "ERROR"
+        assert "in function.<locals>.view was not run" in record.getMessage()
+
+    @pytest.mark.parametrize(
+        ("lasted", "held", "hint"),
+        [(None, 3, 1), (0.2, 0, 1), (7.5, 0.0, 8), (7.5, 5.0, 3), (7.5, 60.0, 1), (900, 0.0, 30)],
+    )
+    def test_the_hint(self, lasted: float | None, held: float, hint: int) -> None:
+        """When its holder will be done, if it takes as long as the last one; bounded, and never
+        the rest of the lease."""
+        from django_redislock.exceptions import Holder
+        from django_redislock.views.responses import retry_after
+
+        holder = Holder("host:1:thread", "here", 1, None, held, 500.0)
+        assert retry_after(LockNotAcquired("order", holder, 0.0, 0, lasted)) == hint
+
+    def test_the_hint_knows_the_last_hold(self, redis: Redis) -> None:
+        """From the server, so whichever process held it."""
+        with redis_lock("order:7"):
+            redis.delete("nothing")
+        # As if it had been held for a while.
+        redis.hset("redislock:{order:7}:tail", "lasted", 12_000_000)
+        assert 10 <= int(self.ask().headers["Retry-After"]) <= 12
+
+
+@async_unsafe
+def blocking(request: HttpRequest) -> dict[str, Any]:
+    """A context processor that may not run in an event loop, as one that asks the database."""
+    if blocking.fails:
+        raise OSError("away")
+    return {}
+
+
+blocking.fails = False  # type: ignore[attr-defined]
+
+
+def later(request: HttpRequest, error: Exception) -> HttpResponse:
+    return HttpResponse(type(error).__name__)
+
+
+class TestRestFramework:
+    @pytest.mark.parametrize("form", REST_FRAMEWORK, **by_name)
+    def test_its_own_handler_answers(self, form: Form, settings: Any) -> None:
+        """An exception goes through it, with ours as its cause."""
+        settings.REST_FRAMEWORK = {
+            "EXCEPTION_HANDLER": "tests.views.test_lock_view.our_handler",
+        }
+        handled.clear()
+        with held_elsewhere("order:7"), at_root(form(lock_view("order:{pk}", wait=0), ok)):
+            response = wsgi("post", headers={"accept": "application/json"})
+        assert response.status_code == 409
+        assert response.json() == {
+            "detail": "This is being worked on already. Please try again in a moment.",
+            "handled": True,
+        }
+        assert isinstance(handled[0].__cause__, LockNotAcquired)
+        assert handled[0].get_codes() == "conflict"
+
+    def test_the_lock_comes_after_permissions(self) -> None:
+        """Who may not enter does not wait at the door."""
+        from rest_framework.permissions import IsAuthenticated
+
+        @lock_view("order", wait=0)
+        class Page(APIView):
+            permission_classes = (IsAuthenticated,)
+
+            def post(self, request: Any, pk: int) -> Any:
+                pytest.fail("it ran")
+
+        with held_elsewhere("order"), at_root(Page.as_view()):
+            assert wsgi("post").status_code == 403
+
+    def test_the_user_is_the_authenticated_one(self) -> None:
+        """The template sees the framework's request."""
+        from rest_framework.authentication import BaseAuthentication
+
+        class Ada:
+            pk = "ada"
+            is_authenticated = True
+
+        class Token(BaseAuthentication):
+            def authenticate(self, request: Any) -> Any:
+                return Ada(), None
+
+        names = []
+
+        @lock_view("checkout:{request.user.pk}")
+        class Page(APIView):
+            authentication_classes = (Token,)
+
+            def post(self, request: Any, pk: int) -> HttpResponse:
+                names.append(current_lease().name)
+                return HttpResponse()
+
+        with at_root(Page.as_view()):
+            wsgi("post")
+        assert names == ["checkout:ada"]
+
+    def test_actions_that_do_not_lock(self) -> None:
+        """They need not have what the name is made of."""
+
+        @lock_view("order:{pk}", methods=["PUT"])
+        class Orders(ViewSet):
+            def list(self, request: Any) -> HttpResponse:
+                return HttpResponse("all")
+
+            def update(self, request: Any, pk: int) -> HttpResponse:
+                return HttpResponse(current_lease().name)
+
+        view = Orders.as_view({"get": "list", "put": "update"})
+        assert view(RequestFactory().get("/")).content == b"all"
+        assert view(RequestFactory().put("/"), pk=7).content == b"order:7"
+
+    def test_outside_of_it(self) -> None:
+        """That is told at once, with what to write."""
+
+        class Page(APIView):
+            pass
+
+        with pytest.raises(TypeError, match="decorate the class Page"):
+            lock_view("order")(Page.as_view())
+        with pytest.raises(TypeError, match="nearer to the function than @api_view"):
+            lock_view("order")(api_view(["POST"])(lambda request: None))
+
+
+handled: list[Any] = []
+
+
+def our_handler(error: Any, context: Any) -> Any:
+    handled.append(error)
+    response = exception_handler(error, context)
+    response.data["handled"] = True
+    return response
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "error", "match"),
+        [
+            ({"methods": "POST"}, TypeError, r"methods must be a list of methods, such as"),
+            ({"methods": [1]}, TypeError, r"methods must be a list"),
+            ({"methods": []}, ValueError, r"methods must be in capitals"),
+            ({"methods": ["post"]}, ValueError, r"methods must be in capitals"),
+            ({"status": 200}, ValueError, r"status must be an HTTP status that tells of an error"),
+            ({"status": "409"}, TypeError, r"status must be an HTTP status"),
+            ({"response": 409}, TypeError, r"response must be a function of the request and"),
+            ({"response": "later"}, TypeError, r"such as 'shop.views.busy'"),
+            ({"release": "view"}, ValueError, r"release must be 'exit'.* or 'commit'"),
+            ({"wait": -1}, ValueError, r"wait must be 0 or more"),
+            ({"timeout": 3}, TypeError, r"timeout= is refused"),
+            ({"on_conflict": "skip"}, TypeError, r"lock_view\(\) has no argument 'on_conflict'"),
+            ({"reentrant": True}, TypeError, r"lock_view\(\) has no argument 'reentrant'"),
+        ],
+    )
+    def test_arguments(self, arguments: Any, error: type[Exception], match: str) -> None:
+        """Each is named, with what to write."""
+        with pytest.raises(error, match=match):
+            lock_view("order", **arguments)
+
+    def test_what_is_no_view(self) -> None:
+        """Neither a name, nor a class without dispatch(), nor a function without a request."""
+        with pytest.raises(TypeError, match=r"decorates a view, not 'order'"):
+            lock_view("order")("order")  # type: ignore[type-var]
+        with pytest.raises(TypeError, match=r"has no dispatch\(\)"):
+            lock_view("order")(dict)
+        with pytest.raises(TypeError, match=r"called without a request"):
+            lock_view("order")(lambda: None)()
+
+    def test_without_parentheses(self) -> None:
+        """It is told with what to write."""
+        with pytest.raises(TypeError, match="needs its parentheses"):
+            lock_view(View)
+        view = lock_view(lambda request: HttpResponse())
+        with pytest.raises(TypeError, match="it needs parentheses"):
+            view(RequestFactory().get("/"))
+
+    @pytest.mark.parametrize(
+        ("setting", "match"),
+        [
+            ({"VIEW_STATUS": 200}, r"\['VIEW_STATUS'\]: view_status must be"),
+            ({"VIEW_RESPONSE": 1}, r"\['VIEW_RESPONSE'\]: view_response must be"),
+        ],
+    )
+    def test_settings(self, setting: Any, match: str) -> None:
+        """A wrong one is told by its place."""
+        with override_settings(REDISLOCK=setting):
+            with pytest.raises(ImproperlyConfigured, match=match):
+                redis_lock("order").policy()
+
+    def test_they_say_nothing_to_a_lock(self) -> None:
+        """`redis_lock` has no such argument."""
+        with pytest.raises(TypeError, match="has no argument 'view_status'"):
+            redis_lock("order", view_status=409)  # type: ignore[call-arg]
+
+
+def test_translated() -> None:
+    """What people read is marked for translation."""
+    assert gettext("Conflict") == "Conflict"
+
+
+def test_a_conflict_of_another_lock_is_no_conflict_of_the_view() -> None:
+    """What the view itself raises goes its way."""
+
+    def body(request: HttpRequest, pk: int) -> HttpResponse:
+        with redis_lock("another", wait=0):
+            return HttpResponse()
+
+    with held_elsewhere("another"), at_root(forms.function(lock_view("order"), body)):
+        with pytest.raises(LockNotAcquired):
+            wsgi("post")
+    assert issubclass(LockUnavailable, Exception)

@@ -1,0 +1,484 @@
+"""When the lock of a view is released: after its transactions, and after its response."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, connections, transaction
+from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.test import RequestFactory
+from redis import Redis
+
+from django_redislock import Lease, LeaseLost, LeaseState, current_lease, redis_lock
+from django_redislock import connections as redislock_connections
+from django_redislock.views import lock_view
+from tests.models import Shop
+from tests.views import forms
+from tests.views.forms import at_root, wsgi
+from tests.waiting import PATIENCE, eventually
+
+KEY = "redislock:{order:7}"
+
+on_each_database = pytest.mark.parametrize(
+    "alias",
+    [
+        pytest.param(
+            "default",
+            marks=pytest.mark.django_db(transaction=True, databases=["default", "other"]),
+            id="sqlite",
+        ),
+        pytest.param(
+            "postgres",
+            marks=pytest.mark.django_db(transaction=True, databases=["postgres"]),
+            id="postgres",
+        ),
+    ],
+)
+on_sqlite = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+@pytest.fixture
+def atomic_requests(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Switch ATOMIC_REQUESTS on for some databases."""
+
+    def switch(*aliases: str) -> None:
+        for alias in aliases:
+            monkeypatch.setitem(connections.settings[alias], "ATOMIC_REQUESTS", True)
+
+    return switch
+
+
+@pytest.fixture
+def held(redis: Redis) -> Callable[[], bool]:
+    return lambda: bool(redis.exists(KEY))
+
+
+class Next:
+    """Who waits for the lock, and looks at the database as soon as it has it."""
+
+    def __init__(self, redis: Redis, alias: str) -> None:
+        self._redis, self._alias = redis, alias
+        self._thread = ThreadPoolExecutor(1)
+        self._result: Any = None
+
+    def queue(self) -> None:
+        """Wait for the lock from here on."""
+        self._result = self._thread.submit(self._look)
+        eventually(lambda: self._redis.zcard(f"{KEY}:queue"))
+
+    def _look(self) -> int | str:
+        try:
+            with redis_lock("order:7", wait=PATIENCE):
+                return Shop.objects.using(self._alias).count()
+        except DatabaseError as error:  # SQLite, where somebody has not committed yet
+            return str(error)
+        finally:
+            # The connection itself: Django keeps those to databases in memory open.
+            connection = connections[self._alias].connection
+            if connection is not None:
+                connection.close()
+            connections[self._alias].connection = None
+
+    def saw(self) -> int | str:
+        """How many rows there were."""
+        with self._thread:
+            return self._result.result(PATIENCE)  # type: ignore[no-any-return]
+
+
+@on_each_database
+class TestCommit:
+    """The next holder sees what was committed: it has the lock after the COMMIT."""
+
+    @pytest.fixture
+    def write(self, redis: Redis, alias: str) -> Callable[..., HttpResponse]:
+        """The body of a view: somebody waits for its lock, and it writes a row."""
+        self.next = Next(redis, alias)
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            Shop.objects.using(alias).create(name="order")
+            self.next.queue()
+            return HttpResponse("done")
+
+        return body
+
+    @pytest.mark.parametrize(
+        "form", [forms.function, forms.class_based, forms.dispatch_decorated, forms.api_function]
+    )
+    def test_atomic_requests(
+        self, form: Any, alias: str, write: Any, atomic_requests: Callable[..., None]
+    ) -> None:
+        """Django's transaction is around the decorator; nothing had to be said."""
+        atomic_requests(alias)
+        with at_root(form(lock_view("order:{pk}"), write)):
+            assert wsgi("post").status_code == 200
+        assert self.next.saw() == 1
+
+    def test_released_by_the_view_it_would_not(
+        self, alias: str, write: Any, atomic_requests: Callable[..., None], redis: Redis
+    ) -> None:
+        """Then the next one reads too early: what the default is there for."""
+        atomic_requests(alias)
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            lock_view("order:{pk}", release="exit")(write)(request, pk)
+            return HttpResponse(f"{self.next.saw()}")
+
+        with at_root(body):
+            assert wsgi("post").content != b"1"
+
+    def test_atomic_around_the_view(self, alias: str, write: Any) -> None:
+        """By a decorator, or a middleware, outside of ours."""
+        view = transaction.atomic(using=alias)(lock_view("order:{pk}")(write))
+        with at_root(view):
+            wsgi("post")
+        assert self.next.saw() == 1
+
+    def test_atomic_in_the_view(self, alias: str, write: Any, held: Any) -> None:
+        """Ends before the view does; `durable`, since nothing of ours is around it."""
+        view = lock_view("order:{pk}")(transaction.atomic(using=alias, durable=True)(write))
+        with at_root(view):
+            wsgi("post")
+        assert self.next.saw() == 1
+
+    def test_a_savepoint_in_the_view(
+        self, alias: str, write: Any, atomic_requests: Callable[..., None]
+    ) -> None:
+        """It is rolled back, and the transaction around it commits the rest."""
+        atomic_requests(alias)
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            with pytest.raises(ZeroDivisionError), transaction.atomic(using=alias):
+                Shop.objects.using(alias).create(name="in vain")
+                raise ZeroDivisionError
+            return write(request, pk)  # type: ignore[no-any-return]
+
+        with at_root(lock_view("order:{pk}")(body)):
+            wsgi("post")
+        assert self.next.saw() == 1
+
+    def test_rollback(self, alias: str, write: Any, atomic_requests: Callable[..., None]) -> None:
+        """The lock is free afterwards, and there is nothing to see."""
+        atomic_requests(alias)
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            write(request, pk)
+            raise ZeroDivisionError
+
+        with at_root(lock_view("order:{pk}")(body)), pytest.raises(ZeroDivisionError):
+            wsgi("post")
+        assert self.next.saw() == 0
+
+    def test_a_rollback_without_an_exception(
+        self, alias: str, write: Any, atomic_requests: Callable[..., None]
+    ) -> None:
+        """As Django REST framework does it when it answers with an error."""
+        atomic_requests(alias)
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            response = write(request, pk)
+            transaction.set_rollback(True, using=alias)
+            return response  # type: ignore[no-any-return]
+
+        with at_root(lock_view("order:{pk}")(body)):
+            wsgi("post")
+        assert self.next.saw() == 0
+
+    def test_on_commit_before_and_after_ours(
+        self, alias: str, held: Any, atomic_requests: Callable[..., None]
+    ) -> None:
+        """Those of the view run under the lock; those of middleware after it, when it is free."""
+        seen = []
+        atomic_requests(alias)
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            transaction.on_commit(lambda: seen.append(("the view's", held())), using=alias)
+            return HttpResponse()
+
+        inner = lock_view("order:{pk}")(body)
+
+        def outer(request: HttpRequest, pk: int) -> HttpResponseBase:
+            response = inner(request, pk)
+            transaction.on_commit(lambda: seen.append(("later", held())), using=alias)
+            return response
+
+        with at_root(outer):
+            wsgi("post")
+        assert seen == [("the view's", True), ("later", False)]
+
+
+@on_sqlite
+class TestSeveralDatabases:
+    def test_the_last_commit_counts(
+        self, held: Callable[[], bool], atomic_requests: Callable[..., None]
+    ) -> None:
+        """The lock is held until both have committed."""
+        seen = []
+        atomic_requests("default", "other")
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            return HttpResponse()
+
+        inner = lock_view("order:{pk}")(body)
+
+        def outer(request: HttpRequest, pk: int) -> HttpResponseBase:
+            response = inner(request, pk)
+            for alias in ("default", "other"):
+                transaction.on_commit(lambda: seen.append(held()), using=alias)
+            return response
+
+        with at_root(outer):
+            wsgi("post")
+        assert seen == [True, False]
+
+    def test_a_lost_lease_rolls_back(
+        self, redis: Redis, atomic_requests: Callable[..., None]
+    ) -> None:
+        """It is told before the COMMIT, while nothing is done yet."""
+        atomic_requests("default")
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            Shop.objects.create(name="order")
+            redis.delete(KEY)
+            lease = current_lease()
+            eventually(lambda: lease.state == LeaseState.LOST)
+            return HttpResponse()
+
+        with at_root(lock_view("order:{pk}", ttl=0.3)(body)), pytest.raises(LeaseLost):
+            wsgi("post")
+        assert Shop.objects.count() == 0
+
+
+def chunks(pk: int) -> Iterator[bytes]:
+    yield b"one"
+    yield b"two"
+
+
+async def achunks(pk: int) -> AsyncIterator[bytes]:
+    yield b"one"
+    yield b"two"
+
+
+def stream(request: HttpRequest, pk: int) -> HttpResponseBase:
+    return StreamingHttpResponse(chunks(pk))
+
+
+def post() -> Any:
+    return RequestFactory().post("/7/")
+
+
+def locked(body: Any, **options: Any) -> Any:
+    return lock_view("order:{pk}", **options)(body)
+
+
+class TestStreaming:
+    def test_held_until_it_is_sent(self, held: Callable[[], bool]) -> None:
+        """While the server iterates, and until it closes the response."""
+        response = locked(stream)(post(), 7)
+        for part in response:
+            assert part in (b"one", b"two")
+            assert held()
+        assert held()
+        response.close()
+        assert not held()
+
+    def test_abandoned(self, held: Callable[[], bool]) -> None:
+        """A client that goes away lets the server close it early."""
+        response = locked(stream)(post(), 7)
+        assert next(iter(response)) == b"one"
+        assert held()
+        response.close()
+        assert not held()
+
+    def test_never_begun(self, held: Callable[[], bool]) -> None:
+        """As for HEAD."""
+        response = locked(stream)(post(), 7)
+        assert held()
+        response.close()
+        assert not held()
+
+    def test_dropped(self, held: Callable[[], bool]) -> None:
+        """When a middleware fails, Django forgets the response without closing it."""
+        response = locked(stream, ttl=600)(post(), 7)
+        assert held()
+        del response
+        gc.collect()
+        eventually(lambda: not held())
+
+    def test_a_file(self, held: Callable[[], bool], tmp_path: Path) -> None:
+        """The server may still send it by itself, and closes it afterwards."""
+        (tmp_path / "report").write_bytes(b"42")
+
+        def body(request: HttpRequest, pk: int) -> HttpResponseBase:
+            return FileResponse((tmp_path / "report").open("rb"))
+
+        response = locked(body)(post(), 7)
+        assert response.file_to_stream is not None
+        assert held()
+        response.close()
+        assert not held()
+
+    def test_renewed_while_it_is_sent(self, redis: Redis) -> None:
+        """For longer than the lease lives."""
+        response = locked(stream, ttl=0.3)(post(), 7)
+        for _ in range(4):
+            before = redis.zscore("redislock:index", "order:7")
+            eventually(lambda before=before: redis.zscore("redislock:index", "order:7") != before)
+        response.close()
+        assert not redis.exists(KEY)
+
+    def test_the_same_thread_asks_again(self, held: Callable[[], bool]) -> None:
+        """A busy lock is busy for it, too, and is not its own: the thread serves somebody else
+        by now."""
+        response = locked(stream)(post(), 7)
+        again = locked(stream, wait=0)(post(), 7)
+        assert again.status_code == 409
+        response.close()
+        assert locked(stream, wait=0)(post(), 7).status_code == 200
+
+    def test_released_by_the_view(self, held: Callable[[], bool]) -> None:
+        """Who says so gets it, and so does `commit` where there is no transaction."""
+        for release in ("exit", "commit"):
+            response = locked(stream, release=release)(post(), 7)
+            assert not held()
+            assert list(response) == [b"one", b"two"]
+            response.close()
+
+    def test_closed_twice(self, redis: Redis) -> None:
+        """The second time nothing is released, of whoever has the lock by then."""
+        response = locked(stream)(post(), 7)
+        response.close()
+        with redis_lock("order:7", wait=0) as lease:
+            response.close()
+            assert redis.get(KEY).decode().startswith(lease.token)
+
+    def test_lost_while_it_is_sent(self, redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+        """Half of it is gone already; it can only be logged."""
+        response = locked(stream, ttl=0.3)(post(), 7)
+        redis.delete(KEY)
+        response.close()
+        assert "should have been held until" in caplog.text
+
+    def test_lost_before_it_is_sent(self, redis: Redis) -> None:
+        """The view fails, as without streaming."""
+
+        def body(request: HttpRequest, pk: int) -> HttpResponseBase:
+            redis.delete(KEY)
+            lease = current_lease()
+            eventually(lambda: lease.state == LeaseState.LOST)
+            return stream(request, pk)
+
+        with pytest.raises(LeaseLost):
+            locked(body, ttl=0.3)(post(), 7)
+
+    @on_sqlite
+    def test_after_a_commit(
+        self, held: Callable[[], bool], atomic_requests: Callable[..., None]
+    ) -> None:
+        """The transaction has ended, and the lock is held until the response has, too."""
+        atomic_requests("default")
+        view = locked(stream)
+        with at_root(view):
+            response = wsgi("post")
+            assert held()
+            assert not connections["default"].in_atomic_block
+            assert b"".join(response) == b"onetwo"
+            response.close()
+        assert not held()
+
+    @on_sqlite
+    def test_sent_before_the_commit(self, held: Callable[[], bool]) -> None:
+        """As a middleware does that reads the response inside of a transaction."""
+        with transaction.atomic():
+            response = locked(stream)(post(), 7)
+            response.close()
+            assert held()
+        assert not held()
+
+    def test_an_async_generator_is_closed_first(self, held: Callable[[], bool]) -> None:
+        """Django doesn't, when the client goes away; its `finally` runs under the lock."""
+        ended = []
+
+        async def parts() -> AsyncIterator[bytes]:
+            try:
+                yield b"one"
+                yield b"two"
+            finally:
+                ended.append(held())
+
+        async def body(request: HttpRequest, pk: int) -> HttpResponseBase:
+            return StreamingHttpResponse(parts())
+
+        async def ask() -> None:
+            response = await locked(body)(post(), 7)
+            content = aiter(response)
+            assert await anext(content) == b"one"
+            await sync_to_async(response.close)()
+            assert ended == [True]
+            assert not held()
+            await content.aclose()
+
+        asyncio.run(ask())
+
+    def test_an_async_view(
+        self, held: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """ASGI servers close the response in a thread; who closes it in the loop doesn't stop
+        that for Redis."""
+
+        async def body(request: HttpRequest, pk: int) -> HttpResponseBase:
+            return StreamingHttpResponse(achunks(pk))
+
+        threads: set[threading.Thread] = set()
+        execute = redislock_connections.execute
+
+        def elsewhere(*args: Any, **kwargs: Any) -> Any:
+            threads.add(threading.current_thread())
+            return execute(*args, **kwargs)
+
+        async def ask(in_thread: bool) -> None:
+            response = await locked(body)(post(), 7)
+            async for _ in response:
+                assert held()
+            assert held()
+            if in_thread:
+                await sync_to_async(response.close)()
+                assert not held()
+            else:
+                with monkeypatch.context() as patch:
+                    patch.setattr(redislock_connections, "execute", elsewhere)
+                    response.close()
+                assert threading.current_thread() not in threads
+                while held():
+                    await asyncio.sleep(0.002)
+
+        for in_thread in (True, False):
+            asyncio.run(asyncio.wait_for(ask(in_thread), PATIENCE))
+
+
+def test_leases_of_responses_are_nobodys() -> None:
+    """What they hold has no thread any more that could be mistaken for its holder."""
+    leases: list[Lease] = []
+
+    def body(request: HttpRequest, pk: int) -> HttpResponseBase:
+        leases.append(current_lease())
+        return stream(request, pk)
+
+    with ExitStack() as stack:
+        response = locked(body)(post(), 7)
+        stack.callback(response.close)
+        assert leases[0].holder is None
+        assert leases[0].state == LeaseState.HELD
+        # Its thread may hold another one meanwhile, and be asked for it.
+        with redis_lock("another") as other:
+            assert other.holder is threading.current_thread()
+    assert leases[0].state == LeaseState.RELEASED
