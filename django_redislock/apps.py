@@ -1,0 +1,15 @@
+"""For INSTALLED_APPS: the management command, the system checks, the templates and the
+translations."""
+
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+from . import checks
+
+
+class RedislockConfig(AppConfig):
+    name = "django_redislock"
+    verbose_name = _("Redis locks")
+
+    def ready(self) -> None:
+        checks.register()

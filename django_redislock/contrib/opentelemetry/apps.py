@@ -1,0 +1,15 @@
+"""Traces from when the project is set up."""
+
+from django.apps import AppConfig
+
+
+class OpenTelemetryConfig(AppConfig):
+    name = "django_redislock.contrib.opentelemetry"
+    label = "redislock_opentelemetry"
+    verbose_name = "Redis locks: OpenTelemetry"
+
+    def ready(self) -> None:
+        # Here, so that what is missing is said when the project is set up.
+        from .spans import connect
+
+        connect()

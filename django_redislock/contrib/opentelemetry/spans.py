@@ -1,0 +1,98 @@
+"""A span per wait and per hold, made when it is over: then it is known how it ended.
+
+Its parent is the span in which the lock was acquired, also for a lease that is released
+elsewhere, or lost in the background. docs/metrics.md lists the attributes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+from django.core.exceptions import ImproperlyConfigured
+
+from ... import signals
+from ...signals import LockEvent
+from ..holding import Holding
+from ..patterns import OTHER, pattern
+
+try:
+    from opentelemetry import context, trace
+except ImportError as missing:
+    raise ImproperlyConfigured(
+        "'django_redislock.contrib.opentelemetry' is in INSTALLED_APPS and needs "
+        "opentelemetry-api: python -m pip install 'django-redislock[opentelemetry]'"
+    ) from missing
+
+# Whichever provider is set, and when: until then it makes spans that record nothing.
+_tracer = trace.get_tracer("django_redislock")
+
+_CODE = re.compile(r"(?P<path>.+):(?P<line>\d+) in (?P<function>.+)")
+"""The label of a lease, unless the caller chose another one."""
+
+_parents: Holding[context.Context] = Holding(lambda _: None)
+
+
+def record(event: LockEvent) -> None:
+    """The span of what has just ended."""
+    here = context.get_current()
+    if event.waited is not None:
+        _span("wait", event, event.waited, here)
+    if event.outcome == "acquired":
+        _parents.begin(event, here)
+    elif event.outcome in ("released", "lost"):  # "cleared" is what its holder's process loses
+        parent = _parents.end(event)
+        if event.held is not None:
+            _span("hold", event, event.held, here if parent is None else parent)
+
+
+def _span(what: str, event: LockEvent, seconds: float, parent: context.Context) -> None:
+    end = time.time_ns()
+    known = pattern(event.name)
+    span = _tracer.start_span(
+        # Few names, so that spans can be grouped by them; the lock's is an attribute.
+        f"redislock {what}" if known == OTHER else f"redislock {what} {known}",
+        parent,
+        attributes=_attributes(event, known),
+        start_time=end - int(seconds * 1e9),
+    )
+    if event.outcome == "lost":
+        span.set_status(trace.StatusCode.ERROR, event.why)
+    span.end(end)
+
+
+def _attributes(event: LockEvent, known: str) -> dict[str, str | int]:
+    attributes: dict[str, str | int] = {
+        "db.system.name": "redis",
+        "redislock.name": event.name,
+        "redislock.pattern": known,
+        "redislock.using": event.using,
+        "redislock.outcome": event.outcome,
+    }
+    code = _CODE.fullmatch(event.label)
+    if code is None:
+        attributes["redislock.label"] = event.label
+    else:
+        attributes["code.file.path"] = code["path"]
+        attributes["code.line.number"] = int(code["line"])
+        attributes["code.function.name"] = code["function"]
+    if event.owner is not None:
+        attributes["redislock.owner"] = event.owner
+    if event.fencing_token is not None:
+        attributes["redislock.fencing_token"] = event.fencing_token
+    if event.holder is not None and event.holder.owner is not None:
+        attributes["redislock.holder.owner"] = event.holder.owner
+        attributes["redislock.holder.label"] = event.holder.label
+    if event.outcome == "lost":
+        attributes["error.type"] = "LeaseLost"
+    return attributes
+
+
+def connect() -> None:
+    """Trace from now on."""
+    signals.observe(record)
+
+
+def disconnect() -> None:
+    """Trace no more."""
+    signals.unobserve(record)

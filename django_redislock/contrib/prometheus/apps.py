@@ -1,0 +1,15 @@
+"""Counts from when the project is set up."""
+
+from django.apps import AppConfig
+
+
+class PrometheusConfig(AppConfig):
+    name = "django_redislock.contrib.prometheus"
+    label = "redislock_prometheus"
+    verbose_name = "Redis locks: Prometheus"
+
+    def ready(self) -> None:
+        # Here, since importing the metrics registers them.
+        from .metrics import connect
+
+        connect()

@@ -1,0 +1,86 @@
+"""The metrics, in the default registry of prometheus_client. docs/metrics.md lists them.
+
+No label is ever a lock's name, of which there may be millions: see patterns.py.
+"""
+
+from __future__ import annotations
+
+from django.core.exceptions import ImproperlyConfigured
+
+from ... import signals
+from ...signals import LockEvent
+from ..holding import Holding
+from ..patterns import pattern
+
+try:
+    from prometheus_client import Counter, Gauge, Histogram
+except ImportError as missing:
+    raise ImproperlyConfigured(
+        "'django_redislock.contrib.prometheus' is in INSTALLED_APPS and needs prometheus-client: "
+        "python -m pip install 'django-redislock[prometheus]'"
+    ) from missing
+
+LABELS = ("lock", "using")
+
+WAITS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+HOLDS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+"""The defaults of WAIT and TTL, 10 and 30 seconds, are among these bounds."""
+
+ATTEMPTS = Counter(
+    "redislock_attempts_total",
+    "Attempts to acquire a lock that were answered.",
+    (*LABELS, "outcome"),
+)
+WAIT = Histogram(
+    "redislock_wait_seconds",
+    "How long locks were waited for, in vain or not.",
+    (*LABELS, "outcome"),
+    buckets=WAITS,
+)
+HOLD = Histogram(
+    "redislock_hold_seconds",
+    "How long locks were held, until they were released or known to be lost.",
+    LABELS,
+    buckets=HOLDS,
+)
+LOST = Counter("redislock_lost_total", "Locks that were lost while they were held.", LABELS)
+ACTIVE = Gauge(
+    "redislock_active",
+    "Locks that are held right now, and renewed or watched.",
+    LABELS,
+    multiprocess_mode="livesum",  # what a process held that is gone is held no more
+)
+
+_active: Holding[tuple[str, str]] = Holding(lambda labels: ACTIVE.labels(*labels).dec())
+
+
+def count(event: LockEvent) -> None:
+    """What happened to a lock, in a few dictionary look-ups."""
+    labels = pattern(event.name), event.using
+    if event.waited is not None:
+        outcome = "acquired" if event.outcome == "acquired" else "conflict"
+        ATTEMPTS.labels(*labels, outcome).inc()
+        WAIT.labels(*labels, outcome).observe(event.waited)
+    if event.outcome == "acquired":
+        LOST.labels(*labels)  # 0 before it is 1, or rate() would miss the first one
+        if _active.begin(event, labels):
+            ACTIVE.labels(*labels).inc()
+    elif event.outcome in ("released", "lost"):  # "cleared" is what its holder's process loses
+        if event.held is not None:
+            HOLD.labels(*labels).observe(event.held)
+        if event.outcome == "lost":
+            LOST.labels(*labels).inc()
+        # By the labels that it began with, whatever the settings say now.
+        began = _active.end(event)
+        if began is not None:
+            ACTIVE.labels(*began).dec()
+
+
+def connect() -> None:
+    """Count from now on."""
+    signals.observe(count)
+
+
+def disconnect() -> None:
+    """Count no more."""
+    signals.unobserve(count)

@@ -1,0 +1,49 @@
+"""What is wrong, or will be: of the settings, and of the servers. The system checks and `doctor`
+both tell what is found here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .configured import aliases
+from .finding import Finding, Level
+from .jobs import job_findings
+from .project import advice, alias_findings, settings_findings
+from .rules import judge
+from .server import Away, Server, look
+from .usage import usage_findings
+
+__all__ = [
+    "AWAY",
+    "Away",
+    "Finding",
+    "Level",
+    "Server",
+    "advice",
+    "alias_findings",
+    "aliases",
+    "job_findings",
+    "judge",
+    "look",
+    "server_findings",
+    "settings_findings",
+    "usage_findings",
+]
+
+AWAY = "redislock.E101"
+
+
+def server_findings(alias: str) -> Iterator[Finding]:
+    """What its server tells; this one connects to it."""
+    try:
+        server = look(alias)
+    except Away as away:
+        yield Finding(
+            id=AWAY,
+            message=str(away),
+            hint=f'See that it runs, and that CACHES["{alias}"] has its address, user and '
+            f"password.",
+            alias=alias,
+        )
+    else:
+        yield from judge(server)

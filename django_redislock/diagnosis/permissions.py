@@ -1,0 +1,108 @@
+"""Whether a user of Redis may do what locks do: by doing it, to a key that is not there.
+
+ACL DRYRUN would tell, but only an administrator may ask it, and before Redis 7 nobody; whoever is
+restricted has to try. Each of these commands changes nothing: Redis looks at what a user may do
+before it looks at what is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import redis
+from redis.exceptions import ResponseError
+
+from .. import scripts
+from ..keys import Keys
+
+KEY, CHANNEL = object(), object()
+
+HARMLESS: dict[str, tuple[object, ...]] = {
+    "del": (KEY,),
+    "eval": ("return 1", 0),
+    "evalsha": ("0" * 40, 0),
+    "exists": (KEY,),
+    "get": (KEY,),
+    "hdel": (KEY, "-"),
+    "hget": (KEY, "-"),
+    "hmget": (KEY, "-"),
+    "hset": (KEY, "-", "-", "-"),  # a field without a value, which is refused
+    "pexpire": (KEY, 1),
+    "ping": (),
+    "pttl": (KEY,),
+    "publish": (CHANNEL, "-"),
+    "pubsub": ("NUMSUB", CHANNEL),
+    "scan": (0, "COUNT", 1),
+    "set": (KEY, "-", "XX", "PX", 1),
+    "subscribe": (CHANNEL,),
+    "time": (),
+    "wait": (0, 1),
+    "zadd": (KEY, "XX", 0, "-"),
+    "zcard": (KEY,),
+    "zrange": (KEY, 0, 0),
+    "zrank": (KEY, "-"),
+    "zrem": (KEY, "-"),
+    "zremrangebyscore": (KEY, "-inf", "-inf"),
+    "zscore": (KEY, "-"),
+}
+"""For each command that locks need, one that does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What a user may not do, as rules of an ACL would allow it; and what the server can't."""
+
+    rules: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def refused(client: redis.Redis, prefix: str) -> Refused:
+    """Ask for all that locks need."""
+    rules: dict[str, None] = {}
+    unknown = []
+    for rule in scripts.permissions().split():
+        command = rule.removeprefix("+")
+        error = _try(client, command, prefix)
+        if error.startswith("unknown command"):
+            unknown.append(command.upper())
+        elif " channel" in error:
+            rules[_pattern("&", prefix)] = None
+        elif " key" in error:
+            rules[_pattern("~", prefix)] = None
+        elif error:
+            rules[rule] = None
+    return Refused(tuple(rules), tuple(unknown))
+
+
+def acl_rule(user: str, prefix: str) -> str:
+    """What an administrator has to say, exactly."""
+    patterns = f"{_pattern('~', prefix)} {_pattern('&', prefix)}"
+    return f"ACL SETUSER {user} {patterns} {scripts.permissions()}"
+
+
+def escaped(text: str) -> str:
+    """For the patterns of Redis."""
+    return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)
+
+
+def _pattern(kind: str, prefix: str) -> str:
+    return f"{kind}{escaped(prefix)}:*"
+
+
+def _try(client: redis.Redis, command: str, prefix: str) -> str:
+    """Why the user may not run it, or the server can't; "" when it can be run."""
+    # Below the keys of a name that no lock can have.
+    replaced = {KEY: Keys.of(prefix, "{}").tail, CHANNEL: f"{prefix}:inbox:-"}
+    words = [replaced.get(word, word) for word in HARMLESS[command]]
+    try:
+        if command == "subscribe":
+            with client.pubsub() as pubsub:
+                pubsub.subscribe(*words)
+                pubsub.parse_response()
+        else:
+            client.execute_command(command.upper(), *words)
+    except ResponseError as error:
+        text = str(error).removeprefix("ERR ").removeprefix("NOPERM ")
+        denied = isinstance(error, redis.exceptions.NoPermissionError)
+        return text if denied or text.startswith("unknown command") else ""
+    return ""

@@ -1,0 +1,465 @@
+"""Who holds what, who waits, what is stale; and clearing it safely. For people, not for programs
+that want a lock.
+
+Nothing here blocks a lock, or waits for one. A page of locks is read from the index, without SCAN;
+what never entered it (values of others below our prefix) is found by `discover`, on request.
+
+**Stale** is decided from what is seen, and never from a lock's age:
+
+*   it has no TTL, so nobody ends it, and its process is not known to live;
+*   it is a time in the manner of the old `SETNX` locks, and that has passed;
+*   its process shows no sign of life: each process that holds leases keeps one key at the server,
+    for 30 seconds at a time, and its leases themselves are renewed.
+
+A process that has been silent for less than that, since it was killed, stopped, or its host can't
+reach the server, is *unknown*: it may yet come back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Any
+
+from . import conf, label, operations
+from .arguments import validate_text, validate_using
+from .exceptions import Holder, cleared, server_time
+from .io import SyncIO, run
+from .keys import Keys, name_of, presence, validate_name
+from .primitives.mutex import Sight
+from .renewal import PRESENCE, PRESENCE_EVERY
+from .tokens import process_of
+
+BATCH = 500
+"""Locks in one request: it keeps Redis for about a millisecond."""
+
+PAST = 5
+"""Former holders of a lock: one less than lua/mutex.lua has room for."""
+
+
+class State(StrEnum):
+    HELD = "held"
+    UNKNOWN = "unknown"
+    """Its process has been silent for a while, and may yet come back."""
+    STALE = "stale"
+    """Its holder can't come back."""
+
+
+class Kind(StrEnum):
+    MUTEX = "mutex"
+    FOREIGN = "foreign"
+    """A value that this package did not write."""
+    TIMESTAMP = "timestamp"
+    """A foreign value that is a time, as the old `SETNX` locks have it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockInfo:
+    """A lock that is held, as it was seen. Times are seconds."""
+
+    name: str
+    using: str
+    kind: Kind
+    state: State
+    why: str
+    """Why it is unknown or stale."""
+    holder: Holder
+    ttl: float | None
+    """How long its lease lives without renewal."""
+    waiters: int
+    keys: Keys = field(repr=False)
+    seen: bytes = field(repr=False)
+    """What binds `clear` to this very holder: a secret, since it is its token."""
+
+    @property
+    def cache_lock(self) -> bool:
+        """It is one of the drop-in for `cache.lock()`, and named by its key."""
+        return bool(self.keys.stem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaiterInfo:
+    """Who waits for a lock. Times are seconds."""
+
+    position: int
+    owner: str
+    label: str
+    waited: float
+    silent: float
+    """Since it last showed that it waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some of the locks."""
+
+    items: list[LockInfo]
+    total: int
+    """How many there are of those that were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many locks there are."""
+
+    total: int
+    states: dict[State, int]
+    contended: int
+    """With somebody waiting."""
+    waiters: int
+
+
+class Ending(StrEnum):
+    RELEASED = "released"
+    EXPIRED = "expired"
+    """Its ttl passed unrenewed, or its key was deleted or overwritten."""
+    CLEARED = "cleared"
+    """By an operator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastHolder:
+    """Who held a lock, and what became of it."""
+
+    owner: str
+    label: str
+    fencing_token: int
+    acquired_at: datetime
+    lasted: float | None
+    """Seconds for which it was held; None when it has expired: nobody saw when."""
+    ending: Ending
+    why: str
+    """By whom it was cleared, and the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What is known of a lock's last holders, for a minute after them at least."""
+
+    fencing_token: int | None
+    lasted: float | None
+    """For how many seconds it was held the last time."""
+    holders: list[PastHolder]
+    """Up to five, the last one first; without the one that holds it now."""
+
+
+ORDERS = {
+    "remaining": lambda lock: (lock.holder.remaining is None, lock.holder.remaining or 0.0),
+    "name": lambda lock: lock.name,
+    "held": lambda lock: -(lock.holder.held or 0.0),
+    "waiters": lambda lock: -lock.waiters,
+    "owner": lambda lock: lock.holder.owner or "",
+    "state": lambda lock: lock.state,
+}
+"""By what locks can be ordered; the lease that ends first, the longest held, the most waited for
+come first."""
+
+
+class Inspector:
+    """What there is at the server of one alias of CACHES. Raises `LockUnavailable`.
+
+    With `cache_locks`, those of the drop-in for `cache.lock()`, which are named by their keys.
+    """
+
+    def __init__(self, using: str | None = None, *, cache_locks: bool = False) -> None:
+        self.using = conf.policy("", {}).using if using is None else validate_using(using)
+        self._prefix = conf.prefix()
+        self._cache_locks = cache_locks
+        self._index = self._keys_of("-").index
+
+    # One lock.
+
+    def get(self, name: str) -> LockInfo | None:
+        """The lock of that name; None: nobody holds it."""
+        found = self._look([self._keys(name)])
+        return found[0] if found else None
+
+    def waiters(self, lock: str | LockInfo, limit: int = 100) -> list[WaiterInfo]:
+        """The first ones who wait for a lock, by its name or as it was seen, in order."""
+        keys = self._keys(lock)
+        time, *found = self._ask("inspection_waiters", [keys.queue, keys.waiters], [limit])
+        waiting = []
+        for position, (_, ticket, says) in enumerate(found):
+            seen, _ttl, _inbox, owner, its_label = (says or b"0||||").decode().split("|", 4)
+            waiting.append(
+                WaiterInfo(
+                    position=position,
+                    owner=owner,
+                    label=its_label,
+                    waited=max(0.0, (int(time) - int(ticket)) / 1e6),
+                    silent=max(0.0, (int(time) - int(seen)) / 1e6),
+                )
+            )
+        return waiting
+
+    def past(self, lock: str | LockInfo) -> Past:
+        """What is known of those who held it before."""
+        keys = self._keys(lock)
+        fence, lasted, value, *known = self._ask("inspection_tail", [keys.tail, keys.lock], [])
+        present = value and Holder.parse(value, -1, 0).fencing_token
+        found = [holder for text in known if (holder := past_holder(text)) is not None]
+        found = [holder for holder in found if holder.fencing_token != present]
+        found.sort(key=lambda holder: holder.fencing_token, reverse=True)
+        return Past(
+            fencing_token=None if fence is None else int(fence),
+            lasted=None if lasted is None else int(lasted) / 1e6,
+            holders=found[:PAST],
+        )
+
+    def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
+        """Take a lock away from the holder that was seen, and hand it to the next waiter.
+
+        That holder gets `LeaseRevoked`, with `by` and `reason`, at its next renewal. False: it
+        has changed hands since it was seen, and nothing was done.
+        """
+        by, reason = (
+            label.clean(validate_text(text, what))
+            for text, what in ((by, "by"), (reason, "reason"))
+        )
+        sight = Sight(lock.seen, lock.holder)
+        return run(operations.clear(self._io(), lock.keys, self.using, sight, by, reason))
+
+    # Many locks.
+
+    def page(
+        self,
+        *,
+        pattern: str = "*",
+        states: Iterable[State] = (),
+        host: str = "",
+        foreign: bool = False,
+        order: str = "remaining",
+        offset: int = 0,
+        limit: int | None = 100,
+    ) -> Page:
+        """Some of the locks that are held.
+
+        `pattern` is one of names, as in `LOCKS`; `host` the beginning of an owner; with `foreign`
+        also what `discover` finds. Without these, and in the order of what remains, only the page
+        itself is read.
+        """
+        if order not in ORDERS:
+            raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
+        end = None if limit is None else offset + limit
+        states = frozenset(states)
+        if pattern == "*" and not (states or host or foreign) and order == "remaining":
+            total, names = self._names(offset, end)
+            return Page(items=list(self.those(names)), total=total)
+        locks = self.all(pattern)
+        if foreign:
+            others = (lock for lock in self.discover() if fnmatchcase(lock.name, pattern))
+            locks = chain(locks, others)
+        found = sorted(
+            (
+                lock
+                for lock in locks
+                if (not states or lock.state in states)
+                and (lock.holder.owner or "").startswith(host)
+            ),
+            key=ORDERS[order],
+        )
+        return Page(items=found[offset:end], total=len(found))
+
+    def all(self, pattern: str = "*") -> Iterator[LockInfo]:
+        """All locks of such names, in the order in which their leases end."""
+        _, names = self._names(0, None)
+        yield from self.those([name for name in names if fnmatchcase(name, pattern)])
+
+    def those(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """Those of them that are held; a batch at a time."""
+        for start in range(0, len(names), BATCH):
+            yield from self._look([self._keys_of(name) for name in names[start : start + BATCH]])
+
+    def stale(self) -> list[LockInfo]:
+        """The locks whose holders can't come back."""
+        return [lock for lock in self.all() if lock.state == State.STALE]
+
+    def counts(self) -> Counts:
+        """How many locks there are, of which state."""
+        locks = list(self.all())
+        states = Counter(lock.state for lock in locks)
+        return Counts(
+            total=len(locks),
+            states={state: states[state] for state in State},
+            contended=sum(lock.waiters > 0 for lock in locks),
+            waiters=sum(lock.waiters for lock in locks),
+        )
+
+    def discover(self, *, limit: int = 100_000) -> list[LockInfo]:
+        """Locks below our prefix that are not in the index: values of others, above all.
+
+        Looks at up to about `limit` keys of the database, whatever they are. Nothing is found of
+        `cache_locks`: whether a key of the cache is a lock, only the cache's code knows.
+        """
+        if self._cache_locks:
+            return []
+        _, known = self._names(0, None)
+        names: dict[str, None] = {}
+        cursor, looked = b"0", 0
+        pattern = f"{_escaped(self._prefix)}:{{*}}"
+        while looked < limit:
+            cursor, found = self._ask("inspection_scan", [], [cursor, pattern, 1000])
+            looked += 1000
+            for key in found:
+                name = name_of(key.decode(errors="replace"))
+                if name and self._keys_of(name).lock.encode() == key:
+                    names[name] = None
+            if int(cursor) == 0:
+                break
+        return list(self.those(sorted(names.keys() - set(known))))
+
+    # How it is done.
+
+    def _io(self) -> SyncIO:
+        return SyncIO(self.using)
+
+    def _ask(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        return run(self._io().script(script, keys, args))
+
+    def _keys(self, lock: str | LockInfo) -> Keys:
+        if isinstance(lock, LockInfo):
+            return lock.keys  # the name may be a stranger's, and none that anybody could write
+        return self._keys_of(lock if self._cache_locks else validate_name(lock))
+
+    def _keys_of(self, name: str) -> Keys:
+        if self._cache_locks:
+            return Keys.verbatim(self._prefix, name.encode())
+        return Keys.of(self._prefix, name)
+
+    def _names(self, first: int, end: int | None) -> tuple[int, list[str]]:
+        last = -1 if end is None else end - 1
+        if end is not None and end <= first:
+            last, first = 0, 1  # none
+        total, names = self._ask("inspection_names", [self._index], [first, last])
+        return total, [name.decode(errors="replace") for name in names]
+
+    def _look(self, locks: Sequence[Keys]) -> list[LockInfo]:
+        """Those of them that are held."""
+        if not locks:
+            return []
+        keys = [key for lock in locks for key in (lock.lock, lock.queue)]
+        names = [lock.name for lock in locks]
+        args = [*names, int(self._cache_locks)]
+        time, *found = self._ask("inspection_locks", [*keys, self._index], args)
+        sights = [
+            (lock, value, pttl, waiters)
+            for lock, (value, pttl, waiters) in zip(locks, found, strict=True)
+            if value is not None
+        ]
+        left = self._left({value[:8].decode(errors="replace") for _, value, _, _ in sights})
+        return [self._info(*sight, int(time), left) for sight in sights]
+
+    def _left(self, processes: set[str]) -> dict[str, float | None]:
+        """For how many seconds each process is believed to live yet; None: it is not."""
+        known = sorted(process for process in processes if process.isalnum())
+        if not known:
+            return {}
+        keys = [presence(self._index, process) for process in known]
+        pttls = self._ask("inspection_processes", keys, [])
+        return {
+            process: pttl / 1000 if pttl > 0 else None
+            for process, pttl in zip(known, pttls, strict=True)
+        }
+
+    def _info(
+        self,
+        keys: Keys,
+        value: bytes,
+        pttl: int,
+        waiters: int,
+        now_us: int,
+        left: dict[str, float | None],
+    ) -> LockInfo:
+        holder = Holder.parse(value, pttl, now_us)
+        ttl = None
+        if holder.owner is None:
+            kind, state, why = foreign(value, holder.remaining, now_us / 1e6)
+        else:
+            kind = Kind.MUTEX
+            ttl = int(value.split(b"|", 4)[3]) / 1000
+            process = process_of(value[:8].decode())
+            state, why = decide(holder, ttl, process is None, left.get(process or ""))
+        return LockInfo(
+            name=keys.name,
+            using=self.using,
+            kind=kind,
+            state=state,
+            why=why,
+            holder=holder,
+            ttl=ttl,
+            waiters=waiters,
+            keys=keys,
+            seen=Sight.of(value, holder).token,
+        )
+
+
+def decide(holder: Holder, ttl: float, independent: bool, left: float | None) -> tuple[State, str]:
+    """The state of one of our locks, and why. `independent`: it needs no living process; `left`:
+    for how long its process is believed to live yet, None: it is not."""
+    if left is not None and left > PRESENCE - 2 * PRESENCE_EVERY:
+        return State.HELD, ""
+    if holder.remaining is None:
+        return State.STALE, "it has no TTL, and its process shows no sign of life"
+    if independent:
+        return State.HELD, ""
+    # Its leases are a sign of life, too: when it was acquired, or renewed.
+    assert holder.held is not None
+    silent = min(holder.held, max(0.0, ttl - holder.remaining))
+    if left is not None:
+        silent = min(silent, PRESENCE - left)
+    if silent <= 2 * PRESENCE_EVERY:
+        return State.HELD, ""
+    if silent <= PRESENCE:
+        return State.UNKNOWN, f"its process has shown no sign of life for {silent:.0f} s"
+    return State.STALE, f"its process has shown no sign of life for {silent:.0f} s"
+
+
+def past_holder(text: bytes) -> PastHolder | None:
+    """Read a holder in a lock's tail, as lua/mutex.lua describes it; None: it is none."""
+    value, _, end = text.partition(b"\t")
+    holder = Holder.parse(value, -1, 0)
+    if holder.owner is None or holder.fencing_token is None or holder.acquired_at is None:
+        return None
+    ending, lasted, by, reason = (end.decode(errors="replace").split("|", 3) + [""] * 3)[:4]
+    try:
+        return PastHolder(
+            owner=holder.owner,
+            label=holder.label,
+            fencing_token=holder.fencing_token,
+            acquired_at=holder.acquired_at,
+            lasted=max(0, int(lasted)) / 1e6 if lasted else None,
+            ending=Ending(ending or Ending.EXPIRED),
+            why=cleared(by, reason) if ending == Ending.CLEARED else "",
+        )
+    except ValueError:
+        return None
+
+
+# Seconds since the epoch in this century, perhaps with a fraction.
+_FIRST_TIME, _LAST_TIME = 946_684_800.0, 4_102_444_800.0
+
+
+def foreign(value: bytes, remaining: float | None, time: float) -> tuple[Kind, State, str]:
+    """The kind and state of a value that this package did not write, and why."""
+    try:
+        ends = float(value)
+    except ValueError:
+        ends = 0.0
+    if _FIRST_TIME < ends < _LAST_TIME:
+        if ends <= time:
+            at = server_time(int(ends * 1e6))
+            return Kind.TIMESTAMP, State.STALE, f"its time was over at {at:%Y-%m-%d %H:%M:%S} UTC"
+        return Kind.TIMESTAMP, State.HELD, ""
+    if remaining is None:
+        return Kind.FOREIGN, State.STALE, "it has no TTL, and nobody is known to end it"
+    return Kind.FOREIGN, State.HELD, ""
+
+
+def _escaped(text: str) -> str:
+    """For the patterns of Redis."""
+    return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)

@@ -1,0 +1,265 @@
+"""`manage.py redislock clear`: take locks away from their holders.
+
+What is cleared is what was shown. Within one run each lock is bound to the very lease that was
+seen. From a dry run to the run that follows it, `--as-of` binds them: a lock that was acquired
+after that time, by the server's clock, is somebody else's, and stays.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import socket
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from ..clearing import Outcome, Target
+from ..commands import BUSY, UNAVAILABLE
+from ..inspection import LockInfo, State
+from . import serialising
+from .asking import FREE, WRONG, add_json, add_using, answering, inspector, name_argument
+from .formatting import clean, count, whose
+from .listing import locks_table
+from .printing import Printer
+
+_USAGE = 2
+
+
+_EXIT_CODES = {
+    Outcome.UNKNOWN: UNAVAILABLE,
+    Outcome.REFUSED: WRONG,
+    Outcome.CHANGED: BUSY,
+    Outcome.FREE: FREE,
+}
+"""The first one that occurred counts."""
+
+
+def _json(target: Target) -> serialising.Json:
+    return {
+        "name": target.name,
+        "outcome": str(target.outcome),
+        "error": target.error or None,
+        "lock": None if target.lock is None else serialising.lock(target.lock),
+    }
+
+
+def _sentence(target: Target) -> str:
+    held = "" if target.lock is None else f"held by {whose(target.lock)}"
+    return clean(
+        {
+            Outcome.WOULD: f"{target.name!r} would be cleared, {held}.",
+            Outcome.CLEARED: f"Cleared {target.name!r}, {held}.",
+            Outcome.CHANGED: f"{target.name!r} has changed hands, and was left alone.",
+            Outcome.FREE: f"Nobody holds {target.name!r}.",
+            Outcome.REFUSED: f"{target.name!r} can't be cleared: {target.error}",
+            Outcome.UNKNOWN: f"{target.name!r} may have been cleared, or not: {target.error}",
+            Outcome.NOT_ASKED: f"{target.name!r} was left alone.",
+        }[target.outcome]
+    )
+
+
+def _compare(target: Target, as_of: datetime | None) -> None:
+    """There may be nothing to clear, or somebody else's."""
+    if target.lock is None:
+        target.outcome = Outcome.FREE
+    elif as_of is not None and _later(target.lock, as_of):
+        target.outcome = Outcome.CHANGED
+
+
+def _later(lock: LockInfo, as_of: datetime) -> bool:
+    acquired_at = lock.holder.acquired_at
+    return acquired_at is not None and acquired_at > as_of
+
+
+def _time_argument(text: str) -> datetime:
+    time = None
+    with suppress(ValueError):
+        time = datetime.fromisoformat(text)
+    if time is None or time.tzinfo is None:
+        raise ArgumentTypeError(
+            f"write a time with its zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
+        )
+    return time
+
+
+def operator() -> str:
+    """Who runs this command, as far as the operating system knows."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # in a container users often have no names
+        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+class Clear:
+    help = "Take locks away from their holders. Without --yes it only tells what it would do."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "names", metavar="NAME", nargs="*", type=name_argument, help="The locks."
+        )
+        parser.add_argument("--pattern", help="All locks whose names match, as in 'invoice:*'.")
+        parser.add_argument(
+            "--stale", action="store_true", help="Only locks whose holders can't come back."
+        )
+        parser.add_argument("--yes", action="store_true", help="Do it.")
+        parser.add_argument(
+            "--reason", metavar="TEXT", help="Why; the holder is told. Needed with --yes."
+        )
+        parser.add_argument(
+            "--by", metavar="WHO", help="Who; by default the user and host of this process."
+        )
+        parser.add_argument(
+            "--as-of",
+            type=_time_argument,
+            metavar="TIME",
+            help="Leave alone what was acquired later; a dry run says which time to write.",
+        )
+        add_using(parser)
+        add_json(parser)
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None:
+        _refuse_odd(options)
+        printer = Printer(command, options)
+        with answering(command):
+            targets = list(_targets(options))
+            clearing = _Clearing(targets, options, printer)
+            clearing.run()
+        code = next((_EXIT_CODES[o] for o in _EXIT_CODES if o in clearing.outcomes), 0)
+        if code:
+            sys.exit(code)
+
+
+def _refuse_odd(options: dict[str, Any]) -> None:
+    """What argparse can't tell."""
+    many = options["stale"] or options["pattern"] is not None
+    if bool(options["names"]) == many:
+        raise CommandError("Write names, or --pattern, --stale or both.", returncode=_USAGE)
+    if options["yes"] and not (options["reason"] or "").strip():
+        raise CommandError("With --yes write a --reason; the holder is told.", returncode=_USAGE)
+
+
+def _targets(options: dict[str, Any]) -> Iterator[Target]:
+    if options["names"]:
+        for name in dict.fromkeys(options["names"]):
+            where = inspector(options, name)
+            yield Target(name, where, where.get(name))
+        return
+    where = inspector(options)
+    states = [State.STALE] if options["stale"] else []
+    page = where.page(pattern=options["pattern"] or "*", states=states, limit=None)
+    for lock in page.items:
+        yield Target(lock.name, where, lock)
+
+
+class _Clearing:
+    """What is done to them, and said."""
+
+    def __init__(self, targets: list[Target], options: dict[str, Any], printer: Printer) -> None:
+        self._targets = targets
+        self._options = options
+        self._printer = printer
+        self._by: str = options["by"] or operator()
+        self._reason = options["reason"] or ""
+
+    @property
+    def outcomes(self) -> set[Outcome]:
+        return {target.outcome for target in self._targets}
+
+    def run(self) -> None:
+        for target in self._targets:
+            _compare(target, self._options["as_of"])
+        if self._options["yes"]:
+            self._clear()
+        else:
+            self._preview()
+        if self._options["json"]:
+            self._printer.json(self._json())
+
+    def _clear(self) -> None:
+        """One after the other, each told at once: whoever interrupts it knows how far it came."""
+        asking = True
+        for target in self._targets:
+            if asking and target.outcome == Outcome.NOT_ASKED:
+                # If not, each of the others would take as long to fail.
+                asking = target.clear(self._by, self._reason)
+            self._say(self._told(target))
+        cleared = sum(target.outcome == Outcome.CLEARED for target in self._targets)
+        self._say(f"{cleared} of {count(len(self._targets), 'lock')} cleared.")
+        if cleared:
+            self._say("Holders that still live are told at their next renewal.")
+
+    def _preview(self) -> None:
+        locks = []
+        for target in self._targets:
+            if target.outcome == Outcome.NOT_ASKED and target.lock is not None:
+                target.outcome = Outcome.WOULD
+                locks.append(target.lock)
+            else:
+                self._say(self._told(target))
+        if not locks:
+            self._say("There is nothing to clear.")
+            return
+        for line in locks_table(locks, self._printer):
+            self._say(line)
+        self._say("")
+        self._say("Nothing was done. To clear what is shown here:")
+        self._say(f"  {self._command(locks)}")
+
+    def _told(self, target: Target) -> str:
+        style = self._printer.style
+        paint = style.SUCCESS if target.outcome == Outcome.CLEARED else style.ERROR
+        return str(paint(_sentence(target)))
+
+    def _say(self, line: str) -> None:
+        if not self._options["json"]:
+            self._printer.line(line)
+
+    def _command(self, locks: list[LockInfo]) -> str:
+        options = self._options
+        words = ["manage.py", "redislock", "clear"]
+        given = [term for term in ("pattern", "using", "by") if options[term] is not None]
+        words += [f"--{term}={options[term]}" for term in given]
+        words += [
+            f"--{flag}" for flag in ("stale", "cache-locks") if options[flag.replace("-", "_")]
+        ]
+        as_of = options["as_of"] or seen_at(locks)
+        if as_of is not None:
+            words.append(f"--as-of={as_of.isoformat()}")
+        words += ["--yes", f"--reason={options['reason'] or 'WHY'}"]
+        if any(name.startswith("-") for name in options["names"]):
+            words.append("--")
+        return shlex.join([*words, *options["names"]])
+
+    def _json(self) -> serialising.Json:
+        locks = [target.lock for target in self._targets if target.lock is not None]
+        yes = self._options["yes"]
+        return {
+            "done": yes,
+            "by": self._by,
+            "reason": self._reason or None,
+            "as_of": serialising.instant(self._options["as_of"] or seen_at(locks)),
+            "items": [_json(target) for target in self._targets],
+        }
+
+
+def seen_at(locks: list[LockInfo]) -> datetime | None:
+    """When they were looked at, by the server's clock; None: none of them tells.
+
+    The earliest, since what was acquired while the others were looked at was not shown.
+    """
+    return min(
+        (
+            lock.holder.acquired_at + timedelta(seconds=lock.holder.held)
+            for lock in locks
+            if lock.holder.acquired_at is not None and lock.holder.held is not None
+        ),
+        default=None,
+    )

@@ -1,0 +1,89 @@
+"""`manage.py redislock`: what operators do with locks, each in a subcommand."""
+
+from __future__ import annotations
+
+from argparse import SUPPRESS
+from typing import Any, Protocol
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from ...management.clearing import Clear
+from ...management.configuring import Config
+from ...management.doctor import Doctor
+from ...management.jobs import Jobs, Pausing, Resuming
+from ...management.listing import List
+from ...management.run import Run
+from ...management.showing import Show
+from ...management.watching import Watch
+
+
+class Subcommand(Protocol):
+    help: str
+
+    def add_arguments(self, parser: CommandParser) -> None: ...
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None: ...
+
+
+SUBCOMMANDS: dict[str, Subcommand] = {
+    "list": List(),
+    "show": Show(),
+    "clear": Clear(),
+    "watch": Watch(),
+    "config": Config(),
+    "doctor": Doctor(),
+    "run": Run(),
+    "jobs": Jobs(),
+    "pause": Pausing(),
+    "resume": Resuming(),
+}
+
+
+class Command(BaseCommand):
+    help = "Looks after the locks of django-redislock."
+    # It has to work when the rest of the project is broken.
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        subparsers = parser.add_subparsers(
+            dest="subcommand", required=True, metavar="subcommand", parser_class=Parser
+        )
+        for name, subcommand in SUBCOMMANDS.items():
+            subcommand.add_arguments(
+                subparsers.add_parser(
+                    name,
+                    help=subcommand.help,
+                    description=subcommand.help,
+                    parents=[_base_options()],
+                )
+            )
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        SUBCOMMANDS[options["subcommand"]].handle(self, options)
+
+
+class Parser(CommandParser):
+    """For a subcommand. One that has a default for `program` runs one: whatever stands after the
+    first `--`, of which argparse would take a second `--`."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        if self.get_default("program") is None:
+            return super().parse_known_args(args, namespace)
+        given = list(args)
+        end = given.index("--") if "--" in given else len(given)
+        namespace, rest = super().parse_known_args(given[:end], namespace)
+        namespace.program = given[end + 1 :]
+        if not namespace.program:
+            self.error("write the program after --")
+        return namespace, rest
+
+
+def _base_options() -> Parser:
+    """What Django's commands take, also after the subcommand."""
+    parser = Parser(add_help=False, argument_default=SUPPRESS)
+    parser.add_argument("-v", "--verbosity", type=int, choices=[0, 1, 2, 3], help=SUPPRESS)
+    parser.add_argument("--settings", help=SUPPRESS)
+    parser.add_argument("--pythonpath", help=SUPPRESS)
+    parser.add_argument("--traceback", action="store_true", help=SUPPRESS)
+    parser.add_argument("--no-color", action="store_true", help=SUPPRESS)
+    parser.add_argument("--force-color", action="store_true", help=SUPPRESS)
+    return parser

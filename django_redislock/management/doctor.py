@@ -1,0 +1,115 @@
+"""`manage.py redislock doctor`: what is wrong, or will be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from .. import diagnosis
+from ..commands import UNAVAILABLE
+from ..diagnosis import Finding, Level
+from .asking import add_json, answering
+from .formatting import clean
+from .printing import Printer
+
+FOUND = 1
+"""Something is as bad as --fail-level says."""
+_ORDER = list(Level)
+_FAIL_LEVELS = [level.name for level in Level]
+
+
+class Doctor:
+    help = "Look for what is wrong with the settings and the servers of locks, or will be."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--using",
+            action="append",
+            metavar="ALIAS",
+            help="An alias of CACHES; may be repeated. By default all that REDISLOCK names.",
+        )
+        parser.add_argument(
+            "--fail-level",
+            choices=_FAIL_LEVELS,
+            default=Level.ERROR.name,
+            help=f"From which level on the exit code is {FOUND}; by default ERROR.",
+        )
+        add_json(parser)
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None:
+        with answering(command):
+            self._report(Printer(command, options), options)
+
+    def _report(self, printer: Printer, options: dict[str, Any]) -> None:
+        # But not this one: a doctor who has seen nobody can't say that nothing is wrong.
+        silenced = set(settings.SILENCED_SYSTEM_CHECKS) - {diagnosis.AWAY}
+        findings = sorted(
+            (one for one in _findings(options["using"]) if one.id not in silenced),
+            key=lambda finding: _ORDER.index(finding.level),
+        )
+        away = [finding for finding in findings if finding.id == diagnosis.AWAY]
+        if options["json"]:
+            printer.json([_as_json(finding) for finding in findings])
+        else:
+            gone = {finding.alias for finding in away}
+            for finding in findings:
+                # Of a server that is away there is one thing to say, and it is said below.
+                minor = away and finding.alias is None and finding.level == Level.INFO
+                if finding.alias not in gone and not minor:
+                    _tell(printer, finding)
+        if away:
+            raise CommandError(
+                "\n".join(clean(finding.message) for finding in away), returncode=UNAVAILABLE
+            )
+        bad = _ORDER[: _FAIL_LEVELS.index(options["fail_level"]) + 1]
+        if any(finding.level in bad for finding in findings):
+            raise CommandError(_counted(findings), returncode=FOUND)
+        if not options["json"]:
+            printer.line(printer.style.SUCCESS(_counted(findings)))
+
+
+def _findings(using: list[str] | None) -> Iterator[Finding]:
+    wrong = set()
+    for finding in diagnosis.settings_findings():
+        yield finding
+        if finding.level == Level.ERROR:
+            wrong.add(finding.alias)
+    if None in wrong:
+        return  # as long as the settings are wrong, nobody knows whom to ask for what
+    yield from diagnosis.job_findings()
+    yield from diagnosis.usage_findings()
+    for alias in dict.fromkeys(using or diagnosis.aliases()):
+        if alias not in diagnosis.aliases():
+            for finding in diagnosis.alias_findings(alias):
+                yield finding
+                wrong.add(alias)
+        if alias not in wrong:
+            yield from diagnosis.advice(alias)
+            yield from diagnosis.server_findings(alias)
+
+
+def _as_json(finding: Finding) -> dict[str, Any]:
+    return {"id": finding.id, "level": finding.level.value, **asdict(finding)}
+
+
+def _tell(printer: Printer, finding: Finding) -> None:
+    styles = {Level.ERROR: printer.style.ERROR, Level.WARNING: printer.style.WARNING}
+    place = f" [{finding.alias}]" if finding.alias else ""
+    text = clean(f"{finding.id}{place} {finding.message}")
+    printer.line(styles.get(finding.level, str)(text))
+    if finding.hint:
+        printer.line(f"    HINT: {clean(finding.hint)}")
+
+
+def _counted(findings: list[Finding]) -> str:
+    """The last line."""
+    counts = Counter(finding.level for finding in findings)
+    errors, warnings = counts[Level.ERROR], counts[Level.WARNING]
+    if not errors and not warnings:
+        return "Nothing is wrong."
+    return f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}."

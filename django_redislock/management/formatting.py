@@ -1,0 +1,90 @@
+"""Times, owners and strangers' texts, for people who read them on a terminal."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from unicodedata import combining, east_asian_width
+
+from ..inspection import Kind, LockInfo
+
+NOTHING = "-"
+
+_OTHERS = {
+    Kind.FOREIGN: "a value of others",
+    Kind.TIMESTAMP: "a time of an old lock",
+}
+"""Who holds what we have not written."""
+
+
+def clean(text: str) -> str:
+    """One line that does nothing to a terminal: others' values may hold anything."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal it takes."""
+    return sum(
+        0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def shorten(text: str, columns: int) -> str:
+    """The beginning and the end of it: names often differ there."""
+    if width(text) <= columns:
+        return text
+    head, tail = _upto(text, (columns - 1) * 2 // 3), ""
+    for char in reversed(text):
+        if width(f"{head}…{char}{tail}") > columns:
+            break
+        tail = char + tail
+    return f"{head}…{tail}"
+
+
+def _upto(text: str, columns: int) -> str:
+    while width(text) > columns:
+        text = text[:-1]
+    return text
+
+
+def duration(seconds: float | None) -> str:
+    """In two units at most."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, size, smaller, its_size in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // its_size:02d} {smaller}"
+    raise AssertionError(seconds)
+
+
+def instant(time: datetime | None) -> str:
+    return NOTHING if time is None else f"{time:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def remaining(lock: LockInfo) -> str:
+    return "no TTL" if lock.holder.remaining is None else duration(lock.holder.remaining)
+
+
+def holder(lock: LockInfo) -> str:
+    """Who holds it, in short."""
+    return clean(lock.holder.owner or _OTHERS.get(lock.kind, NOTHING))
+
+
+def whose(lock: LockInfo) -> str:
+    """Who holds it, where and since when."""
+    text = lock.holder.owner or _OTHERS.get(lock.kind, NOTHING)
+    if lock.holder.label:
+        text += f" ({lock.holder.label})"
+    if lock.holder.acquired_at is not None:
+        text += f" since {instant(lock.holder.acquired_at)}, for {duration(lock.holder.held)}"
+    return clean(text)
+
+
+def count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

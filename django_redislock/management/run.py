@@ -1,0 +1,181 @@
+"""`manage.py redislock run NAME -- program`: any program, in one place at a time."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import threading
+import time
+from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from ..arguments import MAX_TTL
+from ..commands import BUSY, LOST, UNAVAILABLE, Stderr, ttl_argument, wait_argument
+from ..exceptions import LeaseLost, LockNotAcquired, LockUnavailable
+from ..lease import Lease
+from ..locks import Lock
+from .asking import name_argument
+from .child import ENDING, PASSED_ON, Child, Events, Interrupted
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+
+
+def seconds_argument(text: str) -> float:
+    """For argparse: 0 or more."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds <= MAX_TTL:
+        raise ArgumentTypeError(f"write a number of seconds, not {text!r}")
+    return seconds
+
+
+def _exit_code(text: str) -> int:
+    if not (text.isdecimal() and 0 <= int(text) <= 255):
+        raise ArgumentTypeError(f"write a number from 0 to 255, not {text!r}")
+    return int(text)
+
+
+class Run:
+    help = "Run a program while holding a lock; for cron and deploy scripts."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.usage = "%(prog)s NAME [options] -- program [argument ...]"
+        parser.set_defaults(program=[])  # which says that it takes one
+        parser.add_argument("name", metavar="NAME", type=name_argument, help="What to lock.")
+        parser.add_argument(
+            "--wait",
+            type=wait_argument,
+            default=SUPPRESS,
+            metavar="SECONDS",
+            help="How long to wait for the lock; 0: try once; or: forever. "
+            "By default what the settings say.",
+        )
+        parser.add_argument(
+            "--ttl",
+            type=ttl_argument,
+            default=SUPPRESS,
+            metavar="SECONDS",
+            help="How long the lock outlives a crash; it is renewed while the program runs.",
+        )
+        parser.add_argument(
+            "--at-least-for",
+            type=seconds_argument,
+            default=0.0,
+            metavar="SECONDS",
+            help="Hold the lock for so long, also if the program ends sooner.",
+        )
+        parser.add_argument(
+            "--conflict-exit-code",
+            type=_exit_code,
+            default=BUSY,
+            metavar="CODE",
+            help=f"When somebody else has the lock; by default {BUSY}.",
+        )
+        parser.add_argument(
+            "--kill-after",
+            type=seconds_argument,
+            default=10.0,
+            metavar="SECONDS",
+            help="When the lease is lost, the program gets SIGTERM, and so long after that "
+            "SIGKILL; by default 10.",
+        )
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None:
+        command.stderr = Stderr(command.stderr)
+        if threading.current_thread() is not threading.main_thread():
+            raise CommandError("redislock run works in the main thread, where signals arrive.")
+        try:
+            with Events() as events:
+                code = self._locked(events, command, options)
+        except Interrupted as interrupted:
+            code = 128 + interrupted.number
+        if code:
+            sys.exit(code)
+
+    def _locked(self, events: Events, command: BaseCommand, options: dict[str, Any]) -> int:
+        lock = Lock(
+            options["name"],
+            label=shlex.join(options["program"]),
+            release="exit",
+            on_lost=events.nudge,
+            **{term: options[term] for term in ("wait", "ttl") if term in options},
+        )
+        try:
+            with lock as lease:
+                until = time.monotonic() + options["at_least_for"]
+                events.collect()
+                run = _Guarded(options["program"], lease, events, command)
+                code = run.to_its_end(options["kill_after"])
+                run.linger(until)
+                return code
+        except LockNotAcquired as conflict:
+            if options["conflict_exit_code"]:
+                raise CommandError(
+                    str(conflict), returncode=options["conflict_exit_code"]
+                ) from conflict
+            if options["verbosity"]:
+                command.stderr.write(f"Skipped: {conflict}", command.style.WARNING)
+            return 0
+        except LockUnavailable as error:
+            raise CommandError(str(error), returncode=UNAVAILABLE) from error
+        except LeaseLost as lost:
+            raise CommandError(
+                f"{lost} The program may have run beside another one.", returncode=LOST
+            ) from lost
+
+
+class _Guarded:
+    """A program that runs as long as its lease is held."""
+
+    def __init__(
+        self, program: Sequence[str], lease: Lease, events: Events, command: BaseCommand
+    ) -> None:
+        self._lease = lease
+        self._events = events
+        self._tell = command.stderr.write
+        self._asked_to_end = False
+        env = {
+            **os.environ,
+            "REDISLOCK_NAME": lease.name,
+            "REDISLOCK_FENCING_TOKEN": str(lease.fencing_token),
+        }
+        try:
+            with events.mask_as_given():
+                self._child = Child(program, env, self._tell)
+        except FileNotFoundError as error:
+            raise CommandError(f"{program[0]}: not found", returncode=NOT_FOUND) from error
+        except OSError as error:
+            raise CommandError(
+                f"{program[0]}: {error.strerror}", returncode=NOT_EXECUTABLE
+            ) from error
+
+    def to_its_end(self, kill_after: float) -> int:
+        try:
+            while (code := self._child.poll()) is None:
+                event = self._events.next()
+                if event in PASSED_ON:
+                    self._asked_to_end |= event in ENDING
+                    self._child.pass_on(event)
+                elif self._lease.lost is not None:
+                    self._tell(f"{self._lease.lost} Ending the program.")
+                    return self._child.end(self._events, kill_after)
+            return code
+        except BaseException:
+            # Whatever it is: the program must not go on with nobody to look after its lock.
+            self._child.end(self._events, kill_after)
+            raise
+
+    def linger(self, until: float) -> None:
+        """Wait until then, unless we are asked to end, or the lease does."""
+        while not self._asked_to_end and self._lease.lost is None:
+            event = self._events.next(until)
+            if event is None:
+                return
+            self._asked_to_end = event in ENDING

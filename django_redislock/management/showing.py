@@ -1,0 +1,167 @@
+"""`manage.py redislock show`: all that is known of one lock."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from .. import conf
+from ..inspection import Inspector, LockInfo, Past, WaiterInfo
+from . import serialising
+from .asking import FREE, add_json, add_using, answering, inspector, name_argument
+from .configuring import settings_table
+from .formatting import NOTHING, clean, count, duration, holder, instant
+from .listing import limit_argument, state_paint
+from .printing import Printer
+from .tables import Cell, Column, table
+
+ALL = 100_000
+"""Waiters of one lock: more than there can be."""
+
+_BEFORE = (
+    Column("BEFORE", shrinks=True),
+    Column("SINCE"),
+    Column("FOR", right=True),
+    Column("THEN", shrinks=True),
+    Column("LABEL", shrinks=True),
+)
+_COLUMNS = (
+    Column("", right=True),
+    Column("WAITER", shrinks=True),
+    Column("FOR", right=True),
+    Column("LABEL", shrinks=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """What is shown of a lock."""
+
+    name: str
+    using: str
+    lock: LockInfo | None
+    waiters: list[WaiterInfo]
+    past: Past
+    settings: dict[str, conf.Setting]
+
+    @classmethod
+    def of(cls, inspector: Inspector, name: str, limit: int | None) -> Sheet:
+        return cls(
+            name=name,
+            using=inspector.using,
+            lock=inspector.get(name),
+            waiters=inspector.waiters(name, limit or ALL),
+            past=inspector.past(name),
+            settings=conf.origins(name),
+        )
+
+    def json(self) -> serialising.Json:
+        return {
+            "name": self.name,
+            "using": self.using,
+            "state": "free" if self.lock is None else str(self.lock.state),
+            "lock": None if self.lock is None else serialising.lock(self.lock),
+            "waiters": [serialising.waiter(waiter) for waiter in self.waiters],
+            "past": serialising.past(self.past),
+            "settings": serialising.settings(self.settings),
+        }
+
+    def lines(self, printer: Printer) -> Iterator[str]:
+        facts = list(self._facts(printer))
+        for title, text in facts:
+            yield printer.fact(title, text, 17)
+        yield ""
+        if self.past.holders:
+            yield from self._before(printer)
+            yield ""
+        yield from self._queue(printer)
+        yield ""
+        yield from settings_table(self.settings, printer)
+
+    def _facts(self, printer: Printer) -> Iterator[tuple[str, str]]:
+        yield "Lock", f"{self.name} (on {self.using!r})"
+        lock = self.lock
+        if lock is None:
+            yield "State", "free"
+        else:
+            text = state_paint(lock.state, printer)(lock.state)
+            yield "State", f"{text}: {clean(lock.why)}" if lock.why else text
+            yield "Holder", holder(lock)
+            yield "Label", clean(lock.holder.label) or NOTHING
+            if lock.holder.acquired_at is not None:
+                since = instant(lock.holder.acquired_at)
+                yield "Held", f"since {since}, for {duration(lock.holder.held)}"
+            yield "Remaining", _remaining(lock)
+            yield "Fencing token", str(lock.holder.fencing_token or NOTHING)
+        if lock is None and self.past.fencing_token is not None:
+            yield "Fencing token", f"{self.past.fencing_token}, of the last one who held it"
+
+    def _before(self, printer: Printer) -> Iterator[str]:
+        rows = [
+            [
+                Cell(clean(past.owner) or NOTHING),
+                Cell(instant(past.acquired_at)),
+                Cell(duration(past.lasted)),
+                Cell(clean(f"{past.ending} {past.why}".rstrip())),
+                Cell(clean(past.label)),
+            ]
+            for past in self.past.holders
+        ]
+        yield from table(_BEFORE, rows, heading=printer.style.MIGRATE_HEADING, fit=printer.fit)
+
+    def _queue(self, printer: Printer) -> Iterator[str]:
+        if not self.waiters:
+            yield "Nobody waits."
+            return
+        number = len(self.waiters) if self.lock is None else self.lock.waiters
+        rows = [
+            [
+                Cell(str(waiter.position + 1)),
+                Cell(clean(waiter.owner) or NOTHING),
+                Cell(duration(waiter.waited)),
+                Cell(clean(waiter.label)),
+            ]
+            for waiter in self.waiters
+        ]
+        yield from table(_COLUMNS, rows, heading=printer.style.MIGRATE_HEADING, fit=printer.fit)
+        if number > len(rows):
+            yield f"The first {len(rows)} of {count(number, 'waiter')}."
+
+
+def _remaining(lock: LockInfo) -> str:
+    if lock.holder.remaining is None:
+        return "no TTL: it stays until somebody deletes it"
+    text = duration(lock.holder.remaining)
+    return text if lock.ttl is None else f"{text} of {duration(lock.ttl)}, unless it is renewed"
+
+
+class Show:
+    help = "Show one lock: its holder, its waiters, its past and its settings."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
+        parser.add_argument(
+            "--limit",
+            type=limit_argument,
+            default=100,
+            metavar="NUMBER",
+            help="So many waiters at most; 0: all; by default 100.",
+        )
+        add_using(parser)
+        add_json(parser)
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None:
+        printer = Printer(command, options)
+        with answering(command):
+            name = options["name"]
+            sheet = Sheet.of(inspector(options, name), name, options["limit"])
+            if options["json"]:
+                printer.json(sheet.json())
+            else:
+                printer.lines(sheet.lines(printer))
+        if sheet.lock is None:
+            sys.exit(FREE)

@@ -1,0 +1,145 @@
+"""`manage.py redislock watch`: the list, again and again."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from ..exceptions import LockUnavailable
+from ..inspection import Inspector
+from . import serialising
+from .asking import answering, inspector
+from .child import Events, Interrupted
+from .formatting import clean, instant
+from .listing import Listing, add_filters, limit_argument
+from .printing import Printer
+from .screen import screen
+
+_AROUND = 5
+"""Lines of a screen that are no locks: two of ours, the titles, the count, and one to spare."""
+
+
+def _interval_argument(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
+    if not 0.1 <= seconds <= 3600:
+        raise ArgumentTypeError(f"write a number of seconds from 0.1 to 3600, not {text!r}")
+    return seconds
+
+
+class Watch:
+    help = "Show the list again and again, until Ctrl-C."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_filters(parser)
+        parser.add_argument(
+            "--interval",
+            type=_interval_argument,
+            default=2.0,
+            metavar="SECONDS",
+            help="Between two screens; by default 2.",
+        )
+        parser.add_argument(
+            "--count",
+            type=limit_argument,
+            default=None,
+            metavar="NUMBER",
+            help="Stop after so many screens.",
+        )
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise CommandError("redislock watch works in the main thread, where signals arrive.")
+        printer = Printer(command, options)
+        with answering(command):
+            watcher = _Watcher(inspector(options), options, printer)
+            try:
+                with Events():
+                    watcher.run()
+            except Interrupted as interrupted:
+                if interrupted.number != signal.SIGINT:
+                    sys.exit(128 + interrupted.number)
+
+
+class _Watcher:
+    def __init__(self, inspector: Inspector, options: dict[str, Any], printer: Printer) -> None:
+        self._inspector = inspector
+        self._options = options
+        self._printer = printer
+        self._screen = screen(printer)
+        self._listing: Listing | None = None
+        self._seen = datetime.now(UTC)
+
+    def run(self) -> None:
+        """Raises `LockUnavailable` if Redis is away at the end."""
+        left = self._options["count"]
+        show = self._json if self._options["json"] else self._draw
+        try:
+            if not self._options["json"]:
+                self._screen.open()
+            while True:
+                away = self._look()
+                show(away)
+                left = None if left is None else left - 1
+                if left == 0:
+                    break
+                time.sleep(self._options["interval"])
+        finally:
+            if not self._options["json"]:
+                self._screen.close()
+        if away is not None:
+            raise away
+
+    def _look(self) -> LockUnavailable | None:
+        try:
+            self._listing = Listing.of(self._inspector, self._options)
+            self._seen = datetime.now(UTC)
+        except LockUnavailable as error:
+            return error
+        return None
+
+    def _json(self, away: LockUnavailable | None) -> None:
+        listing = None if away is not None else self._listing
+        self._printer.json(
+            {
+                "at": serialising.instant(datetime.now(UTC)),
+                "error": None if away is None else str(away),
+                "list": None if listing is None else listing.json(self._options["limit"]),
+            }
+        )
+        self._printer.raw("")  # at once
+
+    def _draw(self, away: LockUnavailable | None) -> None:
+        self._screen.draw(self._lines(away))
+
+    def _lines(self, away: LockUnavailable | None) -> Iterator[str]:
+        style = self._printer.style
+        title = f"Locks on {self._inspector.using!r}, {instant(datetime.now(UTC))}"
+        yield style.MIGRATE_LABEL(title)
+        if away is not None:
+            yield style.ERROR(clean(str(away)))
+            if self._screen.rows is not None and self._listing is not None:
+                yield f"As it was at {instant(self._seen)}:"
+                yield from self._listing.lines(self._printer, self._limit(more=1))
+            return
+        if self._screen.rows is not None:
+            yield ""
+        if self._listing is not None:
+            yield from self._listing.lines(self._printer, self._limit())
+
+    def _limit(self, *, more: int = 0) -> int | None:
+        limit: int | None = self._options["limit"]
+        if self._screen.rows is None:
+            return limit
+        room = max(1, self._screen.rows - _AROUND - more)
+        return room if limit is None else min(limit, room)

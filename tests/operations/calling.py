@@ -1,0 +1,102 @@
+"""The subcommands, called here or run as a process, and locks in all states."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Mapping
+from io import StringIO
+from typing import Any, NamedTuple
+
+from django.core.management import CommandError, call_command
+from redis import Redis
+
+from tests.manage import PROGRAM, environ
+from tests.processes import ROOT
+from tests.waiting import PATIENCE
+
+AWAY = "unix:///nowhere"
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its output, which is one line."""
+        assert self.out.count("\n") == 1
+        return json.loads(self.out)
+
+
+def call(*arguments: str) -> Done:
+    """`manage.py redislock …` in this process."""
+    out = StringIO()
+    code, err = 0, ""
+    try:
+        call_command("redislock", *arguments, stdout=out, no_color=True)
+    except CommandError as error:
+        code, err = error.returncode, str(error)
+    except SystemExit as error:
+        code = int(error.code or 0)
+    return Done(code, out.getvalue(), err)
+
+
+def run(*arguments: str, url: str = "", env: Mapping[str, str] | None = None) -> Done:
+    """`manage.py redislock …` as a process."""
+    done = subprocess.run(
+        [*PROGRAM, "redislock", *arguments],
+        cwd=ROOT,
+        env={**environ(url), **(env or {})},
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def cut_off(*arguments: str) -> Done:
+    """`manage.py redislock … | head -n 1`"""
+    with subprocess.Popen(
+        [*PROGRAM, "redislock", *arguments],
+        cwd=ROOT,
+        env=environ(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        process.stdout.close()
+        err = process.stderr.read()
+    return Done(process.returncode, line.decode(), err.decode())
+
+
+def granted(
+    redis: Redis,
+    name: str,
+    *,
+    silent: float = 900,
+    owner: str = "web3:1:x",
+    label: str = "its/job.py:1 in job",
+) -> str:
+    """A lock that a process got and that died so many seconds ago, as the server has it then."""
+    token = "dead0000" + "0" * 24
+    now, ttl = time.time(), 3600
+    began = int((now - silent) * 1e6)
+    redis.set(
+        f"redislock:{{{name}}}",
+        f"{token}|{began}|{began}|{ttl * 1000}|{owner}|{label}",
+        px=int((ttl - silent) * 1000),
+    )
+    redis.zadd("redislock:index", {name: int((now + ttl - silent) * 1000)})
+    return token
+
+
+def strangers(redis: Redis) -> None:
+    """What others have written below our prefix."""
+    redis.set("redislock:{legacy}", "\x1b[31mred", px=60_000)
+    redis.set("redislock:{old}", str(time.time() - 60))
+    redis.set("redislock:{odd\x1b[2J}", "x")

@@ -1,0 +1,328 @@
+"""`redislock clear`: what was shown, and nothing else."""
+
+from __future__ import annotations
+
+import getpass
+import shlex
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.management import call_command
+from django.test import override_settings
+from redis import Redis
+
+from django_redislock import LeaseRevoked, LockUnavailable, redis_lock
+from django_redislock.inspection import Inspector
+from django_redislock.lease import Lease
+from django_redislock.management.clearing import operator, seen_at
+from tests.operations.calling import call, granted, run, strangers
+from tests.processes import Worker
+from tests.waiting import eventually
+
+KEY = "redislock:{job}"
+YES = ("--yes", "--reason", "stuck")
+
+
+def acquire(name: str = "job") -> Lease:
+    lease = redis_lock(name, ttl=60).acquire(wait=0)
+    assert lease is not None
+    return lease
+
+
+def pasted(out: str) -> list[str]:
+    """The command that a dry run prints, as a shell would read it."""
+    words = shlex.split(out.splitlines()[-1])
+    assert words[:3] == ["manage.py", "redislock", "clear"]
+    return words[2:]
+
+
+class TestDryRun:
+    @pytest.mark.parametrize(
+        "arguments", [["job"], ["--pattern", "*"], ["--stale"], ["job", "--json"]], ids=" ".join
+    )
+    def test_does_nothing(self, arguments: list[str], redis: Redis) -> None:
+        """It shows whose they are."""
+        granted(redis, "job")
+        done = call("clear", *arguments)
+        assert done.code == 0
+        assert "web3:1:x" in done.out
+        assert redis.exists(KEY)
+
+    def test_what_to_write(self, redis: Redis) -> None:
+        """Its last line does what was shown, whatever the names look like."""
+        awkward = ["-x", "it's", "a b"]
+        for name in awkward:
+            granted(redis, name)
+        done = call("clear", "--by=Ada L.", "--reason=it's stuck", "--", *awkward)
+        again = call(*pasted(done.out))
+        assert again.code == 0
+        assert "3 of 3 locks cleared." in again.out
+        granted(redis, "-y:1")
+        assert "1 of 1 lock cleared." in call(*pasted(call("clear", "--pattern=-y*").out)).out
+        granted(redis, "job")
+        assert "1 of 1 lock cleared." in call(*pasted(call("clear", "--stale").out)).out
+
+    def test_nothing_to_clear(self) -> None:
+        """That is no failure, unless the lock was named: then it may be a typing error."""
+        assert call("clear", "--stale") == (0, "There is nothing to clear.\n", "")
+        done = call("clear", "job")
+        assert (done.code, done.out) == (3, "Nobody holds 'job'.\nThere is nothing to clear.\n")
+
+
+class TestWhich:
+    """Of the locks of two that live and two whose processes are dead."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "cleared"),
+        [
+            (["a:1"], {"a:1"}),
+            (["a:1", "b:2", "a:1"], {"a:1", "b:2"}),
+            (["--pattern", "a:*"], {"a:1", "a:2"}),
+            (["--pattern", "*"], {"a:1", "a:2", "b:1", "b:2"}),
+            (["--stale"], {"a:2", "b:2"}),
+            (["--stale", "--pattern", "a:*"], {"a:2"}),
+            (["legacy", "old"], {"legacy", "old"}),
+        ],
+    )
+    def test_names_and_patterns(
+        self, arguments: list[str], cleared: set[str], redis: Redis
+    ) -> None:
+        """Values of others only when they are named."""
+        alive = [acquire("a:1"), acquire("b:1")]
+        granted(redis, "a:2")
+        granted(redis, "b:2")
+        strangers(redis)
+        everything = {"a:1", "a:2", "b:1", "b:2", "legacy", "old"}
+        assert call("clear", *arguments, *YES).code == 0
+        assert {
+            name for name in everything if not redis.exists(f"redislock:{{{name}}}")
+        } == cleared
+        for lease in alive:
+            if lease.name in cleared:
+                with pytest.raises(LeaseRevoked):
+                    lease.extend()
+            else:
+                lease.release()
+
+    def test_more_than_a_page(self, redis: Redis) -> None:
+        """All that fit are cleared."""
+        for number in range(120):
+            granted(redis, f"n:{number}")
+        assert "120 of 120 locks cleared." in call("clear", "--stale", *YES).out
+
+
+class TestWhoIsTold:
+    def test_the_holder(self) -> None:
+        """By whom and why."""
+        lease = acquire()
+        assert run("clear", "job", "--by", "Ada|x", "--yes", "--reason", "a|b").code == 0
+        with pytest.raises(LeaseRevoked) as revoked:
+            lease.extend()
+        assert (revoked.value.by, revoked.value.reason) == ("Ada/x", "a|b")
+
+    def test_the_operator(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The user and the host; in a container the user may have no name."""
+        assert operator() == f"{getpass.getuser()}@{socket.gethostname()}"
+
+        def nameless() -> str:
+            raise KeyError("uid not found")
+
+        monkeypatch.setattr(getpass, "getuser", nameless)
+        assert operator().startswith("uid ")
+
+    def test_the_next_waiter(self, redis: Redis, start: Callable[..., Worker]) -> None:
+        """It has the lock of a holder that was killed long before the lease ends."""
+        holder = start("hold", "3600")
+        holder.holds()
+        waiter = start("wait")
+        eventually(lambda: redis.zcard(f"{KEY}:queue"))
+        holder.process.kill()
+        holder.ends()
+        assert call("clear", "job", *YES).code == 0
+        waiter.holds()
+        waiter.go_on()
+        assert waiter.ends() == 0
+
+    def test_a_holder_elsewhere(self, start: Callable[..., Worker]) -> None:
+        """It learns of it by its renewal, or when it releases."""
+        holder = start("hold", "60")
+        holder.holds()
+        assert call("clear", "job", *YES).code == 0
+        holder.go_on()
+        assert holder.ends() == 1  # LeaseRevoked
+
+
+class TestChangedHands:
+    """What was not shown is not cleared."""
+
+    @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+    def test_between_the_look_and_the_clearing(
+        self, form: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The new holder keeps it; an exit code of its own; the others are cleared."""
+        leases = [acquire("job"), acquire("other")]
+        clear = Inspector.clear
+
+        def overtaken(self: Inspector, lock: Any, **options: Any) -> bool:
+            if lock.name == "job":
+                leases[0].release()
+                leases[0] = acquire("job")
+            return clear(self, lock, **options)
+
+        monkeypatch.setattr(Inspector, "clear", overtaken)
+        done = call("clear", "job", "other", *YES, *form)
+        assert done.code == 75
+        if form:
+            outcomes = [item["outcome"] for item in done.json["items"]]
+            assert outcomes == ["changed hands", "cleared"]
+        else:
+            assert "'job' has changed hands, and was left alone." in done.out
+            assert "1 of 2 locks cleared." in done.out
+        leases[0].release()
+        with pytest.raises(LeaseRevoked):
+            leases[1].extend()
+
+    def test_released_meanwhile(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also then it was not this command that freed it."""
+        lease = acquire()
+        clear = Inspector.clear
+
+        def released(self: Inspector, lock: Any, **options: Any) -> bool:
+            lease.release()
+            return clear(self, lock, **options)
+
+        monkeypatch.setattr(Inspector, "clear", released)
+        assert call("clear", "job", *YES).code == 75
+
+    @pytest.mark.parametrize("arguments", [["job"], ["--pattern", "j*"]], ids=" ".join)
+    def test_since_the_dry_run(self, arguments: list[str]) -> None:
+        """The command that a dry run prints leaves a later holder alone."""
+        acquire().release()
+        first = acquire()
+        command = pasted(call("clear", *arguments).out)
+        first.release()
+        with redis_lock("job") as lease:
+            done = call(*command)
+            assert done.code == 75
+            assert "'job' has changed hands" in done.out
+            lease.extend()
+
+    def test_handed_to_a_waiter_since_the_dry_run(
+        self, redis: Redis, start: Callable[..., Worker]
+    ) -> None:
+        """Who waited then, and has it now, is a later holder."""
+        lease = acquire()
+        waiter = start("wait")
+        eventually(lambda: redis.zcard(f"{KEY}:queue"))
+        command = pasted(call("clear", "job").out)
+        lease.release()
+        waiter.holds()
+        assert call(*command).code == 75
+        waiter.go_on()
+        assert waiter.ends() == 0
+
+    def test_the_same_holder(self) -> None:
+        """It is cleared, also if its lease was renewed since."""
+        lease = acquire()
+        command = pasted(call("clear", "job").out)
+        lease.extend()
+        assert call(*command).code == 0
+
+    def test_several_looks(self) -> None:
+        """A lock that was acquired while others were looked at is not among those that a later
+        command may clear without a new look."""
+        inspector = Inspector()
+        with redis_lock("a"):
+            first = inspector.get("a")
+            with redis_lock("b") as lease:
+                second = inspector.get("b")
+        assert first is not None
+        assert second is not None
+        seen = seen_at([second, first])
+        assert seen is not None
+        assert seen < lease.acquired_at
+
+    def test_as_of(self, redis: Redis) -> None:
+        """Any time with its zone."""
+        granted(redis, "job", silent=900)
+        ago = datetime.now(UTC) - timedelta(seconds=950)
+        assert call("clear", "job", "--as-of", ago.isoformat(), *YES).code == 75
+        assert redis.exists(KEY)
+        ago += timedelta(seconds=100)
+        assert call("clear", "job", "--as-of", ago.isoformat(), *YES).code == 0
+
+
+class TestHalfway:
+    def test_redis_goes_away(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It says what was done, what may have been, and what was not tried."""
+        for name in "abc":
+            granted(redis, name)
+        clear = Inspector.clear
+
+        def fails(self: Inspector, lock: Any, **options: Any) -> bool:
+            if lock.name != "a":
+                raise LockUnavailable("Redis is away")
+            return clear(self, lock, **options)
+
+        monkeypatch.setattr(Inspector, "clear", fails)
+        done = call("clear", "a", "b", "c", *YES)
+        assert done.code == 69
+        assert "Cleared 'a', " in done.out
+        assert "'b' may have been cleared, or not: Redis is away" in done.out
+        assert "'c' was left alone." in done.out
+
+    def test_interrupted(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What was done until then is told."""
+        granted(redis, "a")
+        granted(redis, "b")
+        out = StringIO()
+        clear = Inspector.clear
+
+        def interrupted(self: Inspector, lock: Any, **options: Any) -> bool:
+            if lock.name == "b":
+                raise KeyboardInterrupt
+            return clear(self, lock, **options)
+
+        monkeypatch.setattr(Inspector, "clear", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call_command("redislock", "clear", "a", "b", *YES, stdout=out)
+        assert out.getvalue().startswith("Cleared 'a', ")
+
+    def test_a_key_that_is_no_string(self, redis: Redis) -> None:
+        """It is left alone, and the others are cleared."""
+        redis.lpush("redislock:{list}", "x")
+        granted(redis, "job")
+        done = call("clear", "list", "job", *YES)
+        assert done.code == 1
+        assert "'list' can't be cleared: " in done.out
+        assert redis.exists("redislock:{list}")
+        assert not redis.exists(KEY)
+
+    @pytest.mark.parametrize(
+        ("names", "code"),
+        [(["free"], 3), (["free", "job"], 3), (["free", "list"], 1), (["free", "new"], 75)],
+    )
+    def test_exit_codes(self, names: list[str], code: int, redis: Redis) -> None:
+        """What is worse counts."""
+        redis.lpush("redislock:{list}", "x")
+        granted(redis, "job")
+        with redis_lock("new"):
+            yesterday = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
+            assert call("clear", *names, "--as-of", yesterday, *YES).code == code
+
+
+def test_an_alias_of_its_own(redis: Redis) -> None:
+    """A lock is looked for where its settings have it, unless another alias is given."""
+    granted(redis, "job")
+    nowhere = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere"}
+    with override_settings(
+        CACHES={"default": nowhere, "locks": settings.CACHES["default"]},
+        REDISLOCK={"LOCKS": {"job": {"USING": "locks"}}},
+    ):
+        assert call("clear", "job", "--using", "default").code == 69
+        assert call("clear", "job", *YES).code == 0

@@ -1,0 +1,106 @@
+"""When something is wrong: one line on stderr, an exit code, and no traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from django.test import override_settings
+from redis import Redis
+
+from tests.operations.calling import AWAY, call, granted, run
+
+ASKING = [
+    ["list"],
+    ["list", "--json"],
+    ["list", "--foreign"],
+    ["show", "job"],
+    ["show", "job", "--json"],
+    ["clear", "job"],
+    ["clear", "--stale"],
+    ["clear", "job", "--yes", "--reason", "r", "--json"],
+]
+ALL = [*ASKING, ["watch", "--count", "1"], ["config", "job"]]
+
+
+@pytest.mark.parametrize("arguments", ASKING, ids=" ".join)
+def test_redis_away(arguments: list[str]) -> None:
+    """69, and nothing on stdout."""
+    done = run(*arguments, url=AWAY)
+    assert (done.code, done.out) == (69, "")
+    assert done.err.startswith("CommandError: Redis could not be asked")
+    assert done.err.count("\n") == 1
+
+
+def test_redis_away_while_watching() -> None:
+    """It is shown, and 69 in the end."""
+    done = run("watch", "--count", "2", "--interval", "0.1", url=AWAY)
+    assert done.code == 69
+    assert done.out.count("Redis could not be asked") == 2
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", ALL[:-1], ids=" ".join)
+def test_no_such_alias(arguments: list[str]) -> None:
+    """78, with those that there are."""
+    done = call(*arguments, "--using", "nix")
+    assert (done.code, done.out) == (78, "")
+    assert "no alias 'nix'" in done.err
+
+
+@pytest.mark.parametrize("arguments", ALL, ids=" ".join)
+def test_wrong_settings(arguments: list[str]) -> None:
+    """78, with what is wrong."""
+    with override_settings(REDISLOCK={"TIMEOUT": 5}):
+        done = call(*arguments)
+    assert (done.code, done.out) == (78, "")
+    assert "REDISLOCK has no key 'TIMEOUT'" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["show"], "required: NAME"),
+        (["show", "a{b"], "contains a brace"),
+        (["config", ""], "name is empty"),
+        (["list", "--state", "gone"], "invalid choice"),
+        (["list", "--sort", "age"], "invalid choice"),
+        (["list", "--limit", "-1"], "0 for all"),
+        (["watch", "--interval", "0"], "from 0.1"),
+        (["watch", "--interval", "soon"], "from 0.1"),
+        (["clear"], "Write names, or"),
+        (["clear", "job", "--stale"], "Write names, or"),
+        (["clear", "job", "--pattern", "*"], "Write names, or"),
+        (["clear", "job", "--yes"], "--reason"),
+        (["clear", "job", "--yes", "--reason", " "], "--reason"),
+        (["clear", "job", "--as-of", "noon"], "a time with its zone"),
+        (["clear", "job", "--as-of", "2026-01-31T12:00:00"], "a time with its zone"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_usage(arguments: list[str], says: str, redis: Redis) -> None:
+    """What to write; nothing is done."""
+    granted(redis, "job")
+    assert says in call(*arguments).err
+    assert redis.exists("redislock:{job}")
+
+
+@pytest.mark.parametrize("arguments", [["show"], ["clear", "job", "--yes"]], ids=" ".join)
+def test_usage_exit_code(arguments: list[str]) -> None:
+    """2, whoever notices it."""
+    assert run(*arguments).code == 2
+
+
+@pytest.mark.parametrize("arguments", ALL, ids=" ".join)
+def test_in_a_broken_project(arguments: list[str], tmp_path: Path) -> None:
+    """Without a database, with migrations that were not run, and with URLs that don't import."""
+    (tmp_path / "broken.py").write_text(
+        "from tests.settings import *\n"
+        "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3',"
+        " 'NAME': '/nowhere/db'}}\n"
+        "ROOT_URLCONF = 'no.such.module'\n"
+    )
+    done = run(*arguments, "--settings=broken", f"--pythonpath={tmp_path}")
+    assert done.code in (0, 3)
+    assert done.out
+    assert done.err == ""

@@ -1,0 +1,110 @@
+"""The JSON of all subcommands is what docs/operations.md says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from redis import Redis
+
+from django_redislock import LockUnavailable, redis_lock
+from django_redislock.inspection import Inspector
+from tests.operations.calling import Done, call, granted, strangers
+from tests.operations.schema import Seen
+from tests.processes import Worker
+from tests.waiting import eventually
+
+SETTINGS = {"TTL": 60, "ON_CONFLICT": print, "LOCKS": {"job": {"WAIT": None}}}
+
+
+def test_keys_and_types(
+    redis: Redis, start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever state locks are: no key that is not documented, none that is missing, no other
+    type, and each type that is documented comes."""
+    seen = Seen()
+    outcomes = set()
+
+    def say(kind: str, *arguments: str) -> Done:
+        done = call(*arguments, "--json")
+        seen.check(kind, done.json)
+        if kind == "clear":
+            outcomes.update(item["outcome"] for item in done.json["items"])
+        return done
+
+    lease = redis_lock("job").acquire()
+    assert lease is not None
+    waiter = start("wait")
+    eventually(lambda: redis.zcard("redislock:{job}:queue"))
+    granted(redis, "lost")
+    granted(redis, "pausing", silent=25)
+    strangers(redis)
+    redis.lpush("redislock:{odd}", "x")
+
+    listed = say("list output", "list", "--foreign").json
+    assert {lock["kind"] for lock in listed["items"]} == {"mutex", "foreign", "timestamp"}
+    assert {lock["state"] for lock in listed["items"]} == {"held", "unknown", "stale"}
+    assert say("list output", "list", "--pattern", "x").json["items"] == []
+    say("show", "show", "job")
+    with override_settings(REDISLOCK=SETTINGS):
+        config = say("config", "config", "job").json["settings"]
+    assert {setting["source"] for setting in config.values()} == {"default", "REDISLOCK", "LOCKS"}
+    say("watch", "watch", "--count", "1")
+
+    say("clear", "clear", "job", "free")
+    past = say("clear", "clear", "job", "--as-of", "2001-01-01T00:00:00Z").json
+    assert past["items"][0]["outcome"] == "changed hands"
+    reason = ("--yes", "--reason", "r")
+    say("clear", "clear", "--stale", *reason)
+    say("clear", "clear", "odd", *reason)
+    lease.release()
+    waiter.holds()
+    assert say("show", "show", "job").json["past"]["lasted"] is not None
+    waiter.go_on()
+    waiter.ends()
+    assert say("show", "show", "job").json["state"] == "free"
+    say("show", "show", "never")
+    redis_lock("expired", renew=False).acquire()
+    redis.delete("redislock:{expired}")
+    for name in ("expired", "lost"):
+        (holder,) = say("show", "show", name).json["past"]["holders"]
+        assert (holder["why"] is not None) == (name == "lost")
+
+    def away(*_args: Any, **_options: Any) -> Any:
+        raise LockUnavailable("away")
+
+    granted(redis, "lost")
+    monkeypatch.setattr(Inspector, "clear", away)
+    say("clear", "clear", "lost", "legacy", *reason)
+    monkeypatch.setattr(Inspector, "page", away)
+    say("watch", "watch", "--count", "1")
+
+    assert seen.missing() == set()
+    assert outcomes == {
+        "would be cleared",
+        "cleared",
+        "changed hands",
+        "free",
+        "refused",
+        "unknown",
+        "not asked",
+    }
+
+
+def test_no_token(redis: Redis) -> None:
+    """Whoever reads the output of a command can't release the lock, or continue its lease."""
+    with redis_lock("job") as lease:
+        redis.set("redislock:{legacy}", "secret-token", px=60_000)
+        for arguments in (
+            ["list", "--foreign"],
+            ["show", "job"],
+            ["show", "legacy"],
+            ["clear", "job", "legacy"],
+            ["watch", "--count", "1", "--foreign"],
+        ):
+            for form in ([], ["--json"]):
+                out = call(*arguments, *form).out
+                assert lease.token not in out
+                assert "secret" not in out

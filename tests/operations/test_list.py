@@ -1,0 +1,193 @@
+"""`redislock list`: which locks, in which order, in which columns."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from redis import Redis
+
+from django_redislock import redis_lock
+from django_redislock.client import Lock
+from django_redislock.inspection import BATCH, ORDERS
+from tests.operations.calling import call, cut_off, granted, run, strangers
+
+
+def names(*arguments: str) -> list[str]:
+    return [item["name"] for item in call("list", *arguments, "--json").json["items"]]
+
+
+@pytest.fixture
+def locks(redis: Redis) -> Any:
+    """Two of ours, one whose process died long ago, one whose process may come back."""
+    with redis_lock("a:1", ttl=50), redis_lock("a:2", ttl=40):
+        granted(redis, "b:dead", owner="web3:7:x")
+        granted(redis, "b:silent", silent=25, owner="web4:7:x")
+        yield
+
+
+class TestWhich:
+    @pytest.mark.parametrize(
+        ("arguments", "found"),
+        [
+            ([], {"a:1", "a:2", "b:dead", "b:silent"}),
+            (["--pattern", "a:*"], {"a:1", "a:2"}),
+            (["--pattern", "a:1"], {"a:1"}),
+            (["--state", "stale"], {"b:dead"}),
+            (["--state", "unknown", "--state", "stale"], {"b:dead", "b:silent"}),
+            (["--state", "held"], {"a:1", "a:2"}),
+            (["--host", "web3:"], {"b:dead"}),
+            (["--host", "web"], {"b:dead", "b:silent"}),
+            (["--host", "web3:", "--state", "held"], set()),
+        ],
+    )
+    @pytest.mark.usefixtures("locks")
+    def test_filters(self, arguments: list[str], found: set[str]) -> None:
+        """All of them have to fit."""
+        assert set(names(*arguments)) == found
+
+    @pytest.mark.usefixtures("locks")
+    def test_of_others(self, redis: Redis) -> None:
+        """Only when asked for, and then under the same filters."""
+        strangers(redis)
+        assert not {"legacy", "old"} & set(names())
+        assert {"a:1", "legacy", "old"} <= set(names("--foreign"))
+        assert names("--foreign", "--pattern", "ol*") == ["old"]
+        assert "legacy" not in names("--foreign", "--state", "stale")
+
+    @pytest.mark.parametrize(
+        ("order", "found"),
+        [
+            ("remaining", ["a:2", "a:1", "b:dead", "b:silent"]),
+            ("name", ["a:1", "a:2", "b:dead", "b:silent"]),
+            ("held", ["b:dead", "b:silent", "a:1", "a:2"]),
+            ("state", ["a:2", "a:1", "b:dead", "b:silent"]),
+        ],
+    )
+    @pytest.mark.usefixtures("locks")
+    def test_order(self, order: str, found: list[str]) -> None:
+        """What it says."""
+        assert names("--sort", order) == found
+
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_all_orders(self, order: str) -> None:
+        """Each that the inspection has."""
+        assert names("--sort", order) == []
+
+    @pytest.mark.usefixtures("locks")
+    def test_limit(self) -> None:
+        """So many are shown, and all counted."""
+        assert len(names("--limit", "3")) == 3
+        assert len(names("--limit", "0")) == 4
+        assert "The first 3 of 4 locks: " in call("list", "--limit", "3").out
+
+    def test_more_than_a_request_holds(self, redis: Redis) -> None:
+        """They are read in batches, and none is missing."""
+        expected = [f"n{number}" for number in range(BATCH + 10)]
+        for name in expected:
+            granted(redis, name)
+        assert sorted(names("--limit", "0")) == sorted(expected)
+        assert len(names()) == 100
+
+
+class TestTable:
+    @pytest.mark.usefixtures("locks")
+    def test_columns(self) -> None:
+        """Below each other: texts by their beginning, numbers by their end; then the count."""
+        head, *rows, last = call("list").out.splitlines()
+        assert head.split("  ")[0] == "NAME"
+        assert len(rows) == 4
+        for row in rows:
+            assert row[head.index("STATE")] != " "
+            assert row[head.index("STATE") - 1] == " "
+            assert row[head.index("HOLDER") - 1] == " "
+            for title in ("HELD FOR", "REMAINING", "WAITERS"):
+                end = head.index(title) + len(title)
+                assert row[end - 1] != " "
+                assert row[end : end + 1] in ("", " ")
+        assert last == "4 locks: 2 held, 1 unknown, 1 stale; 0 waiters."
+
+    def test_nothing(self) -> None:
+        """No table, and no failure."""
+        assert call("list") == (0, "0 locks.\n", "")
+
+    def test_what_strangers_wrote(self, redis: Redis) -> None:
+        """Nothing reaches the terminal that moves the cursor, colours or breaks the line; in
+        JSON it is escaped."""
+        strangers(redis)
+        granted(redis, "job", owner="evil\x1b[2J\nhost\u202e:1:x", label="\x1b]0;title\x07")
+        redis.zadd("redislock:{job}:queue", {"t": 1})
+        redis.hset("redislock:{job}:waiters", "t", "1|30000|inbox|\x1b[1mwho|\x1b[5mwhere")
+        for arguments in (["list", "--foreign"], ["show", "job"], ["clear", "job"]):
+            out = call(*arguments).out
+            assert all(char.isprintable() or char == "\n" for char in out)
+        assert "odd?[2J" in call("list", "--foreign").out
+        assert "evil?[2J?host?:1:x" in call("list").out
+        assert "?[5mwhere" in call("show", "job").out
+        for arguments in (["list", "--foreign"], ["show", "job"]):
+            assert call(*arguments, "--json").out.rstrip("\n").isprintable()
+
+    def test_long_names(self) -> None:
+        """Not shortened where no terminal limits them."""
+        name = "n" * 400
+        with redis_lock(name):
+            assert name in call("list").out
+
+    def test_other_alphabets(self) -> None:
+        """Columns stand where they should; in a locale without them they are escaped."""
+        with ExitStack() as stack:
+            for name in ("注文", "äö", "e\u0301"):
+                stack.enter_context(redis_lock(name))
+            head, *rows, _ = call("list", "--sort", "name").out.splitlines()
+            at = head.index("STATE")
+            assert [row.index("held") for row in rows] == [at + 1, at, at - 2]
+            done = run("list", env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+        assert (done.code, done.err) == (0, "")
+        assert "\\u6ce8" in done.out
+
+
+class TestColors:
+    def test_piped(self) -> None:
+        """None."""
+        with redis_lock("job"):
+            assert "\x1b" not in run("list").out
+
+    def test_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """None either where the command was called on a terminal, and writes to something else."""
+        monkeypatch.setattr("django.core.management.color.supports_color", lambda: True)
+        out = StringIO()
+        with redis_lock("job"):
+            call_command("redislock", "list", stdout=out)
+        assert "\x1b" not in out.getvalue()
+
+    def test_forced(self) -> None:
+        """As Django's option says."""
+        with redis_lock("job"):
+            assert "\x1b[32;1mheld\x1b[0m" in run("list", "--force-color").out
+
+
+def test_nobody_reads_it(redis: Redis) -> None:
+    """`| head` ends it, without a word."""
+    for number in range(1000):
+        granted(redis, f"{'n' * 400}{number}")
+    done = cut_off("list", "--limit", "0")
+    assert done.out.startswith("NAME ")
+    assert (done.code, done.err) == (141, "")
+
+
+def test_those_of_the_cache(redis: Redis) -> None:
+    """With `--cache-locks`, they are listed, shown and cleared by their keys."""
+    lock = Lock(redis, ":1:import", timeout=60)
+    assert lock.acquire()
+    with redis_lock("ours"):
+        assert names() == ["ours"]
+        assert names("--cache-locks") == [":1:import"]
+        assert call("show", ":1:import").code == 3
+        assert "Lock:            :1:import" in call("show", ":1:import", "--cache-locks").out
+        assert "--cache-locks" in call("clear", ":1:import", "--cache-locks").out.splitlines()[-1]
+        yes = ("--yes", "--reason=stuck")
+        assert call("clear", ":1:import", "--cache-locks", *yes).code == 0
+    assert not lock.locked()

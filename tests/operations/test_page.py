@@ -1,0 +1,75 @@
+"""docs/operations.md: its examples can be run, and its tables are complete."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from argparse import Namespace
+
+import pytest
+
+from django_redislock.management.clearing import Outcome
+from django_redislock.management.commands.redislock import SUBCOMMANDS, Command, Parser
+from django_redislock.management.configuring import _COLUMNS as CONFIG
+from django_redislock.management.listing import _COLUMNS as LIST
+from tests.operations.schema import PAGE
+
+OURS = ("list", "show", "clear", "watch", "config")
+EXAMPLES = re.findall(r"^ *\$ python manage\.py redislock (.+)$", PAGE, re.MULTILINE)
+PRINTED = re.findall(r"^  manage\.py redislock (.+)$", PAGE, re.MULTILINE)
+
+
+def parser_of(subcommand: str) -> Parser:
+    parser = Parser()
+    SUBCOMMANDS[subcommand].add_arguments(parser)
+    return parser
+
+
+def section(title: str) -> str:
+    return re.split(r"\n## ", PAGE.partition(f"\n## {title}\n")[2])[0]
+
+
+def test_there_are_examples() -> None:
+    """Of each subcommand."""
+    assert {shlex.split(example)[0] for example in EXAMPLES} == set(OURS)
+    assert PRINTED
+
+
+@pytest.mark.parametrize("example", [*EXAMPLES, *PRINTED])
+def test_examples(example: str) -> None:
+    """The command takes what they say."""
+    words = shlex.split(example.partition(" | ")[0])
+    parsed: Namespace = Command().create_parser("manage.py", "redislock").parse_args(words)
+    assert parsed.subcommand == words[0]
+
+
+@pytest.mark.parametrize("subcommand", OURS)
+def test_options(subcommand: str) -> None:
+    """Each that there is is documented in its section, and no other."""
+    options = {
+        option
+        for action in parser_of(subcommand)._actions
+        for option in action.option_strings
+        if option.startswith("--") and option not in ("--help",)
+    }
+    base = {option for action in Parser()._actions for option in action.option_strings}
+    options -= base
+    text = section(subcommand)
+    documented = set(re.findall(r"`(--[\w-]+)", text))
+    if subcommand == "watch":
+        documented |= set(re.findall(r"`(--[\w-]+)", section("list")))
+    assert documented == options | ({"--pattern"} & documented)
+
+
+def test_titles_of_columns() -> None:
+    """The examples have those that are written."""
+    for columns in (LIST, CONFIG):
+        line = r" +".join(re.escape(column.title) for column in columns)
+        assert re.search(f"^{line}$", PAGE, re.MULTILINE)
+
+
+def test_outcomes() -> None:
+    """All of them are told."""
+    table = PAGE.partition("\n### A clearing\n")[2]
+    row = next(line for line in table.splitlines() if line.startswith("| `outcome` |"))
+    assert set(re.findall(r"`([\w ]+)`", row)) == {"outcome", *Outcome}

@@ -1,0 +1,122 @@
+"""`redislock show`: all that is known of one lock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from django.test import override_settings
+from redis import Redis
+
+from django_redislock import redis_lock
+from tests.contract.ports import InThreads
+from tests.operations.calling import call, granted, strangers
+from tests.processes import Worker
+from tests.waiting import PATIENCE, eventually
+
+
+def test_held(redis: Redis, start: Callable[..., Worker]) -> None:
+    """The holder, where, since when, and who waits, in order."""
+    lease = redis_lock("job", ttl=60, label="here").acquire()
+    assert lease is not None
+    first = start("wait")
+    eventually(lambda: redis.zcard("redislock:{job}:queue") == 1)
+    second = start("wait")
+    eventually(lambda: redis.zcard("redislock:{job}:queue") == 2)
+    done = call("show", "job")
+    assert done.code == 0
+    for text in (lease.owner, "here", str(lease.fencing_token), "of 1 min 00 s, unless"):
+        assert text in done.out
+    waiting = [f":{worker.process.pid}:" for worker in (first, second)]
+    places = [done.out.index(text) for text in waiting]
+    assert places == sorted(places)
+    document = call("show", "job", "--json").json
+    assert [waiter["position"] for waiter in document["waiters"]] == [0, 1]
+    assert waiting[0] in document["waiters"][0]["owner"]
+    shortened = call("show", "job", "--limit", "1").out
+    assert waiting[1] not in shortened
+    assert "The first 1 of 2 waiters." in shortened
+    lease.release()
+
+
+def test_free() -> None:
+    """An exit code of its own; what is known of the last one who had it."""
+    assert call("show", "job").code == 3
+    with redis_lock("job") as lease:
+        pass
+    done = call("show", "job")
+    assert done.code == 3
+    assert "free\n" in done.out
+    assert re.search(r" UTC  0\.\d s  released  operations/test_show\.py:\d+ in", done.out)
+    assert f"{lease.fencing_token}, of the last one" in done.out
+    assert "Nobody waits." in done.out
+
+
+def test_its_past(redis: Redis) -> None:
+    """The last holders and what became of them, the last one first, whoever holds it now."""
+    leases = []
+    for end in ("released", "cleared", "expired", "held"):
+        lock = redis_lock("job", label=f"was {end}", renew=False)
+        lease = InThreads().start(lock.acquire).result(PATIENCE)
+        leases.append(lease)
+        if end == "released":
+            lease.release()
+        elif end == "cleared":
+            call("clear", "job", "--yes", "--by", "eva", "--reason", "it hangs")
+        elif end == "expired":
+            redis.delete("redislock:{job}")
+    done = call("show", "job")
+    table = done.out.partition("BEFORE")[2].partition("\n\n")[0]
+    rows = [re.split(r"  +", line) for line in table.splitlines()[1:]]
+    assert [row[0] for row in rows] == [lease.owner for lease in leases[2::-1]]
+    assert [row[2:] for row in rows] == [
+        ["-", "expired", "was expired"],
+        [rows[1][2], "cleared by eva (it hangs)", "was cleared"],
+        [rows[2][2], "released", "was released"],
+    ]
+    document = call("show", "job", "--json").json["past"]
+    assert [
+        (holder["fencing_token"], holder["ending"], holder["why"])
+        for holder in document["holders"]
+    ] == [
+        (leases[2].fencing_token, "expired", None),
+        (leases[1].fencing_token, "cleared", "by eva (it hangs)"),
+        (leases[0].fencing_token, "released", None),
+    ]
+    leases[3].release()
+
+
+def test_nothing_past() -> None:
+    """Then nothing is said of it."""
+    with redis_lock("job"):
+        assert "BEFORE" not in call("show", "job").out
+
+
+def test_stale(redis: Redis) -> None:
+    """And why."""
+    granted(redis, "job")
+    assert "stale: its process has shown no sign of life for 900 s" in call("show", "job").out
+
+
+def test_what_others_wrote(redis: Redis) -> None:
+    """It is said that it is not ours."""
+    strangers(redis)
+    assert "a value of others" in call("show", "legacy").out
+    assert "stale: its time was over at" in call("show", "old").out
+    assert "no TTL: it stays until" in call("show", "old").out
+
+
+def test_where_it_is() -> None:
+    """The alias that the settings have for this lock, unless another one is given."""
+    caches = {"default": "unix:///nowhere", "locks": "unix:///nowhere/else"}
+    with override_settings(
+        CACHES={
+            alias: {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
+            for alias, url in caches.items()
+        },
+        REDISLOCK={"LOCKS": {"job": {"USING": "locks"}}},
+    ):
+        assert "/nowhere/else" in call("show", "job").err
+        assert "/nowhere/else" not in call("show", "job", "--using", "default").err
+        assert "/nowhere/else" not in call("show", "other").err
+        assert "/nowhere/else" in call("clear", "job").err

@@ -1,0 +1,69 @@
+"""Columns and durations, as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_redislock.management.formatting import duration, shorten, width
+from django_redislock.management.tables import Cell, Column, table
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0, "0.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (61, "1 min 01 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 00 min"),
+        (86399, "23 h 59 min"),
+        (86400 * 3 + 3600, "3 d 01 h"),
+        (86400 * 400, "400 d 00 h"),
+    ],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    """Two units at most, and never 60 of one."""
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "short"),
+    [
+        ("invoice:42", 10, "invoice:42"),
+        ("invoice:4200", 10, "invoic…200"),
+        ("注文注文注文", 7, "注文…文"),
+        ("注文注文注文", 12, "注文注文注文"),
+    ],
+)
+def test_shortened(text: str, columns: int, short: str) -> None:
+    """Its beginning and its end, in no more columns than there are."""
+    assert shorten(text, columns) == short
+    assert width(short) <= columns
+
+
+COLUMNS = (Column("NAME", shrinks=True), Column("N", right=True), Column("WHO", shrinks=True))
+
+
+def lines(rows: list[tuple[str, str, str]], fit: int | None = None) -> list[str]:
+    return list(table(COLUMNS, [[Cell(text) for text in row] for row in rows], fit=fit))
+
+
+def test_as_wide_as_needed() -> None:
+    """And no spaces at the end of a line."""
+    assert lines([("a", "1", "x"), ("long", "100", "xx")]) == [
+        "NAME    N  WHO",
+        "a       1  x",
+        "long  100  xx",
+    ]
+
+
+def test_to_fit() -> None:
+    """The widest gives way, down to what can still be told apart; numbers never do."""
+    row = ("n" * 40, "1000", "w" * 20)
+    for fit in (60, 40, 32):
+        assert {len(line) for line in lines([row], fit)[1:]} == {fit}
+        assert "1000" in lines([row], fit)[1]
+    assert len(lines([row], 10)[1]) == 12 + 2 + 4 + 2 + 12
+    assert lines([row], 200) == lines([row])

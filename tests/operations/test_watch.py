@@ -1,0 +1,266 @@
+"""`redislock watch`: as a real process, on a terminal and without one."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock import redis_lock
+from tests.manage import PROGRAM, Manage, environ
+from tests.operations.calling import call, cut_off, granted, run
+from tests.processes import ROOT
+from tests.waiting import PATIENCE, eventually
+
+OPENED = "\x1b[?1049h\x1b[?25l"
+CLOSED = "\x1b[?25h\x1b[?1049l"
+
+
+class Terminal:
+    """The command on a terminal of its own, of 12 lines and 72 columns."""
+
+    def __init__(
+        self, *arguments: str, url: str = "", term: str = "xterm", lines: int = 12
+    ) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 72, 0, 0))
+        self.process = subprocess.Popen(
+            [*PROGRAM, "redislock", *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=ROOT,
+            env={**environ(url), "TERM": term},
+            start_new_session=True,
+            # So that Ctrl-C, typed, is sent to it.
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+        )
+        os.close(theirs)
+        self.text = ""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._ours, 65536)
+            except OSError:  # nobody has the other end any more
+                return
+            if not data:
+                return
+            self.text += data.decode()
+
+    def frames(self) -> list[str]:
+        """What was drawn, one screen after the other, without colours."""
+        drawn = re.sub(r"\x1b\[[\d;]*m", "", self.text.partition(CLOSED)[0])
+        return drawn.split("\x1b[H")[1:]
+
+    def shows(self, text: str) -> str:
+        """Wait for a whole screen with that text."""
+        return eventually(
+            lambda: next((f for f in self.frames() if text in f and f.endswith("\x1b[J")), "")
+        )
+
+    def types(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def ends(self) -> int:
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(PATIENCE)
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    terminals: list[Terminal] = []
+
+    def start(*arguments: str, **options: Any) -> Terminal:
+        terminals.append(Terminal(*arguments, **options))
+        return terminals[-1]
+
+    yield start
+    for each in terminals:
+        each.close()
+
+
+@pytest.fixture
+def manage() -> Iterator[Callable[..., Manage]]:
+    processes: list[Manage] = []
+
+    def start(*arguments: str, **options: Any) -> Manage:
+        processes.append(Manage("redislock", *arguments, **options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.close()
+
+
+FAST = ("--interval", "0.1")
+
+
+class TestOnATerminal:
+    def test_it_follows(self, terminal: Callable[..., Terminal]) -> None:
+        """What is acquired and released comes and goes, at the same place."""
+        screen = terminal("watch", *FAST)
+        screen.shows("0 locks.")
+        with redis_lock("job"):
+            assert "job " in screen.shows("1 lock: 1 held")
+        drawn = len(screen.frames())
+        eventually(lambda: len(screen.frames()) > drawn + 2)
+        assert "0 locks." in screen.frames()[-2]
+        assert screen.text.startswith(OPENED)
+
+    @pytest.mark.parametrize(
+        ("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    )
+    def test_its_end(
+        self, number: signal.Signals, code: int, terminal: Callable[..., Terminal]
+    ) -> None:
+        """The terminal is as it was, with what was shown last; there is no traceback."""
+        with redis_lock("job"):
+            screen = terminal("watch")
+            screen.shows("1 lock: 1 held")
+            screen.process.send_signal(number)
+            assert screen.ends() == code
+        assert screen.text.count(OPENED) == screen.text.count(CLOSED) == 1
+        after = screen.text.partition(CLOSED)[2]
+        assert "1 lock: 1 held" in after
+        assert "Traceback" not in screen.text
+        assert "\x1b[?7h" in screen.text
+
+    def test_typed_ctrl_c(self, terminal: Callable[..., Terminal]) -> None:
+        """As an operator ends it."""
+        screen = terminal("watch")
+        screen.shows("0 locks.")
+        screen.types("\x03")
+        assert screen.ends() == 0
+        assert screen.text.count(CLOSED) == 1
+
+    def test_it_fits(self, redis: Redis, terminal: Callable[..., Terminal]) -> None:
+        """No more lines and columns than there are; long names are shortened in the middle."""
+        for number in range(30):
+            granted(redis, f"{'long' * 20}:{number:02}")
+        screen = terminal("watch", *FAST, "--sort", "name")
+        frame = screen.shows("locks: 0 held, 0 unknown, 30 stale")
+        lines = frame.replace("\x1b[K", "").removesuffix("\x1b[J").split("\r\n")
+        assert len(lines) <= 12
+        assert "\x1b[?7l" in screen.text  # and what is too long in spite of that is not wrapped
+        assert all(len(line) <= 72 for line in lines)
+        assert "The first 7 of 30 locks" in lines[-1]
+        assert re.match(r"long\S*…\S*:00 ", lines[3])
+
+    def test_hardly_a_terminal(self, terminal: Callable[..., Terminal]) -> None:
+        """What it has no lines for is left out, so that it does not scroll."""
+        with redis_lock("job"):
+            frame = terminal("watch", *FAST, lines=3).shows("NAME")
+        assert frame.count("\n") == 2
+
+    def test_colors(self, terminal: Callable[..., Terminal]) -> None:
+        """Those of Django, unless they are not wanted."""
+        with redis_lock("job"):
+            screen = terminal("watch", *FAST)
+            screen.shows("1 lock")
+            assert "\x1b[32;1mheld\x1b[0m" in screen.text
+            screen = terminal("watch", *FAST, "--no-color")
+            screen.shows("1 lock")
+            assert "\x1b[32;1m" not in screen.text
+
+    def test_redis_goes_away(self, terminal: Callable[..., Terminal]) -> None:
+        """It says so, shows what it saw last, and goes on when Redis is back."""
+        with RedisServer() as server:
+            with Redis.from_url(server.url) as redis:
+                granted(redis, "job")
+            screen = terminal("watch", *FAST, url=server.url)
+            screen.shows("1 lock: ")
+            server.stop()
+            gone = screen.shows("Redis could not be asked")
+            assert "As it was at " in gone
+            assert "job " in gone
+            server.start()
+            screen.shows("0 locks.")
+            screen.types("\x03")
+            assert screen.ends() == 0
+
+    def test_a_terminal_that_knows_nothing(self, terminal: Callable[..., Terminal]) -> None:
+        """One block after the other."""
+        screen = terminal("watch", *FAST, "--count", "2", "--no-color", term="dumb")
+        assert screen.ends() == 0
+        assert "\x1b" not in screen.text
+        assert screen.text.count("0 locks.") == 2
+
+
+class TestElsewhere:
+    def test_blocks(self, manage: Callable[..., Manage]) -> None:
+        """Plain, each with the time, at once, and as many as were asked for."""
+        with redis_lock("job"):
+            process = manage("watch", *FAST, "--count", "2")
+            assert process.says().startswith("Locks on 'default', 20")
+            rest = process.rest()
+        assert process.ends() == 0
+        assert "\x1b" not in rest
+        assert rest.count("Locks on 'default', 20") == 1
+        assert rest.count("1 lock: 1 held") == 2
+        assert rest.endswith(".\n\n")
+
+    def test_lines_of_json(self, manage: Callable[..., Manage]) -> None:
+        """One for each screen, at once."""
+        process = manage("watch", "--interval", "3600", "--json")
+        assert json.loads(process.says())["error"] is None
+        process.signal(signal.SIGINT)
+        assert process.ends() == 0
+        process = manage("watch", *FAST, "--json")
+        first = json.loads(process.says())
+        with redis_lock("job"):
+            eventually(lambda: json.loads(process.says())["list"]["total"] == 1)
+        assert (first["list"]["total"], first["error"]) == (0, None)
+        process.signal(signal.SIGINT)
+        assert process.complains() == ""
+        assert process.ends() == 0
+
+    def test_filters(self) -> None:
+        """Those of the list."""
+        with redis_lock("job"), redis_lock("other"):
+            out = call("watch", "--count", "1", "--pattern", "o*", "--limit", "0").out
+        assert "job" not in out
+        assert "other" in out
+
+    def test_the_interval(self) -> None:
+        """Between two screens, and not after the last one."""
+        begin = time.monotonic()
+        call("watch", "--count", "2", "--interval", "0.3")
+        assert 0.3 <= time.monotonic() - begin < PATIENCE
+        assert run("watch", "--count", "1", "--interval", "3600").code == 0
+
+    def test_nobody_reads_it(self) -> None:
+        """`| head` ends it."""
+        done = cut_off("watch", *FAST)
+        assert (done.code, done.err) == (141, "")
+
+    def test_in_a_thread(self) -> None:
+        """Signals arrive in the main thread only; it says so."""
+        found = []
+        thread = threading.Thread(target=lambda: found.append(call("watch", "--count", "1")))
+        thread.start()
+        thread.join(PATIENCE)
+        assert "works in the main thread" in found[0].err

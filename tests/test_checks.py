@@ -1,0 +1,481 @@
+"""The system checks: each test carries the id of what it checks."""
+
+from __future__ import annotations
+
+import math
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core import checks
+from django.test import override_settings
+from django_redis.pool import ConnectionFactory
+
+from django_redislock import diagnosis, redis_lock
+from django_redislock.checks import check_deployment, check_jobs, check_settings
+from django_redislock.diagnosis import jobs
+from django_redislock.periodic import job, periodic
+from tests.faults.caches import caches
+
+ROOT = Path(__file__).parent.parent
+LOCATION = "redis://redis.invalid:6379/0"
+"""Where nobody answers, and nobody is asked."""
+
+
+def configured(**settings: Any) -> override_settings:
+    return override_settings(REDISLOCK=settings)
+
+
+def static() -> list[checks.CheckMessage]:
+    return check_settings(app_configs=None, databases=None)
+
+
+def ids(messages: list[checks.CheckMessage]) -> list[str]:
+    return [str(message.id).removeprefix("redislock.") for message in messages]
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Nobody may connect, or look up a host."""
+    tried: list[Any] = []
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        tried.append(args)
+        raise AssertionError(f"connects to {args}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    yield tried
+    assert not tried
+
+
+@pytest.fixture(autouse=True)
+def _pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """django-redis keeps one for each LOCATION, with the options of whoever comes first."""
+    monkeypatch.setattr(ConnectionFactory, "_pools", {})
+
+
+class TestRegistered:
+    def test_where_all_is_well(self, no_network: list[Any]) -> None:
+        """`manage.py check` says nothing of a project as the README has it, and connects to
+        nothing; `check --tag redislock` finds ours."""
+        assert checks.run_checks(tags=["redislock"]) == []
+        assert static() == []
+
+    def test_wrong_settings_are_told(self) -> None:
+        """By any `manage.py check`."""
+        with configured(TTL=0):
+            assert "E001" in ids(checks.run_checks())
+
+    def test_for_deployment(self) -> None:
+        """The servers are asked by `check --deploy`. What is only to know is not told there."""
+        with override_settings(CACHES=caches("redis://localhost:1/0")):
+            assert "E101" not in ids(checks.run_checks(tags=["redislock"]))
+            deployed = checks.run_checks(tags=["redislock"], include_deployment_checks=True)
+        assert "E101" in ids(deployed)
+        assert not {one for one in ids(check_deployment()) if one.startswith("I")}
+
+    def test_not_for_deployment_while_the_settings_are_wrong(self, no_network: list[Any]) -> None:
+        """Then nobody knows whom to ask; the settings come first."""
+        with configured(TTL=0):
+            assert check_deployment() == []
+
+    def test_an_alias_that_is_asked(self) -> None:
+        """Each one that LOCKS names is."""
+        entry = caches("redis://localhost:1/0")["default"]
+        with (
+            override_settings(CACHES={"default": entry, "a": entry, "b": entry}),
+            configured(USING="a", LOCKS={"x": {"USING": "b"}}),
+        ):
+            away = [message for message in check_deployment() if ids([message]) == ["E101"]]
+            assert [message.obj for message in away] == ["CACHES['a']", "CACHES['b']"]
+
+
+class TestE001:
+    """The settings can't be understood."""
+
+    def test_all_at_once(self) -> None:
+        """Each mistake is a message of its own, with the place and something to paste."""
+        with configured(
+            TTL="30",
+            TIMEOUT=5,
+            wait=3,
+            PREFIX="",
+            LOCKS={"a": {"TTL": 0, "WIAT": 1, "RENEW": True}, "b": None, 3: {}},
+        ):
+            messages = static()
+        assert set(ids(messages)) == {"E001"}
+        assert [str(message.msg).partition(": ")[0][:45] for message in messages] == [
+            "REDISLOCK['TTL']",
+            "REDISLOCK has no key 'TIMEOUT'; it has USING,",
+            "REDISLOCK has no key 'wait'; it has USING, TT",
+            "REDISLOCK['PREFIX'] must be a non-empty str w",
+            "REDISLOCK['LOCKS']['a']['TTL']",
+            "REDISLOCK['LOCKS']['a'] has no key 'WIAT'; it",
+            "REDISLOCK['LOCKS']['b'] must be a dict, not N",
+            "REDISLOCK['LOCKS'] has the key 3; write a str",
+        ]
+        assert [message.hint for message in messages] == [
+            '"TTL": 30',
+            "Remove it.",
+            '"WAIT": 10',
+            '"PREFIX": "redislock"',
+            '"TTL": 30',
+            '"WAIT": 10',
+            '"LOCKS": {"report:*": {"TTL": 300}}',
+            '"LOCKS": {"report:*": {"TTL": 300}}',
+        ]
+        assert {message.obj for message in messages} == {"REDISLOCK"}
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            None,
+            [],
+            "redislock",
+            42,
+            {None: 1},
+            {("a", "b"): 1},
+            {"LOCKS": None},
+            {"LOCKS": []},
+            {"LOCKS": {"a": None}},
+            {"LOCKS": {"a": {None: 1}}},
+            {"LOCKS": {None: {"TTL": 3}}},
+            {"TTL": math.nan},
+            {"TTL": {}},
+            {"USING": ["default"]},
+            {"USING": None},
+            {"PREFIX": b"x"},
+            {"ON_CONFLICT": object()},
+            {"REPLICAS": 10**30},
+        ],
+        ids=repr,
+    )
+    def test_whatever_it_is(self, value: Any) -> None:
+        """It never raises; and it tells just what whoever takes a lock would be told."""
+        with override_settings(REDISLOCK=value):
+            (message,) = static()
+            assert ids([message]) == ["E001"]
+            assert message.hint
+            with pytest.raises(Exception, match=re.escape(str(message.msg))):
+                redis_lock("job").policy()
+            assert check_deployment() == []
+
+
+class TestE002:
+    """The alias can't be used for locks."""
+
+    @pytest.mark.parametrize(
+        ("entries", "says"),
+        [
+            ({}, "has no alias 'locks'"),
+            ({"locks": None}, "CACHES"),
+            ({"locks": {}}, "CACHES"),
+            ({"locks": {"BACKEND": "no.such.Backend"}}, "CACHES"),
+            (
+                {"locks": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
+                "served by django.core.cache.backends.locmem.LocMemCache",
+            ),
+            ({"locks": {"BACKEND": "django_redis.cache.RedisCache"}}, "connection"),
+            ({"locks": caches("nonsense")["default"]}, "scheme"),
+            ({"locks": caches(LOCATION, CLIENT_CLASS="no.such.Client")["default"]}, "no"),
+            (
+                {
+                    "locks": caches(LOCATION)["default"],
+                    "twin": caches(LOCATION, CONNECTION_POOL_KWARGS={"db": 3})["default"],
+                },
+                "shares one pool",
+            ),
+        ],
+    )
+    def test_whatever_it_is(self, entries: Any, says: str, no_network: list[Any]) -> None:
+        """One message with the reason, and an entry to paste."""
+        default = caches(LOCATION + "?other")["default"]
+        with override_settings(CACHES={"default": default, **entries}), configured(USING="locks"):
+            (message,) = static()
+            assert ids([message]) == ["E002"]
+            assert says in str(message.msg)
+            assert message.obj == "CACHES['locks']"
+            assert str(message.hint).startswith('CACHES = {"locks": {"BACKEND": "django_redis.')
+            assert check_deployment() == []
+
+    def test_of_an_entry(self) -> None:
+        """Also an alias that only LOCKS names."""
+        with configured(LOCKS={"report:*": {"USING": "nowhere"}}):
+            (message,) = static()
+            assert ids([message]) == ["E002"]
+
+
+class TestW001:
+    """An entry in LOCKS that applies to nothing."""
+
+    @pytest.mark.parametrize(
+        ("name", "hint"),
+        [
+            ("report:{report.pk}", '"report:*": {'),
+            ("a:{b}:c:{d}", '"a:*:c:*": {'),
+            ("a}", '"a": {'),
+        ],
+    )
+    def test_a_template(self, name: str, hint: str) -> None:
+        """Who writes the decorator's template there is told the pattern."""
+        with configured(LOCKS={name: {"TTL": 5}}):
+            (message,) = static()
+        assert ids([message]) == ["W001"]
+        assert hint in str(message.hint)
+
+    @pytest.mark.parametrize("name", ["x" * 513, "a\nb"])
+    def test_no_name(self, name: str) -> None:
+        """A name that no lock can have."""
+        with configured(LOCKS={name: {"TTL": 5}}):
+            assert ids(static()) == ["W001"]
+
+    def test_others(self) -> None:
+        """Patterns and names are no mistakes."""
+        with configured(LOCKS={"report:*": {}, "a[12]?": {}, "x" * 512: {}, "größe": {}}):
+            assert static() == []
+
+
+def advice(caches: Any, **settings: Any) -> dict[str, checks.CheckMessage]:
+    """What `check --deploy` says of the entries of CACHES, apart from what their servers say."""
+    with override_settings(CACHES=caches), configured(**settings):
+        messages = check_deployment()
+        assert static() == []
+    named = dict(zip(ids(messages), messages, strict=True))
+    assert named.pop("E101", None)
+    return named
+
+
+NOWHERE = "redis://localhost:1/0"
+"""Nobody answers there, and says so at once."""
+TIMEOUTS = {"SOCKET_TIMEOUT": 5, "SOCKET_CONNECT_TIMEOUT": 2}
+APART = {"USING": "locks"}
+CACHE = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+
+
+def locks(url: str = NOWHERE, **options: Any) -> dict[str, Any]:
+    """An alias for locks, beside a cache that is elsewhere."""
+    return {"default": CACHE, "locks": caches(url, **{**TIMEOUTS, **options})["default"]}
+
+
+def test_a_good_entry() -> None:
+    """Locks with a database of their own: there is nothing to say."""
+    assert advice(locks(), **APART) == {}
+
+
+class TestW002:
+    """`cache.clear()` takes the locks with it."""
+
+    def test_the_default_cache(self) -> None:
+        """It is what `from django.core.cache import cache` means."""
+        told = advice(caches(NOWHERE, **TIMEOUTS))
+        assert list(told) == ["W002"]
+        assert 'REDISLOCK["USING"] = "locks"' in str(told["W002"].hint)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": NOWHERE},
+            {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost:1"},
+            {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost:1?db=0"},
+            {
+                "BACKEND": "django.core.cache.backends.redis.RedisCache",
+                "LOCATION": ["redis://x/3", NOWHERE],
+            },
+            {
+                "BACKEND": "django.core.cache.backends.redis.RedisCache",
+                "LOCATION": "redis://localhost:1",
+                "OPTIONS": {"db": "0"},
+            },
+        ],
+    )
+    def test_the_same_database(self, other: Any) -> None:
+        """However another entry names it."""
+        told = advice({**locks(), "other": other}, **APART)
+        assert list(told) == ["W002"]
+        assert "'other'" in str(told["W002"].msg)
+
+    @pytest.mark.parametrize(
+        "location", ["redis://localhost:1/1", "redis://localhost:2/0", "unix:///x?db=0", "1.2.3.4"]
+    )
+    def test_another_database(self, location: str) -> None:
+        """Then nothing is said."""
+        other = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
+        assert advice({**locks(), "other": other}, **APART) == {}
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            None,
+            {},
+            {"BACKEND": "x", "LOCATION": None},
+            {"BACKEND": "x", "LOCATION": Path("/tmp")},
+            {"BACKEND": "x", "LOCATION": [("a", 1)]},
+            {"BACKEND": "x", "LOCATION": NOWHERE, "OPTIONS": {"CONNECTION_POOL_KWARGS": 3}},
+            {"BACKEND": "x", "LOCATION": "redis://localhost", "OPTIONS": {"db": "x"}},
+        ],
+        ids=repr,
+    )
+    def test_whatever_another_entry_is(self, other: Any) -> None:
+        """It does not concern us, and never makes the check fail."""
+        entries = {**locks(), "other": other}
+        with override_settings(CACHES=entries), configured(**APART):
+            assert not {"W002"} & set(ids([*static(), *check_deployment()]))
+
+    def test_another_alias_for_locks(self) -> None:
+        """Two aliases that are both for locks are no cache."""
+        both = {**locks(), "more": locks()["locks"]}
+        with override_settings(CACHES=both), configured(**APART, LOCKS={"x": {"USING": "more"}}):
+            assert "W002" not in ids(check_deployment())
+        # So is one that only the code names, for which the doctor was asked.
+        with override_settings(CACHES={**both, "locks": CACHE}), configured(USING="default"):
+            assert list(diagnosis.advice("more")) == []
+
+
+class TestW003:
+    """No timeouts."""
+
+    NONE = {"socket_timeout": None, "socket_connect_timeout": None}
+
+    def test_missing(self) -> None:
+        """It says what to write. redis-py 8 has some of its own; they count."""
+        pool = {"CONNECTION_POOL_KWARGS": self.NONE}
+        told = advice({"default": CACHE, "locks": caches(NOWHERE, **pool)["default"]}, **APART)
+        assert list(told) == ["W003"]
+        assert told["W003"].hint == '"OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 2, "SOCKET_TIMEOUT": 5}'
+
+    @pytest.mark.parametrize("option", TIMEOUTS)
+    def test_one_of_them(self, option: str) -> None:
+        """Each bounds the connecting; and locks wait for answers no longer than 5 s."""
+        pool = {"CONNECTION_POOL_KWARGS": {**self.NONE, option.lower(): 3}}
+        assert advice(locks(**pool), **APART) == {}
+
+    def test_in_the_location(self) -> None:
+        """The URL may have them."""
+        url = f"{NOWHERE}?socket_timeout=3&socket_connect_timeout=3"
+        assert advice(locks(url), **APART) == {}
+
+    def test_a_unix_socket(self) -> None:
+        """One is connected at once, and locks wait for answers no longer than 5 s."""
+        told = advice(locks("unix:///nowhere", CONNECTION_POOL_KWARGS=self.NONE), **APART)
+        assert told == {}
+
+
+class TestW004:
+    """A pool that is too small."""
+
+    def test_small(self) -> None:
+        """It says how many connections there are."""
+        told = advice(locks(CONNECTION_POOL_KWARGS={"max_connections": 9}), **APART)
+        assert list(told) == ["W004"]
+        assert "has 9 connections" in str(told["W004"].msg)
+        assert '"max_connections": 100' in str(told["W004"].hint)
+
+    def test_enough(self) -> None:
+        """Ten are."""
+        assert advice(locks(CONNECTION_POOL_KWARGS={"max_connections": 10}), **APART) == {}
+
+    def test_classes_of_their_own(self) -> None:
+        """A connection that is made in another way is not judged."""
+        told = advice(
+            locks(CONNECTION_POOL_KWARGS={"connection_class": print, "max_connections": 3}),
+            **APART,
+        )
+        assert list(told) == ["W004"]
+
+    def test_one_that_waits(self) -> None:
+        """A blocking pool refuses nobody."""
+        assert (
+            advice(
+                locks(
+                    CONNECTION_POOL_CLASS="redis.BlockingConnectionPool",
+                    CONNECTION_POOL_KWARGS={"max_connections": 2},
+                ),
+                **APART,
+            )
+            == {}
+        )
+
+
+class TestE003:
+    """A periodic job can't be run as it is."""
+
+    def test_where_it_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By any `manage.py check`, with its name and place."""
+
+        def discover() -> None:
+            periodic(every=0, name="report")(self.test_where_it_is_written)
+
+        monkeypatch.setattr(jobs, "discover", discover)
+        [message] = checks.run_checks(tags=["redislock"])
+        assert ids([message]) == ["E003"]
+        assert "The periodic job 'report' at tests/test_checks.py:" in str(message.msg)
+
+    def test_what_else_is_wrong_with_a_module(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is told as Python tells it."""
+
+        def discover() -> None:
+            raise ValueError("somebody else's")
+
+        monkeypatch.setattr(jobs, "discover", discover)
+        with pytest.raises(ValueError, match="somebody else's"):
+            check_jobs()
+
+    def test_settings_that_do_not_go_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each of them may be good in itself."""
+        monkeypatch.setattr(job, "_registry", {})
+        periodic(every=30, name="report")(lambda: None)
+        with configured(JOBS={"rep*": {"JITTER": 60}}):
+            assert ids(check_jobs()) == ["E003"]
+        with configured(JOBS={"rep*": {"JITTER": 6}}):
+            assert check_jobs() == []
+
+
+class TestW006:
+    """An entry in JOBS applies to nothing."""
+
+    def test_it_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By its name or pattern."""
+        monkeypatch.setattr(job, "_registry", {})
+        with configured(JOBS={"shop.*": {"ENABLED": False}}):
+            [message] = check_jobs()
+        assert ids([message]) == ["W006"]
+        assert "REDISLOCK['JOBS']['shop.*']" in str(message.msg)
+
+    def test_not_while_the_settings_are_wrong(self) -> None:
+        """That comes first."""
+        with configured(JOBS={"shop.*": {"EVERY": 0}, "a": 3}):
+            assert check_jobs() == []
+            assert [message.hint for message in static()] == [
+                '"EVERY": 300',
+                '"JOBS": {"shop.periodic.report": {"EVERY": 300}}',
+            ]
+
+
+class TestW005:
+    """A socket timeout that is shorter than replicas may take."""
+
+    def test_with_replicas(self) -> None:
+        """As it would break each lock whose replicas are slow."""
+        short = locks(SOCKET_TIMEOUT=0.5)
+        assert advice(short, **APART) == {}
+        assert list(advice(short, **APART, REPLICAS=1)) == ["W005"]
+        assert list(advice(short, **APART, LOCKS={"x": {"REPLICAS": 1}})) == ["W005"]
+        assert advice(locks("redis://localhost:1/1"), **APART, REPLICAS=1) == {}
+
+
+def test_each_id_is_documented() -> None:
+    """docs/checks.md has one row for each, and this file or that of the doctor a test."""
+    package = ROOT / "django_redislock"
+    source = "".join(path.read_text("utf-8") for path in (package / "diagnosis").glob("*.py"))
+    found = set(re.findall(r"\b[EWI]\d{3}\b", source))
+    page = (ROOT / "docs" / "checks.md").read_text("utf-8")
+    rows = re.findall(r"^\| `redislock\.(\w+)` ", page, re.MULTILINE)
+    assert sorted(rows) == sorted(found)
+    tests = "".join(
+        (ROOT / "tests" / f"test_{x}.py").read_text("utf-8") for x in ("checks", "doctor")
+    )
+    assert found <= set(re.findall(r"[EWI]\d{3}", tests))

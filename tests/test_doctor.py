@@ -1,0 +1,851 @@
+"""`manage.py redislock doctor`, on real servers that are set up badly; and what the rules make of
+what can't be set up here. Each test carries the id of what it finds."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from io import StringIO
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+from redis import Redis
+
+from devtools.redis_server import RedisServer, find_server
+from django_redislock import LeaseLost, initialise, naming, once, redis_lock, scripts
+from django_redislock.checks import check_deployment, check_settings
+from django_redislock.diagnosis import keyspace, permissions, rules
+from django_redislock.diagnosis import server as asking
+from django_redislock.diagnosis.usage import overlap
+from tests.faults.caches import caches
+from tests.manage import PROGRAM, environ
+from tests.processes import ROOT
+from tests.waiting import PATIENCE, eventually
+
+SAFE = ("--appendonly", "yes")
+"""What a server of its own should say, and ours for tests does not."""
+
+Finding = dict[str, Any]
+
+
+class Report(NamedTuple):
+    """What the doctor says."""
+
+    code: int
+    findings: dict[str, Finding]
+    last: str
+
+    @property
+    def wrong(self) -> set[str]:
+        """The ids of what is more than to know."""
+        return {name for name in self.findings if not name.startswith("I")}
+
+
+def doctor(*arguments: str) -> Report:
+    """Ask it, in this process."""
+    out = StringIO()
+    code, last = 0, ""
+    try:
+        call_command("redislock", "doctor", "--json", *arguments, stdout=out)
+    except CommandError as error:
+        code, last = error.returncode, str(error)
+    findings = json.loads(out.getvalue())
+    named = {one["id"].removeprefix("redislock."): one for one in findings}
+    return Report(code, named, last)
+
+
+def deployed() -> list[str]:
+    """What `check --deploy` says."""
+    return [str(message.id).removeprefix("redislock.") for message in check_deployment()]
+
+
+def run(*arguments: str, url: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    """Call it as people do."""
+    return subprocess.run(
+        [*PROGRAM, "redislock", "doctor", *arguments],
+        cwd=ROOT,
+        env={**environ(url), **env},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@pytest.fixture
+def serve(settings: Any, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
+    """Start servers; the locks are on the last one, which nobody else uses."""
+    if find_server().url is not None:
+        pytest.skip("needs servers of its own")
+    started: list[RedisServer] = []
+    settings.SILENCED_SYSTEM_CHECKS = ["redislock.W002"]  # it is the default cache as well
+
+    def serve(*args: str, user: str = "", **options: Any) -> RedisServer:
+        directory = tmp_path / str(len(started))
+        directory.mkdir()
+        server = RedisServer(args=["--dir", str(directory), *SAFE, *args], **options)
+        server.start()
+        started.append(server)
+        settings.CACHES = caches(server.url.replace("unix://", f"unix://{user}"))
+        return server
+
+    yield serve
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def good(serve: Callable[..., RedisServer]) -> Iterator[Redis]:
+    """A plain client on a server with which nothing is wrong."""
+    with Redis.from_url(serve().url) as client:
+        yield client
+
+
+def replica_of(primary: RedisServer) -> tuple[str, ...]:
+    """Options that make one."""
+    return ("--replicaof", "127.0.0.1", str(primary.tcp_port))
+
+
+# All is well.
+
+
+def test_nothing_is_wrong(good: Redis) -> None:
+    """I101 says what was seen; and looking has left nothing."""
+    report = doctor()
+    assert (report.code, list(report.findings)) == (0, ["I101"])
+    assert re.match(
+        r"(Redis|Valkey) [\d.]+, a round trip takes [\d.]+ ms, clients: \d+ of 10000, replicas: 0",
+        report.findings["I101"]["message"],
+    )
+    assert not good.keys("*")
+    assert deployed() == ["W002"]
+
+
+def test_locks_that_are_held_and_waited_for(good: Redis) -> None:
+    """Nothing is wrong with them, nor with what they leave."""
+    with redis_lock("a"), redis_lock("b"):
+        pass
+    with redis_lock("a"), redis_lock("c"):
+        assert doctor().wrong == set()
+
+
+def test_it_opens_no_connection_that_stays(good: Redis) -> None:
+    """Neither do the checks."""
+    redis_lock("a").holder()  # the project has one of its own
+    doctor()
+    before = len(good.client_list())
+    doctor()
+    check_deployment()
+    eventually(lambda: len(good.client_list()) == before)
+
+
+# What is wrong with a server.
+
+
+class TestE101:
+    """Redis can't be asked."""
+
+    @pytest.mark.parametrize("arguments", [[], ["--fail-level", "WARNING"]])
+    def test_one_line(self, arguments: list[str]) -> None:
+        """Exit code 69, one line on stderr, no traceback, nothing on stdout."""
+        done = run(*arguments, url="unix:///nowhere")
+        assert (done.returncode, done.stdout) == (69, "")
+        assert done.stderr.startswith("CommandError: Redis could not be asked through CACHES['def")
+        assert done.stderr.count("\n") == 1
+
+    def test_json(self) -> None:
+        """The same, and the list on stdout."""
+        done = run("--json", url="unix:///nowhere")
+        assert done.returncode == 69
+        assert done.stderr.count("\n") == 1
+        assert json.loads(done.stdout)[0]["id"] == "redislock.E101"
+
+    def test_a_wrong_password(self, serve: Callable[..., RedisServer]) -> None:
+        """Is told, in the server's words."""
+        serve("--requirepass", "secret", user="default:wrong@")
+        report = doctor()
+        assert report.code == 69
+        assert "invalid" in report.findings["E101"]["message"]
+
+    def test_it_can_not_be_silenced(self, settings: Any) -> None:
+        """A doctor who has seen nobody must not say that nothing is wrong."""
+        settings.CACHES = caches("unix:///nowhere")
+        settings.SILENCED_SYSTEM_CHECKS = ["redislock.E101"]
+        assert doctor().code == 69
+
+    def test_whatever_a_provider_of_credentials_raises(self, settings: Any) -> None:
+        """It is told, and no traceback; the checks go on."""
+
+        class Provider(redis.CredentialProvider):
+            def get_credentials(self) -> Any:
+                raise KeyError("vault")
+
+        settings.CACHES = caches(
+            environ()["REDISLOCK_TEST_URL"].replace("db=0", "db=7"),
+            CONNECTION_POOL_KWARGS={"credential_provider": Provider()},
+        )
+        assert "KeyError: 'vault'" in doctor().findings["E101"]["message"]
+        assert "E101" in deployed()
+
+    def test_a_server_that_stalls(self, serve: Callable[..., RedisServer]) -> None:
+        """It is not waited for; nor by `check --deploy`."""
+        server = serve()
+        server.pause()
+        try:
+            began = time.monotonic()
+            assert "E101" in doctor().findings
+            assert deployed() == ["W002", "E101"]
+            assert time.monotonic() - began < 10
+        finally:
+            server.resume()
+
+    def test_one_of_two(self, serve: Callable[..., RedisServer], settings: Any) -> None:
+        """About the other one all is told."""
+        serve("--appendonly", "no")
+        settings.CACHES["away"] = caches("unix:///nowhere")["default"]
+        report = doctor("--using", "default", "--using", "away")
+        assert report.code == 69
+        assert {"E101", "W102"} <= report.findings.keys()
+        assert report.findings["E101"]["alias"] == "away"
+        out = StringIO()
+        with pytest.raises(CommandError, match="'away'"):
+            call_command("redislock", "doctor", "--using=default", "--using=away", stdout=out)
+        assert "[default]" in out.getvalue()
+        assert "[away]" not in out.getvalue()
+
+
+class TestE102:
+    """Too old."""
+
+    @pytest.mark.parametrize("version", ["5.0.14", "6.0.16", "2.8"])
+    def test_old(self, version: str) -> None:
+        """By what INFO says."""
+        assert "E102" in judged(info={"redis_version": version})
+
+    @pytest.mark.parametrize("version", ["6.2.0", "7.0.15", "7.4", "8.2.1", "255.255.255", "x"])
+    def test_others(self, version: str) -> None:
+        """A version that can't be read is no reason."""
+        assert "E102" not in judged(info={"redis_version": version})
+
+
+class TestW110:
+    """Too new to be known."""
+
+    def test_new(self) -> None:
+        """A Redis; of Valkey any is fine."""
+        assert "W110" in judged(info={"redis_version": "9.0.0"})
+        assert "W110" not in judged(info={"redis_version": "8.9.0"})
+        assert "W110" not in judged(info={"redis_version": "9.0.0", "valkey_version": "10.1"})
+
+
+def test_e103_a_replica(serve: Callable[..., RedisServer]) -> None:
+    """E103: the hint has the primary's address."""
+    primary = serve(tcp_port=0)
+    serve(*replica_of(primary))
+    report = doctor()
+    assert report.code == 1
+    assert f"redis://127.0.0.1:{primary.tcp_port}/0" in report.findings["E103"]["hint"]
+
+
+def test_e104_a_cluster(serve: Callable[..., RedisServer]) -> None:
+    """E104: a node of Redis Cluster."""
+    serve("--cluster-enabled", "yes")
+    assert "E104" in doctor().wrong
+
+
+CLERK = ("clerk", "reset", "on", ">secret")
+OURS = ("~redislock:*", "&redislock:*")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[RedisServer]:
+    if find_server().url is not None:
+        pytest.skip("needs a server of its own")
+    with RedisServer() as server:
+        yield server
+
+
+class TestE105:
+    """A user who may not do what locks do."""
+
+    @pytest.fixture
+    def clerk(self, shared: RedisServer, settings: Any) -> Iterator[Callable[..., Redis]]:
+        """Give the user these rules; locks come as that user."""
+        with Redis.from_url(shared.url) as client:
+            client.flushall()
+            settings.CACHES = caches(shared.url.replace("unix://", "unix://clerk:secret@"))
+
+            def give(*given: str) -> Redis:
+                client.execute_command("ACL", "SETUSER", *CLERK, *given)
+                return client
+
+            yield give
+
+    def test_the_rule_that_is_printed(self, clerk: Callable[..., Redis]) -> None:
+        """Pasted as it is, it is enough for locks and for the doctor, and it allows no more."""
+        admin = clerk()
+        report = doctor()
+        assert report.code == 1
+        rule = report.findings["E105"]["hint"]
+        assert rule.startswith("ACL SETUSER clerk ~redislock:* &redislock:* +")
+        assert "+@" not in rule
+        admin.execute_command(*rule.split())
+        assert "E105" not in doctor().findings
+        with redis_lock("a"):
+            pass
+        assert not {"I101", "I102"} - doctor().findings.keys()
+
+    @pytest.mark.parametrize("rule", scripts.permissions().split())
+    def test_a_command_is_missing(self, rule: str, clerk: Callable[..., Redis]) -> None:
+        """Each one, and just that one, is named."""
+        clerk(*OURS, "+@all", rule.replace("+", "-"))
+        message = doctor().findings["E105"]["message"]
+        assert message.endswith(f"Missing: {rule}")
+
+    def test_nothing_is_missing(self, clerk: Callable[..., Redis]) -> None:
+        """Then nothing is said."""
+        clerk(*OURS, "+@all")
+        assert "E105" not in doctor().findings
+
+    @pytest.mark.parametrize("missing", OURS)
+    def test_a_pattern_is_missing(self, missing: str, clerk: Callable[..., Redis]) -> None:
+        """Of keys or channels; another prefix does not help."""
+        others = [rule for rule in OURS if rule != missing]
+        clerk(*others, f"{missing[0]}elsewhere:*", "+@all")
+        message = doctor().findings["E105"]["message"]
+        assert message.endswith(f"Missing: {missing}")
+
+    def test_another_prefix(self, clerk: Callable[..., Redis]) -> None:
+        """Characters that are special in patterns are escaped."""
+        admin = clerk("+@all")
+        with override_settings(REDISLOCK={"PREFIX": "redislock[1]"}):
+            rule = doctor().findings["E105"]["hint"]
+            assert r"~redislock\[1\]:*" in rule
+            admin.execute_command(*rule.split())
+            assert "E105" not in doctor().findings
+            with redis_lock("a"):
+                pass
+
+    def test_each_command_has_a_harmless_form(self) -> None:
+        """Also those that come to the scripts later. One that is needed no more does no harm."""
+        needed = {rule.removeprefix("+") for rule in scripts.permissions().split()}
+        assert needed <= permissions.HARMLESS.keys()
+
+    def test_harmless(self, clerk: Callable[..., Redis]) -> None:
+        """Nothing is written, sent or changed."""
+        admin = clerk(*OURS, "+@all")
+        before = admin.info("persistence")["rdb_changes_since_last_save"]
+        doctor()
+        assert admin.dbsize() == 0
+        assert admin.info("persistence")["rdb_changes_since_last_save"] == before
+
+
+class TestI102:
+    """What could not be seen."""
+
+    def test_a_managed_server(self, serve: Callable[..., RedisServer]) -> None:
+        """Without CONFIG, that is told; and nothing is guessed."""
+        serve("--appendonly", "no", "--rename-command", "CONFIG", "")
+        report = doctor()
+        assert report.wrong == set()
+        assert "whether it saves its data (unknown command" in report.findings["I102"]["message"]
+
+    def test_a_user_who_may_only_lock(self, serve: Callable[..., RedisServer]) -> None:
+        """The hint is what to allow; then it is seen."""
+        rules = scripts.permissions().split()
+        server = serve("--appendonly", "no", "--user", *CLERK, *OURS, *rules, user="clerk:secret@")
+        report = doctor()
+        assert (report.code, report.wrong) == (0, set())
+        with Redis.from_url(server.url) as admin:
+            admin.execute_command(*report.findings["I102"]["hint"].split())
+        report = doctor()
+        assert "I102" not in report.findings
+        assert report.wrong == {"W102"}
+
+    def test_many_keys(self, good: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It does not look at all keys of a large database, and says so."""
+        good.mset({f"key:{number}": "" for number in range(3000)})
+        assert "I102" not in doctor().findings
+        monkeypatch.setattr(keyspace, "MOST_KEYS", 2000)
+        assert "the first 2000 were looked at" in doctor().findings["I102"]["message"]
+        monkeypatch.setattr(keyspace, "MOST_KEYS", 100_000)
+        monkeypatch.setattr(keyspace, "WITHIN", 0)
+        assert "the first 1000 were looked at" in doctor().findings["I102"]["message"]
+
+
+def test_e106_a_command_is_missing(serve: Callable[..., RedisServer]) -> None:
+    """E106: one that was renamed."""
+    serve("--rename-command", "PUBLISH", "", "--rename-command", "HGET", "SECRET")
+    report = doctor()
+    assert report.code == 1
+    assert "does not know HGET, PUBLISH" in report.findings["E106"]["message"]
+    assert "E105" not in report.findings
+
+
+GUARD = "CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 10"
+
+
+class TestReplicas:
+    """E107, W103, W104: replicas."""
+
+    @pytest.fixture
+    def primary(self, serve: Callable[..., RedisServer]) -> RedisServer:
+        """With one replica."""
+        primary = serve("--repl-diskless-sync-delay", "0", tcp_port=0)
+        serve(*replica_of(primary))
+        with Redis.from_url(primary.url) as client:
+            eventually(
+                lambda: client.info("replication").get("slave0", {}).get("state") == "online"
+            )
+        return primary
+
+    @pytest.mark.parametrize(
+        ("asked", "guarded", "told"),
+        [
+            (0, False, {"W103", "W104"}),
+            (1, False, {"W104"}),
+            (0, True, {"W103"}),
+            (1, True, set()),
+            (2, True, {"E107"}),
+        ],
+    )
+    def test_one_replica(
+        self, asked: int, guarded: bool, told: set[str], primary: RedisServer, settings: Any
+    ) -> None:
+        """By how many REPLICAS asks for, and whether the server has min-replicas-to-write; the
+        hint for the latter can be pasted."""
+        settings.CACHES = caches(primary.url)
+        settings.REDISLOCK = {"LOCKS": {"x": {"REPLICAS": asked}}}
+        with Redis.from_url(primary.url) as client:
+            if guarded:
+                client.execute_command(*GUARD.split())
+            assert doctor().wrong == told
+        if "W104" in told:
+            assert (
+                doctor()
+                .findings["W104"]["hint"]
+                .startswith("CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 10")
+            )
+
+    def test_none(self, good: Redis) -> None:
+        """E107: asking for what is not there."""
+        with override_settings(REDISLOCK={"REPLICAS": 1}):
+            assert doctor().wrong == {"E107"}
+
+
+class TestW101:
+    """An eviction policy that may drop locks."""
+
+    @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "volatile-lfu"])
+    def test_with_a_limit(self, policy: str, serve: Callable[..., RedisServer]) -> None:
+        """Also those that take only keys with a TTL: all locks have one."""
+        server = serve("--maxmemory", "100mb", "--maxmemory-policy", policy)
+        report = doctor()
+        assert (report.code, report.wrong) == (0, {"W101"})
+        assert (
+            f"100 MiB is full, the server drops keys ({policy})"
+            in (report.findings["W101"]["message"])
+        )
+        with Redis.from_url(server.url) as client:
+            hint = report.findings["W101"]["hint"].partition(";")[0]
+            client.execute_command(*hint.split())
+        assert doctor().wrong == set()
+
+    @pytest.mark.parametrize(("limit", "policy"), [("100mb", "noeviction"), ("0", "allkeys-lru")])
+    def test_without(self, limit: str, policy: str, serve: Callable[..., RedisServer]) -> None:
+        """One that drops nothing; and one that never has to."""
+        serve("--maxmemory", limit, "--maxmemory-policy", policy)
+        assert doctor().wrong == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--appendonly", "no", "--save", ""), {"W102"}),
+        (("--appendonly", "no", "--save", "3600 1"), set()),
+        (("--appendonly", "yes", "--save", ""), set()),
+    ],
+)
+def test_w102_persistence(
+    options: tuple[str, ...], told: set[str], serve: Callable[..., RedisServer]
+) -> None:
+    """W102: neither snapshots nor an append-only file."""
+    serve(*options)
+    assert doctor().wrong == told
+
+
+class TestW105:
+    """Clocks that differ."""
+
+    @pytest.mark.parametrize(("ahead", "says"), [(-30, "ahead of"), (30, "behind")])
+    def test_our_clock(
+        self, ahead: float, says: str, good: Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By half a minute, either way."""
+        right = time.time
+        monkeypatch.setattr(asking.time, "time", lambda: right() + ahead)
+        message = doctor().findings["W105"]["message"]
+        assert f"{says} that of this host" in message
+        assert re.search(r"at least (29\.\d|30\.0) s", message)
+
+    @pytest.mark.parametrize("ahead", [-0.5, 0.5])
+    def test_a_little(self, ahead: float, good: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Less than a second is no matter."""
+        right = time.time
+        monkeypatch.setattr(asking.time, "time", lambda: right() + ahead)
+        assert doctor().wrong == set()
+
+    @pytest.mark.parametrize("back", [True, False], ids=["on the way back", "on the way there"])
+    def test_a_slow_network(self, back: bool) -> None:
+        """What the round trip leaves open does not count, and the quickest answer decides."""
+        delays = iter([0.4, 0.2, 0.4])
+
+        def answer() -> tuple[int, int]:
+            if not back:
+                time.sleep(next(delays))
+            now = time.time()
+            if back:
+                time.sleep(next(delays))
+            return divmod(int(now * 1e6), 1_000_000)
+
+        round_trip, skew = asking._clock(answer, tries=3)
+        assert 0.2 <= round_trip < 0.4
+        assert skew == pytest.approx(0, abs=0.02)
+
+
+def test_w106_clients(serve: Callable[..., RedisServer]) -> None:
+    """W106: nearly as many clients as the server takes."""
+    server = serve("--maxclients", "20")
+    with Redis.from_url(server.url) as client:
+        if "maxclients" not in client.info("clients"):
+            pytest.skip("the server does not tell")
+        assert doctor().wrong == set()
+        others = [Redis.from_url(server.url, single_connection_client=True) for _ in range(16)]
+        for other in others:
+            other.ping()
+        try:
+            assert doctor().wrong == {"W106"}
+        finally:
+            for other in others:
+                other.close()
+
+
+class TestTheIndex:
+    """W107, W108: the index and the locks differ."""
+
+    def test_w107_a_lock_that_is_gone(self, good: Redis) -> None:
+        """W107: its key was deleted, and the index has it."""
+        with pytest.raises(LeaseLost), redis_lock("a"):
+            good.delete("redislock:{a}")
+            report = doctor()
+        assert report.wrong == {"W107"}
+        assert "not there: 'a'." in report.findings["W107"]["message"]
+
+    def test_w107_not_one_that_has_expired(self, good: Redis) -> None:
+        """W107: a crash leaves its name until the next lock is granted. That is no harm."""
+        redis_lock("a", ttl=0.1, renew=False).acquire()
+        eventually(lambda: not good.exists("redislock:{a}"))
+        assert good.zscore("redislock:index", "a")
+        assert doctor().wrong == set()
+
+    def test_w108_a_lock_that_is_not_listed(self, good: Redis) -> None:
+        """W108: the index was deleted; the next renewal enters it again."""
+        with redis_lock("a") as lease:
+            good.delete("redislock:index")
+            report = doctor()
+            assert report.wrong == {"W108"}
+            assert "not list: 'a'." in report.findings["W108"]["message"]
+            lease.extend()
+            assert doctor().wrong == set()
+
+    def test_values_of_others(self, good: Redis) -> None:
+        """W108: what somebody else has written is in no index."""
+        good.set("redislock:{a}", "a stranger's", px=60_000)
+        good.hset("redislock:{b}", "c", "d")
+        good.pexpire("redislock:{b}", 60_000)
+        assert list(doctor().findings) == ["I101"]
+
+    def test_while_locks_come_and_go(self, good: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+        """W107, W108: what is released between two looks is no drift."""
+        ask = keyspace._Looking._ask
+        lease = redis_lock("a").acquire()
+        assert lease is not None
+        looks = []
+
+        def meanwhile(self: Any, commands: Any) -> Any:
+            looks.append(commands)
+            answers = ask(self, commands)
+            if len(looks) == 1:
+                # As if the lock had been released between the two commands of this look.
+                lease.release()
+                return [*answers[:1], 0]
+            return answers
+
+        monkeypatch.setattr(keyspace._Looking, "_ask", meanwhile)
+        assert doctor().wrong == set()
+        assert len(looks) > 1
+
+
+class TestW109:
+    """Keys that stay for ever."""
+
+    def test_what_was_done_for_good(self, good: Redis) -> None:
+        """That it stays is what was asked for."""
+        with once("job"):
+            pass
+        initialise("salt", 1)
+        assert doctor().wrong == set()
+
+    def test_without_a_ttl(self, good: Redis) -> None:
+        """Each of ours, whatever it is; the hint deletes them."""
+        good.set("redislock:{a}", "a stranger's")
+        good.hset("redislock:{b}:tail", "fence", 1)
+        good.zadd("redislock:{c}:queue", {"token": 1})
+        good.set("somebody:else", "")
+        good.set("redislocked", "")
+        report = doctor()
+        assert report.wrong == {"W109"}
+        hint = report.findings["W109"]["hint"]
+        assert hint.endswith(
+            "redis-cli -n 0 DEL 'redislock:{a}' 'redislock:{b}:tail' 'redislock:{c}:queue'"
+        )
+        good.delete("redislock:{a}", "redislock:{b}:tail", "redislock:{c}:queue")
+        assert doctor().wrong == set()
+
+    def test_many(self, good: Redis) -> None:
+        """A few are named, and the others are counted; keys may be any bytes."""
+        good.mset({f"redislock:{{{number}}}": "" for number in range(1500)})
+        good.set(b"redislock:{\xff}", "")
+        message = doctor().findings["W109"]["message"]
+        assert message.endswith(" and 1498 more.")
+        good.flushall()
+        good.set(b"redislock:{\xff}", "")
+        good.set(b"redislock:{\x1b[31m}", "")
+        (told,) = [one for one in check_deployment() if str(one.id).endswith("W109")]
+        assert f"{told.msg}{told.hint}".isprintable()
+        assert str(told.hint).endswith("redis-cli -n 0 DEL KEY")
+
+
+# The rules, on what can't be set up.
+
+
+def judged(**seen: Any) -> set[str]:
+    """The ids of what the rules say of a server of which this was seen."""
+    plain = asking.Server(
+        alias="default",
+        prefix="redislock",
+        user="default",
+        db=0,
+        replicas=0,
+        round_trip=0.001,
+        skew=0.0,
+    )
+    return {one.id.removeprefix("redislock.") for one in rules.judge(replace(plain, **seen))}
+
+
+def test_nothing_was_seen() -> None:
+    """Then nothing is wrong, as far as anybody knows."""
+    assert judged() == {"I101"}
+
+
+# The command.
+
+
+class TestExitCode:
+    """0, 1 or 69."""
+
+    @pytest.mark.parametrize(
+        ("level", "code"), [(None, 0), ("ERROR", 0), ("WARNING", 1), ("INFO", 1)]
+    )
+    def test_a_warning(
+        self, level: str | None, code: int, serve: Callable[..., RedisServer]
+    ) -> None:
+        """--fail-level decides."""
+        serve("--appendonly", "no")
+        report = doctor(*(["--fail-level", level] if level else []))
+        assert report.code == code
+        assert report.last == ("0 errors, 1 warning." if code else "")
+
+    @pytest.mark.parametrize(("level", "code"), [("WARNING", 0), ("INFO", 1)])
+    def test_an_information(self, level: str, code: int, good: Redis) -> None:
+        """For completeness."""
+        assert doctor("--fail-level", level).code == code
+
+    def test_an_error(self, good: Redis) -> None:
+        """It fails by default; and the worst comes first."""
+        with override_settings(REDISLOCK={"REPLICAS": 1}):
+            report = doctor()
+        assert report.code == 1
+        assert report.last == "1 error, 0 warnings."
+        assert list(report.findings) == ["E107", "I101"]
+
+    def test_usage(self) -> None:
+        """2, as all commands."""
+        assert run("--fail-level", "SOON").returncode == 2
+
+
+class TestSettings:
+    """Those that are wrong."""
+
+    def test_wrong_settings(self) -> None:
+        """E001: no server is asked, since nobody knows which."""
+        with override_settings(REDISLOCK={"TTL": 0}, CACHES=caches("unix:///nowhere")):
+            report = doctor()
+        assert (report.code, list(report.findings)) == (1, ["E001"])
+        assert report.findings["E001"]["alias"] is None
+
+    def test_an_alias_that_is_not_there(self, good: Redis) -> None:
+        """E002: the others are looked at."""
+        report = doctor("--using=nowhere", "--using=default")
+        assert report.code == 1
+        assert list(report.findings) == ["E002", "I101"]
+        assert report.findings["E002"]["alias"] == "nowhere"
+
+    def test_silenced(self, settings: Any) -> None:
+        """As in the system checks."""
+        assert "W102" in doctor().findings
+        settings.SILENCED_SYSTEM_CHECKS = ["redislock.W102", "redislock.W002"]
+        assert not {"W102", "W002"} & doctor().findings.keys()
+
+    def test_advice(self) -> None:
+        """W002: what `check --deploy` says of CACHES is said here, too."""
+        assert "W002" in doctor().findings
+
+
+class TestUsage:
+    """I103, I104: the entries of LOCKS beside the templates in the code."""
+
+    LOCKS = {"reprot:*": {"TTL": 60}, "nightly": {}, "sync:*": {}}
+
+    @pytest.fixture(autouse=True)
+    def _templates(self, good: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(naming, "patterns", ())
+
+    def told(self, locks: Any, *templates: str) -> dict[str, Finding]:
+        for template in templates:
+            redis_lock(template)(lambda a, b=0: None)
+        with override_settings(REDISLOCK={"LOCKS": locks}):
+            findings = doctor().findings
+            assert not [message for message in check_settings() if message.id]
+        return {name: one for name, one in findings.items() if name in ("I103", "I104")}
+
+    def test_redis_away(self, settings: Any) -> None:
+        """They would be a second line."""
+        settings.CACHES = caches("unix:///nowhere")
+        out = StringIO()
+        with (
+            override_settings(REDISLOCK={"LOCKS": self.LOCKS}),
+            pytest.raises(CommandError, match="could not be asked"),
+        ):
+            call_command("redislock", "doctor", stdout=out)
+        assert out.getvalue() == ""
+
+    def test_both(self) -> None:
+        """A slip of the pen is found from both sides; an exact name is never doubted."""
+        told = self.told(self.LOCKS, "report:{a}", "sync:{a}:{b}")
+        assert "'reprot:*'. Names" in told["I103"]["message"]
+        assert told["I103"]["hint"] == 'Was it meant to be "report:*"?'
+        assert "the code makes: 'report:*'. They" in told["I104"]["message"]
+        assert '"report:*": {' in told["I104"]["hint"]
+
+    def test_unlike_anything(self) -> None:
+        """Then there is no guess."""
+        told = self.told({"export:*": {}}, "sync:{a}")
+        assert "config NAME" in told["I103"]["hint"]
+
+    def test_all_are_used(self) -> None:
+        """Nothing is said."""
+        assert self.told({"sync:*": {}, "sync:eu:*": {}}, "sync:{a}:{b}") == {}
+
+    def test_without_entries(self) -> None:
+        """Nobody has to have any."""
+        assert self.told({}, "sync:{a}") == {}
+
+    def test_views_are_imported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Those of the URLconf; and it may be broken."""
+        (tmp_path / "urls_with_a_lock.py").write_text(
+            "from django_redislock import redis_lock\n"
+            "@redis_lock('reprot:{a}')\n"
+            "def view(a): ...\n"
+            "raise ValueError\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        assert self.told({"reprot:*": {}}).keys() == {"I103"}
+        with override_settings(ROOT_URLCONF="urls_with_a_lock"):
+            assert self.told({"reprot:*": {}}) == {}
+
+
+ALPHABET = ["a", "b", "*", "?", "[ab]", "[*]"]
+PATTERNS = ["".join(some) for size in range(4) for some in product(ALPHABET, repeat=size)]
+NAMES = ["".join(some) for size in range(5) for some in product("ab*", repeat=size)]
+
+
+def test_overlap() -> None:
+    """Two patterns overlap when there is a name for both; of all short ones it is known. Brackets
+    with several characters may be taken for more than they are."""
+    matched = {
+        pattern: {name for name in NAMES if fnmatchcase(name, pattern)} for pattern in PATTERNS
+    }
+    for one in PATTERNS[::3]:
+        for other in PATTERNS:
+            common = bool(matched[one] & matched[other])
+            if "[ab]" in one + other:
+                assert overlap(one, other) >= common, (one, other)
+            else:
+                assert overlap(one, other) == common, (one, other)
+
+
+class TestWords:
+    """For people."""
+
+    def test_in_words(self) -> None:
+        """A line for each, its hint below, the count at the end. No colours when piped."""
+        done = run()
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = done.stdout.splitlines()
+        assert lines[0].startswith("redislock.W002 [default] Locks share")
+        assert lines[1].startswith("    HINT: CACHES[")
+        assert re.fullmatch(r"0 errors, \d warnings?\.", lines[-1])
+        assert "\x1b" not in done.stdout
+
+    def test_colours(self) -> None:
+        """Those of Django."""
+        assert "\x1b[33;1mredislock.W002" in run("--force-color").stdout
+
+    def test_nothing_is_wrong(self, good: Redis) -> None:
+        """It says so."""
+        out = StringIO()
+        call_command("redislock", "doctor", stdout=out)
+        assert out.getvalue().endswith("Nothing is wrong.\n")
+
+    def test_in_a_broken_project(self, tmp_path: Path) -> None:
+        """It needs neither a database nor a project without errors."""
+        (tmp_path / "broken.py").write_text(
+            "from tests.settings import *\n"
+            "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3',"
+            " 'NAME': '/nowhere/db'}}\n"
+            "ROOT_URLCONF = 'no.such.module'\n"
+        )
+        done = run("--settings=broken", f"--pythonpath={tmp_path}")
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_documented_json(good: Redis) -> None:
+    """docs/checks.md has a row for each key, and its type."""
+    page = (ROOT / "docs" / "checks.md").read_text("utf-8").partition("### JSON")[2]
+    documented = re.findall(r"^\| `(\w+)` \| (.+?) \|", page, re.MULTILINE)
+    for finding in doctor().findings.values():
+        assert list(finding) == [key for key, _ in documented]
+        for key, kind in documented:
+            types = {"string": str, "string or null": str | None}
+            assert isinstance(finding[key], types[kind])

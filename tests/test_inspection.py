@@ -1,0 +1,535 @@
+"""inspection.py: what is held, who waits, what is stale, and clearing what was seen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redislock import (
+    LeaseLost,
+    LeaseRevoked,
+    LockUnavailable,
+    label,
+    redis_lock,
+    tokens,
+)
+from django_redislock.exceptions import Holder
+from django_redislock.inspection import (
+    ORDERS,
+    Ending,
+    Inspector,
+    Kind,
+    LockInfo,
+    State,
+    decide,
+    foreign,
+)
+from django_redislock.renewal import PRESENCE, watchdog
+from tests.processes import Worker
+from tests.test_decorators import held_elsewhere
+from tests.waiting import PATIENCE, eventually
+
+INDEX = "redislock:index"
+
+
+@pytest.fixture
+def inspector() -> Inspector:
+    return Inspector()
+
+
+def get(inspector: Inspector, name: str) -> LockInfo:
+    lock = inspector.get(name)
+    assert lock is not None
+    return lock
+
+
+def grant(redis: Redis, name: str, *, ttl: float = 3600, process: str = "dead0000") -> str:
+    """A lock of a process that we make up, as the server would have granted it long ago."""
+    token = process + "0" * 24
+    now = time.time()
+    value = f"{token}|{int(now * 1e6)}|{int((now - 900) * 1e6)}|{int(ttl * 1000)}|far:1:x|its/job"
+    remaining = ttl - 900
+    redis.set(f"redislock:{{{name}}}", value, px=int(remaining * 1000))
+    redis.zadd(INDEX, {name: int((now + remaining) * 1000)})
+    return token
+
+
+class TestOne:
+    def test_what_is_held(self, inspector: Inspector) -> None:
+        """Its holder, how long, how long still; and by what it is cleared, which nobody prints."""
+        with redis_lock("job", ttl=60, label="here") as lease:
+            lock = get(inspector, "job")
+        assert (lock.name, lock.using, lock.kind) == ("job", "default", Kind.MUTEX)
+        assert (lock.state, lock.why, lock.waiters) == (State.HELD, "", 0)
+        assert (lock.holder.owner, lock.holder.label) == (lease.owner, "here")
+        assert lock.holder.fencing_token == lease.fencing_token
+        assert lock.ttl == 60
+        assert 50 < lock.holder.remaining <= 60
+        assert lock.seen.decode() == lease.token
+        assert lease.token not in repr(lock)
+
+    def test_what_is_free(self, inspector: Inspector) -> None:
+        """Nobody holds it."""
+        assert inspector.get("job") is None
+        with redis_lock("job"):
+            pass
+        assert inspector.get("job") is None
+
+    def test_who_waits(self, inspector: Inspector) -> None:
+        """In order, with what they say of themselves."""
+        lease = redis_lock("job").acquire()
+        assert lease is not None
+        with ThreadPoolExecutor(2) as threads:
+            waiting = []
+            for number in (1, 2):
+                lock = redis_lock("job", label=f"number {number}", wait=PATIENCE)
+                waiting.append(threads.submit(lock.acquire))
+                eventually(lambda number=number: len(inspector.waiters("job")) == number)
+            first, second = inspector.waiters("job")
+            assert [(w.position, w.label) for w in (first, second)] == [
+                (0, "number 1"),
+                (1, "number 2"),
+            ]
+            assert 0 <= second.waited <= first.waited < PATIENCE
+            assert first.silent < PATIENCE
+            assert first.owner.startswith(lease.owner.rpartition(":")[0])
+            assert len(inspector.waiters("job", limit=1)) == 1
+            assert get(inspector, "job").waiters == 2
+            lease.release()
+            for lease in (waiting[0].result(PATIENCE), None):
+                (lease or waiting[1].result(PATIENCE)).release()
+        assert inspector.waiters("job") == []
+
+    def test_its_past(self, inspector: Inspector) -> None:
+        """The last fencing token, and for how long it was held."""
+        assert inspector.past("job").fencing_token is None
+        assert inspector.past("job").lasted is None
+        assert inspector.past("job").holders == []
+        with redis_lock("job") as lease:
+            pass
+        past = inspector.past("job")
+        assert past.fencing_token == lease.fencing_token
+        assert 0 <= past.lasted < PATIENCE
+        (holder,) = past.holders
+        assert (holder.owner, holder.label) == (lease.owner, lease.label)
+        assert (holder.ending, holder.why, holder.lasted) == ("released", "", past.lasted)
+
+    def test_a_name_that_is_none(self, inspector: Inspector) -> None:
+        """It is told as elsewhere."""
+        with pytest.raises(ValueError, match="contains a brace"):
+            inspector.get("job:{pk}")
+
+
+class TestClear:
+    def test_what_was_seen(self, inspector: Inspector) -> None:
+        """It is taken from its holder, who is told by whom and why."""
+        lease = redis_lock("job").acquire()
+        assert lease is not None
+        assert inspector.clear(get(inspector, "job"), by="Ada", reason="stuck")
+        assert inspector.get("job") is None
+        with pytest.raises(LeaseRevoked, match=r"cleared by Ada \(stuck\)"):
+            lease.extend()
+
+    def test_what_changed_hands(self, inspector: Inspector) -> None:
+        """Nothing is done to the next holder."""
+        with redis_lock("job"):
+            seen = get(inspector, "job")
+        with redis_lock("job") as lease:
+            assert not inspector.clear(seen, by="Ada", reason="stuck")
+            lease.extend()
+
+    def test_the_next_waiter_has_it(self, inspector: Inspector) -> None:
+        """At once."""
+        lease = redis_lock("job").acquire()
+        assert lease is not None
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(redis_lock("job", wait=PATIENCE).acquire)
+            eventually(lambda: inspector.waiters("job"))
+            inspector.clear(get(inspector, "job"), by="Ada", reason="stuck")
+            waiting.result(PATIENCE).release()
+        with pytest.raises(LeaseLost):
+            lease.release()
+
+    def test_a_strangers(self, redis: Redis, inspector: Inspector) -> None:
+        """If it is still the value that was seen."""
+        redis.set("redislock:{job}", "mine")
+        seen = get(inspector, "job")
+        redis.set("redislock:{job}", "another's")
+        assert not inspector.clear(seen, by="Ada", reason="old")
+        assert inspector.clear(get(inspector, "job"), by="Ada", reason="old")
+        assert not redis.exists("redislock:{job}")
+
+
+class TestPages:
+    @pytest.fixture
+    def many(self, redis: Redis) -> list[str]:
+        """Locks whose leases end one after the other."""
+        names = [f"job:{number:03d}" for number in range(30)]
+        for number, name in enumerate(names):
+            grant(redis, name, ttl=2000 + 10 * number, process=tokens.NO_PROCESS)
+        return names
+
+    def test_pages(self, inspector: Inspector, many: list[str]) -> None:
+        """In the order in which leases end; together they are all."""
+        seen = []
+        for offset in range(0, 40, 10):
+            page = inspector.page(offset=offset, limit=10)
+            assert page.total == 30
+            seen += [lock.name for lock in page.items]
+        assert seen == many
+        assert [lock.name for lock in inspector.page(limit=None).items] == many
+        assert inspector.page(limit=0).items == []
+
+    def test_only_the_page_is_read(
+        self, inspector: Inspector, many: list[str], redis: Redis
+    ) -> None:
+        """However many there are."""
+
+        def gets() -> int:
+            return int(redis.info("commandstats")["cmdstat_get"]["calls"])
+
+        inspector.page(limit=1)
+        before = gets()
+        inspector.page(limit=10)
+        assert gets() - before == 10
+
+    def test_filters(self, inspector: Inspector, many: list[str], redis: Redis) -> None:
+        """By pattern, state and host, with the number of those that are left."""
+        grant(redis, "mail", process="dead0000")
+        with redis_lock("mine") as lease:
+            assert [lock.name for lock in inspector.page(pattern="job:00*").items] == many[:10]
+            assert inspector.page(pattern="job:00*", limit=3).total == 10
+            stale = inspector.page(states=[State.STALE])
+            assert ([lock.name for lock in stale.items], stale.total) == (["mail"], 1)
+            host = lease.owner.partition(":")[0]
+            assert [lock.name for lock in inspector.page(host=host).items] == ["mine"]
+            assert inspector.page(host="far").total == 31
+
+    @pytest.mark.parametrize(
+        ("order", "first"),
+        [
+            ("remaining", "job:000"),
+            ("name", "job:000"),
+            ("held", "job:000"),
+            ("waiters", "zzz"),
+            ("owner", "job:000"),
+            ("state", "job:000"),
+        ],
+    )
+    def test_orders(
+        self, inspector: Inspector, many: list[str], redis: Redis, order: str, first: str
+    ) -> None:
+        """By each of them; and what is most waited for comes first."""
+        grant(redis, "zzz", ttl=9000, process="dead0000")
+        redis.zadd("redislock:{zzz}:queue", {"0" * 32: 1})
+        assert set(ORDERS) >= {order}
+        assert inspector.page(order=order).items[0].name == first
+
+    def test_an_order_that_is_none(self, inspector: Inspector) -> None:
+        """It is told which there are."""
+        with pytest.raises(ValueError, match="order must be one of remaining, name"):
+            inspector.page(order="size")
+
+    def test_the_index_heals(self, inspector: Inspector, many: list[str], redis: Redis) -> None:
+        """What has gone leaves it; what is there comes back to it when it is seen."""
+        redis.delete("redislock:{job:003}")
+        redis.zrem(INDEX, "job:005")
+        names = [lock.name for lock in inspector.page().items]
+        assert names == [name for name in many if name not in ("job:003", "job:005")]
+        assert redis.zscore(INDEX, "job:003") is None
+        get(inspector, "job:005")
+        assert [lock.name for lock in inspector.page().items] == [
+            name for name in many if name != "job:003"
+        ]
+
+    def test_more_than_a_batch(self, inspector: Inspector, redis: Redis) -> None:
+        """A thousand and one locks, in three requests."""
+        for number in range(1001):
+            grant(redis, f"job:{number}", process=tokens.NO_PROCESS)
+        assert len(list(inspector.all())) == 1001
+        assert inspector.counts().total == 1001
+
+    def test_counts(self, inspector: Inspector, many: list[str], redis: Redis) -> None:
+        """By state, and how many are waited for."""
+        grant(redis, "stale", process="dead0000")
+        redis.zadd("redislock:{stale}:queue", {"0" * 32: 1, "1" * 32: 2})
+        counts = inspector.counts()
+        assert (counts.total, counts.contended, counts.waiters) == (31, 1, 2)
+        assert counts.states == {State.HELD: 30, State.UNKNOWN: 0, State.STALE: 1}
+
+    def test_without_any(self, inspector: Inspector) -> None:
+        """There is nothing to see."""
+        assert inspector.page().items == []
+        assert inspector.stale() == []
+        assert inspector.counts().total == 0
+        assert inspector.discover() == []
+
+
+class TestDiscover:
+    def test_what_is_not_in_the_index(self, inspector: Inspector, redis: Redis) -> None:
+        """Values of others below our prefix; of ours, only what the index has lost."""
+        redis.set("redislock:{plain}", "a token of redis-py")
+        redis.set("redislock:{old}", str(time.time() - 60))
+        redis.set("redislock:{old:future}", f"{time.time() + 60:.3f}")
+        redis.set("redislock:{job}:record", "no lock")
+        redis.set("other:{plain}", "no lock of ours")
+        redis.rpush("redislock:{list}", "no string")
+        grant(redis, "lost", process=tokens.NO_PROCESS)
+        redis.zrem(INDEX, "lost")
+        with redis_lock("known"):
+            found = {lock.name: lock for lock in inspector.discover()}
+        redis.delete("other:{plain}")
+        assert set(found) == {"plain", "old", "old:future", "lost"}
+        assert (found["plain"].kind, found["plain"].state) == (Kind.FOREIGN, State.STALE)
+        assert (found["old"].kind, found["old"].state) == (Kind.TIMESTAMP, State.STALE)
+        assert (found["old:future"].kind, found["old:future"].state) == (
+            Kind.TIMESTAMP,
+            State.HELD,
+        )
+        assert "lost" in [lock.name for lock in inspector.page().items]
+
+    def test_it_ends(self, inspector: Inspector, redis: Redis) -> None:
+        """When it has seen all keys, or about as many as it was told."""
+        with redis.pipeline() as pipeline:
+            for number in range(20_000):
+                pipeline.set(f"noise:{number}", 1, ex=60)
+            pipeline.execute()
+
+        def scans() -> int:
+            return int(redis.info("commandstats").get("cmdstat_scan", {"calls": 0})["calls"])
+
+        before = scans()
+        inspector.discover(limit=1_000_000)
+        assert 20 <= scans() - before <= 30
+        before = scans()
+        inspector.discover(limit=3000)
+        assert scans() - before == 3
+        redis.delete(*(f"noise:{number}" for number in range(20_000)))
+
+    def test_a_prefix_with_a_pattern(self, settings: Any, redis: Redis) -> None:
+        """It is meant as it is written."""
+        settings.REDISLOCK = {"PREFIX": "redislock*"}
+        redis.set("redislock*:{a}", "x")
+        redis.set("redislock-:{b}", "x")
+        assert [lock.name for lock in Inspector().discover()] == ["a"]
+
+
+def seen(**more: Any) -> Holder:
+    holder = {"owner": "host:1:x", "label": "", "fencing_token": 1, "acquired_at": None}
+    return Holder(**{**holder, "held": 900.0, "remaining": 2700.0, **more})
+
+
+class TestStale:
+    @pytest.mark.parametrize(
+        ("holder", "independent", "left", "state"),
+        [
+            # Its process lives.
+            (seen(), False, PRESENCE, State.HELD),
+            (seen(remaining=None), False, PRESENCE, State.HELD),
+            # It has been silent for a while: two signs of life are missing.
+            (seen(), False, 5.0, State.UNKNOWN),
+            (seen(), False, None, State.STALE),
+            # It was acquired, or renewed, just now.
+            (seen(held=5.0), False, None, State.HELD),
+            (seen(remaining=3590.0), False, None, State.HELD),
+            (seen(remaining=3575.0), False, None, State.UNKNOWN),
+            # Handed to a waiter, who has to confirm it yet.
+            (seen(held=0.5, remaining=0.5), False, None, State.HELD),
+            # Nobody has to keep it alive.
+            (seen(), True, None, State.HELD),
+            (seen(remaining=None), True, None, State.STALE),
+            (seen(remaining=None), False, None, State.STALE),
+        ],
+    )
+    def test_a_lock_of_ours(
+        self, holder: Holder, independent: bool, left: float | None, state: State
+    ) -> None:
+        """By its TTL, its last renewal, and the last sign of life of its process."""
+        decided, why = decide(holder, 3600.0, independent, left)
+        assert decided == state
+        assert bool(why) == (state != State.HELD)
+
+    @pytest.mark.parametrize(
+        ("value", "remaining", "kind", "state"),
+        [
+            (b"1700000000", None, Kind.TIMESTAMP, State.STALE),
+            (b"1700000000.123", None, Kind.TIMESTAMP, State.STALE),
+            (b"1700000000", 10.0, Kind.TIMESTAMP, State.STALE),
+            (b"1900000000.5", None, Kind.TIMESTAMP, State.HELD),
+            (b"token", None, Kind.FOREIGN, State.STALE),
+            (b"token", 10.0, Kind.FOREIGN, State.HELD),
+            (b"42", 10.0, Kind.FOREIGN, State.HELD),
+            (b"nan", 10.0, Kind.FOREIGN, State.HELD),
+            (b"inf", None, Kind.FOREIGN, State.STALE),
+            (b"\xff", 10.0, Kind.FOREIGN, State.HELD),
+        ],
+    )
+    def test_a_foreign_value(
+        self, value: bytes, remaining: float | None, kind: Kind, state: State
+    ) -> None:
+        """By its TTL, or by the time that it is."""
+        found = foreign(value, remaining, 1_800_000_000.0)
+        assert found[:2] == (kind, state)
+        assert bool(found[2]) == (state != State.HELD)
+
+    def test_a_killed_process(
+        self, inspector: Inspector, redis: Redis, start: Callable[..., Worker]
+    ) -> None:
+        """Its long lease is stale when its last sign of life has run out, not after an hour."""
+        worker = start("tests.test_inspection:hold")
+        worker.holds()
+        (presence,) = eventually(lambda: redis.keys("redislock:process:*"))
+        assert get(inspector, "long").state == State.HELD
+        worker.process.kill()
+        worker.process.wait(PATIENCE)
+        # As if it had been acquired, and had shown its last sign of life, some time ago.
+        token, fence, acquired, *rest = redis.get("redislock:{long}").split(b"|")
+        earlier = str(int(acquired) - 600_000_000).encode()
+        value = b"|".join([token, fence, earlier, *rest])
+        redis.set("redislock:{long}", value, px=3_000_000)
+        redis.pexpire(presence, 5000)
+        lock = get(inspector, "long")
+        assert (lock.state, lock.why[:40]) == (
+            State.UNKNOWN,
+            "its process has shown no sign of life fo",
+        )
+        redis.delete(presence)
+        assert [lock.name for lock in inspector.stale()] == ["long"]
+        assert inspector.clear(get(inspector, "long"), by="Ada", reason="its process is dead")
+
+    @pytest.fixture
+    def due(self) -> None:
+        """This process has not shown any sign of life lately."""
+        watchdog("default")._show_at = 0.0
+        watchdog("default")._next = float("inf")
+
+    @pytest.mark.usefixtures("due")
+    def test_a_sign_of_life(self, redis: Redis) -> None:
+        """One key for all leases of a process, as long as it holds one."""
+        with redis_lock("one"), redis_lock("two"):
+            key = f"redislock:process:{tokens.process}"
+            eventually(lambda: redis.exists(key))
+            assert redis.keys("redislock:process:*") == [key.encode()]
+            assert 0 < redis.pttl(key) <= PRESENCE * 1000
+
+    @pytest.mark.usefixtures("due")
+    def test_it_is_shown_again(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every third of the time for which it counts."""
+        monkeypatch.setattr("django_redislock.renewal.PRESENCE_EVERY", 0.1)
+        key = f"redislock:process:{tokens.process}"
+        with redis_lock("one"):
+            for _ in range(3):
+                eventually(lambda: redis.exists(key))
+                redis.delete(key)
+
+    def test_a_child_is_another_process(self, redis: Redis) -> None:
+        """Forked, it has a number of its own."""
+        from multiprocessing import get_context
+
+        context = get_context("fork")
+        parent, child = context.Pipe()
+        process = context.Process(target=tell_token, args=(child,))
+        process.start()
+        assert parent.recv()[:8] != tokens.process
+        process.join(PATIENCE)
+
+    def test_the_drop_in(self, inspector: Inspector, redis: Redis) -> None:
+        """One with a timeout belongs to no process; one without does."""
+        from django_redislock.client import Lock
+
+        with Lock(redis, "a", timeout=60), Lock(redis, "b"):
+            assert redis.get("a").decode().startswith(tokens.NO_PROCESS)
+            assert redis.get("b").decode().startswith(tokens.process)
+
+
+def hold() -> None:
+    """For a worker: hold a lock for an hour."""
+    lease = redis_lock("long", ttl=3600).acquire()
+    assert lease is not None
+    print("holding", lease.fencing_token, flush=True)  # noqa: T201
+    threading.Event().wait()
+
+
+def tell_token(pipe: Any) -> None:
+    pipe.send(tokens.new())
+
+
+class TestCacheLocks:
+    def test_they_are_listed_by_their_keys(self, redis: Redis) -> None:
+        """Those of the drop-in: seen, waited for and cleared as others."""
+        from django_redislock.client import Lock
+
+        inspector = Inspector(cache_locks=True)
+        with redis_lock("job"):
+            assert Lock(redis, ":1:import", timeout=60).acquire()
+            (found,) = inspector.page().items
+            assert (found.name, found.kind, found.state) == (":1:import", Kind.MUTEX, State.HELD)
+            assert [lock.name for lock in Inspector().page().items] == ["job"]
+            with ThreadPoolExecutor(1) as thread:
+                waiting = thread.submit(Lock(redis, ":1:import", timeout=60).acquire)
+                eventually(lambda: inspector.waiters(":1:import"))
+                assert inspector.clear(get(inspector, ":1:import"), by="Ada", reason="stuck")
+                assert waiting.result(PATIENCE)
+            assert inspector.discover() == []
+            inspector.clear(get(inspector, ":1:import"), by="Ada", reason="stuck")
+            assert not redis.exists(":1:import")
+
+    def test_their_past(self, redis: Redis) -> None:
+        """As that of others; a timeout that is set anew changes nothing of it."""
+        from django_redislock.client import Lock
+
+        inspector = Inspector(cache_locks=True)
+        lock = Lock(redis, ":1:import", timeout=60)
+        for expires in (False, True):
+            assert lock.acquire()
+            assert len(inspector.past(":1:import").holders) == expires
+            lock.extend(100)
+            if expires:
+                redis.delete(":1:import")
+            else:
+                lock.release()
+        last, first = inspector.past(":1:import").holders
+        assert (last.ending, first.ending) == (Ending.EXPIRED, Ending.RELEASED)
+        assert last.owner == first.owner == label.owner(label.holder())
+        assert last.fencing_token > first.fencing_token
+        assert Inspector().past("import").holders == []
+
+    def test_one_without_a_timeout_needs_its_process(self, redis: Redis) -> None:
+        """One with a timeout does not."""
+        from django_redislock.client import Lock
+
+        inspector = Inspector(cache_locks=True)
+        for key, timeout in ((":1:with", 3600), (":1:without", None)):
+            lock = Lock(redis, key, timeout=timeout)
+            assert lock.acquire()
+            token, fence, acquired, _ttl, *rest = redis.get(key).split(b"|")
+            earlier = str(int(acquired) - 600_000_000).encode()
+            value = b"|".join([token, fence, earlier, b"3600000", *rest])
+            redis.set(key, value, px=3_000_000)
+            redis.delete(*redis.keys("redislock:key:process:*") or ["-"])
+            state = get(inspector, key).state
+            assert state == (State.HELD if timeout else State.STALE)
+            redis.delete(key)
+
+
+class TestServer:
+    def test_another_alias(self, settings: Any, redis: Redis) -> None:
+        """What is not there is told as elsewhere."""
+        cache = settings.CACHES["default"]
+        away = {**cache, "LOCATION": "unix:///nowhere/redis.sock"}
+        settings.CACHES = {"default": cache, "away": away}
+        with pytest.raises(LockUnavailable):
+            Inspector("away").page()
+
+    def test_the_alias_of_the_settings(self, settings: Any) -> None:
+        """By default."""
+        settings.CACHES = {**settings.CACHES, "locks": settings.CACHES["default"]}
+        settings.REDISLOCK = {"USING": "locks"}
+        with held_elsewhere("job"):
+            assert get(Inspector(), "job").using == "locks"

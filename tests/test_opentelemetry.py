@@ -1,0 +1,294 @@
+"""django_redislock.contrib.opentelemetry: a span per wait and per hold."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv.attributes import code_attributes, db_attributes, error_attributes
+from opentelemetry.trace import SpanKind, StatusCode, Tracer
+from redis import Redis
+
+from django_redislock import Lease, LeaseLost, naming, redis_lock, signals
+from django_redislock.contrib.opentelemetry import spans
+from django_redislock.signals import LockEvent
+from tests.test_decorators import held_elsewhere
+from tests.waiting import PATIENCE, eventually
+
+PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
+
+
+@pytest.fixture
+def tracer() -> Tracer:
+    """That of the application, whose spans are not collected here."""
+    return TracerProvider(shutdown_on_exit=False).get_tracer("the application")
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """Spans of locks that have ended."""
+    # Not the global provider, which can be set only once in a process.
+    exporter = InMemorySpanExporter()
+    processor = SimpleSpanProcessor(exporter)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    monkeypatch.setattr(spans, "_tracer", provider.get_tracer("django_redislock"))
+    monkeypatch.setattr(naming, "patterns", ())
+    spans.connect()
+    with override_settings(REDISLOCK={"LOCKS": {"job": {}, "job:*": {}}}):
+        yield exporter
+    spans.disconnect()
+
+
+def ended(exporter: InMemorySpanExporter) -> list[ReadableSpan]:
+    return list(exporter.get_finished_spans())
+
+
+def names(exporter: InMemorySpanExporter) -> list[str]:
+    return [span.name for span in ended(exporter)]
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
+
+
+def seconds(span: ReadableSpan) -> float:
+    assert span.start_time is not None
+    assert span.end_time is not None
+    return (span.end_time - span.start_time) / 1e9
+
+
+class TestSpans:
+    def test_a_block(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
+        """The wait, and when it is released the hold, both below the span around them."""
+        with tracer.start_as_current_span("request") as request:
+            with redis_lock("job"):
+                assert names(exported) == ["redislock wait job"]
+                threading.Event().wait(0.05)
+        wait, hold = ended(exported)
+        assert hold.name == "redislock hold job"
+        assert {parent_of(span) for span in (wait, hold)} == {request.get_span_context().span_id}
+        assert {span.context.trace_id for span in (wait, hold)} == {
+            request.get_span_context().trace_id
+        }
+        assert 0 <= seconds(wait) < PATIENCE
+        assert 0.05 <= seconds(hold) < PATIENCE
+        assert {span.kind for span in (wait, hold)} == {SpanKind.INTERNAL}
+        assert {span.status.status_code for span in (wait, hold)} == {StatusCode.UNSET}
+
+    def test_times(self, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A span ends when it is told of, and lasts for as long as that says."""
+        monkeypatch.setattr("time.time_ns", lambda: 60_000_000_000)
+        event = LockEvent(outcome="acquired", name="job", using="default", owner=None, label="")
+        spans.record(replace(event, waited=2.5))
+        spans.record(replace(event, outcome="released", held=10.0))
+        wait, hold = ended(exported)
+        assert (wait.start_time, wait.end_time) == (57_500_000_000, 60_000_000_000)
+        assert (hold.start_time, hold.end_time) == (50_000_000_000, 60_000_000_000)
+
+    def test_an_async_block(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
+        """Each task has its own parent."""
+
+        async def task(number: int) -> int:
+            with tracer.start_as_current_span("task") as span:
+                async with redis_lock(f"job:{number}"):
+                    await asyncio.sleep(0)
+            return span.get_span_context().span_id
+
+        async def tasks() -> list[int]:
+            return await asyncio.gather(*map(task, range(5)))
+
+        parents = asyncio.run(tasks())
+        assert (
+            sorted(names(exported)) == ["redislock hold job:*"] * 5 + ["redislock wait job:*"] * 5
+        )
+        for span in ended(exported):
+            number = int(str(span.attributes["redislock.name"]).removeprefix("job:"))
+            assert parent_of(span) == parents[number]
+
+    def test_threads(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
+        """The same."""
+
+        def work(number: int) -> int:
+            with tracer.start_as_current_span("work") as span:
+                with redis_lock(f"job:{number}"):
+                    pass
+            return span.get_span_context().span_id
+
+        with ThreadPoolExecutor(5) as pool:
+            parents = list(pool.map(work, range(5)))
+        assert len(ended(exported)) == 10
+        for span in ended(exported):
+            number = int(str(span.attributes["redislock.name"]).removeprefix("job:"))
+            assert parent_of(span) == parents[number]
+
+    def test_a_conflict(self, exported: InMemorySpanExporter) -> None:
+        """A wait in vain says who held the lock; it is no error."""
+        with held_elsewhere() as lease:
+            exported.clear()
+            redis_lock("job").acquire(wait=0.05)
+            (wait,) = ended(exported)
+        assert wait.name == "redislock wait job"
+        assert wait.attributes["redislock.outcome"] == "not acquired"
+        assert wait.attributes["redislock.holder.owner"] == lease.owner
+        assert wait.attributes["redislock.holder.label"] == lease.label
+        assert wait.attributes["redislock.owner"] != lease.owner
+        assert "redislock.fencing_token" not in wait.attributes
+        assert seconds(wait) >= 0.05
+        assert wait.status.status_code == StatusCode.UNSET
+
+    def test_a_lost_lock(
+        self, redis: Redis, exported: InMemorySpanExporter, tracer: Tracer
+    ) -> None:
+        """It is an error, below the span that acquired it, although it is noticed elsewhere."""
+        with pytest.raises(LeaseLost), tracer.start_as_current_span("request") as request:
+            with redis_lock("job", ttl=0.3):
+                redis.delete("redislock:{job}")
+                eventually(lambda: len(ended(exported)) == 2)
+        _, hold = ended(exported)
+        assert hold.status.status_code == StatusCode.ERROR
+        assert hold.status.description == "its ttl passed unrenewed, or its key was deleted"
+        assert hold.attributes[error_attributes.ERROR_TYPE] == "LeaseLost"
+        assert parent_of(hold) == request.get_span_context().span_id
+
+    def test_a_cleared_lock(self, exported: InMemorySpanExporter) -> None:
+        """Its holder lost it; that is the one span."""
+        lease = redis_lock("job", ttl=0.3).acquire()
+        assert lease is not None
+        redis_lock("job").clear(by="Ada", reason="stuck")
+        eventually(lambda: len(ended(exported)) == 2)
+        assert ended(exported)[1].status.description == "cleared by Ada (stuck)"
+
+    def test_released_elsewhere(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
+        """The parent is where it was acquired."""
+        with tracer.start_as_current_span("request") as request:
+            lease = redis_lock("job").acquire()
+        assert lease is not None
+        with tracer.start_as_current_span("another"):
+            lease.release()
+        assert parent_of(ended(exported)[1]) == request.get_span_context().span_id
+
+    def test_restored(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
+        """What is known is where it is released; nothing is kept of where it was exported."""
+        lease = redis_lock("job").acquire()
+        assert lease is not None
+        restored = Lease.restore(lease.export())
+        del lease
+        gc.collect()
+        with tracer.start_as_current_span("worker") as worker:
+            restored.release()
+        assert parent_of(ended(exported)[1]) == worker.get_span_context().span_id
+        assert not spans._parents._values
+        assert not spans._parents._dropped
+
+
+class TestAttributes:
+    def test_all(self, exported: InMemorySpanExporter) -> None:
+        """Those that have a convention have its name, and the page lists each."""
+        with redis_lock("job:7") as lease:
+            line = sys._getframe().f_lineno - 1
+        _, hold = ended(exported)
+        path = "tests/test_opentelemetry.py"
+        assert dict(hold.attributes) == {
+            db_attributes.DB_SYSTEM_NAME: "redis",
+            code_attributes.CODE_FILE_PATH: path,
+            code_attributes.CODE_LINE_NUMBER: line,
+            code_attributes.CODE_FUNCTION_NAME: "TestAttributes.test_all",
+            "redislock.name": "job:7",
+            "redislock.pattern": "job:*",
+            "redislock.using": "default",
+            "redislock.outcome": "released",
+            "redislock.owner": lease.owner,
+            "redislock.fencing_token": lease.fencing_token,
+        }
+
+    def test_a_label_of_your_own(self, exported: InMemorySpanExporter) -> None:
+        """It is no place in the code, and is said as it is."""
+        with redis_lock("job", label="here"):
+            pass
+        for span in ended(exported):
+            assert span.attributes["redislock.label"] == "here"
+            assert not [key for key in span.attributes if key.startswith("code.")]
+
+    def test_the_token_is_secret(self, redis: Redis, exported: InMemorySpanExporter) -> None:
+        """It is in no span, however the lease ends."""
+        tokens = []
+        with redis_lock("job") as lease:
+            tokens.append(lease.token)
+            with held_elsewhere("job:1") as other:
+                tokens.append(other.token)
+                redis_lock("job:1").acquire(wait=0)
+        lost = redis_lock("job:2", ttl=0.3).acquire()
+        tokens.append(lost.token)
+        redis_lock("job:2").clear(reason="stuck")
+        eventually(lambda: len(ended(exported)) == 7)
+        for span in ended(exported):
+            assert not [token for token in tokens if token in span.to_json()]
+
+    def test_a_name_is_in_no_span_name(self, exported: InMemorySpanExporter) -> None:
+        """There is no pattern for it, so there is none."""
+        with redis_lock("secret:3"):
+            pass
+        assert names(exported) == ["redislock wait", "redislock hold"]
+        assert ended(exported)[0].attributes["redislock.name"] == "secret:3"
+
+    def test_the_page_lists_them(self, redis: Redis, exported: InMemorySpanExporter) -> None:
+        """All that a span may have, and no other."""
+        listed = set()
+        for line in PAGE.read_text().splitlines():
+            row = re.match(r"\| (`\w+\.[^|]*) \| (.*) \|", line)
+            if row:
+                own = " ".join(row.groups()) if "code." in row[1] else row[1]
+                listed |= set(re.findall(r"`((?:db|code|error|redislock)\.[\w.]+)`", own))
+        with held_elsewhere():
+            redis_lock("job", label="here").acquire(wait=0)
+        lost = redis_lock("job:2", ttl=0.3).acquire()
+        redis.delete("redislock:{job:2}")
+        eventually(lambda: lost.lost)
+        eventually(lambda: len(ended(exported)) == 5)
+        seen = {key for span in ended(exported) for key in span.attributes}
+        assert seen == listed
+
+
+class TestSwitch:
+    def test_without_a_provider(self) -> None:
+        """Spans that nobody collects are made, and nothing breaks."""
+        spans.connect()
+        try:
+            with redis_lock("job") as lease:
+                lease.check()
+        finally:
+            spans.disconnect()
+        assert not signals.observers
+
+    def test_one_that_raises(
+        self,
+        exported: InMemorySpanExporter,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """A tracer that is broken breaks no lock."""
+
+        class Broken:
+            def start_span(self, *args: Any, **kwargs: Any) -> Any:
+                raise RuntimeError("no span")
+
+        monkeypatch.setattr(spans, "_tracer", Broken())
+        with redis_lock("job") as lease:
+            lease.check()
+        assert [record.name for record in caplog.records if record.exc_info] == [
+            "django_redislock"
+        ] * 2

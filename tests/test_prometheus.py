@@ -1,0 +1,478 @@
+"""django_redislock.contrib.prometheus: what is counted, and that no label is a name."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.test import override_settings
+from prometheus_client import REGISTRY, generate_latest
+from redis import Redis
+
+from django_redislock import Lease, LeaseLost, LockNotAcquired, naming, redis_lock, signals
+from django_redislock.client import Lock as DropIn
+from django_redislock.commands import LockedCommand
+from django_redislock.connections import ClientName
+from django_redislock.contrib.patterns import OTHER, pattern
+from django_redislock.contrib.prometheus import metrics
+from django_redislock.signals import LockEvent
+from django_redislock.views import lock_view
+from tests.test_decorators import held_elsewhere
+from tests.waiting import PATIENCE, eventually
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "metrics.md"
+
+named = override_settings(REDISLOCK={"LOCKS": {"job": {}, "job:*": {}}})
+"""The names of these tests have patterns."""
+
+
+@pytest.fixture(autouse=True)
+def _known_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if nothing had been decorated yet."""
+    monkeypatch.setattr(naming, "patterns", ())
+
+
+@pytest.fixture(autouse=True)
+def _connected() -> Iterator[None]:
+    """All metrics begin at zero, and are switched off again."""
+    gc.collect()  # leases that earlier tests have dropped
+    for metric in (
+        metrics.ATTEMPTS,
+        metrics.WAIT,
+        metrics.HOLD,
+        metrics.LOST,
+        metrics.ACTIVE,
+    ):
+        metric.clear()
+    metrics._active._forget()
+    metrics.connect()
+    with named:
+        yield
+    metrics.disconnect()
+
+
+def value(metric: str, lock: str = "job", using: str = "default", **labels: str) -> float:
+    found = REGISTRY.get_sample_value(metric, {"lock": lock, "using": using, **labels})
+    return 0.0 if found is None else found
+
+
+def attempts(outcome: str, lock: str = "job") -> float:
+    return value("redislock_attempts_total", lock, outcome=outcome)
+
+
+def active(lock: str = "job", using: str = "default") -> float:
+    return value("redislock_active", lock, using)
+
+
+def exposed() -> set[str]:
+    """All values of the label `lock`."""
+    text = generate_latest(REGISTRY).decode()
+    return set(re.findall(r'^redislock_.*[{,]lock="([^"]*)"', text, re.MULTILINE))
+
+
+class TestMetrics:
+    def test_a_block(self) -> None:
+        """One attempt, and while it runs one active lock; then how long was waited and held."""
+        with redis_lock("job"):
+            assert (attempts("acquired"), active()) == (1, 1)
+            assert value("redislock_hold_seconds_count") == 0
+        assert (attempts("acquired"), attempts("conflict"), active()) == (1, 0, 0)
+        assert value("redislock_wait_seconds_count", outcome="acquired") == 1
+        assert 0 <= value("redislock_wait_seconds_sum", outcome="acquired") < PATIENCE
+        assert value("redislock_hold_seconds_count") == 1
+        assert 0 < value("redislock_hold_seconds_sum") < PATIENCE
+
+    def test_an_async_block(self) -> None:
+        """The same, and it is counted in the event loop's own thread."""
+        threads = []
+
+        def where(event: LockEvent) -> None:
+            threads.append(threading.current_thread())
+
+        async def block() -> None:
+            async with redis_lock("job"):
+                assert active() == 1
+
+        signals.observe(where)
+        try:
+            asyncio.run(block())
+        finally:
+            signals.unobserve(where)
+        assert (attempts("acquired"), active()) == (1, 0)
+        assert value("redislock_hold_seconds_count") == 1
+        assert threads == [threading.main_thread()] * 2
+
+    def test_conflicts(self) -> None:
+        """They are attempts of their own outcome, with the time that was waited in vain."""
+        with held_elsewhere():
+            assert redis_lock("job").acquire(wait=0) is None
+            with pytest.raises(LockNotAcquired), redis_lock("job", wait=0.05):
+                pass
+            asyncio.run(redis_lock("job").aacquire(wait=0))
+            assert active() == 1
+        assert (attempts("acquired"), attempts("conflict")) == (1, 3)
+        assert 0.05 <= value("redislock_wait_seconds_sum", outcome="conflict") < PATIENCE
+        assert value("redislock_hold_seconds_count") == 1
+
+    def test_a_lost_lock(self, redis: Redis) -> None:
+        """It is active no more, and was held; before that, zero are lost and not none."""
+        with pytest.raises(LeaseLost):
+            with redis_lock("job", ttl=0.3):
+                labels = {"lock": "job", "using": "default"}
+                assert REGISTRY.get_sample_value("redislock_lost_total", labels) == 0
+                redis.delete("redislock:{job}")
+                eventually(lambda: value("redislock_lost_total") == 1)
+                eventually(lambda: active() == 0)
+        assert value("redislock_lost_total") == 1
+        assert value("redislock_hold_seconds_count") == 1
+        assert active() == 0
+
+    def test_a_cleared_lock(self) -> None:
+        """It is lost once, where it was held."""
+        lease = redis_lock("job", ttl=0.3).acquire()
+        assert lease is not None
+        redis_lock("job").clear(reason="stuck")
+        eventually(lambda: active() == 0)
+        assert value("redislock_lost_total") == 1
+        assert value("redislock_hold_seconds_count") == 1
+
+    def test_threads(self) -> None:
+        """None is counted twice, and none is forgotten."""
+
+        def work(number: int) -> None:
+            for _ in range(20):
+                with redis_lock(f"job:{number}"):
+                    pass
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+        assert attempts("acquired", "job:*") == 160
+        assert value("redislock_hold_seconds_count", "job:*") == 160
+        assert active("job:*") == 0
+
+    def test_a_reentrant_block(self) -> None:
+        """Is one lock."""
+        lock = redis_lock("job", reentrant=True)
+        with lock, lock:
+            assert active() == 1
+        assert (attempts("acquired"), active()) == (1, 0)
+
+
+class TestActive:
+    def test_exported(self) -> None:
+        """It is not active for ever where it was, and never below none where it is restored."""
+        lease = redis_lock("job").acquire()
+        assert lease is not None
+        restored = Lease.restore(lease.export())
+        del lease
+        gc.collect()
+        restored.release()
+        assert active() == 0
+        assert value("redislock_hold_seconds_count") == 1
+
+    def test_dropped(self, caplog: pytest.LogCaptureFixture) -> None:
+        """A lease whose object is gone is held no more, as the next event shows."""
+        caplog.set_level(logging.CRITICAL, "django_redislock")
+        assert redis_lock("job").acquire() is not None
+        gc.collect()
+        with redis_lock("job:2"):
+            pass
+        assert active() == 0
+
+    def test_settings_that_change(self) -> None:
+        """What was active under one label ends under it."""
+        lease = redis_lock("job").acquire()
+        assert lease is not None
+        with override_settings(REDISLOCK={}):
+            lease.release()
+        assert active() == 0
+        assert exposed() == {"job", OTHER}
+
+    def test_the_drop_in(self, redis: Redis) -> None:
+        """A lock that is renewed is active; one that runs out without a word is not."""
+        using = str(ClientName.of(redis))
+        lock = redis.lock("job", lock_class=DropIn)
+        lock.acquire()
+        assert active(using=using) == 1
+        lock.release()
+        lock = redis.lock("job", timeout=10, lock_class=DropIn)
+        lock.acquire()
+        assert active(using=using) == 0
+        lock.release()
+        assert active(using=using) == 0
+        assert value("redislock_hold_seconds_count", using=using) == 2
+
+    def test_after_fork(self) -> None:
+        """A child does not end what its parent holds, when it drops it."""
+        lease = redis_lock("job").acquire()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                del lease
+                gc.collect()
+                with redis_lock("job:2"):
+                    pass
+                os.write(write, f"{active():g} {active('job:*'):g}".encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        os.waitpid(child, 0)
+        with os.fdopen(read) as told:
+            assert told.read() == "1 0"
+        assert active() == 1
+        assert lease is not None
+        lease.release()
+        assert active() == 0
+
+
+class TestLabels:
+    def test_entries_of_locks(self) -> None:
+        """The exact name wins, then the longest pattern: those that the lock follows."""
+        locks: dict[str, Any] = {"job:*": {}, "job:7": {"TTL": 5}, "job:big:*": {}}
+        with override_settings(REDISLOCK={"LOCKS": locks}):
+            assert [pattern(f"job:{rest}") for rest in ("7", "8", "big:8")] == [
+                "job:7",
+                "job:*",
+                "job:big:*",
+            ]
+
+    def test_templates(self) -> None:
+        """A lock has the label of the template that it could be made from, wherever it is
+        taken; an entry of LOCKS comes first."""
+
+        @redis_lock("report:{pk}")
+        def report(pk: int) -> None: ...
+
+        @redis_lock("report:{kind}:{pk:>5}")
+        def special(kind: str, pk: int) -> None: ...
+
+        @redis_lock("odd[1]:{pk}")
+        def odd(pk: int) -> None: ...
+
+        report(1)
+        with redis_lock("report:2"):
+            pass
+        special("big", 3)
+        odd(4)
+        assert exposed() == {"report:*", "report:*:*", "odd[[]1]:*"}
+        assert attempts("acquired", "report:*") == 2
+        with override_settings(REDISLOCK={"LOCKS": {"rep*": {}}}):
+            assert pattern("report:1") == "rep*"
+
+    def test_views_and_commands(self) -> None:
+        """Their templates are known, too."""
+
+        class Import(LockedCommand):
+            lock_name = "import:{source}"
+
+            def add_arguments(self, parser: Any) -> None:
+                parser.add_argument("source")
+
+            def handle(self, *args: Any, **options: Any) -> None:
+                assert active("import:*") == 1
+
+        lock_view("checkout:{pk}")(lambda request, pk: None)
+        call_command(Import(), "bank")
+        assert pattern("checkout:3") == "checkout:*"
+        assert exposed() == {"import:*"}
+
+    def test_a_dotted_path(self) -> None:
+        """A function without a name for its lock is its own label."""
+
+        @redis_lock()
+        def nightly() -> None: ...
+
+        nightly()
+        (path,) = exposed()
+        assert path.endswith("test_a_dotted_path.locals.nightly")
+
+    def test_names_are_no_labels(self) -> None:
+        """However a name is made, where nobody has written a pattern down."""
+        redis_lock("secret")(lambda: None)()
+        redis_lock(lambda pk: f"secret:{pk}")(lambda pk: None)(3)
+        with held_elsewhere("secret:4"):
+            redis_lock("secret:4").acquire(wait=0)
+        with redis_lock("ada@example.org"):
+            pass
+        assert exposed() == {OTHER}
+        text = generate_latest(REGISTRY).decode()
+        assert "secret" not in text
+        assert "ada" not in text
+
+    def test_the_cap(self) -> None:
+        """Templates that a program makes up are no more than a hundred labels."""
+        for number in range(150):
+            redis_lock(f"tenant-{number}:{{pk}}")(lambda pk: None)
+            redis_lock("again:{pk}")(lambda pk: None)
+        assert len(naming.patterns) == naming.MAX_PATTERNS == 100
+        assert pattern("tenant-3:1") == "tenant-3:*"
+        assert {pattern(f"tenant-{number}:1") for number in range(99, 150)} == {OTHER}
+        assert pattern("again:1") == "again:*"
+
+
+class TestSwitch:
+    def test_one_that_raises(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """What goes wrong when it is counted is logged, and the block runs under its lock."""
+
+        def bad(name: str) -> str:
+            raise RuntimeError("no label")
+
+        monkeypatch.setattr(metrics, "pattern", bad)
+        with redis_lock("job") as lease:
+            lease.check()
+        assert [record.getMessage() for record in caplog.records if record.exc_info] == [
+            "'acquired' of 'job' could not be counted",
+            "'released' of 'job' could not be counted",
+        ]
+
+    def test_connected_once(self) -> None:
+        """However often it is asked for; and off is off."""
+        metrics.connect()
+        with redis_lock("job"):
+            pass
+        assert attempts("acquired") == 1
+        metrics.disconnect()
+        assert not signals.wanted("acquired")
+        with redis_lock("job"):
+            pass
+        assert attempts("acquired") == 1
+
+    def test_installed_apps(self) -> None:
+        """There it is switched on."""
+        told = run_setup("import django_redislock.signals as s; print(len(s.observers))")
+        assert told == "2"
+
+    @pytest.mark.parametrize(
+        ("app", "module", "package"),
+        [
+            ("prometheus", "prometheus_client", "prometheus-client"),
+            ("opentelemetry", "opentelemetry", "opentelemetry-api"),
+        ],
+    )
+    def test_without_the_library(self, app: str, module: str, package: str) -> None:
+        """The error says what to install."""
+        with pytest.raises(subprocess.CalledProcessError) as failed:
+            run_setup("", missing=module)
+        assert (
+            f"ImproperlyConfigured: 'django_redislock.contrib.{app}' is in INSTALLED_APPS and "
+            f"needs {package}: python -m pip install 'django-redislock[{app}]'"
+        ) in failed.value.stderr
+
+    def test_locks_need_no_library(self) -> None:
+        """Who does not switch it on does not import it. (redis-py looks for opentelemetry.)"""
+        told = run(
+            "import sys\nsys.modules['prometheus_client'] = sys.modules['opentelemetry'] = None\n"
+            "import django\ndjango.setup()\nimport django_redislock.client\n"
+            "print([name for name in sys.modules if name.startswith('django_redislock.contrib')])"
+        )
+        assert told == "[]"
+
+
+def example() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def run(program: str, **environ: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **environ},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    ).stdout.strip()
+
+
+def run_setup(then: str, *, missing: str = "", **environ: str) -> str:
+    """Set up a project with the INSTALLED_APPS of the page."""
+    apps = example()[0].replace("...,", "'django_redislock',")
+    return run(
+        f"import sys\nif {missing!r}: sys.modules[{missing!r}] = None\n"
+        f"{apps}\n"
+        f"import tests.settings as settings\nsettings.INSTALLED_APPS = INSTALLED_APPS\n"
+        f"import django\ndjango.setup()\n{then}",
+        **environ,
+    )
+
+
+def test_multiprocess(tmp_path: Path) -> None:
+    """In that mode the processes that live are summed up; a forked child starts at none."""
+    told = run_setup(
+        """
+import os
+from django_redislock import redis_lock
+from prometheus_client import CollectorRegistry, multiprocess
+
+def active():
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)
+    labels = {"lock": "other", "using": "default"}
+    return int(registry.get_sample_value("redislock_active", labels))
+
+held = redis_lock("parent").acquire()
+print(active())
+ready, wrote = os.pipe()
+go, goes = os.pipe()
+child = os.fork()
+if not child:
+    with redis_lock("child"):
+        os.write(wrote, b"1")
+        os.read(go, 1)
+    held = redis_lock("child").acquire()
+    os._exit(0)
+os.read(ready, 1)
+print(active())
+os.write(goes, b"1")
+os.waitpid(child, 0)
+print(active())
+multiprocess.mark_process_dead(child)
+print(active())
+held.release()
+print(active())
+""",
+        PROMETHEUS_MULTIPROC_DIR=str(tmp_path),
+    )
+    assert told.split() == ["1", "2", "2", "1", "0"]
+
+
+class TestThePage:
+    def test_every_block_is_run(self) -> None:
+        """INSTALLED_APPS above, and LOCKS here."""
+        assert len(example()) == 2
+        names: dict[str, Any] = {}
+        exec(example()[1], names)
+        with override_settings(REDISLOCK=names["REDISLOCK"]):
+            assert pattern("invoice:42") == "invoice:*"
+            assert pattern("nightly-import") == "nightly-import"
+
+    def test_the_table(self) -> None:
+        """Each metric has its line, with its labels; and the alerts name no others."""
+        page = PAGE.read_text()
+        known = set()
+        for metric in REGISTRY.collect():
+            if metric.name.startswith("redislock_"):
+                name = metric.name + "_total" * (metric.type == "counter")
+                known.add(name)
+                line = next(line for line in page.splitlines() if line.startswith(f"| `{name}`"))
+                wanted = metric.name in ("redislock_attempts", "redislock_wait_seconds")
+                assert line.endswith("`lock`, `using`" + ", `outcome`" * wanted + " |")
+        assert len(known) == 5
+        mentioned = set(re.findall(r"redislock_\w+", page))
+        assert {name.removesuffix("_bucket") for name in mentioned} == known
