@@ -1,0 +1,131 @@
+"""Clearing locks from the admin: what an operator has seen, and nothing else.
+
+The confirmation carries along, signed, who held each of the locks that it shows: a digest of the
+holder's token, which itself stays here. When it comes back, each lock is looked at again. Where
+the digest is another one, the lock has changed hands, and is left alone; and what is the same is
+cleared by its token, so that it can't change hands in between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from django import forms
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.options import get_content_type_for_model
+from django.core import signing
+from django.utils.crypto import salted_hmac
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..clearing import Outcome, Target
+from ..inspection import Inspector, LockInfo
+from ..management.formatting import clean, whose
+from ..models import Lock, place, row_of
+
+SALT = "django_redislock.admin.clearing"
+GOOD_FOR = 3600
+"""Seconds: what was seen is old after that."""
+BATCH = 500
+"""Locks that are cleared before it is written down."""
+
+
+class ClearForm(forms.Form):
+    """Why, and what was seen."""
+
+    reason = forms.CharField(
+        label=_("Reason"),
+        max_length=200,
+        help_text=_("The holder is told, and it is kept in the history."),
+        widget=forms.TextInput(attrs={"size": 60, "autofocus": True}),
+    )
+    seen = forms.CharField(widget=forms.HiddenInput)
+
+    def clean_seen(self) -> dict[str, str]:
+        try:
+            seen: dict[str, str] = signing.loads(
+                self.cleaned_data["seen"], salt=SALT, max_age=GOOD_FOR
+            )
+            for id in seen:
+                place(id)  # the settings may have changed
+        except (signing.BadSignature, ValueError):
+            raise forms.ValidationError(_("This is not what was shown. Begin again.")) from None
+        return seen
+
+
+def sealed(locks: Iterable[Lock]) -> str:
+    """What the operator is shown, for `ClearForm.seen`."""
+    seen = {lock.id: _digest(lock.info) for lock in locks if lock.info is not None}
+    return signing.dumps(seen, salt=SALT, compress=True)
+
+
+def shown(seen: dict[str, str]) -> list[Lock]:
+    """The locks that the operator was shown and nobody else holds by now."""
+    return [
+        Lock.from_row(row_of(target.lock), None)
+        for target in targets(seen)
+        if target.lock is not None and target.outcome == Outcome.NOT_ASKED
+    ]
+
+
+def targets(seen: dict[str, str]) -> Iterator[Target]:
+    """The locks that were seen, as they are now. Raises `LockUnavailable`."""
+    servers: dict[tuple[str, bool], dict[str, str]] = defaultdict(dict)
+    for id, digest in seen.items():
+        using, cache_locks, name = place(id)
+        servers[using, cache_locks][name] = digest
+    for (using, cache_locks), digests in servers.items():
+        inspector = Inspector(using, cache_locks=cache_locks)
+        found = {lock.name: lock for lock in inspector.those(list(digests))}
+        for name, digest in digests.items():
+            target = Target(name, inspector, found.get(name))
+            if target.lock is None:
+                target.outcome = Outcome.FREE
+            elif _digest(target.lock) != digest:
+                target.outcome = Outcome.CHANGED
+            yield target
+
+
+def clear(user: Any, seen: dict[str, str], reason: str) -> list[Target]:
+    """Clear what was seen, and write it into the history. Raises `LockUnavailable` before."""
+    found = list(targets(seen))
+    asking = True
+    for start in range(0, len(found), BATCH):
+        batch = found[start : start + BATCH]
+        try:
+            for target in batch:
+                if asking and target.outcome == Outcome.NOT_ASKED:
+                    asking = target.clear(str(user.get_username()), reason)
+        finally:
+            _write_down(user, batch, reason)
+    return found
+
+
+def _write_down(user: Any, targets: list[Target], reason: str) -> None:
+    words = {
+        Outcome.CLEARED: gettext("Cleared: %(reason)s. It was held by %(holder)s."),
+        Outcome.UNKNOWN: gettext("Perhaps cleared: %(reason)s. It was held by %(holder)s."),
+    }
+    content_type = get_content_type_for_model(Lock)
+    entries = []
+    for target in targets:
+        if target.lock is not None and target.outcome in words:
+            row = row_of(target.lock)
+            entries.append(
+                LogEntry(
+                    user_id=user.pk,
+                    content_type=content_type,
+                    object_id=row["id"],
+                    object_repr=clean(row["name"])[:200],
+                    action_flag=CHANGE,
+                    change_message=words[target.outcome]
+                    % {"reason": reason.rstrip("."), "holder": whose(target.lock)},
+                )
+            )
+    LogEntry.objects.bulk_create(entries)
+
+
+def _digest(lock: LockInfo) -> str:
+    return salted_hmac(SALT, lock.seen, algorithm="sha256").hexdigest()[:16]

@@ -1,0 +1,216 @@
+"""Locks, and jobs, as rows of Django's ORM, without a table: a `QuerySet` that asks Redis.
+
+Django builds the query and tells what is wrong with it; only its execution is ours. It happens on
+a **snapshot**, all of them as they were seen at one time, so that what one page shows (rows,
+counts, filters) fits together.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cached_property
+from typing import Any, Protocol, Self
+
+from asgiref.sync import sync_to_async
+from django.db import NotSupportedError, models
+from django.db.models import F
+from django.db.models.expressions import Col, OrderBy
+from django.db.models.lookups import Lookup
+from django.db.models.sql.where import AND, OR, NothingNode, WhereNode
+
+from . import connections
+from .diagnosis import aliases
+from .exceptions import LockError
+from .inspection import Inspector, LockInfo
+
+Row = dict[str, Any]
+"""The values of a row's fields, by their names; and `info`, what was seen."""
+
+
+class Snapshot(Protocol):
+    """What is seen of all rows at one time: when they are first asked for."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """Raises `LockError`, above all `LockUnavailable`, when nobody can be asked."""
+
+    @property
+    def away(self) -> dict[str, LockError]:
+        """The aliases whose servers can't be asked while others can, and why."""
+
+
+class LockSnapshot:
+    """All locks that are held, as they are seen when they are first asked for.
+
+    With `foreign` also what others have written below our prefix: for that, all keys of the
+    database are looked at. Raises `LockError`, above all `LockUnavailable`, when none of the
+    servers can be asked; of those that can't while others can, `away` tells why.
+    """
+
+    def __init__(self, row: Callable[[LockInfo], Row], *, foreign: bool = False) -> None:
+        self._row = row
+        self._foreign = foreign
+        self.away: dict[str, LockError] = {}
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        found: list[LockInfo] = []
+        using = servers()
+        for alias in using:
+            try:
+                ours, of_cache = Inspector(alias), Inspector(alias, cache_locks=True)
+                found += [*ours.all(), *of_cache.all()]
+                if self._foreign:
+                    found += ours.discover()
+            except LockError as error:
+                self.away[alias] = error
+        if len(self.away) == len(using):
+            raise next(iter(self.away.values()))
+        return [self._row(info) for info in found]
+
+
+def servers() -> list[str]:
+    """The aliases of CACHES that locks use, one for each server: through two of them, the same
+    locks would be seen twice."""
+    found: dict[str, str] = {}
+    for alias in aliases():
+        found.setdefault(connections.address(alias), alias)
+    return list(found.values())
+
+
+class LiveQuerySet(models.QuerySet[Any]):
+    """What is seen at Redis, as rows. What is not a question for such rows is refused:
+    `NotSupportedError`. Raises `LockUnavailable`."""
+
+    snapshot: Snapshot | None = None
+
+    def of(self, snapshot: Snapshot) -> Self:
+        """The same question, asked of a snapshot that was made before."""
+        clone = self.all()
+        clone.snapshot = snapshot
+        return clone
+
+    def rows(self) -> list[Row]:
+        """Those that match, whatever their order and number: dicts, which are cheaper."""
+        if self.query.is_empty():
+            return []
+        # One that was not given is not kept: who asks again wants to know what is then.
+        snapshot = self.snapshot or self.model.snapshot()
+        return [row for row in snapshot.rows if matches(self.query.where, row)]
+
+    # What Django calls to carry out a query.
+
+    def count(self) -> int:
+        if self._result_cache is not None:
+            return len(self._result_cache)
+        return len(range(*self._window().indices(len(self.rows()))))
+
+    def exists(self) -> bool:
+        return bool(self.count())
+
+    def iterator(self, chunk_size: int | None = None) -> Iterator[Any]:  # noqa: ARG002
+        return iter(self._execute())
+
+    async def aiterator(self, chunk_size: int = 2000) -> AsyncIterator[Any]:  # noqa: ARG002
+        for lock in await sync_to_async(self._execute)():
+            yield lock
+
+    def _fetch_all(self) -> None:
+        if self._result_cache is None:
+            self._result_cache = self._execute()
+
+    def _clone(self) -> Self:
+        clone: Self = super()._clone()  # type: ignore[misc]
+        clone.snapshot = self.snapshot
+        return clone
+
+    def _refuse(self, *_args: Any, **_options: Any) -> Any:
+        raise NotSupportedError("Such rows are read, filtered, ordered and counted, no more")
+
+    aggregate = annotate = alias = values = values_list = dates = datetimes = _refuse
+    create = bulk_create = bulk_update = get_or_create = update_or_create = _refuse
+    update = _update = delete = _raw_delete = _insert = select_for_update = _refuse
+    union = intersection = difference = extra = raw = explain = _refuse
+
+    # How it is done.
+
+    def _execute(self) -> list[Any]:
+        rows = self.rows()
+        for name, descending in reversed(self._order()):
+            rows.sort(key=lambda row: _place(row[name]), reverse=descending)
+        return [self.model.from_row(row, self.db) for row in rows[self._window()]]
+
+    def _window(self) -> slice:
+        return slice(self.query.low_mark, self.query.high_mark)
+
+    def _order(self) -> list[tuple[str, bool]]:
+        """The fields by which rows are ordered, and whether each is from the end."""
+        opts = self.model._meta
+        order = self.query.order_by or (self.query.default_ordering and opts.ordering) or ()
+        found = []
+        for term in order:
+            name, descending = _term(term)
+            field = opts.pk if name == "pk" else opts.get_field(name)
+            found.append((field.name, descending == self.query.standard_ordering))
+        return found
+
+
+def _term(term: Any) -> tuple[str, bool]:
+    if isinstance(term, OrderBy) and isinstance(term.expression, F):
+        return str(term.expression.name), term.descending  # type: ignore[attr-defined]
+    if isinstance(term, str) and term != "?":
+        return term.removeprefix("-"), term.startswith("-")
+    raise NotSupportedError(f"Such rows can be ordered by their fields, not by {term!r}")
+
+
+def _place(value: Any) -> tuple[bool, Any]:
+    """None comes last: a lease without an end is the longest."""
+    return (value is None, 0 if value is None else value)
+
+
+_LOOKUPS: dict[str, Callable[[Any, Any], bool]] = {
+    "exact": operator.eq,
+    "in": lambda value, wanted: value in wanted,
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
+_OF_TEXT: dict[str, Callable[[Any, Any], bool]] = {
+    "iexact": lambda value, wanted: value.casefold() == wanted.casefold(),
+    "contains": lambda value, wanted: wanted in value,
+    "icontains": lambda value, wanted: wanted.casefold() in value.casefold(),
+    "startswith": lambda value, wanted: value.startswith(wanted),
+    "istartswith": lambda value, wanted: value.casefold().startswith(wanted.casefold()),
+    "endswith": lambda value, wanted: value.endswith(wanted),
+    "iendswith": lambda value, wanted: value.casefold().endswith(wanted.casefold()),
+}
+
+
+def matches(condition: Any, row: Row) -> bool:
+    """Whether a row is one of those that a WHERE clause asks for."""
+    if isinstance(condition, WhereNode):
+        answers = (matches(child, row) for child in condition.children)
+        if condition.connector == AND:
+            answer = all(answers)
+        elif condition.connector == OR:
+            answer = any(answers)
+        else:
+            answer = sum(answers) % 2 == 1
+        return answer != condition.negated
+    if isinstance(condition, NothingNode):
+        return False
+    if not isinstance(condition, Lookup) or not isinstance(condition.lhs, Col):
+        raise NotSupportedError(f"Such rows can't be filtered by {condition!r}")
+    field, name, wanted = condition.lhs.target, condition.lookup_name or "", condition.rhs
+    value = row[field.name]
+    if name == "isnull":
+        return (value is None) is wanted
+    lookup = _LOOKUPS.get(name)
+    if lookup is None and isinstance(field, models.CharField):
+        lookup = _OF_TEXT.get(name)
+    if lookup is None or hasattr(wanted, "resolve_expression"):
+        raise NotSupportedError(f"Such rows can't be filtered by {condition!r}")
+    # As in SQL, nothing is known of what is not there.
+    return value is not None and lookup(value, wanted)

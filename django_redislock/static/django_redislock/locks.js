@@ -1,0 +1,221 @@
+/* Keeps the list of locks up to date: the page is fetched again, and what is there is made like it.
+   Elements that are in both stay, with what is pressed, focused and unfolded; others' scripts may
+   listen to them. It waits while something is selected, and while nobody can see the page. */
+"use strict";
+{
+    const KEPT = "django-redislock.refresh";
+    const PARTS = [
+        "#redislock-summary",
+        "#redislock-warnings",
+        "#changelist-search .quiet",
+        "#changelist-form [name=csrfmiddlewaretoken]",
+        "#changelist-form .action-counter",
+        "#changelist-form .all",
+        "#changelist-form .question",
+        "#changelist-form .clear",
+        ".paginator",
+    ];
+    const bound = new WeakSet();
+    let timer = null;
+    let asked = 0;
+    let pressed = false;
+
+    function show(id, shown) {
+        document.getElementById(id).hidden = !shown;
+    }
+
+    /* Whether rows are ticked, or text of them is selected. */
+    function selected() {
+        const form = document.getElementById("changelist-form");
+        const text = getSelection();
+        return form.querySelector("input.action-select:checked") !== null
+            || !text.isCollapsed && text.getRangeAt(0).intersectsNode(form);
+    }
+
+    /* Make a node like another one. Whether details are open is for the reader to say. */
+    function morph(old, now) {
+        if (old.isEqualNode(now)) {
+            return;
+        }
+        if (old.nodeName !== now.nodeName || old.nodeType !== Node.ELEMENT_NODE) {
+            old.replaceWith(now);
+            return;
+        }
+        for (const name of [...old.getAttributeNames(), ...now.getAttributeNames()]) {
+            if (name !== "open" && !now.hasAttribute(name)) {
+                old.removeAttribute(name);
+            } else if (name !== "open") {
+                old.setAttribute(name, now.getAttribute(name));
+            }
+        }
+        const before = [...old.childNodes], after = [...now.childNodes];
+        before.slice(after.length).forEach((node) => node.remove());
+        after.forEach((node, index) => {
+            index < before.length ? morph(before[index], node) : old.append(node);
+        });
+    }
+
+    /* Let a parent have these children. Those that it has already are known by their names. */
+    function arrange(parent, children, nameOf) {
+        const there = new Map([...parent.children].map((it, index) => [nameOf(it, index), it]));
+        const names = new Set(children.map(nameOf));
+        there.forEach((it, name) => names.has(name) || it.remove());
+        let at = parent.firstElementChild;
+        children.forEach((child, index) => {
+            const old = there.get(nameOf(child, index));
+            if (old && old === at) {
+                at = at.nextElementSibling;
+            } else {
+                parent.insertBefore(old || child, at);
+            }
+            if (old) {
+                morph(old, child);
+            }
+        });
+    }
+
+    /* The bodies stay, also without a row; django-unfold has one for each row. */
+    function updateRows(table, newTable) {
+        const link = (row, index) => row.querySelector("a")?.getAttribute("href") ?? index;
+        const now = newTable ? [...newTable.tBodies] : [];
+        now.slice(table.tBodies.length).forEach((body) => table.append(body.cloneNode()));
+        [...table.tBodies].forEach((body, index) => {
+            arrange(body, index < now.length ? [...now[index].rows] : [], link);
+        });
+    }
+
+    /* What the actions bar offers when there are several pages; hidden when there is one again. */
+    function updateBar(form, newForm) {
+        const counter = form.querySelector(".action-counter");
+        const newCounter = newForm.querySelector(".action-counter");
+        const offered = newForm.querySelector(".question") !== null;
+        form.classList.toggle("redislock-one-page", !offered);
+        if (counter && offered && !form.querySelector(".question")) {
+            while (newCounter.nextSibling) {
+                counter.parentNode.append(newCounter.nextSibling);
+            }
+        }
+    }
+
+    function updateFilters(fresh) {
+        const [old, now] = [document, fresh].map(
+            (page) => page.querySelector("#changelist-filter ul")?.parentElement.parentElement
+        );
+        if (old && now) {
+            const title = (it) => it.querySelector("summary, h3")?.textContent.trim() ?? it.id;
+            arrange(old, [...now.children], title);
+        }
+    }
+
+    /* Django's script knows the rows that were there when the page came, this collection those that
+       are there now. What it binds to the window stays bound for ever: so it is called again only
+       when there is an element that it has not seen. */
+    function bindActions(form) {
+        const parts = [...form.querySelectorAll("#result_list tbody, .question a")];
+        const needed = ["#action-toggle", "button[name=index]", ".action-counter"];
+        const there = needed.every((one) => form.querySelector(one) !== null);
+        const done = parts.every((one) => bound.has(one));
+        if (done || !there || typeof window.Actions !== "function") {
+            return;
+        }
+        const rows = document.getElementsByClassName("action-select");
+        rows.forEach = Array.prototype.forEach;
+        const parent = document.querySelector(".result-list-wrapper");  // django-unfold wants it
+        window.Actions(rows, parent ? {parent} : {});
+        parts.forEach((one) => bound.add(one));
+    }
+
+    function update(fresh) {
+        const focus = document.activeElement;
+        const [form, newForm] = [document, fresh].map((it) => it.getElementById("changelist-form"));
+        const [table, newTable] = [document, fresh].map((it) => it.getElementById("result_list"));
+        if (table) {
+            updateRows(table, newTable);
+            updateBar(form, newForm);
+            form.classList.toggle("redislock-empty", !newTable);
+        } else if (newTable) {
+            form.replaceChildren(...newForm.childNodes);
+        }
+        for (const part of PARTS) {
+            const old = document.querySelector(part), now = fresh.querySelector(part);
+            if (old && now) {
+                morph(old, now);
+            }
+        }
+        updateFilters(fresh);
+        bindActions(form);
+        if (focus?.isConnected && focus !== document.activeElement) {
+            focus.focus({preventScroll: true});  // it was moved
+        }
+    }
+
+    /* The page as it is now; null when there is no answer, or another one. */
+    async function fetched() {
+        try {
+            const answer = await fetch(location.href, {headers: {"X-Redislock-Refresh": "1"}});
+            const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+            return answer.ok && page.getElementById("redislock-summary") ? page : null;
+        } catch {
+            return null;
+        }
+    }
+
+    async function refresh() {
+        clearTimeout(timer);
+        const number = ++asked;
+        show("redislock-paused", selected());
+        if (!selected() && !pressed && !document.hidden) {
+            const fresh = await fetched();
+            if (number !== asked) {
+                return;  // it was asked again meanwhile
+            }
+            show("redislock-failed", fresh === null);
+            if (fresh !== null && !selected() && !pressed) {
+                update(fresh);
+            }
+        }
+        schedule();
+    }
+
+    function schedule() {
+        clearTimeout(timer);
+        const seconds = Number(document.getElementById("redislock-refresh").value);
+        if (seconds > 0) {
+            timer = setTimeout(refresh, seconds * 1000);
+        }
+    }
+
+    function begin() {
+        const select = document.getElementById("redislock-refresh");
+        if (!select) {
+            return;
+        }
+        const kept = localStorage.getItem(KEPT);
+        select.value = [...select.options].some((option) => option.value === kept) ? kept : "5";
+        select.addEventListener("change", () => {
+            localStorage.setItem(KEPT, select.value);
+            schedule();
+        });
+        document.addEventListener("visibilitychange", () => {
+            if (!document.hidden && Number(select.value) > 0) {
+                refresh();
+            }
+        });
+        const form = document.getElementById("changelist-form");
+        form.addEventListener("change", () => {
+            show("redislock-paused", selected() && Number(select.value) > 0);
+        });
+        form.addEventListener("pointerdown", () => { pressed = true; }, true);
+        for (const name of ["pointerup", "pointercancel", "contextmenu"]) {
+            document.addEventListener(name, () => { pressed = false; }, true);
+        }
+        show("redislock-live", true);
+        schedule();
+    }
+
+    if (document.readyState === "loading") {
+        document.addEventListener("DOMContentLoaded", begin);
+    } else {
+        begin();
+    }
+}

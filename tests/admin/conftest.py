@@ -1,0 +1,43 @@
+"""Who looks at the admin, and what there is to see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client, override_settings
+
+from django_redislock.admin import health
+
+LIST = "/admin/django_redislock/lock/"
+
+
+@pytest.fixture(autouse=True)
+def _admin() -> Iterator[None]:
+    """Its URLs, and nothing known of servers yet."""
+    health._known.clear()
+    with override_settings(ROOT_URLCONF="tests.admin.urls"):
+        yield
+
+
+def client_of(name: str, *permissions: str) -> Client:
+    """Somebody of the staff, who may do so much with locks."""
+    user = User.objects.create_user(name, is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def operator(db: Any) -> Client:
+    """Who may look, and clear."""
+    return client_of("eva", "view_lock", "clear_lock")
+
+
+@pytest.fixture
+def reader(db: Any) -> Client:
+    """Who may look."""
+    return client_of("ron", "view_lock")

@@ -1,0 +1,316 @@
+"""Clearing locks: what was seen, with a reason, and written down."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import quote
+from django.contrib.auth.models import User
+from django.test import Client
+from redis import Redis
+
+from django_redislock import LeaseRevoked, redis_lock
+from django_redislock.admin import clearing
+from django_redislock.inspection import Inspector
+from tests.admin.conftest import LIST, client_of
+from tests.operations.calling import AWAY, granted, strangers
+from tests.waiting import PATIENCE, eventually
+
+CLEAR = f"{LIST}clear/"
+
+
+def ask(client: Client, *names: str, **more: str) -> Any:
+    """Tick them, and choose the action."""
+    ids = [f"default:{name}" for name in names]
+    choice = {"action": "clear_locks", "_selected_action": ids, "index": "0"}
+    return client.post(LIST, choice | more)
+
+
+def confirm(client: Client, page: Any, reason: str = "it hung") -> list[str]:
+    """Send the confirmation; returns what is said then."""
+    seen = page.context["form"].initial["seen"]
+    answer = client.post(CLEAR, {"seen": seen, "reason": reason}, follow=True)
+    return [str(message) for message in answer.context["messages"]]
+
+
+def test_clear(operator: Client) -> None:
+    """The holder is told, the next one has the lock, and the history knows."""
+    lease = redis_lock("job", label="here").acquire()
+    assert lease is not None
+    with ThreadPoolExecutor(1) as thread:
+        waiter = thread.submit(redis_lock("job", wait=PATIENCE).acquire)
+        eventually(lambda: len(Inspector().waiters("job")) == 1)
+        page = ask(operator, "job")
+        assert "1 waiter is affected" in page.content.decode()
+        assert lease.token not in page.content.decode()
+        assert confirm(operator, page) == ["Cleared “job”."]
+        successor = waiter.result(PATIENCE)
+    with pytest.raises(LeaseRevoked, match=r"cleared by eva \(it hung\)"):
+        lease.extend()
+    successor.release()
+    [entry] = LogEntry.objects.all()
+    assert (entry.user.username, entry.object_id) == ("eva", "default:job")
+    assert entry.get_change_message().startswith("Cleared: it hung. It was held by ")
+    assert "here" in entry.change_message
+    assert lease.token not in entry.change_message
+
+
+def test_one_lock(operator: Client, redis: Redis) -> None:
+    """From its page."""
+    granted(redis, "job")
+    page = operator.get(f"{LIST}default_3Ajob/clear/")
+    assert confirm(operator, page) == ["Cleared “job”."]
+    assert Inspector().get("job") is None
+    with redis_lock("a:job"):
+        pass
+    answer = operator.get(f"{LIST}default_3Aa_3Ajob/clear/", follow=True)
+    assert "Nobody holds “a:job” any more." in answer.content.decode()
+    answer = operator.get(f"{LIST}default_3Anix/clear/", follow=True)
+    assert "Nothing is known of a lock" in answer.content.decode()
+
+
+def test_changed_hands(operator: Client, redis: Redis) -> None:
+    """What another one holds by now is left alone; the rest is cleared, and all of it told."""
+    granted(redis, "gone")
+    granted(redis, "old")
+    lease = redis_lock("job").acquire()
+    assert lease is not None
+    page = ask(operator, "job", "gone", "old")
+    lease.release()
+    redis.delete("redislock:{gone}")
+    with redis_lock("job") as successor:
+        assert confirm(operator, page) == [
+            "Cleared “old”.",
+            "“job” has changed hands meanwhile, and was left alone.",
+            "“gone” was free already.",
+        ]
+        successor.extend()
+    assert [entry.object_id for entry in LogEntry.objects.all()] == ["default:old"]
+
+
+def test_changed_hands_at_the_last_moment(
+    operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between the last look and the clearing: Redis compares the token."""
+    granted(redis, "job")
+    page = ask(operator, "job")
+    clear = Inspector.clear
+
+    def late(self: Inspector, *args: Any, **options: Any) -> bool:
+        redis.delete("redislock:{job}")
+        redis_lock("job").acquire()
+        return clear(self, *args, **options)
+
+    monkeypatch.setattr(Inspector, "clear", late)
+    assert confirm(operator, page) == ["“job” has changed hands meanwhile, and was left alone."]
+    assert Inspector().get("job") is not None
+
+
+def test_a_reason_is_needed(operator: Client, redis: Redis) -> None:
+    """Without one the confirmation comes again, as it was."""
+    granted(redis, "job")
+    seen = ask(operator, "job").context["form"].initial["seen"]
+    for reason in ("", "  ", "x" * 201):
+        again = operator.post(CLEAR, {"seen": seen, "reason": reason})
+        assert again.status_code == 200
+        assert "errorlist" in again.content.decode()
+        assert f'value="{seen}"' in again.content.decode()
+    assert Inspector().get("job") is not None
+
+
+@pytest.mark.parametrize("seen", ["", "x", "eyJkZWZhdWx0OmpvYiI6IngifQ:x:y"])
+def test_what_was_not_shown(operator: Client, redis: Redis, seen: str) -> None:
+    """Nothing is cleared but what this site has shown."""
+    granted(redis, "job")
+    answer = operator.post(CLEAR, {"seen": seen, "reason": "r"}, follow=True)
+    assert answer.redirect_chain
+    assert Inspector().get("job") is not None
+    assert operator.get(CLEAR).status_code == 302
+
+
+def test_all_pages(operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a search finds, more than one form could hold, in batches."""
+    monkeypatch.setattr(clearing, "BATCH", 50)
+    for number in range(120):
+        granted(redis, f"job:{number}")
+    granted(redis, "other")
+    page = operator.post(
+        f"{LIST}?q=job:",
+        {
+            "action": "clear_locks",
+            "_selected_action": ["default:job:1"],
+            "select_across": "1",
+            "index": "0",
+        },
+    )
+    assert "And 20 more." in page.content.decode()
+    [said] = confirm(operator, page)
+    assert said.startswith("Cleared 120 locks: ")
+    assert [lock.name for lock in Inspector().all()] == ["other"]
+    assert LogEntry.objects.count() == 120
+
+
+def test_who_may_clear(reader: Client, redis: Redis) -> None:
+    """Only who has the permission, whatever the way."""
+    granted(redis, "job")
+    ask(reader, "job")
+    assert reader.get(f"{LIST}default_3Ajob/clear/").status_code == 403
+    seen = clearing.sealed([])
+    assert reader.post(CLEAR, {"seen": seen, "reason": "r"}).status_code == 403
+    assert "/clear/" not in reader.get(f"{LIST}default_3Ajob/change/").content.decode()
+    blind = client_of("bob", "clear_lock")  # and not to see what it would be
+    assert blind.get(f"{LIST}default_3Ajob/clear/").status_code == 403
+    assert Inspector().get("job") is not None
+
+
+def test_redis_away(operator: Client, redis: Redis, settings: Any) -> None:
+    """Nothing was done, and the page says so."""
+    granted(redis, "job")
+    page = ask(operator, "job")
+    there = settings.CACHES
+    settings.CACHES = {"default": {**there["default"], "LOCATION": AWAY}}
+    seen = page.context["form"].initial["seen"]
+    answer = operator.post(CLEAR, {"seen": seen, "reason": "r"})
+    assert answer.status_code == 503
+    assert "Nothing was cleared." in answer.content.decode()
+    for url in (LIST, f"{LIST}default_3Ajob/change/", f"{LIST}default_3Ajob/clear/"):
+        answer = operator.get(url)
+        assert answer.status_code == 503
+        assert "is not known now" in answer.content.decode()
+    assert operator.get("/admin/").status_code == 200
+    settings.CACHES = there
+    assert Inspector().get("job") is not None
+
+
+def test_redis_goes_away(
+    operator: Client, redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle: what was cleared is written down, and what became of the others is told."""
+    for number in range(4):
+        granted(redis, f"job:{number}")
+    page = ask(operator, *(f"job:{number}" for number in range(4)))
+    there, clear = settings.CACHES, Inspector.clear
+    done: list[str] = []
+
+    def once(self: Inspector, lock: Any, **options: Any) -> bool:
+        if done:
+            settings.CACHES = {"default": {**there["default"], "LOCATION": AWAY}}
+        done.append(lock.name)
+        return clear(self, lock, **options)
+
+    monkeypatch.setattr(Inspector, "clear", once)
+    seen = page.context["form"].initial["seen"]
+    answer = operator.post(CLEAR, {"seen": seen, "reason": "r"})
+    settings.CACHES = there
+    said = [str(message) for message in operator.get(LIST).context["messages"]]
+    assert answer.status_code == 302
+    assert said[0] == f"Cleared “{done[0]}”."
+    assert said[1].startswith(f"“{done[1]}” may have been cleared, or not: ")
+    assert said[2].startswith("2 locks were left alone, since Redis did not answer any more: ")
+    assert {entry.object_repr for entry in LogEntry.objects.all()} == set(done)
+    assert len(done) == 2
+
+
+def test_values_of_others(operator: Client, redis: Redis) -> None:
+    """Also under names that nobody could write."""
+    strangers(redis)
+    page = operator.get(LIST, {"foreign": "1"})
+    for lock in page.context["cl"].result_list:
+        assert operator.get(f"{LIST}{quote(lock.pk)}/change/").status_code == 200
+    ids = [lock.pk for lock in page.context["cl"].result_list]
+    page = operator.post(
+        f"{LIST}?foreign=1", {"action": "clear_locks", "_selected_action": ids, "index": "0"}
+    )
+    [said] = confirm(operator, page)
+    assert said.startswith("Cleared 3 locks: ")
+    assert Inspector().discover() == []
+    for id in ids:
+        assert "it hung" in operator.get(f"{LIST}{quote(id)}/history/").content.decode()
+
+
+def test_another_value_of_others(operator: Client, redis: Redis) -> None:
+    """All of it counts, not its beginning; one in braces is not the key that it names."""
+    redis.set("redislock:{long}", "worker on host-with-a-long-name-A")
+    redis.set("redislock:{{redislock-victim}}", "1")
+    redis.set("redislock-victim", "1")
+    try:
+        page = operator.get(LIST, {"foreign": "1"})
+        ids = [lock.pk for lock in page.context["cl"].result_list]
+        assert len(ids) == 2
+        page = operator.post(
+            f"{LIST}?foreign=1", {"action": "clear_locks", "_selected_action": ids, "index": "0"}
+        )
+        redis.set("redislock:{long}", "worker on host-with-a-long-name-B")
+        assert confirm(operator, page) == [
+            "Cleared “{redislock-victim}”.",
+            "“long” has changed hands meanwhile, and was left alone.",
+        ]
+        assert redis.exists("redislock-victim")
+    finally:
+        redis.delete("redislock-victim")
+
+
+def test_what_was_seen_is_old(
+    operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an hour it is not believed."""
+    granted(redis, "job")
+    page = ask(operator, "job")
+    monkeypatch.setattr(clearing, "GOOD_FOR", -1)
+    assert confirm(operator, page) == ["This is not what was shown. Begin again."]
+    assert Inspector().get("job") is not None
+
+
+def test_an_alias_that_is_gone(operator: Client, redis: Redis, settings: Any) -> None:
+    """The settings were changed meanwhile."""
+    granted(redis, "job")
+    page = ask(operator, "job")
+    settings.CACHES = {"other": settings.CACHES["default"]}
+    settings.REDISLOCK = {"USING": "other"}
+    assert confirm(operator, page) == ["This is not what was shown. Begin again."]
+
+
+def test_an_error_in_the_middle(
+    operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was cleared before it is written down."""
+    for number in range(3):
+        granted(redis, f"job:{number}")
+    page = ask(operator, *(f"job:{number}" for number in range(3)))
+    clear, done = Inspector.clear, []
+
+    def twice(self: Inspector, lock: Any, **options: Any) -> bool:
+        if len(done) == 2:
+            raise RuntimeError("a receiver of a signal, perhaps")
+        done.append(lock.name)
+        return clear(self, lock, **options)
+
+    monkeypatch.setattr(Inspector, "clear", twice)
+    with pytest.raises(RuntimeError):
+        confirm(operator, page)
+    assert {entry.object_repr for entry in LogEntry.objects.all()} == set(done)
+
+
+def test_names_that_are_no_texts(
+    operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project's users may be called by a number."""
+    granted(redis, "job")
+    monkeypatch.setattr(User, "get_username", lambda self: 4711)
+    assert confirm(operator, ask(operator, "job")) == ["Cleared “job”."]
+
+
+def test_too_many(
+    operator: Client, redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would not come back from the form is told before a reason was written."""
+    granted(redis, "job")
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
+    monkeypatch.setattr(clearing, "sealed", lambda locks: "x" * 901)
+    assert ask(operator, "job").status_code == 302
+    assert "too many locks for one form" in operator.get(LIST).content.decode()
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = None
+    assert ask(operator, "job").status_code == 200

@@ -1,0 +1,188 @@
+"""The list of locks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils.translation import override
+from redis import Redis
+
+from django_redislock import redis_lock
+from tests.admin.conftest import LIST, client_of
+from tests.operations.calling import AWAY, granted, strangers
+
+
+def shown(response: Any) -> list[str]:
+    return [lock.name for lock in response.context["cl"].result_list]
+
+
+def test_what_is_shown(operator: Client) -> None:
+    """A row tells who holds what, since when, for how long yet; and no token."""
+    with redis_lock("job", ttl=60, label="here/it.py:3 in job") as lease:
+        page = operator.get(LIST)
+        text = page.content.decode()
+    host, pid, _ = lease.owner.split(":", 2)
+    assert shown(page) == ["job"]
+    assert f"{host} · {pid}" in text
+    assert "here/it.py:3 in job" in text
+    assert '<meter max="60.000" low="20.000" optimum="60.000" value="' in text
+    assert str(lease.fencing_token) in text
+    assert '<span class="redislock-state redislock-held"' in text
+    assert lease.token not in text
+
+
+def test_numbers_are_no_words(operator: Client, settings: Any) -> None:
+    """What a browser reads as a number is written like one in every language."""
+    settings.USE_THOUSAND_SEPARATOR = True
+    with redis_lock("job", ttl=6000) as lease, override("de"):
+        text = operator.get(LIST).content.decode()
+    assert '<meter max="6000.000"' in text
+    assert str(lease.fencing_token) in text
+
+
+def test_search(operator: Client, redis: Redis) -> None:
+    """By name, holder and label."""
+    granted(redis, "import:1", owner="web1:1:x", label="imports/run.py:1 in run")
+    granted(redis, "report", owner="web2:1:x")
+    for text, found in (("IMPORT:", "import:1"), ("web2", "report"), ("run.py", "import:1")):
+        assert shown(operator.get(LIST, {"q": text})) == [found]
+    assert shown(operator.get(LIST, {"q": "nix"})) == []
+
+
+def test_filters_and_their_counts(operator: Client, redis: Redis) -> None:
+    """Each counts what it would show, beside what the others leave."""
+    granted(redis, "old", owner="web1:1:x")
+    granted(redis, "older", owner="web2:1:x")
+    with redis_lock("job"):
+        page = operator.get(LIST, {"state": "stale"})
+        text = page.content.decode()
+        assert set(shown(page)) == {"old", "older"}
+        assert "held (1)" in text
+        assert "stale (2)" in text
+        assert "web1 (1)" in text
+        assert shown(operator.get(LIST, {"state": "stale", "host": "web2"})) == ["older"]
+        assert shown(operator.get(LIST, {"contended": "True"})) == []
+        assert len(shown(operator.get(LIST, {"contended": "False", "kind": "mutex"}))) == 3
+        assert shown(operator.get(LIST, {"host": "gone"})) == []
+        assert "gone (0)" in operator.get(LIST, {"host": "gone"}).content.decode()
+
+
+def test_values_of_others(operator: Client, redis: Redis) -> None:
+    """On request; whatever they hold."""
+    strangers(redis)
+    assert shown(operator.get(LIST)) == []
+    page = operator.get(LIST, {"foreign": "1"})
+    assert len(shown(page)) == 3
+    assert "\x1b" not in re.sub(r'value="[^"]*"', "", page.content.decode())
+    assert len(shown(operator.get(LIST, {"foreign": "1", "kind": "timestamp"}))) == 1
+
+
+@pytest.mark.parametrize("column", range(1, 8))
+def test_order(operator: Client, redis: Redis, column: int) -> None:
+    """By each column, from both ends."""
+    for number in range(3):
+        granted(redis, f"job:{number}", owner=f"web{number}:1:x", silent=100 + number)
+    ascending = shown(operator.get(LIST, {"o": str(column)}))
+    descending = shown(operator.get(LIST, {"o": f"-{column}"}))
+    assert len(ascending) == len(descending) == 3
+    if column not in (2, 6):  # the same for all of them
+        assert ascending == descending[::-1]
+
+
+def test_pages(operator: Client, redis: Redis) -> None:
+    """A hundred at a time, and no SQL for any of them."""
+    for number in range(230):
+        granted(redis, f"job:{number:03}")
+    with CaptureQueriesContext(connection) as queries:
+        last = operator.get(LIST, {"o": "1", "p": "3"})
+    assert shown(last) == [f"job:{number:03}" for number in range(200, 230)]
+    assert len(queries) == 4  # the session, the user, and its permissions and its groups'
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "size=3",
+        "name__regex=x",
+        "acquired_at__year=2026",
+        "held=long",
+        "held__icontains=5",
+        "state__x=1",
+    ],
+)
+def test_what_can_not_be_asked(operator: Client, query: str) -> None:
+    """As elsewhere in the admin: the list, with a mark that the question was wrong."""
+    with redis_lock("job"):
+        answer = operator.get(f"{LIST}?{query}")
+        assert answer.status_code in (302, 400)
+        if answer.status_code == 302:
+            assert answer["Location"] == f"{LIST}?e=1"
+
+
+def test_summary(operator: Client, redis: Redis) -> None:
+    """How many there are, and of what."""
+    granted(redis, "old")
+    with redis_lock("job"):
+        summary = operator.get(LIST).context["summary"]
+    assert [(state, count) for state, _, count in summary["states"]] == [
+        ("held", 1),
+        ("stale", 1),
+    ]
+    [server] = summary["servers"]
+    assert server["health"].primary
+    assert server["health"].server.startswith(("Redis ", "Valkey "))
+
+
+def test_what_the_doctor_says(operator: Client, redis: Redis) -> None:
+    """Warnings of the server are shown, and it is not asked again each time."""
+    text = operator.get(LIST).content.decode()
+    assert "The doctor has" in text
+    asked = redis.info("commandstats")["cmdstat_config|get"]["calls"]
+    operator.get(LIST)
+    assert redis.info("commandstats")["cmdstat_config|get"]["calls"] == asked
+
+
+def test_several_servers(operator: Client, settings: Any) -> None:
+    """One that is away is told; the locks of the others are shown, and where each one is."""
+    there = settings.CACHES["default"]
+    settings.CACHES = {"default": there, "gone": {**there, "LOCATION": AWAY}}
+    settings.REDISLOCK = {"LOCKS": {"far:*": {"USING": "gone"}}}
+    with redis_lock("job"):
+        page = operator.get(LIST)
+    assert shown(page) == ["job"]
+    assert "Redis could not be asked" in page.content.decode()
+    assert "field-using" in page.content.decode()
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
+def test_a_refresh_leaves_messages(operator: Client, settings: Any, there: bool) -> None:
+    """The script's own question shows none, so that somebody can see them still."""
+    operator.post(f"{LIST}clear/", {"seen": "x", "reason": "x"})
+    caches = settings.CACHES
+    if not there:
+        settings.CACHES = {"default": {**caches["default"], "LOCATION": AWAY}}
+    refreshed = operator.get(LIST, headers={"X-Redislock-Refresh": "1"})
+    assert "messagelist" not in refreshed.content.decode()
+    settings.CACHES = caches
+    assert "messagelist" in operator.get(LIST).content.decode()
+    assert "messagelist" not in operator.get(LIST).content.decode()
+
+
+@pytest.mark.django_db
+def test_who_may_look() -> None:
+    """Nobody without the permission; nobody at all may add, change or delete."""
+    assert client_of("nobody").get(LIST).status_code == 403
+    assert client_of("clearer", "clear_lock").get(LIST).status_code == 403
+    reader = client_of("ron", "view_lock")
+    assert reader.get(f"{LIST}add/").status_code == 403
+    with redis_lock("job"):
+        page = reader.get(LIST)
+        assert b"clear_locks" not in page.content
+        assert b"delete_selected" not in page.content
+        assert reader.get(f"{LIST}default:job/delete/").status_code == 403
+        assert reader.post(f"{LIST}default:job/change/", {"name": "x"}).status_code == 403

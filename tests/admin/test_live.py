@@ -1,0 +1,287 @@
+"""The rows behind the pages: Django's queries, carried out on what is seen at Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.core.exceptions import FieldError
+from django.db import NotSupportedError, connection, models
+from django.db.models import F, Q
+from django.test.utils import CaptureQueriesContext
+from redis import Redis
+
+from django_redislock import LockUnavailable, redis_lock
+from django_redislock.inspection import Inspector
+from django_redislock.live import LiveQuerySet, LockSnapshot
+from django_redislock.models import Lock, place
+from tests.operations.calling import AWAY, granted
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def live(redis: Redis) -> Any:
+    """Four locks."""
+    granted(redis, "import:1", owner="web1:1:x", label="imports/run.py:1 in run")
+    granted(redis, "import:2", owner="web2:1:x", silent=100)
+    granted(redis, "Report", owner="web2:7:x", silent=5)
+    redis.set("redislock:{strange}", "a value")
+    return Lock.live.of(Lock.snapshot(foreign=True))
+
+
+def names(locks: Any) -> list[str]:
+    return [lock.name for lock in locks]
+
+
+CONDITIONS = {
+    "exact": (Q(name="import:1"), {"import:1"}),
+    "iexact": (Q(name__iexact="report"), {"Report"}),
+    "in": (Q(name__in=["Report", "import:2", "nix"]), {"Report", "import:2"}),
+    "pk in": (Q(pk__in=["default:Report"]), {"Report"}),
+    "contains": (Q(name__contains="port"), {"import:1", "import:2", "Report"}),
+    "contains, capitals": (Q(name__contains="IMPORT"), set()),
+    "icontains": (Q(name__icontains="IMPORT"), {"import:1", "import:2"}),
+    "startswith": (Q(name__startswith="import"), {"import:1", "import:2"}),
+    "istartswith": (Q(name__istartswith="REP"), {"Report"}),
+    "endswith": (Q(name__endswith=":1"), {"import:1"}),
+    "iendswith": (Q(name__iendswith="PORT"), {"Report"}),
+    "gt": (Q(held__gt=50), {"import:1", "import:2"}),
+    "lte": (Q(held__lte=50), {"Report"}),
+    "gte and lt": (Q(held__gte=50, held__lt=500), {"import:2"}),
+    "null": (Q(held__isnull=True), {"strange"}),
+    "not null": (Q(held__isnull=False), {"import:1", "import:2", "Report"}),
+    "or": (Q(name="Report") | Q(host="web1"), {"Report", "import:1"}),
+    "xor": (Q(host="web2") ^ Q(name="Report"), {"import:2"}),
+    "not": (~Q(host="web2"), {"import:1", "strange"}),
+    "not, of what is not there": (~Q(held__gt=50), {"Report", "strange"}),
+    "a boolean": (Q(contended=False), {"import:1", "import:2", "Report", "strange"}),
+    "a time": (
+        Q(acquired_at__lt=datetime(2000, 1, 1, tzinfo=UTC)),
+        set(),
+    ),
+    "nothing": (Q(pk__in=[]), set()),
+}
+
+
+@pytest.mark.parametrize(("condition", "expected"), CONDITIONS.values(), ids=list(CONDITIONS))
+def test_filters(live: Any, condition: Q, expected: set[str]) -> None:
+    """As Django's conditions mean it."""
+    found = live.filter(condition)
+    assert set(names(found)) == expected
+    assert live.filter(condition).count() == len(expected)
+    assert live.filter(condition).exists() == bool(expected)
+    assert set(names(live.exclude(~condition))) == expected
+
+
+def test_filters_as_a_database_does(redis: Redis) -> None:
+    """The same conditions on rows of a real table, made from the same locks, find the same."""
+
+    class Row(models.Model):  # noqa: DJ008
+        id = models.CharField(primary_key=True, max_length=600)
+        name = models.CharField(max_length=512)
+        host = models.CharField(max_length=255)
+        held = models.FloatField(null=True)
+        acquired_at = models.DateTimeField(null=True)
+        contended = models.BooleanField()
+
+        class Meta:
+            app_label = "tests"
+            managed = False
+            db_table = "tests_admin_row"
+
+    try:
+        granted(redis, "import:1", owner="web1:1:x")
+        granted(redis, "import:2", owner="web2:1:x", silent=100)
+        granted(redis, "Report", owner="web2:7:x", silent=5)
+        redis.set("redislock:{strange}", "a value")
+        live = Lock.live.of(Lock.snapshot(foreign=True))
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "CREATE TABLE tests_admin_row (id text, name text, host text, held real, "
+                "acquired_at datetime, contended bool)"
+            )
+        fields = [field.name for field in Row._meta.fields]
+        for lock in live:
+            Row.objects.create(**{name: getattr(lock, name) for name in fields})
+        for what, (condition, _) in CONDITIONS.items():
+            if what != "contains, capitals":  # SQLite's LIKE takes no notice of them
+                ours = set(names(live.filter(condition)))
+                assert ours == set(names(Row.objects.filter(condition))), what
+    finally:
+        del Row
+        from django.apps import apps
+
+        apps.all_models["tests"].pop("row")
+
+
+def test_orders(live: Any) -> None:
+    """By fields, from both ends; a lease without an end is the longest."""
+    assert names(live) == ["import:1", "import:2", "Report", "strange"]
+    assert names(live.order_by("-remaining")) == ["strange", "Report", "import:2", "import:1"]
+    assert names(live.order_by("name")) == ["Report", "import:1", "import:2", "strange"]
+    assert names(live.order_by("host", "-pk")) == ["strange", "import:1", "import:2", "Report"]
+    assert names(live.order_by(F("name").desc()))[0] == "strange"
+    assert names(live.order_by("name").reverse())[0] == "strange"
+    with pytest.raises(NotSupportedError, match="ordered by their fields"):
+        list(live.order_by("?"))
+    with pytest.raises(FieldError):
+        live.order_by("size")
+
+
+def test_slices(live: Any) -> None:
+    """Pages of them."""
+    ordered = live.order_by("name")
+    assert names(ordered[1:3]) == ["import:1", "import:2"]
+    assert ordered[3].name == "strange"
+    assert ordered[1:3].count() == 2
+    assert ordered[3:9].count() == 1
+    assert ordered.first().name == "Report"
+    assert ordered.last().name == "strange"
+    assert live.get(name="Report").host == "web2"
+    with pytest.raises(Lock.DoesNotExist):
+        live.get(name="nix")
+
+
+def test_refuses(live: Any) -> None:
+    """What can't be done with rows that are no rows, and what can't be asked of them."""
+    for forbidden in (
+        lambda: live.update(name="x"),
+        live.delete,
+        lambda: live.create(name="x"),
+        lambda: live.values("name"),
+        lambda: live.annotate(n=F("name")),
+        lambda: live.aggregate(models.Count("pk")),
+        lambda: list(live.filter(name=F("host"))),
+        lambda: list(live.filter(name__regex="x")),
+        lambda: list(live.filter(acquired_at__year=2026)),
+        lambda: list(live.filter(held__icontains=5)),
+        lambda: list(live.filter(contended__startswith="T")),
+    ):
+        with pytest.raises(NotSupportedError):
+            forbidden()
+    with pytest.raises(FieldError):
+        live.filter(size=3)
+    with pytest.raises(ValueError, match="expected a number"):
+        live.filter(held="long")
+
+
+def test_one_snapshot(redis: Redis) -> None:
+    """What is asked of one snapshot fits together; another one sees what is new; no SQL."""
+    granted(redis, "one")
+    snapshot = Lock.snapshot()
+    with CaptureQueriesContext(connection) as queries:
+        live = Lock.live.of(snapshot)
+        assert names(live) == ["one"]
+        granted(redis, "two")
+        assert names(live.filter(name="two")) == []
+        assert Lock.live.count() == 2
+    assert not queries.captured_queries
+
+
+def test_fields() -> None:
+    """A row says what the inspection says; its token is nowhere in it."""
+    with redis_lock("job", ttl=60, label="here") as lease:
+        [lock] = Lock.live.all()
+        info = Inspector().get("job")
+    assert info is not None
+    assert (lock.pk, lock.name, lock.using) == ("default:job", "job", "default")
+    assert (lock.owner, lock.label, lock.state) == (lease.owner, "here", "held")
+    assert lock.host == lease.owner.partition(":")[0]
+    assert lock.fencing_token == lease.fencing_token
+    assert (lock.ttl, lock.waiters, lock.contended) == (60, 0, False)
+    assert 0 <= lock.held < 60 - lock.remaining + 1
+    assert lease.token not in str({**lock.__dict__, "info": repr(lock.info)})
+
+
+def test_locks_of_the_cache() -> None:
+    """Those of the drop-in for cache.lock() have ids that no lock of ours can have."""
+    where = place("{default}::1:receipt")
+    assert (where.cache_locks, where.name) == (True, ":1:receipt")
+    assert place("default:{odd}").cache_locks is False
+    for wrong in ("job", "nix:job", ":job"):
+        with pytest.raises(ValueError, match="begins with an alias of CACHES"):
+            place(wrong)
+
+
+def test_ids(redis: Redis, settings: Any) -> None:
+    """They are printable, and lead back to the lock, whatever its name and alias."""
+    there = settings.CACHES["default"]
+    settings.CACHES = {"default": there, "a": there, "a:b": there}
+    for name in ("100%", "%41", "a\r\n\tb\0c", "{odd}", "naïve:日本", "x" * 512):
+        redis.set(f"redislock:{{{name}}}", "1")
+    found = list(Lock.live.of(Lock.snapshot(foreign=True)))
+    assert len(found) == 6
+    for lock in found:
+        assert lock.pk.isprintable()
+        assert Lock.at(lock.pk).name == lock.name
+    assert place("a:b:c") == ("a:b", False, "c")
+    assert place("a:c") == ("a", False, "c")
+
+
+def test_what_was_asked_before_is_asked_again(redis: Redis) -> None:
+    """Unless it was of a snapshot that somebody gave."""
+    locks = Lock.live.filter(name="job")
+    assert not locks.exists()
+    granted(redis, "job")
+    assert locks.exists()
+    assert locks.all().count() == 1
+
+
+def test_asynchronously(redis: Redis) -> None:
+    """By Django's own means, which ask in a thread."""
+
+    async def ask() -> tuple[Any, ...]:
+        return (
+            await Lock.live.acount(),
+            [lock.name async for lock in Lock.live.all()],
+            [lock.name async for lock in Lock.live.aiterator()],
+        )
+
+    granted(redis, "job")
+    assert asyncio.run(ask()) == (1, ["job"], ["job"])
+
+
+def test_a_lock_is_not_written(redis: Redis) -> None:
+    """It is no row, for nobody."""
+    granted(redis, "job")
+    lock = Lock.live.get()
+    for forbidden in (lock.save, lock.delete, lambda: Lock.objects.create(name="x")):
+        with pytest.raises(NotSupportedError):
+            forbidden()
+    assert Lock.live.count() == 1
+
+
+def test_without_time_zones(redis: Redis, settings: Any) -> None:
+    """Times are naive then, as everywhere in Django."""
+    settings.USE_TZ = False
+    granted(redis, "job")
+    assert Lock.live.filter(acquired_at__lt=datetime.now()).count() == 1  # noqa: DTZ005
+
+
+def test_redis_away(settings: Any) -> None:
+    """`LockUnavailable`; of several servers, what can be seen is seen."""
+    there = settings.CACHES["default"]
+    settings.CACHES = {"default": there, "gone": {**there, "LOCATION": AWAY}}
+    settings.REDISLOCK = {"LOCKS": {"far:*": {"USING": "gone"}}}
+    with redis_lock("job"):
+        snapshot = Lock.snapshot()
+        assert [row["name"] for row in snapshot.rows] == ["job"]
+    assert list(snapshot.away) == ["gone"]
+
+    settings.REDISLOCK = {"USING": "gone"}
+    with pytest.raises(LockUnavailable):
+        Lock.live.count()
+    assert isinstance(Lock.snapshot(), LockSnapshot)
+    assert issubclass(LiveQuerySet, models.QuerySet)
+
+
+def test_two_aliases_of_one_server(settings: Any) -> None:
+    """Its locks are seen once."""
+    there = settings.CACHES["default"]
+    settings.CACHES = {"default": there, "same": there}
+    settings.REDISLOCK = {"LOCKS": {"far:*": {"USING": "same"}}}
+    with redis_lock("job"):
+        assert names(Lock.live.all()) == ["job"]

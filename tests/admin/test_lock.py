@@ -1,0 +1,184 @@
+"""A lock's page, and its history."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.options import get_content_type_for_model
+from django.contrib.admin.utils import quote
+from django.contrib.auth.models import User
+from django.test import Client
+from redis import Redis
+
+from django_redislock import redis_lock
+from django_redislock.inspection import Inspector
+from django_redislock.models import Lock
+from tests.admin.conftest import LIST, client_of
+from tests.operations.calling import AWAY, granted
+from tests.waiting import PATIENCE, eventually
+
+PAGE = f"{LIST}default_3Ajob/change/"
+HISTORY = f"{LIST}default_3Ajob/history/"
+
+
+def cleared_once() -> None:
+    LogEntry.objects.create(
+        user=User.objects.get(),
+        content_type=get_content_type_for_model(Lock),
+        object_id="default:job",
+        object_repr="job",
+        action_flag=CHANGE,
+        change_message="Cleared: it hung.",
+    )
+
+
+def test_what_is_shown(operator: Client, settings: Any) -> None:
+    """Holder, lease, waiters in order, and settings with where they come from; no token."""
+    settings.REDISLOCK = {"LOCKS": {"job": {"TTL": 50}}}
+    lease = redis_lock("job", label="here").acquire()
+    assert lease is not None
+    with ThreadPoolExecutor(2) as threads:
+        waiting = []
+        for number in range(2):
+            lock = redis_lock("job", wait=PATIENCE, label=f"waiter {number}")
+            waiting.append(threads.submit(lock.acquire))
+            eventually(lambda: len(Inspector().waiters("job")) == len(waiting))
+        page = operator.get(PAGE)
+        lease.release()
+        for one in waiting:
+            one.result(PATIENCE).release()
+    text = page.content.decode()
+    assert lease.owner in text
+    assert lease.token not in text
+    assert text.index("waiter 0") < text.index("waiter 1")
+    assert "REDISLOCK[&#x27;LOCKS&#x27;][&#x27;job&#x27;][&#x27;TTL&#x27;]" in text
+    assert "2026" in text or str(lease.acquired_at.year) in text
+    assert f"{LIST}default_3Ajob/clear/" in text
+
+
+def test_a_stale_one(operator: Client, redis: Redis) -> None:
+    """Why it is."""
+    granted(redis, "job")
+    assert "no sign of life" in operator.get(PAGE).content.decode()
+
+
+def test_of_which_nothing_is_known(operator: Client) -> None:
+    """As elsewhere in the admin: back to the start, with a word."""
+    for id in ("default_3Anix", "nix_3Ajob", "job", "default_3Aa_7Bb"):
+        answer = operator.get(f"{LIST}{id}/change/", follow=True)
+        assert answer.redirect_chain, id
+        assert "doesn’t exist" in answer.content.decode()
+
+
+def test_a_free_one(operator: Client) -> None:
+    """It was held a moment ago, so its past is known; there is nothing to clear."""
+    with redis_lock("job", label="here") as lease:
+        pass
+    successor = redis_lock("job").acquire()
+    redis_lock("job").clear(by="eva", reason="it hung")
+    assert successor is not None
+    page = operator.get(PAGE)
+    assert page.status_code == 200
+    text = page.content.decode()
+    assert "redislock-free" in text
+    assert text.index("by eva (it hung)") < text.index(str(lease.fencing_token))
+    assert "released" in text
+    assert "/clear/" not in text
+
+
+def test_history_stays(operator: Client, redis: Redis) -> None:
+    """When the lock has gone, with all that Redis knew of it."""
+    with redis_lock("job"):
+        pass
+    cleared_once()
+    redis.delete(*redis.keys("redislock*"))
+    for url in (HISTORY, PAGE):
+        page = operator.get(url)
+        assert page.status_code == 200
+        assert "it hung" in page.content.decode()
+
+
+def test_history_without_redis(operator: Client, settings: Any) -> None:
+    """It is in the database."""
+    cleared_once()
+    settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": AWAY}}
+    assert "it hung" in operator.get(HISTORY).content.decode()
+    assert operator.get(f"{LIST}default_3Aother/history/").status_code == 503
+
+
+@pytest.mark.parametrize("page", [PAGE, HISTORY])
+def test_who_may_look(client: Client, db: Any, page: str) -> None:
+    """Nobody without the permission."""
+    client.force_login(User.objects.create_user("nobody", is_staff=True))
+    with redis_lock("job"):
+        assert client.get(page).status_code == 403
+
+
+def test_a_lock_of_the_cache(operator: Client, settings: Any) -> None:
+    """Those of the drop-in are listed and shown, too, by their keys."""
+    from django.core.cache import cache
+
+    settings.CACHES = {
+        "default": {
+            **settings.CACHES["default"],
+            "OPTIONS": {"CLIENT_CLASS": "django_redislock.client.LockingClient"},
+        }
+    }
+    with cache.lock("redislock-test", timeout=60):
+        [lock] = operator.get(LIST).context["cl"].result_list
+        assert lock.name.endswith("redislock-test")
+        assert lock.pk == f"{{default}}:{lock.name}"
+        page = operator.get(f"{LIST}{quote(lock.pk)}/change/")
+        assert page.status_code == 200
+        assert "Settings" not in page.content.decode()
+
+
+def test_other_keys_are_none_of_ours(operator: Client, redis: Redis) -> None:
+    """By an id that somebody made up, no key is looked at that is not known to be a lock; nor does
+    looking make it one."""
+    redis.set("redislock-secret", "x", px=60_000)
+    granted(redis, "job")
+    try:
+        for key in ("redislock-secret", "redislock:{job}"):
+            id = quote(f"{{default}}:{key}")
+            assert operator.get(f"{LIST}{id}/change/").status_code == 302
+            assert operator.get(f"{LIST}{id}/clear/").status_code == 302
+            Inspector(cache_locks=True).get(key)
+        assert not redis.exists("redislock:key:index")
+        assert [lock.name for lock in Lock.live.all()] == ["job"]
+    finally:
+        redis.delete("redislock-secret")
+
+
+def test_a_key_of_a_wrong_type(operator: Client, redis: Redis) -> None:
+    """It breaks neither the list, nor the site."""
+    granted(redis, "job")
+    redis.set("redislock:{job}:queue", "x")
+    assert operator.get(LIST).status_code == 200
+    redis.set("redislock:{job}:tail", "x")
+    assert operator.get(PAGE).status_code == 503
+    redis.set("redislock:index", "x")
+    assert operator.get(LIST).status_code == 503
+
+
+@pytest.mark.parametrize(
+    "value", [b"\xff\xfe|1|1|1|a|b", b"z|1|1|abc|a|b", b"x" * 32 + b"|1|1|?|a|b"]
+)
+def test_values_that_look_like_ours(operator: Client, redis: Redis, value: bytes) -> None:
+    """They are others'."""
+    redis.set("redislock:{job}", value, px=60_000)
+    page = operator.get(LIST, {"foreign": "1"})
+    assert [lock.kind for lock in page.context["cl"].result_list] == ["foreign"]
+    assert operator.get(PAGE).status_code == 200
+
+
+@pytest.mark.parametrize("page", ["", "default_3Ajob/change/", "default_3Ajob/history/"])
+def test_redis_is_not_asked_for_strangers(db: Any, settings: Any, page: str) -> None:
+    """Who may not know gets no other answer when it is away."""
+    settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": AWAY}}
+    client = client_of("nobody")
+    assert client.get(f"{LIST}{page}").status_code == 403
+    assert client.get(f"{LIST}default_3Ajob/delete/").status_code == 403

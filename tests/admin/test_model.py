@@ -1,0 +1,54 @@
+"""A model without a table: what goes through all models must not notice."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.core.management import call_command
+from django.db import connection
+
+from django_redislock import redis_lock
+from django_redislock.models import Lock
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("options", [[], ["--all"]], ids=["default", "all"])
+def test_dumpdata(options: list[str]) -> None:
+    """It finds none, so no token can leave by it."""
+    out = StringIO()
+    with redis_lock("job") as lease:
+        call_command("dumpdata", *options, stdout=out)
+    assert '"auth.permission"' in out.getvalue()
+    assert "redislock.lock" not in out.getvalue()
+    assert lease.token not in out.getvalue()
+
+
+@pytest.mark.django_db
+def test_no_rows_for_others() -> None:
+    """Who does not ask for `live` finds nothing, and asks nobody."""
+    with redis_lock("job"):
+        assert Lock.objects.count() == 0
+        assert Lock._default_manager.count() == Lock._base_manager.count() == 0
+        assert Lock.live.count() == 1
+
+
+@pytest.mark.django_db
+def test_no_migrations() -> None:
+    """`makemigrations --check` is silent, and there is no table."""
+    out = StringIO()
+    call_command("makemigrations", check=True, dry_run=True, stdout=out)
+    assert "redislock" not in out.getvalue()
+    assert Lock._meta.db_table not in connection.introspection.table_names()
+
+
+@pytest.mark.django_db
+def test_permissions() -> None:
+    """`migrate` makes them all the same."""
+    found = Permission.objects.filter(content_type__app_label="django_redislock")
+    assert {one.codename for one in found} == {
+        "view_lock",
+        "clear_lock",
+        "view_periodicjob",
+    }

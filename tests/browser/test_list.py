@@ -1,0 +1,165 @@
+"""The list of locks: what it shows, and how it is searched, narrowed, ordered and paged."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+import pytest
+
+from django_redislock.tokens import NO_PROCESS
+from tests.browser.site import Site
+from tests.browser.window import Open, Window, expect
+
+
+def test_a_row(site: Site, window: Window) -> None:
+    """The name, a badge, a meter with its words, holder and label, waiters, fencing token."""
+    site.us.hold("invoice:42", label="the monthly run", ttl=600)
+    site.others.wait_for("invoice:42")
+    site.await_queue("invoice:42", 1)
+    window.goes_to_list()
+    row = window.row("invoice:42")
+    expect(row.locator(".redislock-state")).to_have_text("held")
+    expect(row.locator(".redislock-state")).to_be_visible()
+    meter = row.locator("meter")
+    assert float(meter.get_attribute("max") or 0) == 600
+    assert 500 < float(meter.get_attribute("value") or 0) <= 600
+    holder = row.locator(".field-its_holder")
+    expect(holder).to_contain_text(f"{site.us.process.pid}")
+    expect(holder).to_contain_text(socket.gethostname())
+    expect(holder).to_contain_text("the monthly run")
+    expect(row.locator(".field-waiters")).to_have_text("1")
+    expect(row.locator(".field-its_fencing_token")).to_have_text(site.fencing_token("invoice:42"))
+    assert site.token("invoice:42") not in window.page.content()
+
+
+def test_the_summary(site: Site, window: Window) -> None:
+    """How many are held, contended and stale, and what the server is."""
+    site.us.hold("a")
+    site.us.hold("b")
+    site.others.wait_for("b")
+    site.await_queue("b", 1)
+    site.left_behind("c")
+    window.goes_to_list()
+    summary = window.page.locator("#redislock-summary")
+    expect(summary).to_contain_text("2 held")
+    expect(summary).to_contain_text("1 stale")
+    expect(summary).to_contain_text("1 contended")
+    expect(summary).to_contain_text(re.compile(r"(Redis|Valkey)[^.]*\d", re.IGNORECASE))
+
+
+def test_without_locks(window: Window) -> None:
+    """It says so, and is no error."""
+    window.goes_to_list()
+    expect(window.rows).to_have_count(0)
+    expect(window.page.locator("#redislock-summary")).to_contain_text("0 held")
+
+
+@pytest.mark.parametrize("text", ["import", "monthly run", "elsewhere:77"])
+def test_search(site: Site, window: Window, text: str) -> None:
+    """By name, label and holder."""
+    site.left_behind("import:42", owner="elsewhere:77:x", label="the monthly run")
+    site.left_behind("report:42")
+    window.goes_to_list()
+    expect(window.rows).to_have_count(2)
+    window.page.locator("#searchbar").fill(text)
+    window.page.locator("#searchbar").press("Enter")
+    expect(window.rows).to_have_count(1)
+    expect(window.row("import:42")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "name"),
+    [
+        ("state", "held", "ours"),
+        ("state", "stale", "left"),
+        ("kind", "foreign", "strange"),
+        ("kind", "timestamp", "time"),
+        ("host", "elsewhere", "left"),
+        ("contended", "True", "ours"),
+    ],
+)
+def test_filters(site: Site, window: Window, parameter: str, value: str, name: str) -> None:
+    """A click in the list of filters leaves only those; each says how many it would leave."""
+    site.us.hold("ours")
+    site.others.wait_for("ours")
+    site.await_queue("ours", 1)
+    site.left_behind("left", owner="elsewhere:1:x")
+    site.strangers("strange", seconds=0)
+    site.strangers("time", value="1000000000.5")
+    window.goes_to_list()
+    expect(window.rows).to_have_count(4)
+    link = window.page.locator(f'#changelist-filter a[href*="{parameter}={value}"]')
+    count = int(re.findall(r"\((\d+)\)", link.inner_text())[-1])
+    link.click()
+    expect(window.rows).to_have_count(count)
+    expect(window.row(name)).to_be_visible()
+    assert count < 4
+
+
+ORDERS = {
+    # A column, and the names in its order and the other way round.
+    "its_name": ("abc", "cba"),
+    "its_state": ("bca", "cab"),  # two are stale, and stay in the order of what remains
+    "its_remaining": ("cab", "bac"),
+    "its_holder": ("bac", "cab"),
+    "its_held": ("bca", "acb"),
+    "waiters": ("bac", "cab"),
+    "its_fencing_token": ("cba", "abc"),
+}
+
+
+@pytest.mark.parametrize(("column", "names"), ORDERS.items(), ids=ORDERS)
+def test_order(site: Site, window: Window, column: str, names: tuple[str, str]) -> None:
+    """By a click on each column's head, and the other way round by another one."""
+    site.grant("a", left=600, since=300, owner="m:1:x", fence=30)
+    site.grant("b", left=900, since=100, owner="a:1:x", fence=20, process=NO_PROCESS)
+    site.grant("c", left=300, since=200, owner="z:1:x", fence=10)
+    site.redis.zadd("redislock:{a}:queue", {"1": 1})
+    site.redis.zadd("redislock:{c}:queue", {"1": 1, "2": 2})
+    window.goes_to_list()
+    head = window.page.locator(f"#result_list thead .column-{column}")
+    seen = {}
+    for _ in range(2):
+        before = window.page.url
+        head.locator(".text a").click()
+        window.page.wait_for_url(lambda url, before=before: url != before)
+        way = "descending" if "descending" in (head.get_attribute("class") or "") else "ascending"
+        seen[way] = "".join(window.names())
+    assert seen == {"ascending": names[0], "descending": names[1]}
+
+
+def test_pages(site: Site, window: Window) -> None:
+    """A hundred at a time; the second page has the others."""
+    site.many(130)
+    window.goes_to_list()
+    expect(window.rows).to_have_count(100)
+    window.page.locator(".paginator a", has_text="2").click()
+    expect(window.rows).to_have_count(30)
+    window.page.locator(".paginator a", has_text="Show all").click()
+    expect(window.rows).to_have_count(130)
+
+
+def test_without_javascript(site: Site, open_window: Open) -> None:
+    """All is there, but for what would not work."""
+    site.us.hold("job")
+    window = open_window(java_script_enabled=False)
+    window.goes_to_list()
+    expect(window.row("job").locator(".redislock-state")).to_have_text("held")
+    expect(window.page.locator("#redislock-refresh")).not_to_be_visible()
+    site.us.release("job")
+    window.page.reload()
+    expect(window.rows).to_have_count(0)
+
+
+def test_names_of_others(site: Site, window: Window) -> None:
+    """What others call their locks is text, whatever it looks like, and can be opened."""
+    for name in ("<b>x</b>", "a/b?c=d&e#f", "ünï · 锁", "_2F_5F", "x" * 300):
+        site.left_behind(name)
+    window.goes_to_list()
+    expect(window.rows).to_have_count(5)
+    for name in window.names():
+        window.goes_to_list()
+        window.page.get_by_role("link", name=name, exact=True).click()
+        expect(window.page.locator("#content")).to_contain_text(name)
+        expect(window.page.locator(".redislock-state")).to_have_text("stale")

@@ -1,0 +1,138 @@
+"""How it looks, and whether everybody can use it: colours, widths, keyboard, screen readers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import django
+import pytest
+
+from tests.browser.site import Site
+from tests.browser.window import PHONE, Open, Window, expect
+
+
+def fill(site: Site) -> None:
+    """Locks of all kinds, with long names and labels."""
+    site.us.hold("invoice:42", label="billing/tasks.py:118 in charge_customers_of_the_month")
+    site.us.hold("report:daily", label="the daily report", ttl=60)
+    site.others.wait_for("invoice:42", label="billing/tasks.py:118 in charge")
+    site.await_queue("invoice:42", 1)
+    site.left_behind(
+        "warehouse:synchronisation:with-the-supplier:2026-11-21",
+        owner="worker-7.eu-central.example.internal:4711:MainThread",
+        label="warehouse/management/commands/synchronise.py:77 in handle",
+    )
+    site.strangers("legacy:import", seconds=900)
+
+
+def to_list(window: Window) -> None:
+    window.goes_to_list()
+
+
+def to_lock(window: Window) -> None:
+    window.goes_to(window.site.address_of("invoice:42"))
+
+
+def to_free_lock(window: Window) -> None:
+    window.clears("report:daily", reason="it hangs")
+    window.goes_to(window.site.address_of("report:daily"))
+
+
+def to_history(window: Window) -> None:
+    window.clears("report:daily", reason="it hangs")
+    window.goes_to(window.site.address_of("report:daily", "history"))
+
+
+def to_question(window: Window) -> None:
+    window.goes_to_list()
+    window.asks_to_clear("invoice:42", "legacy:import")
+
+
+def to_away(window: Window) -> None:
+    if window.site.redis_server.external:
+        pytest.skip("the server is not ours to stop")
+    window.site.redis_server.stop()
+    try:
+        window.goes_to(window.site.list_of(), status=503)
+    finally:
+        window.site.redis_server.start()
+
+
+To = Callable[[Window], None]
+PAGES = [to_list, to_lock, to_free_lock, to_history, to_question, to_away]
+each_page = pytest.mark.parametrize("to", PAGES, ids=lambda to: to.__name__)
+
+
+QUIET = """
+/* Colours on their way from one scheme to the other are not looked at. */
+* { transition: none !important }
+/* axe wants that where a title is longer than the links before it, see below. */
+.breadcrumbs a { text-decoration: underline }
+"""
+
+
+@each_page
+def test_nobody_is_kept_out(site: Site, open_window: Open, to: To) -> None:
+    """axe finds nothing, in bright and in dark: labels, roles, headings, contrast."""
+    fill(site)
+    window = open_window(bypass_csp=True)
+    to(window)
+    window.page.add_style_tag(content=QUIET)
+    for scheme in ("light", "dark"):
+        window.page.emulate_media(color_scheme=scheme)
+        assert window.barriers() == {}, scheme
+    assert window.bright_parts() == []
+
+
+def test_djangos_own_barrier(site: Site, open_window: Open) -> None:
+    """What is not looked at above is so on other pages of the admin, until Django 6.0."""
+    site.make_group("a name that is longer than all the links before it")
+    window = open_window("superuser", bypass_csp=True)
+    window.goes_to("/admin/auth/group/1/change/")
+    found = any(where.startswith("link-in-text-block") for where in window.barriers())
+    assert found == (django.VERSION < (6, 0))
+
+
+@each_page
+def test_small_screens(site: Site, open_window: Open, to: To) -> None:
+    """At 1280 pixels neither the page nor the list has anything out of sight; a phone's page does
+    not move sideways."""
+    fill(site)
+    window = open_window(has_touch=True)
+    to(window)
+    assert window.does_not_scroll_sideways()
+    for results in window.page.locator("#changelist .results").all():
+        assert results.evaluate("it => it.scrollWidth - it.clientWidth") <= 0
+    window.page.set_viewport_size(PHONE)
+    assert window.does_not_scroll_sideways()
+
+
+def test_the_keyboard_alone(site: Site, window: Window) -> None:
+    """Tick a lock, choose the action, give the reason."""
+    site.us.hold("job")
+    window.goes_to_list()
+    keyboard = window.page.keyboard
+    window.tabs_to(window.row("job").locator("input[type=checkbox]"))
+    keyboard.press("Space")
+    expect(window.row("job")).to_have_class(re.compile("selected"))
+    window.tabs_to(window.page.locator("select[name=action]"))
+    keyboard.type("Clear")
+    window.tabs_to(window.page.locator("button[name=index]"))
+    keyboard.press("Enter")
+    reason = window.page.locator("input[name=reason]")
+    expect(reason).to_be_focused()
+    keyboard.type("it hangs")
+    keyboard.press("Enter")
+    expect(window.page.locator(".messagelist .success")).to_contain_text("job")
+    assert site.us.is_told("job").startswith("LeaseRevoked")
+
+
+def test_the_tick_has_a_name(site: Site, window: Window) -> None:
+    """Screen readers say which lock it is, what the meter measures, what the choice is for."""
+    site.us.hold("job")
+    window.goes_to_list()
+    row = window.row("job")
+    expect(row.get_by_role("checkbox", name="job")).to_be_visible()
+    expect(row.get_by_role("meter", name=re.compile("."))).to_be_visible()
+    expect(window.page.get_by_label(re.compile("refresh", re.IGNORECASE))).to_be_visible()

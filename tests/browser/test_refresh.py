@@ -1,0 +1,390 @@
+"""A refresh changes what has changed, and nothing that somebody is at."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser.site import LIST, Site
+from tests.browser.window import Window, expect
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Route
+
+# That there was no answer is shown, where nothing has to make room for it, until there is one.
+ASK = """
+() => {
+    const failed = document.getElementById("redislock-failed");
+    failed.style.position = "fixed";
+    failed.hidden = false;
+    document.dispatchEvent(new Event("visibilitychange"));
+}
+"""
+
+COUNT_BINDINGS = """
+() => {
+    const bind = window.Actions;
+    window.bindings = 0;
+    window.Actions = (...those) => { window.bindings += 1; bind(...those); };
+}
+"""
+
+# Each row that comes is noted by its name.
+NOTE_ROWS = """
+() => {
+    window.came = [];
+    new MutationObserver(records => {
+        for (const node of records.flatMap(record => [...record.addedNodes])) {
+            window.came.push(node.textContent);
+        }
+    }).observe(document.getElementById("changelist-form"), {childList: true, subtree: true});
+}
+"""
+
+
+def look(window: Window, **parameters: str) -> None:
+    """Open the list, with a mark that a reload would remove. It is refreshed when the test says
+    so."""
+    window.goes_to_list(**parameters)
+    window.page.locator("#redislock-refresh").select_option("30")
+    window.page.evaluate("window.mark = 'here'")
+
+
+def is_the_same_page(window: Window) -> bool:
+    return bool(window.page.evaluate("window.mark === 'here'"))
+
+
+def ask(window: Window) -> None:
+    """Begin a refresh, as when somebody has come back to the tab."""
+    window.page.evaluate(ASK)
+
+
+def answered(window: Window) -> None:
+    """Wait until the answer was dealt with."""
+    expect(window.page.locator("#redislock-failed")).not_to_be_visible()
+
+
+def refresh(window: Window) -> None:
+    ask(window)
+    answered(window)
+
+
+class Late:
+    """The next answer to the page stays away until the test lets it go."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.held: list[tuple[Route, Any]] = []
+        window.page.route(re.compile(re.escape(LIST)), self._on_question)
+
+    def _on_question(self, route: Route) -> None:
+        if self.held:
+            route.continue_()
+        else:
+            self.held.append((route, route.fetch()))
+
+    def is_asked(self) -> None:
+        ask(self.window)
+        # The browser is asked, too, since that lets playwright go on.
+        eventually(lambda: self.window.page.evaluate("true") and self.held)
+
+    def comes(self) -> None:
+        ((route, answer),) = self.held
+        route.fulfill(response=answer)
+
+
+def tick(window: Window, name: str) -> Locator:
+    return window.row(name).locator("input[type=checkbox]")
+
+
+def folds(window: Window) -> Locator:
+    """The filter by state."""
+    details = window.page.locator("#changelist-filter details", has_text="By state")
+    details.locator("summary").click()
+    expect(details).not_to_have_attribute("open", "")
+    return details
+
+
+# Messages.
+
+
+def test_a_message_is_for_who_can_see_it(site: Site, window: Window) -> None:
+    """What another tab is to be told is not used up by one that refreshes itself meanwhile."""
+    site.us.hold("job")
+    look(window)
+    others = window.page.context.request
+    asked = others.get(site.address_of("job", "clear")).text()
+    found = {
+        name: re.findall(rf'name="{name}" value="([^"]+)"', asked)[0]
+        for name in ("csrfmiddlewaretoken", "seen")
+    }
+    others.post(f"{LIST}clear/", form={**found, "reason": "it hangs"}, max_redirects=0)
+    refresh(window)
+    expect(window.rows).to_have_count(0)
+    assert "Cleared “job”." in others.get(LIST).text()
+
+
+def test_a_message_stays(site: Site, window: Window) -> None:
+    """Until its reader goes on; the last lock has gone with it, and another one comes."""
+    site.us.hold("job")
+    window.clears("job", "it hangs")
+    expect(window.rows).to_have_count(0)
+    site.others.hold("new")
+    refresh(window)
+    expect(window.row("new")).to_be_visible()
+    expect(window.page.locator(".messagelist .success")).to_contain_text("Cleared “job”.")
+
+
+# The first and the last.
+
+
+def test_the_search_stays(site: Site, window: Window) -> None:
+    """What is being typed while the first lock comes, and while the last one goes."""
+    look(window)
+    search = window.page.locator("#searchbar")
+    search.press_sequentially("impor")
+    site.us.hold("job")
+    refresh(window)
+    expect(window.row("job")).to_be_visible()
+    expect(window.page.locator(".paginator")).to_contain_text("1 lock")
+    search.press_sequentially("t")
+    site.us.release("job")
+    refresh(window)
+    expect(window.rows).to_have_count(0)
+    expect(window.page.locator("#result_list")).not_to_be_visible()
+    expect(window.page.locator("select[name=action]")).not_to_be_visible()
+    expect(search).to_have_value("import")
+    expect(search).to_be_focused()
+    assert is_the_same_page(window)
+
+
+def test_the_first_can_be_cleared(site: Site, window: Window) -> None:
+    """Also after the list was empty more than once; Django's script is not told of it each time,
+    since it never stops to listen."""
+    look(window)
+    window.page.evaluate(COUNT_BINDINGS)
+    for name in ("a", "b", "c"):
+        site.us.hold(name)
+        refresh(window)
+        window.page.locator("#action-toggle").check()
+        expect(window.page.locator(".action-counter")).to_have_text("1 of 1 selected")
+        expect(tick(window, name)).to_be_checked()
+        window.page.locator("#action-toggle").uncheck()
+        site.us.release(name)
+        refresh(window)
+        expect(window.rows).to_have_count(0)
+    assert window.page.evaluate("window.bindings") == 1
+    site.us.hold("job")
+    refresh(window)
+    window.asks_to_clear("job")
+    window.confirms("it hangs")
+    expect(window.page.locator(".messagelist .success")).to_contain_text("job")
+    assert site.us.is_told("job").startswith("LeaseRevoked")
+
+
+def test_after_logging_in_elsewhere(site: Site, window: Window) -> None:
+    """Which makes forms of before unacceptable: the page has what is wanted now."""
+    site.us.hold("job")
+    look(window)
+    cookie = {"name": "csrftoken", "value": "n" * 32, "url": site.url}
+    window.page.context.add_cookies([cookie])  # type: ignore[list-item]
+    refresh(window)
+    window.asks_to_clear("job")
+    expect(window.page.locator("input[name=reason]")).to_be_visible()
+
+
+# Under the hand.
+
+
+def test_a_folded_filter_stays_folded(site: Site, window: Window) -> None:
+    """And its numbers follow; Django remembers it as before when it is unfolded again."""
+    site.us.hold("job")
+    look(window)
+    details = folds(window)
+    site.us.hold("new")
+    refresh(window)
+    expect(details).not_to_have_attribute("open", "")
+    expect(details).to_contain_text("held (2)")
+    details.locator("summary").click()
+    expect(details.get_by_role("link", name="held (2)")).to_be_visible()
+    kept = "JSON.parse(sessionStorage.getItem('django.admin.filtersState'))"
+    window.page.wait_for_function(f"() => {kept}['state'] === true")
+
+
+def test_a_filter_that_comes(site: Site, window: Window) -> None:
+    """That by host, with the first lock; it has its place, and the others stay as they are."""
+    look(window)
+    details = folds(window)
+    titles = window.page.locator("#changelist-filter summary")
+    before = titles.all_inner_texts()
+    site.left_behind("left", owner="elsewhere:1:x")
+    refresh(window)
+    expect(details).not_to_have_attribute("open", "")
+    after = titles.all_inner_texts()
+    assert after != before
+    assert [title for title in after if "host" not in title] == before
+    expect(window.page.locator("#changelist-filter")).to_contain_text("elsewhere (1)")
+    assert is_the_same_page(window)
+    window.page.reload()
+    assert titles.all_inner_texts() == after
+
+
+def test_unfolded_warnings_stay_unfolded(site: Site, window: Window) -> None:
+    """Those of the doctor."""
+    look(window)
+    details = window.page.locator("#redislock-warnings details").first
+    if site.redis_server.external and not details.count():
+        pytest.skip("that server gives no cause for warnings")
+    details.locator("summary").click()
+    site.us.hold("new")
+    refresh(window)
+    expect(window.row("new")).to_be_visible()
+    expect(details).to_have_attribute("open", "")
+
+
+def test_what_has_not_changed_stays(site: Site, window: Window) -> None:
+    """The row of a lock, its link and its checkbox, while its other cells follow and other rows
+    come and go."""
+    site.us.hold("job", label="the first")
+    site.us.hold("short")
+    site.others.wait_for("job", label="the second")
+    site.await_queue("job", 1)
+    look(window)
+    parts = [window.row("job"), tick(window, "job"), window.row("job").get_by_role("link")]
+    stay = [part.element_handle() for part in parts]
+    site.us.release("job")
+    site.us.release("short")
+    site.others.gets("job")
+    site.others.hold("another")
+    refresh(window)
+    expect(window.row("job")).to_contain_text("the second")
+    expect(window.row("another")).to_be_visible()
+    expect(window.row("short")).to_have_count(0)
+    assert [part.evaluate("it => it.isConnected") for part in stay] == [True, True, True]
+
+
+def test_the_focus_is_left_alone(site: Site, window: Window) -> None:
+    """It is not set anew, of which a screen reader would speak each time."""
+    site.us.hold("job")
+    look(window)
+    link = window.row("job").get_by_role("link")
+    link.focus()
+    window.page.evaluate(
+        "window.heard = 0; document.addEventListener('focusin', () => { window.heard += 1; })"
+    )
+    site.others.hold("another")
+    refresh(window)
+    expect(window.row("another")).to_be_visible()
+    expect(link).to_be_focused()
+    assert window.page.evaluate("window.heard") == 0
+
+
+def test_the_focus_moves_with_its_row(site: Site, window: Window) -> None:
+    """When the order is another one."""
+    site.left_behind("a")
+    site.left_behind("b")
+    site.redis.zadd("redislock:{b}:queue", {"1": 1})
+    look(window, o="-6")
+    assert window.names() == ["b", "a"]
+    link = window.row("a").get_by_role("link")
+    link.focus()
+    site.redis.zadd("redislock:{a}:queue", {"1": 1, "2": 2})
+    refresh(window)
+    assert window.names() == ["a", "b"]
+    expect(link).to_be_focused()
+
+
+def test_a_press_is_not_cut_in_two(site: Site, window: Window) -> None:
+    """What comes while the button of the mouse is down changes nothing; later answers do."""
+    site.us.hold("job")
+    look(window)
+    site.us.hold("another")
+    late = Late(window)
+    late.is_asked()
+    box = tick(window, "job").bounding_box()
+    assert box is not None
+    window.page.mouse.move(box["x"] + 5, box["y"] + 5)
+    window.page.mouse.down()
+    late.comes()
+    answered(window)
+    assert window.names() == ["job"]
+    window.page.mouse.up()
+    expect(tick(window, "job")).to_be_checked()
+    tick(window, "job").uncheck()
+    refresh(window)
+    expect(window.row("another")).to_be_visible()
+
+
+def test_selected_text_stays(site: Site, window: Window) -> None:
+    """A name that somebody is about to copy; when that is done, it goes on."""
+    site.us.hold("job:42")
+    look(window)
+    cell = "document.querySelector('#result_list tbody .field-its_name')"
+    window.page.evaluate(f"getSelection().selectAllChildren({cell})")
+    site.us.hold("another")
+    ask(window)
+    expect(window.page.locator("#redislock-paused")).to_be_visible()
+    assert window.page.evaluate("getSelection().toString()").strip() == "job:42"
+    window.page.evaluate("getSelection().removeAllRanges()")
+    refresh(window)
+    expect(window.row("another")).to_be_visible()
+    expect(window.page.locator("#redislock-paused")).not_to_be_visible()
+
+
+# Answers.
+
+
+def test_an_older_answer(site: Site, window: Window) -> None:
+    """It came late, and shows nothing that a newer one did not."""
+    site.us.hold("job")
+    look(window)
+    site.us.hold("short")
+    late = Late(window)
+    late.is_asked()
+    site.us.release("short")
+    site.us.hold("new")
+    refresh(window)
+    assert sorted(window.names()) == ["job", "new"]
+    window.page.evaluate(NOTE_ROWS)
+    late.comes()
+    refresh(window)
+    assert sorted(window.names()) == ["job", "new"]
+    assert not [text for text in window.page.evaluate("window.came") if "short" in text]
+
+
+# Pages.
+
+
+def test_a_second_page(site: Site, window: Window) -> None:
+    """All of both can be selected as soon as there are two, and no more when there is one."""
+    site.many(100)
+    look(window)
+    window.page.evaluate(COUNT_BINDINGS)
+    toggle = window.page.locator("#action-toggle")
+    question = window.page.locator(".actions .question a")
+    for _ in range(2):
+        site.us.hold("zz")
+        refresh(window)
+        expect(window.page.locator(".paginator")).to_contain_text("101 locks")
+        toggle.check()
+        expect(question).to_be_visible()
+        toggle.uncheck()
+        site.us.release("zz")
+        refresh(window)
+        toggle.check()
+        expect(window.page.locator(".action-counter")).to_have_text("100 of 100 selected")
+        expect(question).not_to_be_visible()
+        toggle.uncheck()
+    site.us.hold("y")
+    site.us.hold("zz")
+    refresh(window)
+    assert window.page.evaluate("window.bindings") <= 2
+    toggle.check()
+    expect(question).to_have_text("Select all 102 locks")
+    question.click()
+    expect(window.page.locator(".actions .all")).to_have_text("All 102 selected")
+    window.goes_on_with_the_action()
+    expect(window.page.locator("#content")).to_contain_text("102 locks")
