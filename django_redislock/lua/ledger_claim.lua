@@ -1,0 +1,143 @@
+-- Claim a tick of a periodic job, and take the job's lock, in one step: so a tick has one run
+-- at a time, and who has it also has the lock. Idempotent: sent again with the same id, it finds
+-- the run its own.
+--
+-- KEYS     1 to 6 as in mutex.lua; 7 ledger, as in ledger.lua
+-- ARGV     1, 2 as in mutex.lua
+--          3 ttl       ms
+--          4 owner     without "|"
+--          5 label
+--          6 id        of the run, if there will be one
+--          7 tick      µs; "": none, somebody wants a run now
+--          8 ready     when it may be started, µs
+--          9 deadline  until when, µs; "": at any time
+--          10 overlap  "skip" or "wait": what if the lock is held
+--          11 attempts so many for a tick whose runs lose their leases
+-- Returns  {1 or 0, what, now µs, run, a, b, closed id, closed run}: 1 for "run"; what is
+--            "run"      it is ours; a: fencing token, b: when the lock was acquired, µs
+--            "skipped"  this tick is passed over; run says why, a is its id
+--            "early"    a: µs until it is ready
+--            "taken"    a: the last tick that was claimed, µs
+--            "paused"   so this one is not tried again
+--            "busy"     a: who holds the lock, b: for how many ms
+--          and closed is a run that turned out to be lost; or "", ""
+
+-- include mutex.lua
+local ledger = KEYS[7]
+-- include ledger.lua
+
+-- A lock that no run holds is waited for so long, in µs, also by a job that does not wait.
+local GIVING_BACK = 1000000
+
+local ttl, owner, label, id, tick = tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local ready, deadline, overlap, attempts = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
+
+local value = redis.call('GET', lock)
+local claimed = tonumber(redis.call('HGET', ledger, 'claimed') or 0)
+local open = redis.call('HGET', ledger, 'open')
+local run = open and redis.call('HGET', ledger, open)
+
+local ours, orphan, its_tick, its_attempt = false, false, '', 0
+if run then
+  local fence, _
+  its_tick, _, _, _, its_attempt, fence = parts(run)
+  its_attempt = tonumber(its_attempt)
+  ours = open == id
+  orphan = fence ~= fence_of(value)
+  if ours and not orphan then
+    -- As acquiring does: who sends it again believes in another ttl from then on.
+    if redis.call('PTTL', lock) < ttl then
+      redis.call('PEXPIRE', lock, ttl)
+      redis.call('ZADD', index, integer(now / 1000 + ttl), name)
+    end
+    local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
+    return {1, 'run', integer(now), run, fencing_token, acquired_at, '', ''}
+  end
+end
+
+local closed_id, closed_run = '', ''
+-- The process of the open run is gone.
+local function bury()
+  if orphan and not ours then
+    closed_id = open
+    closed_run = close(open, run, integer(now), 'lost', 'its lease ended before it did')
+  end
+end
+
+local function answer(what, its_run, a, b)
+  return {what == 'run' and 1 or 0, what, integer(now), its_run or '', a or '', b or '', closed_id, closed_run}
+end
+
+-- Of ticks that are passed over for one reason the last stands for all: else a long pause would
+-- push out what was run before it.
+local function forget_skipped(why)
+  local ids = redis.call('HGET', ledger, 'runs') or ''
+  local last = string.match(ids, '(%S+) $')
+  local _, _, _, outcome, _, _, _, its_why = parts(last and redis.call('HGET', ledger, last) or '')
+  if outcome == 'skipped' and its_why == why then
+    redis.call('HDEL', ledger, last)
+    redis.call('HSET', ledger, 'runs', string.sub(ids, 1, -#last - 2))
+  end
+end
+
+local function skip(why, once)
+  bury()
+  redis.call('HSET', ledger, 'claimed', tick)
+  local skipped = table.concat({tick, '', integer(now), 'skipped', 0, '', owner, why}, '|')
+  if once then forget_skipped(why) end
+  enter(id, skipped)
+  return answer('skipped', skipped, id)
+end
+
+-- Another attempt at the tick of a run that has lost its lease.
+local again = ours or (orphan and tick ~= '' and its_tick == tick and its_attempt < attempts)
+local attempt = 1
+if again then
+  attempt = ours and its_attempt or its_attempt + 1
+  if not ours and redis.call('HGET', ledger, 'paused') then
+    return answer('paused')
+  end
+elseif tick ~= '' then
+  if tonumber(tick) <= claimed then
+    if its_attempt >= attempts then bury() end
+    return answer('taken', '', integer(claimed))
+  end
+  if now < tonumber(ready) then
+    return answer('early', '', integer(tonumber(ready) - now))
+  end
+  local paused = redis.call('HGET', ledger, 'paused')
+  if paused then
+    local by, why = string.match(paused, '^[^|]*|([^|]*)|(.*)$')
+    return skip('paused by ' .. by .. ': ' .. why, true)
+  end
+  if deadline ~= '' and now > tonumber(deadline) then
+    return skip(string.format('too late, by %.1f s', (now - tonumber(deadline)) / 1000000))
+  end
+end
+
+if redis.call('EXISTS', gone) == 1 then
+  return answer('taken', '', integer(claimed))
+end
+if value or redis.call('EXISTS', queue) == 1 then
+  -- Without a run somebody gives it back at this very moment, as a rule.
+  local held = run or now - tonumber(ready) > GIVING_BACK
+  if tick ~= '' and not again and overlap == 'skip' and held then
+    local its_owner = value and string.match(value, '^[^|]*|%d+|%d+|%d+|([^|]*)')
+    return skip('the lock was held by ' .. (its_owner or 'others'))
+  end
+  return answer('busy', '', value, value and redis.call('PTTL', lock))
+end
+
+bury()
+local fencing_token = grant(token, ttl, ttl, owner, label)
+run = table.concat({tick, integer(now), '', 'running', attempt, fencing_token, owner, ''}, '|')
+redis.call('HSET', ledger, 'open', id)
+if tick ~= '' and tonumber(tick) > claimed then
+  redis.call('HSET', ledger, 'claimed', tick)
+end
+if ours then
+  redis.call('HSET', ledger, id, run)
+else
+  enter(id, run)
+end
+return answer('run', run, fencing_token, integer(now))

@@ -1,0 +1,24 @@
+"""Periodic jobs, each tick of which is run once in the whole fleet.
+
+@periodic("*/5 * * * *")        # in an app's periodic.py
+def report(): ...
+
+manage.py runperiodic           # on every host
+"""
+
+from ..primitives.ledger import Outcome, Pause, RunInfo
+from .events import job_finished, job_started
+from .job import periodic
+from .ledger import JobInfo, JobState, Ledger
+
+__all__ = [
+    "JobInfo",
+    "JobState",
+    "Ledger",
+    "Outcome",
+    "Pause",
+    "RunInfo",
+    "job_finished",
+    "job_started",
+    "periodic",
+]

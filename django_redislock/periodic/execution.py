@@ -1,0 +1,239 @@
+"""One run of a job: from its claim to the end that is written in the ledger.
+
+The job runs under its lock, as the body of a `with` does: `current_lease()` is its lease. Its end
+is entered while it still has the lease, if Redis can be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from .. import conf, label, operations, tokens
+from ..clock import now
+from ..connections import Terms
+from ..decorators import call
+from ..exceptions import LeaseLost, LockError, LockUnavailable
+from ..io import IO, AsyncIO, SyncIO, run
+from ..lease import Cancellation, Claim, Lease
+from ..primitives import ledger
+from ..primitives.ledger import Answer, Outcome, RunInfo, Wanted
+from ..primitives.mutex import Grant
+from ..waiting import backoff
+from . import events
+from .job import Job
+
+logger = logging.getLogger("django_redislock")
+
+PATIENCE = 60.0
+"""Seconds after its lease for which a run tries to enter its end, while Redis is away."""
+
+STOPPED = "its scheduler was stopped"
+
+Port = type[SyncIO] | type[AsyncIO]
+
+Lingers = Callable[[Lease, float], None]
+"""Is given a lease that has to be held for so many seconds more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A claim that may be sent more than once, until its answer is known."""
+
+    job: Job
+    wanted: Wanted
+    policy: conf.Policy
+    claim: Claim
+    run_id: str
+
+    @classmethod
+    def of(cls, job: Job, wanted: Wanted) -> Request:
+        policy = job.policy
+        ttl = policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold)
+        claim = Claim(
+            keys=job.keys,
+            token=tokens.new(),
+            ttl=ttl,
+            owner=label.owner(label.holder()),
+            label=label.clean(job.where),
+        )
+        return cls(job, wanted, policy, claim, tokens.new()[-16:])
+
+    def send(self) -> Answer:
+        """Raises `LockUnavailable`; then it may be sent again, or is to be taken back."""
+        io = SyncIO(self.policy.using, terms=Terms(replicas=self.policy.replicas))
+        try:
+            answer = run(ledger.claim(io, self.claim, self.job.name, self.run_id, self.wanted))
+        except LockUnavailable as error:
+            self.claim.doubtful |= error.doubtful
+            raise
+        if answer.closed is not None:
+            events.tell(answer.closed)
+        if answer.run is not None:
+            events.tell(answer.run)
+        return answer
+
+    def take_back(self) -> None:
+        """Nobody will run it: what it may have locked is free again."""
+        if self.claim.sent:
+            run(operations.take_back(SyncIO(self.policy.using), self.policy.using, self.claim))
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A run that is ours, and that has to be performed here."""
+
+    job: Job
+    policy: conf.Policy
+    claim: Claim
+    grant: Grant
+    run: RunInfo
+
+    @classmethod
+    def of(cls, request: Request, answer: Answer) -> Assignment:
+        assert answer.grant is not None
+        assert answer.run is not None
+        return cls(request.job, request.policy, request.claim, answer.grant, answer.run)
+
+    async def hold(self, port: Port) -> Lease:
+        """The lease that came with the run, held by this thread or task.
+
+        Raises `LeaseLost` when it has ended meanwhile, `LockUnavailable`.
+        """
+        using, policy = self.policy.using, self.policy
+        me = label.holder()
+        try:
+            lease = Lease(
+                operations.MUTEX,
+                self.claim,
+                using=using,
+                fencing_token=self.grant.fencing_token,
+                acquired_us=self.grant.acquired_us,
+                sent=self.grant.sent,
+                holder=me,
+                renew=policy.renew,
+                replicas=policy.replicas,
+                max_hold=policy.max_hold,
+                release_at="exit",
+            )
+            lease.check()
+            if isinstance(me, asyncio.Task):
+                lease.cancellation = Cancellation(me, depth=1)
+            return await operations.acquired(port(using), lease, waited=0.0)
+        except BaseException as error:
+            await operations.cut_short(error, port, using, self.claim)
+            raise
+
+    @property
+    def _tried_again(self) -> bool:
+        """If it does not come to its end, none is entered, as after a crash: another scheduler
+        finds the run without its lease."""
+        return self.job.on_crash == "retry" and self.run.planned is not None
+
+    async def end(self, io: IO, lease: Lease, error: BaseException | None) -> RunInfo | None:
+        """Its function has returned, or raised `error`. None: that is not known any more, or it
+        is tried again."""
+        outcome, why = _outcome(lease, error)
+        if outcome == Outcome.LOST and error is not None and self._tried_again:
+            return None
+        raised = error if outcome == Outcome.FAILED else None
+        return await self._entered(io, outcome, why, lease.remaining(), raised)
+
+    async def missed(self, error: LockError, io: IO) -> RunInfo | None:
+        """It has no lease to run under."""
+        if self._tried_again:
+            return None
+        return await self._entered(io, Outcome.LOST, label.clean(str(error)), 0.0)
+
+    async def _entered(
+        self,
+        io: IO,
+        outcome: Outcome,
+        why: str,
+        remaining: float,
+        raised: BaseException | None = None,
+    ) -> RunInfo | None:
+        """Write down how it ended, for as long as Redis is away; None: it is forgotten already,
+        or could not be written."""
+        give_up = io.now() + remaining + PATIENCE
+        failures = 0
+        while True:
+            try:
+                ended = await ledger.finish(io, self.claim.keys, self.run, outcome, why)
+                break
+            except LockUnavailable as error:
+                failures += 1
+                if not error.passing or io.now() > give_up:
+                    logger.error("The end of %r could not be entered: %s", self.job.name, error)
+                    return None
+                await io.sleep(backoff(failures))
+        if ended is not None:
+            events.tell(ended, raised)
+        return ended
+
+    def abandon(self) -> None:
+        """Its process ends, and its thread with it: as a crash, but one of which we can tell."""
+        if not self._tried_again:
+            with suppress(LockUnavailable):
+                io = SyncIO(self.policy.using)
+                run(ledger.finish(io, self.claim.keys, self.run, Outcome.LOST, STOPPED))
+
+    def linger(self, lease: Lease, lingers: Lingers) -> None:
+        """Hold the lock for longer than the job took, if that was asked for."""
+        left = lease.began + self.job.at_least_for - now()
+        if left > 0 and lease.lost is None:
+            lease.outlive()
+            lingers(lease, left)
+
+
+def _outcome(lease: Lease, error: BaseException | None) -> tuple[Outcome, str]:
+    if lease.lost is not None:
+        return Outcome.LOST, label.clean(lease.lost.why)
+    if error is None:
+        return Outcome.DONE, ""
+    if isinstance(error, asyncio.CancelledError):
+        return Outcome.LOST, STOPPED
+    return Outcome.FAILED, label.clean(f"{type(error).__name__}: {label.message(error)}")
+
+
+def perform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:
+    """Run it in this thread. Returns what was entered; None: nothing was."""
+    io = SyncIO(assignment.policy.using)
+    ended = error = None
+    try:
+        lease = run(assignment.hold(SyncIO))
+        with lease:
+            try:
+                call(assignment.job.function, (), {})
+            except BaseException as raised:
+                error = raised
+            ended = run(assignment.end(io, lease, error))
+            assignment.linger(lease, lingers)
+    except LeaseLost as lost:
+        ended = ended or run(assignment.missed(lost, io))
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    return ended
+
+
+async def aperform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:
+    """Run it in this task, which is cancelled when its lease is lost."""
+    io = AsyncIO(assignment.policy.using)
+    ended = error = None
+    try:
+        lease = await assignment.hold(AsyncIO)
+        async with lease:
+            try:
+                await assignment.job.function()
+            except BaseException as raised:
+                error = raised
+            if lease.cancellation is not None:
+                lease.cancellation.disarm()  # it has ended: now nothing is left to cut short
+            ended = await assignment.end(io, lease, error)
+            assignment.linger(lease, lingers)
+    except LeaseLost as lost:
+        ended = ended or await assignment.missed(lost, io)
+    return ended

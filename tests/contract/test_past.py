@@ -1,0 +1,304 @@
+"""A lock remembers its last holders, and what became of them: through both ports."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redislock import Lease, LeaseLost, LeaseState, redis_lock
+from django_redislock.inspection import Ending, Inspector, PastHolder
+from django_redislock.scripts import load
+from tests.contract.ports import Port
+from tests.contract.test_mutex import INDEX, KEY, QUEUE, TAIL, waiting
+from tests.waiting import PATIENCE, eventually
+
+NAME = "invoice:42"
+
+
+def past() -> list[PastHolder]:
+    return Inspector().past(NAME).holders
+
+
+def ended() -> list[tuple[int, Ending]]:
+    """Their fencing tokens, and what became of them."""
+    return [(holder.fencing_token, holder.ending) for holder in past()]
+
+
+def acquire(port: Port, **options: Any) -> Lease:
+    """Of another thread or task each time, and nobody renews it."""
+    lock = redis_lock(NAME, renew=False, **options)
+    lease: Lease = port.start(lambda: port.acquire(lock)).result(PATIENCE)
+    return lease
+
+
+def wait(port: Port, redis: Redis) -> Future[Any]:
+    waiter = port.start(lambda: port.acquire(redis_lock(NAME, renew=False), wait=None))
+    eventually(lambda: waiting(redis))
+    return waiter
+
+
+def handed(redis: Redis, token: str = "d" * 32) -> None:
+    """A waiter that nobody can wake, and that will not come to look."""
+    seconds, microseconds = redis.time()
+    now = seconds * 1_000_000 + microseconds
+    redis.hset(f"{KEY}:waiters", token, f"{now}|30000|-|far:1:x|never")
+    redis.zadd(QUEUE, {token: now})
+
+
+def test_released(port: Port) -> None:
+    """By whom it was held, where, since when and for how long."""
+    lease = acquire(port, label="shop/pay.py:42 in a|b")
+    assert past() == []
+    port.release(lease)
+    (holder,) = past()
+    assert (holder.ending, holder.why) == (Ending.RELEASED, "")
+    assert (holder.owner, holder.label) == (lease.owner, "shop/pay.py:42 in a|b")
+    assert (holder.fencing_token, holder.acquired_at) == (lease.fencing_token, lease.acquired_at)
+    assert abs(datetime.now(UTC) - holder.acquired_at) < timedelta(seconds=PATIENCE)
+    assert holder.lasted == Inspector().past(NAME).lasted
+    assert 0 <= holder.lasted < PATIENCE
+
+
+def test_the_last_five(port: Port, redis: Redis) -> None:
+    """The last one first, whoever holds it now; they need no key of their own, and are forgotten
+    with all that outlives the lock."""
+    fences = []
+    for _ in range(8):
+        lease = acquire(port)
+        assert [fence for fence, _ in ended()] == fences[:-6:-1]
+        fences.append(lease.fencing_token)
+        port.release(lease)
+    assert [fence for fence, _ in ended()] == fences[:-6:-1]
+    assert set(redis.scan_iter(match=f"{KEY}*")) == {TAIL.encode()}
+    assert 0 < redis.ttl(TAIL) <= 90
+    redis.delete(TAIL)
+    assert past() == []
+
+
+def test_the_last_five_when_the_clock_went_back(port: Port, redis: Redis) -> None:
+    """Each fencing token is the one before and one more; none of them takes another's place."""
+    port.release(acquire(port))
+    fence = int(redis.hget(TAIL, "fence")) + 3_600_000_000
+    redis.hset(TAIL, "fence", fence)
+    for _ in range(7):
+        port.release(acquire(port))
+    assert [token for token, _ in ended()] == [fence + step for step in (7, 6, 5, 4, 3)]
+
+
+def test_released_twice(port: Port, redis: Redis) -> None:
+    """Whoever has it meanwhile, nothing is told of them."""
+    lease = acquire(port)
+    port.release(lease)
+    other = acquire(port)
+    before = redis.hgetall(TAIL)
+    args = [lease.token, NAME, 0]
+    keys = lease.claim.keys.mutex(lease.token)
+    assert release(redis, keys, args) == 1
+    assert redis.hgetall(TAIL) == before
+    assert ended() == [(lease.fencing_token, Ending.RELEASED)]
+    port.release(other)
+    assert len(past()) == 2
+
+
+def release(redis: Redis, keys: list[str], args: list[Any]) -> int:
+    """What a release that was sent once more is answered."""
+    return int(redis.eval(load("mutex_release").source, len(keys), *keys, *args)[0])
+
+
+def test_handed_over(port: Port, redis: Redis) -> None:
+    """Who was handed the lock is a holder as all others."""
+    first = acquire(port)
+    waiter = wait(port, redis)
+    port.release(first)
+    second = waiter.result(PATIENCE)
+    assert ended() == [(first.fencing_token, Ending.RELEASED)]
+    port.release(second)
+    assert ended() == [
+        (second.fencing_token, Ending.RELEASED),
+        (first.fencing_token, Ending.RELEASED),
+    ]
+
+
+def test_handed_over_and_expired(port: Port, redis: Redis) -> None:
+    """From the moment at which it knew."""
+    first = acquire(port)
+    waiter = wait(port, redis)
+    port.release(first)
+    second = waiter.result(PATIENCE)
+    redis.delete(KEY)
+    assert ended()[0] == (second.fencing_token, Ending.EXPIRED)
+    assert past()[0].owner == second.owner
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_handed_over_and_never_confirmed(port: Port, redis: Redis, cleared: bool) -> None:
+    """It never knew that it had the lock, so it did not hold it."""
+    first = acquire(port)
+    handed(redis)
+    port.release(first)
+    assert not redis.exists(QUEUE)
+    before = [(first.fencing_token, Ending.RELEASED)]
+    assert ended() == before
+    if cleared:
+        port.clear(redis_lock(NAME), by="eva", reason="gone")
+    redis.delete(KEY)
+    assert ended() == before
+    second = acquire(port)
+    assert ended() == before
+    port.release(second)
+    assert ended() == [(second.fencing_token, Ending.RELEASED), *before]
+
+
+def test_no_gap(port: Port, redis: Redis) -> None:
+    """Where one that never confirmed stands between others, fewer of them are known, and none
+    that is older than one that was forgotten."""
+    fences = []
+    for number in range(6):
+        lease = acquire(port)
+        fences.append(lease.fencing_token)
+        if number == 5:
+            handed(redis)
+        port.release(lease)
+    redis.delete(KEY)
+    assert [fence for fence, _ in ended()] == fences[:0:-1]
+    lease = acquire(port)
+    assert [fence for fence, _ in ended()] == fences[:1:-1]
+    port.release(lease)
+
+
+def test_expired(port: Port, redis: Redis) -> None:
+    """Nobody saw when; before somebody else has it, and afterwards."""
+    lease = acquire(port)
+    redis.pexpire(KEY, 1)
+    eventually(lambda: not redis.exists(KEY))
+    for again in (False, True):
+        other = acquire(port) if again else None
+        (holder,) = past()
+        assert (holder.ending, holder.lasted, holder.why) == (Ending.EXPIRED, None, "")
+        assert (holder.owner, holder.fencing_token) == (lease.owner, lease.fencing_token)
+    assert other is not None
+    port.release(other)
+    with pytest.raises(LeaseLost):
+        port.release(lease)
+    assert [outcome for _, outcome in ended()] == [Ending.RELEASED, Ending.EXPIRED]
+
+
+@pytest.mark.parametrize("waited_for", [False, True])
+def test_cleared(port: Port, redis: Redis, waited_for: bool) -> None:
+    """By whom and why, and how long it was held until then."""
+    lease = acquire(port, label="a|b")
+    waiter = wait(port, redis) if waited_for else None
+    port.clear(redis_lock(NAME), by="e|va", reason="host | gone\tor\nnot")
+    (holder,) = past()
+    assert holder.ending == Ending.CLEARED
+    assert holder.why == "by e/va (host | gone?or?not)"
+    assert (holder.owner, holder.label) == (lease.owner, "a|b")
+    assert 0 <= holder.lasted < PATIENCE
+    with pytest.raises(LeaseLost):
+        port.release(lease)
+    if waiter is not None:
+        port.release(waiter.result(PATIENCE))
+    assert ended()[-1] == (lease.fencing_token, Ending.CLEARED)
+    assert len(past()) == 1 + waited_for
+
+
+def test_restored_elsewhere(port: Port, redis: Redis) -> None:
+    """One lease, so one entry, of whoever had it last."""
+    exported = acquire(port)
+    restored = port.start(lambda: port.restore(exported.export())).result(PATIENCE)
+    assert past() == []
+    redis.delete(KEY)
+    (holder,) = past()
+    assert exported.owner != restored.owner
+    assert (holder.owner, holder.fencing_token) == (restored.owner, exported.fencing_token)
+    redis.delete(TAIL)
+    exported = acquire(port)
+    restored = port.start(lambda: port.restore(exported.export())).result(PATIENCE)
+    port.release(restored)
+    (holder,) = past()
+    assert (holder.owner, holder.ending) == (restored.owner, Ending.RELEASED)
+    assert holder.acquired_at == exported.acquired_at
+
+
+def test_renewed_for_longer(port: Port) -> None:
+    """It is still one and the same."""
+    lease = acquire(port)
+    port.extend(lease, 60)
+    assert past() == []
+    port.release(lease)
+    assert ended() == [(lease.fencing_token, Ending.RELEASED)]
+
+
+@pytest.mark.parametrize("kind", ["string", "list"])
+def test_overwritten_by_a_stranger(port: Port, redis: Redis, kind: str) -> None:
+    """The holder has lost it; the stranger is no holder."""
+    lease = acquire(port)
+    redis.delete(KEY)
+    if kind == "string":
+        redis.set(KEY, "mine")
+    else:
+        redis.rpush(KEY, "mine")
+    expired = [(lease.fencing_token, Ending.EXPIRED)]
+    assert ended() == expired
+    if kind == "string":
+        port.clear(redis_lock(NAME), by="eva", reason="old")
+    redis.delete(KEY)
+    with pytest.raises(LeaseLost):
+        port.release(lease)
+    assert ended() == expired
+    assert lease.state == LeaseState.LOST
+
+
+def test_the_tail_of_the_version_before(port: Port, redis: Redis) -> None:
+    """It tells nothing of holders, and those who come now are told."""
+    lease = acquire(port)
+    fields = {"fence": lease.fencing_token, "handed": "", "released": "a" * 32, "lasted": 7}
+    redis.delete(TAIL)
+    redis.hset(TAIL, mapping=fields)
+    assert past() == []
+    assert Inspector().past(NAME).lasted == 7 / 1e6
+    port.release(lease)
+    other = acquire(port)
+    assert ended() == [(lease.fencing_token, Ending.RELEASED)]
+    port.release(other)
+
+
+def test_a_waiter_of_the_version_before(port: Port, redis: Redis) -> None:
+    """What it was handed it confirms now."""
+    first = acquire(port)
+    waiter = wait(port, redis)
+    fence = int(first.fencing_token) + 5_000_000
+    token = redis.zrange(QUEUE, 0, 0)[0].decode()
+    with redis.pipeline() as step:
+        step.delete(QUEUE, f"{KEY}:waiters")
+        step.hset(TAIL, mapping={"fence": fence, "handed": token})
+        step.set(KEY, f"{token}|{fence}|{fence}|30000|far:1:x|there", px=30_000)
+        step.execute()
+    second = waiter.result(PATIENCE)
+    assert second.fencing_token == fence
+    port.release(second)
+    assert (fence, Ending.RELEASED) in ended()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "\t", "t|1|x|1|o|l", "t|1|1|1|o|l\twhat|1", "t|1|1|1|o|l\treleased|x"]
+)
+def test_what_cannot_be_read(port: Port, redis: Redis, text: str) -> None:
+    """Whoever wrote it, the others are told."""
+    lease = acquire(port)
+    port.release(lease)
+    unused = (lease.fencing_token + 1) % 6
+    redis.hset(TAIL, str(unused), text)
+    assert ended() == [(lease.fencing_token, Ending.RELEASED)]
+
+
+def test_the_index_is_swept(port: Port, redis: Redis) -> None:
+    """By the first holder of any name: of what ended a while ago without a release."""
+    seconds, _ = redis.time()
+    redis.zadd(INDEX, {"long ago": (seconds - 70) * 1000, "just now": (seconds - 30) * 1000})
+    port.release(acquire(port))
+    assert redis.zrange(INDEX, 0, -1) == [b"just now"]

@@ -1,0 +1,333 @@
+"""What `single_flight` owes, through both ports, on a real Redis."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db import transaction
+from redis import Redis
+
+from django_redislock import (
+    FlightFailed,
+    LockNotAcquired,
+    LockReentered,
+    redis_lock,
+    single_flight,
+)
+from django_redislock import flights as flights_module
+from tests.contract.ports import Port, SyncPort
+from tests.contract.test_mutex import round_trips
+from tests.waiting import PATIENCE, eventually
+
+NAME = "single_flight:rates"
+KEY = f"redislock:{{{NAME}}}"
+RECORD = f"{KEY}:record"
+
+
+class Computation:
+    """What is to be shared: it tells how often it was made, and waits where that is asked for."""
+
+    def __init__(self, *, waits: bool = False, error: Exception | None = None) -> None:
+        self.runs = 0
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+        if not waits:
+            self.may_end.set()
+        self.error = error
+
+    def __call__(self) -> Any:
+        self.runs += 1
+        number = self.runs
+        self.begun.set()
+        assert self.may_end.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        return {"run": number}
+
+
+@pytest.fixture
+def elsewhere(port: Port) -> Callable[..., Callable[[], Any]]:
+    """Make a function of its own that computes: as another process has it, nothing is shared
+    within this one."""
+
+    def make(body: Callable[[], Any], **options: Any) -> Callable[[], Any]:
+        function = single_flight("rates", **options)(port.function(body))
+        return lambda: port.call(function)
+
+    return make
+
+
+Elsewhere = Callable[..., Callable[[], Any]]
+
+
+def queued(redis: Redis, number: int) -> None:
+    eventually(lambda: redis.zcard(f"{KEY}:queue") == number)
+
+
+class TestShared:
+    def test_across_processes(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+        """All who came while it was computed have its result, and nothing is locked any more."""
+        computation = Computation(waits=True)
+        first = port.start(elsewhere(computation))
+        assert computation.begun.wait(PATIENCE)
+        others = [port.start(elsewhere(computation)) for _ in range(4)]
+        queued(redis, 4)
+        computation.may_end.set()
+        assert [call.result(PATIENCE) for call in (first, *others)] == [{"run": 1}] * 5
+        assert computation.runs == 1
+        eventually(lambda: not redis.exists(KEY, f"{KEY}:queue"))
+
+    @pytest.mark.usefixtures("no_signs_of_life")
+    def test_within_a_process(self, port: Port, redis: Redis) -> None:
+        """All but one wait without a request of their own."""
+        computation = Computation(waits=True)
+        function = single_flight("rates")(port.function(computation))
+        first = port.start(lambda: port.call(function))
+        assert computation.begun.wait(PATIENCE)
+        before = round_trips(redis)
+        others = [port.start(lambda: port.call(function)) for _ in range(20)]
+        (flight,) = flights_module._flights.values()
+        waiting = flight.landed
+        eventually(lambda: followers(waiting) == 20)
+        assert round_trips(redis) == before
+        computation.may_end.set()
+        results = [call.result(PATIENCE) for call in (first, *others)]
+        assert results == [{"run": 1}] * 21
+        assert len({id(result) for result in results}) == 21, "each has its own"
+        assert not flights_module._flights
+
+    def test_later_callers_compute_again(
+        self, port: Port, redis: Redis, elsewhere: Elsewhere
+    ) -> None:
+        """Without a ttl the result is for those who waited, and its record goes by itself."""
+        computation = Computation()
+        call = elsewhere(computation)
+        assert [call(), call(), elsewhere(computation)()] == [{"run": 1}, {"run": 2}, {"run": 3}]
+        assert 0 < redis.ttl(RECORD) <= 30
+
+    @pytest.mark.usefixtures("no_signs_of_life")
+    def test_kept(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+        """With a ttl it is for those who come later, too, without the lock."""
+        computation = Computation()
+        call = elsewhere(computation, ttl=3600)
+        assert call() == {"run": 1}
+        before = round_trips(redis)
+        assert [call() for _ in range(3)] == [{"run": 1}] * 3
+        assert round_trips(redis) - before == 3
+        assert 3500 < redis.ttl(RECORD) <= 3600
+        redis.pexpire(RECORD, 1)
+        eventually(lambda: not redis.exists(RECORD))
+        assert call() == {"run": 2}
+
+    def test_what_was_there_before_is_no_answer(
+        self, port: Port, redis: Redis, elsewhere: Elsewhere
+    ) -> None:
+        """Who waited for one that came to nothing computes, and does not take an older result."""
+        computation = Computation()
+        elsewhere(computation)()
+        crashed = redis_lock(NAME).acquire()
+        assert crashed is not None
+        waits = port.start(elsewhere(computation))
+        queued(redis, 1)
+        crashed.release()
+        assert waits.result(PATIENCE) == {"run": 2}
+
+    def test_names(self, port: Port) -> None:
+        """Calls with different names have nothing to do with each other."""
+        seen: list[int] = []
+
+        @single_flight("rates:{number}", ttl=60)
+        def function(number: int) -> int:
+            seen.append(number)
+            return number
+
+        @single_flight("rates:{number}", ttl=60)
+        async def coroutine(number: int) -> int:
+            return function.__wrapped__(number)  # type: ignore[attr-defined, no-any-return]
+
+        chosen = function if isinstance(port, SyncPort) else coroutine
+        assert [port.call(chosen, number) for number in (1, 2, 1)] == [1, 2, 1]
+        assert seen == [1, 2]
+
+
+def followers(future: Future[Any]) -> int:
+    """How many wait for a flight of this process: threads, or tasks."""
+    inside: Any = future
+    with inside._condition:
+        return len(inside._condition._waiters) + len(inside._done_callbacks)
+
+
+class TestFailures:
+    def test_an_exception(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+        """It comes out where it was raised, and those who waited are told of it."""
+        computation = Computation(waits=True, error=KeyError("EUR"))
+        first = port.start(elsewhere(computation, ttl=60))
+        assert computation.begun.wait(PATIENCE)
+        others = [port.start(elsewhere(computation, ttl=60)) for _ in range(3)]
+        queued(redis, 3)
+        computation.may_end.set()
+        with pytest.raises(KeyError):
+            first.result(PATIENCE)
+        for other in others:
+            with pytest.raises(FlightFailed, match="KeyError: 'EUR'") as caught:
+                other.result(PATIENCE)
+            assert (caught.value.error, caught.value.reason) == ("KeyError", "'EUR'")
+            assert caught.value.name == NAME
+            assert caught.value.owner
+            assert vars(pickle.loads(pickle.dumps(caught.value))) == vars(caught.value)
+        assert computation.runs == 1
+
+    def test_it_is_not_kept(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+        """Who comes later computes."""
+        computation = Computation(error=ZeroDivisionError())
+        with pytest.raises(ZeroDivisionError):
+            elsewhere(computation, ttl=60)()
+        assert 0 < redis.ttl(RECORD) <= 30
+        computation.error = None
+        assert elsewhere(computation, ttl=60)() == {"run": 2}
+
+    def test_within_a_process(self, port: Port) -> None:
+        """The same error as elsewhere."""
+        computation = Computation(waits=True, error=ZeroDivisionError("by zero"))
+        function = single_flight("rates")(port.function(computation))
+        first = port.start(lambda: port.call(function))
+        assert computation.begun.wait(PATIENCE)
+        other = port.start(lambda: port.call(function))
+        (flight,) = flights_module._flights.values()
+        eventually(lambda: followers(flight.landed) == 1)
+        computation.may_end.set()
+        with pytest.raises(FlightFailed, match="ZeroDivisionError: by zero"):
+            other.result(PATIENCE)
+        with pytest.raises(ZeroDivisionError):
+            first.result(PATIENCE)
+
+    def test_a_message_that_fails(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+        """And a very long one: what is written is bounded."""
+
+        class Odd(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError
+
+        with pytest.raises(Odd):
+            elsewhere(Computation(error=Odd()))()
+        assert b"its message can't be read" in redis.get(RECORD)
+        with pytest.raises(RuntimeError):
+            elsewhere(Computation(error=RuntimeError("x" * 100_000)))()
+        assert len(redis.get(RECORD)) < 2000
+
+    def test_a_result_that_can_not_be_shared(
+        self, port: Port, redis: Redis, elsewhere: Elsewhere
+    ) -> None:
+        """It is told with what to write, to all."""
+        computation = Computation(waits=True)
+        first = port.start(elsewhere(lambda: {computation()["run"]}))
+        assert computation.begun.wait(PATIENCE)
+        other = port.start(elsewhere(computation))
+        queued(redis, 1)
+        computation.may_end.set()
+        with pytest.raises(TypeError, match="give single_flight another serializer"):
+            first.result(PATIENCE)
+        with pytest.raises(FlightFailed, match="TypeError: The result of"):
+            other.result(PATIENCE)
+
+    def test_the_wait_is_over(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+        """The error says who computes; so it does for one in the same process."""
+        computation = Computation(waits=True)
+        function = single_flight("rates", wait=0.05)(port.function(computation))
+        first = port.start(lambda: port.call(function))
+        assert computation.begun.wait(PATIENCE)
+        for other in (lambda: port.call(function), elsewhere(computation, wait=0)):
+            with pytest.raises(LockNotAcquired, match=f"'{NAME}' is held by") as caught:
+                port.start(other).result(PATIENCE)
+            assert caught.value.holder.label.startswith("contract/ports.py")
+        computation.may_end.set()
+        assert first.result(PATIENCE) == {"run": 1}
+
+    def test_it_needs_its_own_result(self, port: Port) -> None:
+        """It would wait for itself."""
+
+        @single_flight("rates", wait=None)
+        def function() -> Any:
+            return function()
+
+        @single_flight("rates", wait=None)
+        async def coroutine() -> Any:
+            return await coroutine()
+
+        chosen = function if isinstance(port, SyncPort) else coroutine
+        with pytest.raises(LockReentered):
+            port.start(lambda: port.call(chosen)).result(PATIENCE)
+
+    @pytest.mark.parametrize("how", ["cleared", "deleted"])
+    def test_a_lost_lease(self, port: Port, redis: Redis, elsewhere: Elsewhere, how: str) -> None:
+        """The result is as good as any, so its caller has it; but nobody else."""
+
+        def body() -> str:
+            if how == "cleared":
+                redis_lock(NAME).clear(reason="test")
+            else:
+                redis.delete(KEY)
+            return "result"
+
+        assert elsewhere(body, ttl=60)() == "result"
+        assert not redis.exists(RECORD)
+
+
+class TestSerializers:
+    def test_as_json_reads_it(self, port: Port, elsewhere: Elsewhere) -> None:
+        """The one that computed it gets what the others get."""
+        assert elsewhere(lambda: (1, {2: "ü"}))() == [1, {"2": "ü"}]
+
+    @pytest.mark.parametrize("result", [None, False, "", 0, []], ids=repr)
+    def test_nothing_is_a_result(self, port: Port, elsewhere: Elsewhere, result: Any) -> None:
+        """Also what is false."""
+        call = elsewhere(lambda: result, ttl=60)
+        assert call() == call() == result
+
+    def test_another_one(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+        """Bytes stay bytes, text is text."""
+        of_bytes = SimpleNamespace(dumps=lambda result: b"|\xff" + result, loads=lambda b: b[2:])
+        call = elsewhere(lambda: b"bytes", ttl=60, serializer=of_bytes)
+        assert call() == call() == b"bytes"
+        redis.delete(RECORD)
+        of_text = SimpleNamespace(
+            dumps=lambda result: json.dumps(sorted(result)), loads=lambda s: set(json.loads(s))
+        )
+        call = elsewhere(lambda: {2, 1}, ttl=60, serializer=of_text)
+        assert call() == call() == {1, 2}
+
+
+def test_settings(port: Port, settings: Any, elsewhere: Elsewhere) -> None:
+    """They hold for its name; but it is never held until a commit."""
+    settings.REDISLOCK = {
+        "RELEASE": "commit",
+        "ON_CONFLICT": "skip",
+        "LOCKS": {"single_flight:*": {"TTL": 5, "WAIT": 0}},
+    }
+    computation = Computation(waits=True)
+    first = port.start(elsewhere(computation))
+    assert computation.begun.wait(PATIENCE)
+    holder = redis_lock(NAME).holder()
+    assert holder is not None
+    assert holder.remaining is not None
+    assert holder.remaining <= 5
+    with pytest.raises(LockNotAcquired):
+        elsewhere(computation)()
+    computation.may_end.set()
+    first.result(PATIENCE)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_is_not_held_until_a_commit(redis: Redis, settings: Any) -> None:
+    """Others wait for the result, and not for the caller's transaction."""
+    settings.REDISLOCK = {"RELEASE": "commit"}
+    with transaction.atomic():
+        assert single_flight("rates")(Computation())() == {"run": 1}
+        assert not redis.exists(KEY)

@@ -1,0 +1,71 @@
+"""Fixtures for the tests of periodic jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redislock.periodic import job as jobs
+from django_redislock.periodic import periodic
+from django_redislock.periodic.job import Job
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Job]:
+    """No jobs but those of the test."""
+    registry: dict[str, Job] = {}
+    monkeypatch.setattr(jobs, "_registry", registry)
+    return registry
+
+
+@pytest.fixture
+def make(registry: dict[str, Job]) -> Callable[..., Job]:
+    """Make a job, by default one that does nothing every hour."""
+
+    def make(function: Any = None, *, name: str = "job", **options: Any) -> Job:
+        if "every" not in options and "schedule" not in options:
+            options["every"] = 3600
+
+        def nothing() -> None: ...
+
+        periodic(name=name, **options)(function or nothing)
+        return next(job for job in jobs.jobs() if job.name == name)
+
+    return make
+
+
+@pytest.fixture
+def now(redis: Redis) -> Callable[[], int]:
+    """The server's clock, in microseconds."""
+
+    def now() -> int:
+        seconds, micro = redis.time()
+        return int(seconds) * 1_000_000 + int(micro)
+
+    return now
+
+
+@pytest.fixture
+def told() -> Iterator[list[Any]]:
+    """What the signals have told; `settle` waits for what is still on its way."""
+    from django_redislock import signals
+    from django_redislock.periodic import job_finished, job_started
+
+    class Told(list[Any]):
+        def settle(self) -> list[Any]:
+            signals._messenger.settle()
+            return self
+
+    found = Told()
+
+    def hear(event: Any, **_: Any) -> None:
+        found.append(event)
+
+    for signal in (job_started, job_finished):
+        signal.connect(hear)
+    yield found
+    for signal in (job_started, job_finished):
+        signal.disconnect(hear)

@@ -1,0 +1,441 @@
+"""`manage.py runperiodic`, and what operators do with jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import threading
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from redis import Redis
+
+from django_redislock import current_lease, io, redis_lock
+from django_redislock.management import scheduling
+from django_redislock.periodic import JobState, Ledger, Outcome, job_finished
+from django_redislock.periodic.job import Job
+from tests.faults.caches import caches
+from tests.operations.calling import AWAY, Done, call
+from tests.processes import Worker
+from tests.test_decorators import held_elsewhere
+from tests.waiting import eventually
+
+Make = Callable[..., Job]
+Start = Callable[..., Worker]
+LEDGER = "redislock:{periodic:%s}:ledger"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "periodic.md"
+
+
+def runperiodic(*arguments: str) -> Done:
+    out, err = StringIO(), StringIO()
+    code, complaint = 0, ""
+    try:
+        call_command("runperiodic", *arguments, stdout=out, stderr=err, no_color=True)
+    except CommandError as error:
+        code, complaint = error.returncode, str(error)
+    except SystemExit as error:
+        code = int(error.code or 0)
+    return Done(code, out.getvalue(), complaint or err.getvalue())
+
+
+@pytest.fixture
+def missed(redis: Redis) -> Callable[..., None]:
+    """Jobs that are planned every hour and have missed two of them."""
+
+    def missed(*names: str) -> None:
+        for name in names:
+            redis.hset(LEDGER % name, "claimed", (int(redis.time()[0]) - 7200) * 1_000_000)
+
+    return missed
+
+
+def outcomes(name: str = "job") -> list[str]:
+    return [run.outcome for run in Ledger().runs(name)]
+
+
+class TestList:
+    def test_the_plan_in_words(self, make: Make, settings: Any) -> None:
+        """Redis is not asked."""
+        settings.CACHES = caches(AWAY)
+        make(name="b", every=300)
+        make(name="a", enabled=False)
+        done = runperiodic("--list")
+        assert done.code == 0
+        lines = done.out.splitlines()
+        assert re.fullmatch(r"JOB +WHEN +NEXT", lines[0])
+        assert re.fullmatch(r"a +every hour; disabled +-", lines[1])
+        assert re.fullmatch(r"b +every 5 minutes +\S+ \d\d:\d[05]:00 UTC", lines[2])
+
+    def test_no_jobs(self) -> None:
+        """It says where they would be looked for."""
+        assert "in a periodic.py of an installed app" in runperiodic("--list").out
+
+
+class TestByHand:
+    """`runperiodic JOB`."""
+
+    def test_it_runs_under_its_lock(self, make: Make) -> None:
+        """Also when it is paused or disabled."""
+        fences = []
+        make(lambda: fences.append(current_lease().fencing_token), enabled=False)
+        Ledger().pause("job", by="ann", reason="why")
+        assert runperiodic("job").code == 0
+        [run] = Ledger().runs("job")
+        assert [run.fencing_token] == fences
+        assert (run.planned, run.outcome) == (None, Outcome.DONE)
+
+    def test_a_coroutine(self, make: Make) -> None:
+        """On a loop of its own."""
+        fences = []
+
+        async def job() -> None:
+            await asyncio.sleep(0)
+            fences.append(current_lease().fencing_token)
+
+        make(job)
+        assert runperiodic("job").code == 0
+        assert fences == [Ledger().runs("job")[0].fencing_token]
+
+    def test_busy(self, make: Make) -> None:
+        """It says who has the lock, and exits as all commands do."""
+        make()
+        with held_elsewhere("periodic:job"):
+            done = runperiodic("job")
+        assert done.code == 75
+        assert done.err.startswith("'periodic:job' is held by ")
+
+    def test_it_fails(self, make: Make) -> None:
+        """With the exception's type and message."""
+
+        def job() -> None:
+            raise ValueError("no paper")
+
+        make(job)
+        assert runperiodic("job") == Done(1, "", "ValueError: no paper")
+
+    def test_it_loses_its_lease(self, make: Make) -> None:
+        """An operator cleared it."""
+
+        def job() -> None:
+            redis_lock("periodic:job").clear(by="ann", reason="stuck")
+            with pytest.raises(Exception, match="cleared by ann"):
+                current_lease().extend()
+
+        make(job)
+        done = runperiodic("job")
+        assert done.code == 76
+        assert "cleared by ann (stuck)" in done.err
+
+    def test_redis_is_away(self, make: Make, settings: Any) -> None:
+        """It does not run."""
+        ran: list[int] = []
+        make(lambda: ran.append(1))
+        settings.CACHES = caches(AWAY)
+        assert runperiodic("job").code == 69
+        assert ran == []
+
+    def test_no_such_job(self, make: Make) -> None:
+        """It says which ones there are."""
+        make(name="a")
+        assert runperiodic("job") == Done(2, "", "There is no job 'job'. There are: a.")
+
+    def test_at_least_for(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The lock is held for the rest of the time."""
+        seen = []
+
+        def sleep(seconds: float) -> None:
+            seen.append((seconds, redis_lock("periodic:job").holder() is not None))
+
+        monkeypatch.setattr(scheduling.time, "sleep", sleep)
+        make(at_least_for=60)
+        assert runperiodic("job").code == 0
+        [(seconds, held)] = seen
+        assert 50 < seconds <= 60
+        assert held
+        assert redis_lock("periodic:job").holder() is None
+
+
+class TestOnce:
+    """`runperiodic --once`, for cron."""
+
+    def test_what_is_due(self, make: Make, missed: Any, redis: Redis) -> None:
+        """And nothing else: a job that nobody knew begins now."""
+        make(name="due")
+        make(name="new")
+        missed("due")
+        assert runperiodic("--once").code == 0
+        assert outcomes("due") == ["done"]
+        assert outcomes("new") == []
+        assert runperiodic("--once").code == 0
+        assert outcomes("due") == ["done"], "it was run"
+
+    def test_more_than_there_are_workers(self, make: Make, missed: Any) -> None:
+        """One after the other; coroutines need none."""
+        together = [0, 0]
+
+        def job() -> None:
+            together[0] += 1
+            together[1] = max(together)
+            threading.Event().wait(0.01)
+            together[0] -= 1
+
+        async def other() -> None: ...
+
+        names = [f"job{number}" for number in range(6)]
+        for name in names:
+            make(job, name=name)
+        make(other, name="other")
+        missed(*names, "other")
+        assert runperiodic("--once", "--workers=2").code == 0
+        assert [outcomes(name) for name in [*names, "other"]] == [["done"]] * 7
+        assert 1 <= together[1] <= 2
+
+    def test_nothing_goes_on(self, make: Make, missed: Any) -> None:
+        """Its threads and its loop end with it, and their connections with them: who calls the
+        command from a program does so again and again."""
+
+        async def other() -> None: ...
+
+        make(name="job")
+        make(other, name="other")
+        missed("job", "other")
+        assert runperiodic("--once").code == 0
+        assert outcomes("other") == ["done"]
+        assert not [loop for loop in io._loops if loop.is_running()]
+        eventually(
+            lambda: (
+                not any(
+                    thread.name.startswith("redislock-periodic")
+                    for thread in threading.enumerate()
+                )
+            )
+        )
+
+    def test_a_bad_job_does_not_stop_the_others(self, make: Make, missed: Any) -> None:
+        """It tells in its exit code."""
+
+        def bad() -> None:
+            raise ValueError
+
+        async def worse() -> None:
+            raise SystemExit
+
+        make(bad, name="bad")
+        make(worse, name="worse")
+        make(name="good")
+        missed("bad", "worse", "good")
+        assert runperiodic("--once").code == 1
+        assert outcomes("good") == ["done"]
+        assert outcomes("bad") == outcomes("worse") == ["failed"]
+
+    def test_redis_is_away(self, make: Make, settings: Any) -> None:
+        """As of all commands."""
+        make()
+        settings.CACHES = caches(AWAY)
+        assert runperiodic("--once").code == 69
+
+    def test_at_least_for(self, make: Make, missed: Any) -> None:
+        """It ends when the lock is free."""
+        make(at_least_for=0.3)
+        missed("job")
+        assert runperiodic("--once").code == 0
+        assert redis_lock("periodic:job").holder() is None
+
+
+class TestStopping:
+    """SIGTERM and Ctrl-C."""
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_what_runs_comes_to_its_end(
+        self, start: Start, tmp_path: Path, redis: Redis, number: signal.Signals, make: Make
+    ) -> None:
+        """And nothing new begins."""
+        make()
+        worker = start("tests.periodic.programs:holds", str(tmp_path / "journal"), "1")
+        assert worker.says() == "begins"
+        assert worker.says().startswith("runs ")
+        worker.signal(number)
+        eventually(lambda: len(Ledger().runs("job")))
+        worker.go_on()
+        assert worker.ends() == 0
+        last = Ledger().job("job")
+        assert last is not None
+        assert last.last is not None
+        assert last.last.outcome == Outcome.DONE
+        assert redis_lock("periodic:job").holder() is None
+
+    def test_a_coroutine_is_cancelled(self, start: Start, tmp_path: Path, make: Make) -> None:
+        """When its time is over; its lock is free at once, and it is entered why."""
+        make()
+        worker = start("tests.periodic.programs:sleeps", str(tmp_path / "journal"), "1")
+        assert worker.says() == "begins"
+        assert worker.says().startswith("runs ")
+        worker.signal(signal.SIGTERM)
+        assert worker.says() == "cancelled"
+        assert worker.ends() == 76
+        assert redis_lock("periodic:job").holder() is None
+        run = next(run for run in Ledger().runs("job") if run.outcome != Outcome.SKIPPED)
+        assert (run.outcome, run.why) == (Outcome.LOST, "its scheduler was stopped")
+
+    def test_a_thread_ends_with_the_process(
+        self, start: Start, tmp_path: Path, make: Make
+    ) -> None:
+        """Its lease is left to its end, since nobody knows what the thread does until then."""
+        make()
+        worker = start("tests.periodic.programs:hangs", str(tmp_path / "journal"), "1")
+        assert worker.says() == "begins"
+        assert worker.says().startswith("runs ")
+        worker.signal(signal.SIGTERM)
+        assert worker.ends() == 76
+        assert redis_lock("periodic:job").holder() is not None
+        run = next(run for run in Ledger().runs("job") if run.outcome != Outcome.SKIPPED)
+        assert (run.outcome, run.why) == (Outcome.LOST, "its scheduler was stopped")
+
+    def test_a_lock_that_outlives_its_job(self, start: Start, tmp_path: Path, make: Make) -> None:
+        """It is given back: who stops a scheduler wants it to be gone."""
+        make()
+        worker = start("tests.periodic.programs:lingers", str(tmp_path / "journal"), "1")
+        eventually(lambda: "done" in outcomes())
+        assert redis_lock("periodic:job").holder() is not None
+        worker.signal(signal.SIGTERM)
+        assert worker.ends() == 0
+        assert redis_lock("periodic:job").holder() is None
+
+
+class TestOperators:
+    """`redislock jobs`, `pause` and `resume`."""
+
+    def test_jobs(self, make: Make, missed: Any) -> None:
+        """A line for each."""
+        make(name="a", every=300)
+        make(name="b")
+        runperiodic("--once")
+        missed("b")
+        done = call("jobs")
+        assert done.code == 0
+        head, a, b, total = done.out.splitlines()
+        assert re.fullmatch(r"JOB +STATE +WHEN +LAST RUN +OUTCOME +TOOK +NEXT", head)
+        assert re.fullmatch(r"a +ok +every 5 minutes +- +- +- +\S+ \S+ UTC", a)
+        assert re.fullmatch(r"b +overdue +every hour +- +- +- +\S+ \S+ UTC", b)
+        assert total == "2 jobs."
+
+    def test_for_monitoring(self, make: Make, missed: Any) -> None:
+        """The exit code tells whether there are any."""
+
+        def bad() -> None:
+            raise ValueError("no | paper")
+
+        make(name="good")
+        make(bad, name="bad")
+        make(name="late")
+        missed("bad")
+        runperiodic("--once")
+        assert call("jobs", "--overdue").code == 0
+        assert call("jobs", "--overdue").out == "0 jobs.\n"
+        failing = call("jobs", "--failing", "--json")
+        assert failing.code == 1
+        [job] = failing.json["items"]
+        assert (job["name"], job["state"]) == ("bad", "failing")
+        assert job["runs"][0]["why"] == "ValueError: no | paper"
+        missed("late")
+        overdue = call("jobs", "--overdue", "--failing")
+        assert overdue.code == 1
+        assert overdue.out.endswith("2 jobs.\n")
+
+    def test_one_job(self, make: Make, missed: Any) -> None:
+        """Its runs."""
+        make()
+        assert "It has not run yet." in call("jobs", "job").out
+        missed("job")
+        runperiodic("--once")
+        runperiodic("job")
+        call("pause", "job", "--reason", "no paper", "--by", "ann")
+        lines = call("jobs", "job").out.splitlines()
+        assert lines[0] == "Job:        job"
+        assert lines[2] == "When:       every hour"
+        assert re.fullmatch(r"Paused:     since .* UTC by ann: no paper", lines[6])
+        assert re.fullmatch(r"by hand +\S+ \S+ UTC +0\.\d s +done +\S+", lines[9])
+        assert re.fullmatch(r"\S+ \d\d:00:00 UTC +\S+ \S+ UTC +0\.\d s +done +\S+", lines[10])
+
+    def test_pause_and_resume(self, make: Make, missed: Any) -> None:
+        """One, or all; a paused job is passed over."""
+        make(name="a")
+        make(name="b")
+        runperiodic("--once")
+        assert call("pause", "a", "--reason", "r").out == "Paused 'a'.\n"
+        missed("a", "b")
+        runperiodic("--once")
+        assert (outcomes("a"), outcomes("b")) == (["skipped"], ["done"])
+        assert call("resume", "--all").out == "'a' goes on.\n'b' was not paused.\n"
+        assert call("pause", "--all", "--reason", "r").out == "Paused 'a'.\nPaused 'b'.\n"
+        assert [info.state for info in Ledger().jobs()] == [JobState.PAUSED] * 2
+        paused = Ledger().jobs()[0].paused
+        assert paused is not None
+        assert "@" in paused.by, "the user and the host"
+
+    @pytest.mark.parametrize(
+        "arguments", [("pause", "--reason", "r"), ("resume",), ("resume", "a", "--all")]
+    )
+    def test_which_ones(self, arguments: tuple[str, ...]) -> None:
+        """It has to be said, and only once."""
+        done = call(*arguments)
+        assert (done.code, done.err) == (2, "Write the names of jobs, or --all.")
+
+    @pytest.mark.parametrize(
+        "arguments", [("jobs", "x"), ("pause", "x", "--reason", "r"), ("resume", "x")]
+    )
+    def test_no_such_job(self, make: Make, arguments: tuple[str, ...]) -> None:
+        """It says which ones there are."""
+        make(name="a")
+        assert call(*arguments) == Done(2, "", "There is no job 'x'. There are: a.")
+
+    def test_redis_is_away(self, make: Make, settings: Any) -> None:
+        """One line, and the exit code of that."""
+        make()
+        settings.CACHES = caches(AWAY)
+        for arguments in (("jobs",), ("pause", "job", "--reason", "r"), ("resume", "job")):
+            assert call(*arguments).code == 69
+
+
+def test_what_is_lost_is_told(make: Make, missed: Any, redis: Redis, told: Any) -> None:
+    """Who finds a run without its lease tells of it, once."""
+    make()
+    missed("job")
+    runperiodic("--once")
+    told.settle().clear()
+
+    def gone(event: Any, **_: Any) -> None:
+        lost.append(event.outcome)
+
+    lost: list[str] = []
+    job_finished.connect(gone)
+    try:
+        newest = redis.hget(LEDGER % "job", "runs").split()[-1]
+        run = redis.hget(LEDGER % "job", newest).replace(b"|done|", b"|running|")
+        redis.hset(LEDGER % "job", mapping={newest: run, "open": newest})
+        missed("job")
+        runperiodic("--once")
+        told.settle()
+    finally:
+        job_finished.disconnect(gone)
+    assert lost == ["lost", "done"]
+
+
+def test_json_is_what_the_docs_say(make: Make, missed: Any) -> None:
+    """Each key has its row."""
+    make()
+    missed("job")
+    runperiodic("--once")
+    call("pause", "job", "--reason", "r")
+    page = DOCS.read_text(encoding="utf-8")
+    [job] = call("jobs", "--json").json["items"]
+    for kind, found in (("A job", job), ("A run", job["runs"][0])):
+        section = page.partition(f"### {kind}\n")[2].partition("\n#")[0]
+        assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(found)
+    assert json.dumps(job["paused"])

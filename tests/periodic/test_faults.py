@@ -1,0 +1,260 @@
+"""What becomes of periodic jobs when processes die, stop and can't reach Redis."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock import redis_lock
+from django_redislock.io import SyncIO, run
+from django_redislock.keys import Keys
+from django_redislock.periodic import Outcome, RunInfo
+from django_redislock.primitives import ledger
+from tests.faults.conftest import proxy  # noqa: F401  # a fixture
+from tests.faults.proxy import Fault, Proxy, anything
+from tests.periodic import fleet
+from tests.processes import Worker
+from tests.waiting import eventually
+
+LEDGER = "redislock:{periodic:job}:ledger"
+HOUR = "3600"
+FOR_EVER = 10**9
+
+Start = Callable[..., Worker]
+
+
+def entries() -> tuple[RunInfo, ...]:
+    """What is written, the newest first."""
+    keys = Keys.of("redislock", "periodic:job")
+    _, [found] = run(ledger.read(SyncIO("default"), ["job"], [keys]))
+    return found.runs
+
+
+def runs() -> list[RunInfo]:
+    """The same without what was passed over, the oldest first."""
+    return [run for run in reversed(entries()) if run.outcome != Outcome.SKIPPED]
+
+
+def missed_a_tick(redis: Redis) -> None:
+    """The job is known since two hours ago: so of one that is planned every hour a tick is due
+    now, and no other for a while."""
+    seconds, _ = redis.time()
+    redis.hset(LEDGER, "claimed", (int(seconds) - 7200) * 1_000_000)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def one_of_two(start: Start, journal: Path) -> Callable[[str, str], tuple[Worker, Worker]]:
+    """Two schedulers of one job: the one that runs it now, and the other."""
+
+    def one_of_two(program: str, every: str) -> tuple[Worker, Worker]:
+        both = [start(f"tests.periodic.programs:{program}", str(journal), every) for _ in "12"]
+        for worker in both:
+            assert worker.says() == "begins"
+        line = eventually(journal.read_text).split()
+        both.sort(key=lambda worker: worker.process.pid != int(line[0]))
+        assert both[0].says() == f"runs {line[1]}"
+        return both[0], both[1]
+
+    return one_of_two
+
+
+def test_clocks_that_differ(redis_server: RedisServer, journal: Path) -> None:
+    """Five schedulers, whose clocks are up to four seconds apart, run each tick once."""
+    library = fleet.library()
+    if library is None:
+        if os.environ.get("REDISLOCK_REQUIRE_FAKETIME") == "1":
+            pytest.fail("there is no libfaketime")
+        pytest.skip("there is no libfaketime")
+    # A busy machine may be late by more than a second: then they are all caught up with.
+    result = fleet.run(redis_server.url, journal, library, every=1, ticks=6, catch_up="all")
+    assert result.exact, result
+    assert result.spread > 3, "else their clocks would not differ"
+
+
+def test_longer_than_its_period(one_of_two: Any) -> None:
+    """Ticks are passed over while it runs, by whichever scheduler; then it goes on."""
+    first, _ = one_of_two("holds", "1")
+    skipped = eventually(
+        lambda: [run for run in entries() if run.outcome == Outcome.SKIPPED][1:], within=60
+    )
+    assert all(run.why.startswith("the lock was held by ") for run in skipped)
+    assert len(runs()) == 1
+    planned = [run.planned for run in entries()]
+    assert len(set(planned)) == len(planned)
+    first.go_on()
+    eventually(lambda: runs()[1:])
+    assert runs()[0].outcome == Outcome.DONE
+
+
+def test_longer_than_its_period_and_waiting(one_of_two: Any) -> None:
+    """No tick is passed over, and of those that wait only the last one is run."""
+    first, _ = one_of_two("waits", "1")
+    begin = runs()[0].planned
+    assert begin is not None
+    redis = Redis.from_url(os.environ["REDISLOCK_TEST_URL"])
+    eventually(lambda: redis.time()[0] > begin.timestamp() + 3)
+    redis.close()
+    assert len(entries()) == 1
+    first.go_on()
+    second = eventually(lambda: runs()[1:])[0]
+    assert second.planned is not None
+    assert (second.planned - begin).total_seconds() >= 3
+
+
+@pytest.mark.parametrize("program", ["holds", "retried"])
+def test_killed_in_a_job(program: str, one_of_two: Any, redis: Redis, journal: Path) -> None:
+    """Its run is lost, and the tick with it; or the other scheduler tries it again."""
+    missed_a_tick(redis)
+    first, other = one_of_two(program, HOUR)
+    first.signal(signal.SIGKILL)
+    eventually(lambda: runs()[0].outcome == Outcome.LOST)
+    if program == "holds":
+        assert len(runs()) == 1
+        # So it stays, also for who begins now and looks at all that there is.
+        other.signal(signal.SIGTERM)
+        assert other.ends() == 0
+        assert len(journal.read_text().splitlines()) == 1
+        return
+    again = eventually(lambda: runs()[1:])[0]
+    assert other.says() == f"runs {again.fencing_token}"
+    assert (again.attempt, again.planned) == (2, runs()[0].planned)
+    assert again.fencing_token > runs()[0].fencing_token
+    other.go_on()
+    eventually(lambda: runs()[1].outcome == Outcome.DONE)
+    assert len(journal.read_text().splitlines()) == 2
+
+
+def test_told_to_stop_in_a_job(start: Start, journal: Path, redis: Redis) -> None:
+    """A coroutine that is cut short is begun again elsewhere, if its runs are tried again."""
+    missed_a_tick(redis)
+    program = "tests.periodic.programs:sleeps", str(journal), HOUR, "retry"
+    first = start(*program)
+    assert first.says() == "begins"
+    assert first.says().startswith("runs ")
+    first.signal(signal.SIGTERM)
+    assert first.says() == "cancelled"
+    assert first.ends() == 76
+    second = start(*program)
+    assert second.says() == "begins"
+    assert second.says().startswith("runs ")
+    assert [run.attempt for run in runs()] == [1, 2]
+    assert runs()[0].planned == runs()[1].planned
+
+
+def test_stopped_in_a_job(one_of_two: Any, redis: Redis) -> None:
+    """It sleeps for longer than its lease: its tick is tried again, and what it does after that
+    it does without its lease, and is told so. What is entered of it stays truth."""
+    missed_a_tick(redis)
+    first, other = one_of_two("retried", HOUR)
+    first.signal(signal.SIGSTOP)
+    again = eventually(lambda: runs()[1:])[0]
+    assert other.says() == f"runs {again.fencing_token}"
+    first.signal(signal.SIGCONT)
+    first.go_on()
+    other.go_on()
+    eventually(lambda: runs()[1].outcome == Outcome.DONE)
+    assert (runs()[0].outcome, runs()[0].attempt) == (Outcome.LOST, 1)
+    assert len(runs()) == 2
+
+
+def fell_asleep(worker: Worker) -> bool:
+    """Stop it; but not in the middle of a run, whose lease would keep the others away."""
+    pid = worker.process.pid
+    worker.signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+    holder = redis_lock("periodic:job").holder()
+    if holder is not None and f":{pid}:" in (holder.owner or ""):
+        worker.signal(signal.SIGCONT)
+        return False
+    return True
+
+
+def test_asleep_when_a_tick_is_due(
+    start: Start, journal: Path, redis: Redis, redis_server: RedisServer
+) -> None:
+    """Others run it. When the sleeper wakes up it runs none of what it has missed."""
+    sleeper, other = (
+        start("tests.periodic.programs:fleet", str(journal), "1", number) for number in "01"
+    )
+    eventually(lambda: len(journal.read_text().splitlines()) >= 1)
+    for worker in (sleeper, other):
+        assert worker.says().startswith("clock")
+        assert worker.says() == "begins"
+    eventually(lambda: fell_asleep(sleeper))
+    seen = len(journal.read_text().splitlines())
+    eventually(lambda: len(journal.read_text().splitlines()) >= seen + 4)
+    assert {line[0] for line in journal.read_text().splitlines()[seen:]} == {"1"}
+    sleeper.signal(signal.SIGCONT)
+    seen = len(journal.read_text().splitlines())
+    eventually(lambda: len(journal.read_text().splitlines()) >= seen + 3)
+    planned = [run.planned for run in runs()]
+    assert len(set(planned)) == len(planned)
+    fences = [int(line.split()[1]) for line in journal.read_text().splitlines()]
+    assert fences == [run.fencing_token for run in runs()]
+
+
+def test_redis_is_away(
+    start: Start,
+    journal: Path,
+    proxy: Proxy,  # noqa: F811
+    redis: Redis,
+) -> None:
+    """For several ticks. Then they go on: of those that were missed the last one is run, at most,
+    and no tick twice."""
+    for number in "01":
+        start("tests.periodic.programs:fleet", str(journal), "1", number, url=proxy.url)
+    eventually(lambda: len(journal.read_text().splitlines()) >= 2)
+    rule = proxy.on(anything, Fault.RESET_BEFORE, times=FOR_EVER)
+    rule.happened()
+    begin = redis.time()[0]
+    # A run that has begun may yet come to its end.
+    eventually(lambda: redis.time()[0] >= begin + 5)
+    seen = len(journal.read_text().splitlines())
+    rule.let_go()
+    eventually(lambda: len(journal.read_text().splitlines()) >= seen + 2)
+    planned = [run.planned for run in runs() if run.planned]
+    assert len(set(planned)) == len(planned)
+    fences = [int(line.split()[1]) for line in journal.read_text().splitlines()]
+    assert len(set(fences)) == len(fences)
+    gaps = [(later - tick).total_seconds() for tick, later in itertools.pairwise(planned)]
+    assert max(gaps) >= 3, "what was missed is not run one after the other"
+
+
+@pytest.mark.parametrize("fault", [Fault.RESET_BEFORE, Fault.RESET_AFTER])
+def test_messages_get_lost(
+    start: Start,
+    journal: Path,
+    proxy: Proxy,  # noqa: F811
+    fault: Fault,
+) -> None:
+    """One of five, carried out or not: no tick is run twice, and no run is left open."""
+    rule = proxy.on(anything, fault, times=FOR_EVER, chance=0.3)
+    for number in "01":
+        start("tests.periodic.programs:fleet", str(journal), "1", number, url=proxy.url)
+    eventually(lambda: len(journal.read_text().splitlines()) >= 5, within=120)
+    rule.let_go()
+    planned = [run.planned for run in runs()]
+    assert len(set(planned)) == len(planned)
+    assert rule.count
+    seen = len(journal.read_text().splitlines())
+    eventually(lambda: len(journal.read_text().splitlines()) >= seen + 2)
+    # All that were run have their end.
+    ran = {int(line.split()[1]) for line in journal.read_text().splitlines()}
+    eventually(
+        lambda: all(run.outcome == Outcome.DONE for run in runs() if run.fencing_token in ran)
+    )

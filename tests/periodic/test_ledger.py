@@ -1,0 +1,506 @@
+"""The ledger: a tick is claimed once, with the lock, and what came of it is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redislock import LockError, LockNotAcquired, current_lease, redis_lock
+from django_redislock.io import SyncIO, run
+from django_redislock.periodic import JobInfo, JobState, Ledger, Outcome, RunInfo
+from django_redislock.periodic.execution import Assignment, Request, aperform, perform
+from django_redislock.periodic.job import Job
+from django_redislock.primitives import ledger
+from django_redislock.primitives.ledger import Answer, Wanted
+from tests.test_decorators import held_elsewhere
+from tests.waiting import PATIENCE
+
+LOCK = "redislock:{periodic:job}"
+LEDGER = f"{LOCK}:ledger"
+
+Make = Callable[..., Job]
+
+
+def claim(job: Job, tick: int | None, **terms: Any) -> Answer:
+    """As a scheduler does it, another one each time."""
+    return request(job, tick, **terms).send()
+
+
+def request(job: Job, tick: int | None, **terms: Any) -> Request:
+    return Request.of(job, Wanted(tick=tick, **{"overlap": "skip", **terms}))
+
+
+def finish(job: Job, answer: Answer, outcome: Outcome = Outcome.DONE, why: str = "") -> Any:
+    assert answer.run is not None
+    return run(ledger.finish(SyncIO("default"), job.keys, answer.run, outcome, why))
+
+
+def info() -> JobInfo:
+    found = Ledger().job("job")
+    assert found is not None
+    return found
+
+
+def newest() -> RunInfo:
+    return info().runs[0]
+
+
+def test_a_tick_is_claimed_once(make: Make, now: Callable[[], int], redis: Redis) -> None:
+    """With the lock; whoever comes later is told which one was claimed last."""
+    job, tick = make(), now()
+    first = claim(job, tick)
+    assert first.what == "run"
+    assert first.run is not None
+    assert first.grant is not None
+    assert first.run.fencing_token == first.grant.fencing_token
+    assert redis.get(LOCK) is not None
+    second = claim(job, tick)
+    assert (second.what, second.claimed) == ("taken", tick)
+    finish(job, first)
+    redis.delete(LOCK)
+    assert claim(job, tick).what == "taken"
+    assert claim(job, tick - 1).what == "taken", "nor an earlier one"
+    assert claim(job, now()).what == "run"
+
+
+def test_sent_again_it_is_the_same_run(make: Make, now: Callable[[], int]) -> None:
+    """An answer may be lost."""
+    asked = request(make(), now())
+    first, second = asked.send(), asked.send()
+    assert second.what == "run"
+    assert (second.run, second.grant and second.grant.fencing_token) == (
+        first.run,
+        first.grant and first.grant.fencing_token,
+    )
+    assert len(info().runs) == 1
+
+
+def test_sent_again_when_its_lease_has_ended(
+    make: Make, now: Callable[[], int], redis: Redis
+) -> None:
+    """The answers were lost for longer than that: the tick is still its own, under a new lease."""
+    asked = request(make(), now())
+    first = asked.send()
+    redis.delete(LOCK)
+    second = asked.send()
+    assert second.what == "run"
+    assert first.grant is not None
+    assert second.grant is not None
+    assert second.grant.fencing_token > first.grant.fencing_token
+    assert [(one.fencing_token, one.attempt) for one in info().runs] == [
+        (second.grant.fencing_token, 1)
+    ]
+
+
+def test_taken_back_it_is_not_run_by_a_late_message(make: Make, now: Callable[[], int]) -> None:
+    """The lock is free again, and what arrives after that gets nothing."""
+    asked = request(make(), now())
+    asked.send()
+    asked.claim.doubtful = True
+    asked.take_back()
+    assert asked.send().what == "taken"
+    assert redis_lock("periodic:job").holder() is None
+    assert newest().outcome == Outcome.LOST
+
+
+def test_not_before_its_time(make: Make, now: Callable[[], int]) -> None:
+    """By the server's clock; it says how long that is."""
+    job, tick = make(), now() + 60_000_000
+    answer = claim(job, tick, ready=tick)
+    assert answer.what == "early"
+    assert 30 < answer.early <= 60
+    assert info().runs == ()
+
+
+def test_not_too_late(make: Make, now: Callable[[], int]) -> None:
+    """It is passed over, and is claimed by that."""
+    job, tick = make(), now() - 5_000_000
+    answer = claim(job, tick, ready=tick, deadline=tick + 2_000_000)
+    assert answer.what == "skipped"
+    assert newest() == answer.run
+    assert newest().why.startswith("too late, by ")
+    assert claim(job, tick).what == "taken"
+
+
+def test_a_paused_job_passes_over_its_ticks(
+    make: Make, now: Callable[[], int], redis: Redis
+) -> None:
+    """One entry for all, or they would push out what ran before; resumed it goes on from there."""
+    job = make()
+    before = claim(job, now())
+    finish(job, before, Outcome.FAILED, "no paper")
+    redis.delete(LOCK)
+    assert Ledger().pause("job", by="ann", reason="the printer is broken | empty")
+    assert info().state == JobState.PAUSED
+    for tick in [now() for _ in range(3)]:
+        for _ in range(2):
+            claim(job, tick)
+    assert [run.outcome for run in info().runs] == [Outcome.SKIPPED, Outcome.FAILED]
+    assert newest().why == "paused by ann: the printer is broken | empty"
+    late = now()
+    assert Ledger().resume("job")
+    assert not Ledger().resume("job"), "it is not paused any more"
+    assert claim(job, late).what == "taken", "what came due meanwhile is not caught up with"
+    assert claim(job, now()).what == "run"
+
+
+def test_a_clock_that_was_wrong(make: Make, now: Callable[[], int], redis: Redis) -> None:
+    """What was claimed of a time to come is noticed, and put right by pausing and resuming."""
+    job = make()
+    redis.hset(LEDGER, "claimed", now() + 31_536_000_000_000)
+    assert claim(job, now()).what == "taken"
+    assert info().state == JobState.OVERDUE
+    assert Ledger().pause("job", by="ann", reason="the clock was wrong")
+    assert Ledger().resume("job")
+    assert claim(job, now()).what == "run"
+
+
+def test_sent_again_it_lives_for_another_ttl(
+    make: Make, now: Callable[[], int], redis: Redis
+) -> None:
+    """Since from then on its holder believes in it."""
+    asked = request(make(), now())
+    asked.send()
+    redis.pexpire(LOCK, 1000)
+    assert asked.send().what == "run"
+    assert redis.pttl(LOCK) > 20_000
+
+
+def test_an_error_that_can_not_be_told(make: Make, now: Callable[[], int]) -> None:
+    """It is one all the same."""
+
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def job() -> None:
+        raise Odd
+
+    asked = request(make(job), now())
+    ended = perform(Assignment.of(asked, asked.send()), lambda *_: None)
+    assert ended is not None
+    assert (ended.outcome, ended.why) == (Outcome.FAILED, "Odd: its message can't be read")
+
+
+def test_no_such_job() -> None:
+    """It is not there, so it can't be paused."""
+    assert Ledger().job("job") is None
+    assert Ledger().runs("job") == ()
+    assert not Ledger().pause("job", by="ann", reason="why")
+    assert not Ledger().resume("job")
+
+
+def test_while_it_runs_a_tick_is_passed_over(make: Make, now: Callable[[], int]) -> None:
+    """It is entered why."""
+    job = make()
+    claim(job, now())
+    tick = now()
+    answer = claim(job, tick)
+    assert answer.what == "skipped"
+    assert newest().why.startswith("the lock was held by ")
+    assert info().state == JobState.RUNNING
+    assert info().last is not None
+    assert claim(job, tick).what == "taken"
+
+
+def test_or_waits(make: Make, now: Callable[[], int], redis: Redis) -> None:
+    """Then it is not claimed before the lock is free."""
+    job, tick = make(overlap="wait"), now()
+    first = claim(job, tick - 1)
+    answer = claim(job, tick, overlap="wait")
+    assert answer.what == "busy"
+    assert answer.holder is not None
+    assert answer.holder.remaining is not None
+    finish(job, first)
+    redis.delete(LOCK)
+    assert claim(job, tick, overlap="wait").what == "run"
+
+
+def test_a_lock_that_is_held_by_others(make: Make, now: Callable[[], int]) -> None:
+    """`redislock run periodic:job` keeps the job away, as another run does."""
+    job = make()
+    with held_elsewhere("periodic:job"):
+        # It may be given back just now. A busy machine may take longer than that.
+        ticks = [now() for _ in range(20)]
+        assert "busy" in {claim(job, tick, ready=now()).what for tick in ticks}
+        assert claim(job, now(), ready=now() - 2_000_000).what == "skipped"
+    assert claim(job, now()).what == "run"
+
+
+def test_a_run_without_its_lease_is_lost(
+    make: Make, now: Callable[[], int], redis: Redis, told: Any
+) -> None:
+    """Who claims next finds that out, and tells."""
+    job = make()
+    first = claim(job, now())
+    redis.delete(LOCK)
+    assert newest().outcome == Outcome.LOST, "to whoever looks, before it is written"
+    assert info().state == JobState.FAILING
+    second = claim(job, now())
+    assert second.what == "run"
+    assert second.closed is not None
+    assert first.run is not None
+    assert (second.closed.id, second.closed.outcome) == (first.run.id, Outcome.LOST)
+    assert [event.outcome for event in told.settle()] == ["running", "lost", "running"]
+
+
+def test_its_tick_is_not_run_again(make: Make, now: Callable[[], int], redis: Redis) -> None:
+    """Unless that is asked for."""
+    job, tick = make(), now()
+    claim(job, tick)
+    redis.delete(LOCK)
+    answer = claim(job, tick)
+    assert answer.what == "taken"
+    assert answer.closed is not None
+
+
+def test_or_is_tried_again(make: Make, now: Callable[[], int], redis: Redis) -> None:
+    """Three times in all, each under a lease of its own."""
+    job, tick = make(on_crash="retry"), now()
+    fences = []
+    for attempt in (1, 2, 3):
+        answer = claim(job, tick, attempts=3)
+        assert answer.what == "run"
+        assert answer.run is not None
+        assert answer.run.attempt == attempt
+        fences.append(answer.run.fencing_token)
+        assert claim(job, tick, attempts=3).what == "taken", "as long as its lease lives"
+        redis.delete(LOCK)
+    assert fences == sorted(set(fences))
+    last = claim(job, tick, attempts=3)
+    assert last.what == "taken"
+    assert last.closed is not None
+    assert [(one.outcome, one.attempt) for one in info().runs] == [
+        (Outcome.LOST, 3),
+        (Outcome.LOST, 2),
+        (Outcome.LOST, 1),
+    ]
+
+
+def test_paused_it_is_not_tried_again(make: Make, now: Callable[[], int], redis: Redis) -> None:
+    """But may be when it goes on."""
+    job, tick = make(on_crash="retry"), now()
+    claim(job, tick, attempts=3)
+    redis.delete(LOCK)
+    Ledger().pause("job", by="ann", reason="why")
+    assert claim(job, tick, attempts=3).what == "paused"
+    Ledger().resume("job")
+    assert claim(job, tick, attempts=3).what == "run"
+
+
+def test_whose_end_is_entered_late(make: Make, now: Callable[[], int], redis: Redis) -> None:
+    """Who ran it knows better than who found its lease gone."""
+    job = make()
+    first = claim(job, now())
+    redis.delete(LOCK)
+    claim(job, now())
+    assert finish(job, first).outcome == Outcome.DONE
+    assert finish(job, first, Outcome.FAILED).outcome == Outcome.DONE, "once"
+    assert [one.outcome for one in info().runs] == [Outcome.RUNNING, Outcome.DONE]
+    assert info().done is not None
+
+
+def test_a_run_by_hand(make: Make, now: Callable[[], int]) -> None:
+    """It has no tick, takes none from the plan, and needs the lock."""
+    job = make()
+    tick = now()
+    answer = claim(job, None)
+    assert answer.what == "run"
+    assert newest().planned is None
+    busy = claim(job, None)
+    assert busy.what == "busy"
+    assert claim(job, tick).what == "skipped", "the lock is held, and this tick is known by that"
+
+
+def test_it_is_bounded(make: Make, now: Callable[[], int], redis: Redis) -> None:
+    """Twenty runs, of which the oldest go; but never one that has not ended."""
+    job = make()
+    first = claim(job, now())
+    for _ in range(30):
+        assert claim(job, now()).what == "skipped"
+    runs = info().runs
+    assert len(runs) == 21
+    assert (runs[-1].outcome, info().state) == (Outcome.RUNNING, JobState.RUNNING)
+    assert redis.hlen(LEDGER) == 21 + len({"claimed", "open", "runs"})
+    assert finish(job, first).outcome == Outcome.DONE
+    assert len(info().runs) == 20
+    assert newest().outcome == Outcome.DONE
+    assert redis.hlen(LEDGER) == 20 + len({"claimed", "runs", "done"})
+    assert 0 < redis.pttl(LEDGER) <= 366 * 86_400_000
+
+
+def test_a_job_begins_when_the_first_scheduler_looks(
+    make: Make, now: Callable[[], int], redis: Redis
+) -> None:
+    """What was planned before is none of it."""
+    job = make()
+    assert info().state == JobState.OVERDUE, "nobody runs it"
+    before = now()
+    _, [sight] = run(ledger.look(SyncIO("default"), [job.keys]))
+    assert before <= sight.claimed <= now()
+    _, [again] = run(ledger.look(SyncIO("default"), [job.keys]))
+    assert again.claimed == sight.claimed
+    assert info().state == JobState.OK
+    assert redis.pttl(LEDGER) > 0
+
+
+def test_overdue(make: Make, now: Callable[[], int], redis: Redis) -> None:
+    """More than a minute after a tick that nobody has claimed; not while the last run goes on."""
+    job = make(every=10, overlap="wait")
+    redis.hset(LEDGER, "claimed", now() - 45_000_000)
+    assert info().state == JobState.OK
+    redis.hset(LEDGER, "claimed", now() - 75_000_000)
+    assert info().state == JobState.OVERDUE
+    redis.hset(LEDGER, "claimed", now() - 200_000_000)
+    claim(job, now() - 100_000_000)
+    assert info().state == JobState.RUNNING
+    redis.delete(LOCK)
+    assert info().state == JobState.OVERDUE
+
+
+@pytest.mark.parametrize("key", [LOCK, LEDGER])
+def test_a_key_that_is_not_ours(
+    make: Make, now: Callable[[], int], redis: Redis, key: str
+) -> None:
+    """It is an error, and nothing is overwritten."""
+    redis.lpush(key, "ours")
+    with pytest.raises(LockError, match="neither a lock of ours"):
+        claim(make(), now())
+    assert redis.lrange(key, 0, -1) == [b"ours"]
+
+
+def test_of_one_job_among_many(make: Make, redis: Redis) -> None:
+    """It does no harm to the others, nor to who looks."""
+    redis.lpush(LEDGER, "ours")
+    its, others = make(), make(name="other")
+    _, [bad, good] = run(ledger.look(SyncIO("default"), [its.keys, others.keys]))
+    assert bad.claimed is None
+    assert good.claimed is not None
+    assert [job.state for job in Ledger().jobs()] == [JobState.OVERDUE, JobState.OK]
+
+
+class TestPerforming:
+    """A run that is ours, here and now."""
+
+    def perform(self, job: Job, **terms: Any) -> RunInfo | None:
+        run(ledger.look(SyncIO("default"), [job.keys]))  # as a scheduler does when it begins
+        asked = request(job, None, **terms)
+        self.lingering: list[Any] = []
+        return perform(
+            Assignment.of(asked, asked.send()), lambda *args: self.lingering.append(args)
+        )
+
+    def test_done(self, make: Make, told: Any) -> None:
+        """Under its lock; its end is entered, and the lock is free."""
+        seen = []
+
+        def job() -> None:
+            seen.append(redis_lock("periodic:job").holder())
+
+        ended = self.perform(make(job))
+        assert ended == newest()
+        assert ended is not None
+        assert (ended.outcome, info().state) == (Outcome.DONE, JobState.OK)
+        [holder] = seen
+        assert holder.fencing_token == ended.fencing_token
+        assert redis_lock("periodic:job").holder() is None
+        assert [event.outcome for event in told.settle()] == ["running", "done"]
+
+    @pytest.mark.parametrize("error", [ValueError("a|b\nc"), SystemExit(3)])
+    def test_failed(self, make: Make, error: BaseException, told: Any) -> None:
+        """Its error is entered, and goes no further."""
+
+        def job() -> None:
+            raise error
+
+        ended = self.perform(make(job))
+        assert ended is not None
+        assert ended.outcome == Outcome.FAILED
+        assert ended.why == f"{type(error).__name__}: {str(error).replace(chr(10), '?')}"
+        assert info().state == JobState.FAILING
+        assert redis_lock("periodic:job").holder() is None
+        assert told.settle()[-1] == ended
+
+    def test_lost(self, make: Make) -> None:
+        """An operator took the lock away: that counts, also if the function came to its end."""
+
+        def job() -> None:
+            redis_lock("periodic:job").clear(by="ann", reason="stuck")
+            with pytest.raises(LockNotAcquired), held_elsewhere("periodic:job"):
+                with pytest.raises(LockError):
+                    current_lease().extend()
+                redis_lock("periodic:job", wait=0).__enter__()
+
+        ended = self.perform(make(job))
+        assert ended is not None
+        assert ended.outcome == Outcome.LOST
+        assert "cleared by ann (stuck)" in ended.why
+
+    def test_lost_and_tried_again(self, make: Make, now: Callable[[], int], redis: Redis) -> None:
+        """It did not come to its end, so its tick is for another attempt; unless it did."""
+
+        def job() -> None:
+            redis.delete(LOCK)
+            if attempt < 3:
+                current_lease().extend()
+
+        retried, tick = make(job, on_crash="retry"), now()
+        for attempt in (1, 2, 3):
+            asked = request(retried, tick, attempts=4)
+            answer = asked.send()
+            assert answer.run is not None
+            assert answer.run.attempt == attempt
+            perform(Assignment.of(asked, answer), lambda *_: None)
+        assert claim(retried, tick, attempts=4).what == "taken"
+
+    def test_a_coroutine_is_cancelled(self, make: Make) -> None:
+        """As soon as its lease is known to be lost."""
+
+        async def job() -> None:
+            await redis_lock("periodic:job").aclear(by="ann", reason="stuck")
+            with pytest.raises(LockError):
+                await current_lease().aextend()
+            try:
+                await asyncio.sleep(PATIENCE)
+            except asyncio.CancelledError as error:
+                cancelled.append(str(error))
+                raise
+
+        cancelled: list[str] = []
+        asked = request(make(job), None)
+
+        ended = asyncio.run(aperform(Assignment.of(asked, asked.send()), lambda *_: None))
+        assert cancelled == ["the lease was lost"]
+        assert ended is not None
+        assert ended.outcome == Outcome.LOST
+        assert "cleared by ann (stuck)" in ended.why
+
+    def test_at_least_for(self, make: Make) -> None:
+        """The lock stays, in other hands."""
+        self.perform(make(at_least_for=60))
+        [(lease, seconds)] = self.lingering
+        assert 50 < seconds <= 60
+        assert redis_lock("periodic:job").holder() is not None
+        assert newest().outcome == Outcome.DONE
+        lease.settle()
+        assert redis_lock("periodic:job").holder() is None
+
+    def test_a_listener_that_raises_breaks_nothing(self, make: Make, told: Any) -> None:
+        """Not even the next listener."""
+        from django_redislock.periodic import job_started
+
+        def bad(**_: Any) -> None:
+            raise ZeroDivisionError
+
+        job_started.connect(bad)
+        try:
+            ended = self.perform(make())
+        finally:
+            job_started.disconnect(bad)
+        assert ended is not None
+        assert ended.outcome == Outcome.DONE
+        assert len(told.settle()) == 2

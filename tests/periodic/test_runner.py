@@ -1,0 +1,335 @@
+"""A scheduler, step by step: what it claims, when, and how little it asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redislock import redis_lock
+from django_redislock.io import SyncIO
+from django_redislock.periodic import Ledger, Outcome
+from django_redislock.periodic import job as known
+from django_redislock.periodic import runner as runners
+from django_redislock.periodic.execution import Assignment, perform
+from django_redislock.periodic.job import Job
+from django_redislock.periodic.runner import LOOK_EVERY, Runner
+from tests.faults.caches import caches
+from tests.operations.calling import AWAY
+from tests.test_decorators import held_elsewhere
+from tests.waiting import eventually
+
+Make = Callable[..., Job]
+
+
+class Crew:
+    """Does what it is given when it is told to, and has so many hands."""
+
+    def __init__(self, hands: int = 1000) -> None:
+        self.hands = hands
+        self.given: list[Assignment] = []
+
+    def free(self, job: Job) -> bool:
+        return len(self.given) < self.hands
+
+    def start(self, assignment: Assignment) -> None:
+        self.given.append(assignment)
+
+    def work(self) -> list[str]:
+        """All of it; returns the names of the jobs."""
+        given, self.given = self.given, []
+        for assignment in given:
+            perform(assignment, lambda *_: None)
+        return sorted(assignment.job.name for assignment in given)
+
+
+class Scheduler:
+    def __init__(self, hands: int = 1000) -> None:
+        self.crew = Crew(hands)
+        self.runner = Runner(known.jobs(), self.crew)
+
+    def step(self) -> float:
+        return self.runner.step()
+
+    def starts(self) -> list[str]:
+        self.runner.step()
+        return self.crew.work()
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The names of the scripts that schedulers have sent."""
+    sent: Counter[str] = Counter()
+    script = SyncIO.script
+
+    async def counted(self: SyncIO, name: str, *args: Any) -> Any:
+        if name.startswith("ledger_"):  # and not what goes on in the background
+            sent[name] += 1
+        return await script(self, name, *args)
+
+    monkeypatch.setattr(SyncIO, "script", counted)
+    return sent
+
+
+@pytest.fixture
+def missed(redis: Redis) -> Callable[[Iterable[str]], None]:
+    """Jobs that are planned every hour and have missed some ticks; known to nobody yet."""
+
+    def missed(names: Iterable[str], hours: int = 2) -> None:
+        claimed = (int(redis.time()[0]) - 3600 * hours) * 1_000_000
+        for name in names:
+            redis.hset(f"redislock:{{periodic:{name}}}:ledger", "claimed", claimed)
+
+    return missed
+
+
+def outcomes(name: str = "job") -> list[str]:
+    return [run.outcome for run in Ledger().runs(name)]
+
+
+def test_one_of_many_gets_it(make: Make, missed: Any) -> None:
+    """Whoever asks first; each job is run once."""
+    names = [f"job{number}" for number in range(5)]
+    for name in names:
+        make(name=name)
+    missed(names)
+    first, second = Scheduler(), Scheduler()
+    assert first.starts() == names
+    assert second.starts() == []
+    assert first.starts() == []
+
+
+def test_it_asks_little(make: Make, missed: Any, sent: Counter[str]) -> None:
+    """One command for all jobs that are due, one for each tick that is its own; and none while
+    there is nothing to do."""
+    names = [f"job{number}" for number in range(20)]
+    for name in names:
+        make(name=name)
+    missed(names)
+    first, second = Scheduler(), Scheduler()
+    first.step()
+    assert sent == {"ledger_look": 2, "ledger_claim": 20}
+    sent.clear()
+    second.step()
+    assert sent == {"ledger_look": 1}, "all have been claimed"
+    sent.clear()
+    assert 0 < first.step() <= LOOK_EVERY
+    assert 0 < second.step() <= LOOK_EVERY
+    assert sent == {}
+
+
+def test_two_at_the_same_time(
+    make: Make, missed: Any, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who finds that somebody else is at it looks what is left."""
+    names = [f"job{number}" for number in range(20)]
+    for name in names:
+        make(name=name)
+    missed(names)
+    first, second = Scheduler(), Scheduler()
+    start = first.crew.start
+
+    def started(assignment: Assignment) -> None:
+        start(assignment)
+        second.step()
+
+    monkeypatch.setattr(first.crew, "start", started)
+    first.step()
+    assert (len(first.crew.given), len(second.crew.given)) == (1, 19)
+    assert sent["ledger_claim"] == 1 + 19 + 1
+
+
+def test_it_looks_now_and_then(
+    make: Make, missed: Any, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others have done to a job, and what the server's clock says, is known by that."""
+    make()
+    scheduler = Scheduler()
+    scheduler.step()
+    monkeypatch.setattr(runners, "LOOK_EVERY", 0.0)
+    scheduler.runner._planners[0]._look_all_at = 0.0
+    missed(["job"])  # as if its ledger had been lost, or set back
+    assert scheduler.starts() == ["job"]
+
+
+def test_only_what_can_be_started(make: Make, missed: Any) -> None:
+    """The rest is left for other hosts."""
+    names = [f"job{number}" for number in range(5)]
+    for name in names:
+        make(name=name)
+    missed(names)
+    small, other = Scheduler(hands=2), Scheduler()
+    small.step()
+    assert len(small.crew.given) == 2
+    assert small.runner.due()
+    assert small.step() > 0, "it waits for somebody to be free"
+    assert len(other.starts()) == 3
+    assert len(small.crew.work()) == 2
+    assert small.starts() == []
+    assert not small.runner.due()
+
+
+def test_what_waits_is_run_by_who_ran_the_last_one(
+    make: Make, missed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, when that has ended; the others ask again after a while."""
+    monkeypatch.setattr(runners, "WAIT_AGAIN", 600.0)
+    make(overlap="wait")
+    missed(["job"])
+    first, second = Scheduler(), Scheduler()
+    first.step()
+    missed(["job"], hours=1)  # a tick later, while it runs
+    for scheduler in (first, second):
+        scheduler.runner._planners[0]._look_all_at = 0.0
+        assert 0 < scheduler.step() <= LOOK_EVERY
+    assert first.crew.work() == ["job"]
+    assert second.starts() == []
+    first.runner.ended()
+    assert first.starts() == ["job"]
+    assert outcomes() == ["done", "done"]
+
+
+def test_a_lock_that_others_hold(make: Make, missed: Any) -> None:
+    """Its tick, which has been due for a while, is passed over."""
+    make()
+    missed(["job"])
+    scheduler = Scheduler()
+    with held_elsewhere("periodic:job"):
+        scheduler.step()
+    assert outcomes() == ["skipped"]
+
+
+def test_an_orphan(make: Make, missed: Any, redis: Redis) -> None:
+    """The lease of a run has gone: whoever looks next tries its tick again."""
+    make(on_crash="retry")
+    missed(["job"])
+    first, second = Scheduler(), Scheduler()
+    first.step()
+    assert second.starts() == []
+    second.runner._planners[0]._look_all_at = 0.0
+    assert second.starts() == [], "as long as it lives"
+    redis.delete("redislock:{periodic:job}")
+    second.runner._planners[0]._look_all_at = 0.0
+    assert second.starts() == ["job"]
+    assert [(run.outcome, run.attempt) for run in Ledger().runs("job")] == [
+        (Outcome.DONE, 2),
+        (Outcome.LOST, 1),
+    ]
+
+
+def test_an_orphan_and_something_new(make: Make, missed: Any, redis: Redis) -> None:
+    """The new tick is run, and the old one is lost; unless all of them count."""
+    for name, options in (("a", {}), ("b", {"catch_up": "all", "overlap": "wait"})):
+        make(name=name, every=1, on_crash="retry", **options)
+    first = Scheduler()
+    eventually(lambda: first.step() >= 0 and len(first.crew.given) == 2)
+    planned = {one.run.planned for one in first.crew.given if one.run.planned}
+    eventually(lambda: redis.time()[0] > max(planned).timestamp())
+    for name in "ab":
+        redis.delete(f"redislock:{{periodic:{name}}}")
+    second = Scheduler()
+    assert second.starts() == ["a", "b"]
+    attempts = {name: [run.attempt for run in Ledger().runs(name)] for name in "ab"}
+    assert attempts == {"a": [1, 1], "b": [2, 1]}
+
+
+def test_all_that_was_missed(make: Make, missed: Any) -> None:
+    """One after the other."""
+    make(catch_up="all", overlap="wait")
+    missed(["job"], hours=4)
+    scheduler = Scheduler()
+    for _ in range(8):
+        scheduler.starts()
+        scheduler.runner.ended()
+    assert outcomes() == ["done"] * 4
+    planned = [run.planned for run in Ledger().runs("job") if run.planned]
+    assert planned == sorted(set(planned), reverse=True)
+
+
+def test_what_is_too_late(make: Make, missed: Any) -> None:
+    """It is entered, once, and not run."""
+    make(grace=0)
+    missed(["job"])
+    assert Scheduler().starts() == []
+    assert Scheduler().starts() == []
+    [run] = Ledger().runs("job")
+    assert run.why.startswith("too late, by ")
+
+
+def test_a_key_of_others(make: Make, missed: Any, redis: Redis) -> None:
+    """The other jobs are run."""
+    names = ["bad", "good", "worse"]
+    for name in names:
+        make(name=name)
+    missed(["bad", "good"])
+    redis.lpush("redislock:{periodic:bad}", "x")
+    redis.lpush("redislock:{periodic:worse}:ledger", "x")
+    scheduler = Scheduler()
+    assert scheduler.starts() == ["good"]
+    assert 0 < scheduler.step() <= LOOK_EVERY, "it does not ask for it all the time"
+
+
+def test_redis_is_away_and_comes_back(make: Make, missed: Any, settings: Any) -> None:
+    """It waits, more or less long, and goes on."""
+    make()
+    missed(["job"])
+    there = settings.CACHES
+    scheduler = Scheduler()
+    settings.CACHES = caches(AWAY)
+    assert 0 < scheduler.step() <= runners.LONGEST_BACKOFF
+    assert scheduler.runner.away
+    settings.CACHES = there
+    scheduler.runner._planners[0]._ask_again_at = 0.0
+    assert scheduler.starts() == ["job"]
+    assert not scheduler.runner.away
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_an_answer_is_lost(
+    make: Make, missed: Any, monkeypatch: pytest.MonkeyPatch, back: bool
+) -> None:
+    """The same claim is sent again, and finds its run; or, when it ends, it is taken back."""
+    from django_redislock import LockUnavailable
+
+    make()
+    missed(["job"])
+    script = SyncIO.script
+    lost = []
+
+    async def loses(self: SyncIO, name: str, *args: Any) -> Any:
+        answer = await script(self, name, *args)
+        if name == "ledger_claim" and not lost:
+            lost.append(answer)
+            raise LockUnavailable("lost", doubtful=True)
+        return answer
+
+    monkeypatch.setattr(SyncIO, "script", loses)
+    scheduler = Scheduler()
+    assert scheduler.starts() == []
+    assert redis_lock("periodic:job").holder() is not None
+    if back:
+        scheduler.runner._planners[0]._ask_again_at = 0.0
+        assert scheduler.starts() == ["job"]
+        assert outcomes() == ["done"]
+    else:
+        scheduler.runner.withdraw()
+        assert redis_lock("periodic:job").holder() is None
+        assert outcomes() == ["lost"]
+
+
+def test_two_servers(make: Make, missed: Any, settings: Any) -> None:
+    """One that is away does not keep the jobs of the other from being run."""
+    make(name="a")
+    make(name="b")
+    missed("ab")
+    settings.CACHES = {**settings.CACHES, "other": caches(AWAY)["default"]}
+    settings.REDISLOCK = {"LOCKS": {"periodic:a": {"USING": "other"}}}
+    assert Scheduler().starts() == ["b"]
+
+
+def test_no_jobs() -> None:
+    """There is nothing to do."""
+    assert Scheduler().step() == LOOK_EVERY
