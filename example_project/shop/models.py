@@ -1,13 +1,16 @@
 """What the shop has, and what it has sold."""
 
 from django.db import models
+from django.utils import timezone
+
+from django_redislock.fencing import FencedModel
 
 
-class Product(models.Model):
+class Product(FencedModel):
+    """What is sold. It keeps the newest fencing token that it has seen, and refuses older ones."""
+
     name = models.CharField(max_length=100)
     stock = models.PositiveIntegerField()
-    fence = models.BigIntegerField(default=0)
-    """The largest fencing token that was shown here. Whoever has a smaller one is late."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.stock} left"
@@ -23,3 +26,39 @@ class Order(models.Model):
 
     def __str__(self) -> str:
         return f"{self.product.name}, sold by {self.worker}"
+
+
+class Cart(models.Model):
+    """One unit that somebody has put aside, and not paid for."""
+
+    product = models.ForeignKey(Product, on_delete=models.CASCADE, related_name="carts")
+    customer = models.CharField(max_length=100)
+    created = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return f"{self.product.name}, put aside by {self.customer}"
+
+
+class StockReport(models.Model):
+    """What was in stock at some time."""
+
+    products = models.PositiveIntegerField()
+    units = models.PositiveIntegerField()
+    fencing_token = models.BigIntegerField(unique=True)
+    created = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"{self.units} units of {self.products} products"
+
+
+class LockIncident(models.Model):
+    """A lock that was lost by its holder, or cleared by an operator."""
+
+    outcome = models.CharField(max_length=20)
+    name = models.CharField(max_length=200)
+    owner = models.CharField(max_length=200)
+    why = models.TextField()
+    created = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.outcome}: {self.why}"

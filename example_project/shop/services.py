@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from django.db import transaction
 
-from django_redislock import current_lease, redis_lock
+from django_redislock import Lease, current_lease, redis_lock
 
 from .models import Order, Product
 
@@ -26,10 +26,6 @@ class Sale:
     worker: str
     stock: int
     fencing_token: int | None = None
-
-
-class LateWrite(Exception):
-    """Somebody with a newer lease has begun to work on this product."""
 
 
 def moment(sale: Sale) -> None:  # noqa: ARG001  # a real one would charge somebody for it
@@ -58,48 +54,49 @@ def sell(product_pk: int, worker: str, think: Callable[[Sale], object] = moment)
 def sell_locked(
     product_pk: int, worker: str, think: Callable[[Sale], object] = moment
 ) -> Order | None:
-    """Sell one unit, with nobody else at this product's stock. None: sold out.
+    """Sell one unit, with nobody else at this product's stock. None: sold out."""
+    return sell_under(current_lease(), product_pk, worker, think)
 
-    Raises `LateWrite` when this process was stopped for longer than its lease lives, and another
+
+def sell_under(
+    lease: Lease, product_pk: int, worker: str, think: Callable[[Sale], object] = moment
+) -> Order | None:
+    """Sell one unit, for who has the lock already. None: sold out.
+
+    Raises `StaleLease` when this process was stopped for longer than its lease lives, and another
     one took over: then nothing is sold.
     """
-    fencing_token = current_lease().fencing_token
-    stock = read_fenced(product_pk, fencing_token)
+    stock = Product.objects.fenced(lease).get(pk=product_pk).stock
     if stock == 0:
         return None
-    sale = Sale(product_pk, worker, stock - 1, fencing_token)
+    sale = Sale(product_pk, worker, stock - 1, lease.fencing_token)
     think(sale)
-    return write_fenced(sale)
-
-
-def read_fenced(product_pk: int, fencing_token: int) -> int:
-    """Return the stock, and from now on refuse what holders of older leases write.
-
-    The token is shown before reading, and not only when writing. Else a late write could come
-    between our reading and our writing: the product would know older tokens only and let it in,
-    and we would overwrite it.
-    """
-    update_fenced(product_pk, fencing_token)
-    return Product.objects.get(pk=product_pk).stock
+    return record(sale, lease)
 
 
 @transaction.atomic
-def write_fenced(sale: Sale) -> Order:
-    """Write the sale, unless somebody with a newer lease has begun to work on the product."""
-    update_fenced(sale.product_pk, sale.fencing_token, stock=sale.stock)
-    return Order.objects.create(
+def record(sale: Sale, lease: Lease | int) -> Order:
+    """Write the sale, unless somebody with a newer lease has begun to work on the product.
+
+    For a sale that comes from elsewhere, say a queue, its fencing token will do.
+    """
+    # First, since fenced() begins by reading; the settings tell why that would be wrong here.
+    order = Order.objects.create(
         product_id=sale.product_pk, worker=sale.worker, fencing_token=sale.fencing_token
     )
+    Product.objects.fenced(lease).filter(pk=sale.product_pk).update(stock=sale.stock)
+    return order
 
 
-def update_fenced(product_pk: int, fencing_token: int, **values: int) -> None:
-    """Show the product a fencing token, and write `values`, or raise `LateWrite`.
-
-    The statement that writes is the one that decides. A check before it would not do, since the
-    process may be stopped in between.
-    """
-    products = Product.objects.filter(pk=product_pk, fence__lte=fencing_token)
-    if not products.update(fence=fencing_token, **values):
-        raise LateWrite(
-            f"Product {product_pk} has seen a newer fencing token than {fencing_token}"
-        )
+def order_under(lease: Lease, product_pk: int, customer: str) -> Order | None:
+    """Sell one unit, for who has the lock and a transaction. None: sold out, and rolled back."""
+    order = Order.objects.create(
+        product_id=product_pk, worker=customer, fencing_token=lease.fencing_token
+    )
+    product = Product.objects.fenced(lease).get(pk=product_pk)
+    if product.stock == 0:
+        transaction.set_rollback(True)
+        return None
+    product.stock -= 1
+    product.save(lease=lease)
+    return order

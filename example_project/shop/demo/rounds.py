@@ -9,10 +9,10 @@ import time
 from django.conf import settings
 from django.core.management.base import CommandError
 
-from django_redislock import LockNotAcquired, redis_lock
+from django_redislock import LockNotAcquired, StaleLease, redis_lock
 
 from ..models import Product
-from ..services import LateWrite, Sale, write_fenced
+from ..services import Sale, record
 from .progress import Progress
 from .report import Crash, Round
 from .workers import workers
@@ -66,8 +66,8 @@ def crash(progress: Progress, title: str, units: int) -> Crash:
         # The worst moment: the next one has read the stock and has not written yet.
         refused = False
         try:
-            write_fenced(prepared)
-        except LateWrite:
+            record(prepared, prepared.fencing_token)
+        except StaleLease:
             refused = True
 
         waiter.go_on()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from select import select
 
@@ -16,15 +16,12 @@ from . import interrupts
 
 
 class Worker(subprocess.Popen[bytes]):
-    """`manage.py sell_worker`. It is gone when the `with` block is left, whatever happens."""
+    """`manage.py` with a command. It is gone when the `with` block is left, whatever happens."""
 
-    def __init__(self, product: Product, name: str, *options: str) -> None:
-        self.name = name
+    def __init__(self, *command: str) -> None:
+        self.name = " ".join(command)
         super().__init__(
-            [
-                *(sys.executable, str(settings.BASE_DIR / "manage.py"), "sell_worker"),
-                *(str(product.pk), name, *options),
-            ],
+            [sys.executable, str(settings.BASE_DIR / "manage.py"), *command],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -62,9 +59,17 @@ class Worker(subprocess.Popen[bytes]):
 @contextmanager
 def workers(product: Product, names: Sequence[str], *options: str) -> Iterator[list[Worker]]:
     """Some workers, ready and waiting for the start."""
+    commands = [("sell_worker", str(product.pk), name, *options) for name in names]
+    with started(commands) as team:
+        yield team
+
+
+@contextmanager
+def started(commands: Iterable[Sequence[str]]) -> Iterator[list[Worker]]:
+    """A worker for each command, each of which has said its first line."""
     with ExitStack() as stack:
         with interrupts.put_off():
-            team = [stack.enter_context(Worker(product, name, *options)) for name in names]
+            team = [stack.enter_context(Worker(*command)) for command in commands]
         for worker in team:
             worker.hear()
         yield team

@@ -1,6 +1,8 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+import django_redislock.fencing
+
 
 def primary_key() -> models.BigAutoField:
     return models.BigAutoField(
@@ -16,9 +18,14 @@ class Migration(migrations.Migration):
             name="Product",
             fields=[
                 ("id", primary_key()),
+                (
+                    "fencing_token",
+                    django_redislock.fencing.FencingTokenField(
+                        db_default=0, default=0, editable=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=100)),
                 ("stock", models.PositiveIntegerField()),
-                ("fence", models.BigIntegerField(default=0)),
             ],
         ),
         migrations.CreateModel(

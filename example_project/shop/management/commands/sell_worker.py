@@ -12,7 +12,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_redislock import LeaseLost
-from shop.services import LateWrite, Sale, moment, sell, sell_locked
+from shop.services import Sale, moment, sell, sell_locked
 
 
 class Command(BaseCommand):
@@ -36,8 +36,8 @@ class Command(BaseCommand):
 
         sell_one = sell_locked if options["locked"] else sell
         for think in chain([self.announce] if options["announce"] else [], repeat(moment)):
-            # Neither is the end: whether this sale counts is what the fencing token has decided.
-            with suppress(LateWrite, LeaseLost):
+            # Not the end: whether this sale counts is what the fencing token has decided.
+            with suppress(LeaseLost):
                 if sell_one(product, worker, think) is None:
                     break
         self.say("sold out")

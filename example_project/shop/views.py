@@ -1,0 +1,110 @@
+"""The shop's views. All that touch a product's stock do it under the same lock as its workers."""
+
+from __future__ import annotations
+
+import json
+
+from django.core.exceptions import BadRequest
+from django.core.handlers.asgi import ASGIRequest
+from django.db.transaction import non_atomic_requests
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.http import require_GET, require_POST
+
+from django_redislock import current_lease
+from django_redislock.views import idempotent_view, lock_view
+
+from . import outside, receipts, services, streams
+from .models import LockIncident, Order, Product
+
+MAX_SECONDS = 60.0
+
+
+@require_GET
+def index(request: HttpRequest) -> HttpResponse:
+    """What there is, what was sold, and what happened to locks."""
+    context = {
+        "products": Product.objects.order_by("name"),
+        "orders": Order.objects.select_related("product").order_by("-pk")[:10],
+        "incidents": LockIncident.objects.order_by("-pk")[:10],
+    }
+    return render(request, "shop/index.html", context)
+
+
+@require_POST
+@non_atomic_requests  # or the database had a transaction open for as long as the customer pays
+@lock_view("stock:{pk}", wait=0)
+def buy(request: HttpRequest, pk: int) -> HttpResponse:
+    """A form is sent. Somebody else who buys the same at the same moment is told so, at once."""
+    product = get_object_or_404(Product, pk=pk)
+    patience = seconds(request)
+    order = services.sell_under(
+        current_lease(), pk, "the web", lambda _: outside.wait(f"paid-{pk}", patience)
+    )
+    status = 410 if order is None else 201
+    return render(request, "shop/bought.html", {"product": product, "order": order}, status=status)
+
+
+@require_POST
+@idempotent_view(required=True)  # outside: what it keeps is the answer of the locked view
+@lock_view("stock:{pk}")
+def order(request: HttpRequest, pk: int) -> HttpResponse:
+    """A program orders. It waits its turn, and may send the same again if it heard no answer."""
+    customer = customer_of(request)
+    receipt = receipts.next_number()
+    try:
+        order = services.order_under(current_lease(), pk, customer)
+    except Product.DoesNotExist:
+        raise Http404 from None
+    if order is None:
+        return JsonResponse({"detail": "Sold out."}, status=410)
+    return JsonResponse({"order": order.pk, "receipt": receipt, "customer": customer}, status=201)
+
+
+@require_GET
+@lock_view("stock:{pk}")
+def labels(request: HttpRequest, pk: int) -> StreamingHttpResponse:
+    """A label for each unit. They are made while they are sent, and nobody sells until then."""
+    product = get_object_or_404(Product, pk=pk)
+    parts = streams.labels(product)
+    if isinstance(request, ASGIRequest):
+        parts = streams.for_asgi(parts)
+    return StreamingHttpResponse(parts, content_type="text/csv")
+
+
+@method_decorator(non_atomic_requests, name="dispatch")  # Django has no other kind for coroutines
+@lock_view("reorder:{pk}", wait=0)
+class Reorder(View):
+    """Ask the supplier for more; once at a time, lest we get twice as much."""
+
+    async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        if not await Product.objects.filter(pk=pk).aexists():
+            raise Http404
+        await outside.await_(f"supplied-{pk}", seconds(request))
+        return JsonResponse({"fencing_token": current_lease().fencing_token}, status=202)
+
+
+@require_POST
+@non_atomic_requests
+def news(_request: HttpRequest, event: str) -> HttpResponse:
+    """The payment service and the supplier call this when they are done."""
+    outside.tell(event)
+    return HttpResponse(status=204)
+
+
+def seconds(request: HttpRequest) -> float:
+    """For how long at most to wait for somebody outside."""
+    try:
+        return min(float(request.POST.get("seconds", 0)), MAX_SECONDS)
+    except ValueError:
+        raise BadRequest("seconds must be a number") from None
+
+
+def customer_of(request: HttpRequest) -> str:
+    """Who orders, as the JSON says."""
+    try:
+        return str(json.loads(request.body)["customer"])[:100]
+    except (ValueError, TypeError, LookupError):
+        raise BadRequest('the body must be like {"customer": "Ann"}') from None
