@@ -8,16 +8,19 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint
+.PHONY: help demo admin test lint torture fleet model peers screenshots
 .DEFAULT_GOAL := help
 # One .venv for all: two pips at a time would be in each other's way.
 .NOTPARALLEL:
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.server ## the example project, with a Redis of its own
 	$(RUN) example_project/manage.py demo $(ARGS)
+
+admin: $(VENV)/.server ## the admin with locks to look at, until Ctrl-C
+	$(RUN) example_project/manage.py admin $(ARGS)
 
 test: $(VENV)/.test ## the test suite; REDISLOCK_SERVER chooses the Redis
 	$(RUN) -m pytest $(ARGS)
@@ -26,6 +29,22 @@ lint: $(VENV)/.test ## ruff and mypy
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+torture: $(VENV)/.test ## eight processes, killed and stopped, with 0, 3 and 10 % of replies lost
+	$(RUN) -m tests.faults.torture --seconds 30 --lost 0 3 10 $(ARGS)
+
+fleet: $(VENV)/.test ## five schedulers with shifted clocks, ten times; needs libfaketime
+	$(RUN) -m tests.periodic.fleet --times 10 $(ARGS)
+
+model: $(VENV)/.test ## every state of the protocol's model; needs spin and a C compiler
+	$(RUN) -m devtools.model $(ARGS)
+
+peers: $(VENV)/.peers ## scenarios and torture beside other libraries, into docs/peers.md
+	$(RUN) -m tests.peers --write
+	$(RUN) -m tests.faults.torture --peers --write
+
+screenshots: $(VENV)/.test ## the pictures in docs/images; needs chromium
+	$(RUN) -m pytest tests/browser/screenshots.py $(ARGS)
 
 # The stamps say what has been installed; a change of pyproject.toml makes them stale.
 # Everything that the demo needs is in the extra for the tests, too, hence both of its stamps.
@@ -38,6 +57,11 @@ $(VENV)/.test: pyproject.toml $(VENV)/.made
 	@echo "Installing what the tests need into $(VENV)"
 	@$(INSTALL) --editable '.[test]'
 	@touch $(VENV)/.server $@
+
+$(VENV)/.peers: $(VENV)/.test
+	@echo "Installing what ours is compared with into $(VENV)"
+	@$(INSTALL) --editable '.[test,peers]'
+	@touch $@
 
 # Debian and Ubuntu ship Python without ensurepip, and `python3 -m venv` then leaves half a .venv
 # behind: so ask before, and let a stamp say that it is whole.

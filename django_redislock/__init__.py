@@ -2,6 +2,7 @@
 
 from .decorators import redis_lock
 from .exceptions import (
+    FlightFailed,
     Holder,
     LeaseLost,
     LeaseRevoked,
@@ -9,10 +10,16 @@ from .exceptions import (
     LockNotAcquired,
     LockReentered,
     LockUnavailable,
+    StaleLease,
+    StaleRead,
 )
+from .flights import single_flight
 from .lease import Lease, LeaseState, current_lease
+from .runs import deduplicate, once
+from .values import ainitialise, initialise
 
 __all__ = [
+    "FlightFailed",
     "Holder",
     "Lease",
     "LeaseLost",
@@ -22,8 +29,15 @@ __all__ = [
     "LockNotAcquired",
     "LockReentered",
     "LockUnavailable",
+    "StaleLease",
+    "StaleRead",
+    "ainitialise",
     "current_lease",
+    "deduplicate",
+    "initialise",
+    "once",
     "redis_lock",
+    "single_flight",
 ]
 
 __version__ = "0.1.0.dev0"

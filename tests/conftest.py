@@ -1,14 +1,21 @@
-"""Fixtures for all tests. The server itself is started by tests/plugin.py."""
+"""Fixtures for all tests. The Redis itself is started by tests/plugin.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from django.conf import settings
+from django.db import connections
 from redis import Redis
 
+from devtools.postgres_server import NoPostgresServer, PostgresServer, find_postgres
 from devtools.redis_server import RedisServer
+from django_redislock import renewal
 from tests.plugin import SERVER
+from tests.processes import Worker
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +40,73 @@ def _no_locks_left(redis: Redis) -> None:
     keys = list(redis.scan_iter(match="redislock*", count=1000))
     if keys:
         redis.delete(*keys)
+
+
+@pytest.fixture(autouse=True)
+def _no_leases_left() -> None:
+    """Begin each test without any lease of this process.
+
+    Else the watchdog goes on asking for those that an earlier test has left, often at a server
+    that this test has harmed, and the next test counts its commands or its failures.
+    """
+    for watchdog in renewal._watchdogs.values():
+        watchdog._leases.clear()
+        watchdog._tokens.clear()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Worker]]:
+    """Start workers; whatever becomes of the test, none is left."""
+    workers: list[Worker] = []
+
+    def start(*command: str, **options: Any) -> Worker:
+        workers.append(Worker(*command, **options))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.close()
+
+
+# PostgreSQL, for tests that ask for it: `@pytest.mark.django_db(databases=["postgres"])`. It is
+# started before the test databases are made, and only if one of the chosen tests does so.
+
+
+def asks_for_postgres(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("django_db")
+    return marker is not None and "postgres" in (marker.kwargs.get("databases") or ())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip these tests where they can't run; fail instead if REDISLOCK_REQUIRE_POSTGRES is set."""
+    try:
+        import psycopg  # noqa: F401
+
+        find_postgres()
+    except (NoPostgresServer, ImportError) as missing:
+        asking = [item for item in items if asks_for_postgres(item)]
+        if asking and os.environ.get("REDISLOCK_REQUIRE_POSTGRES"):
+            raise pytest.UsageError(str(missing)) from missing
+        for item in asking:
+            item.add_marker(pytest.mark.skip(str(missing).partition("\n")[0]))
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """pytest-django calls this before it makes the test databases."""
+    asking = filter(asks_for_postgres, request.session.items)
+    if all(item.get_closest_marker("skip") for item in asking):
+        yield
+        return
+    with PostgresServer() as server:
+        database = {
+            "ENGINE": "django.db.backends.postgresql",
+            "HOST": server.directory,
+            "USER": "postgres",
+            "NAME": "redislock",
+            # Or it could not be made without the default database.
+            "TEST": {"DEPENDENCIES": []},
+        }
+        databases = {**settings.DATABASES, "postgres": database}
+        connections.settings["postgres"] = connections.configure_settings(databases)["postgres"]
+        yield

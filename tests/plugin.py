@@ -7,6 +7,7 @@ after pytest-django has loaded the settings. Which Redis: see `devtools/redis_se
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -18,6 +19,9 @@ SERVER = pytest.StashKey[RedisServer]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Start the server, and tell tests/settings.py and the tests' own subprocesses where it is."""
+    # What pytest ignores, all that it starts would ignore, too.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     options = early_config.known_args_namespace
     if options.help or options.version:
         return

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from django.core.management import CommandError
+from redis import Redis
 
 from devtools.redis_server import RedisServer
+from tests.waiting import PATIENCE, eventually
 
 EXAMPLE = Path(__file__).parent.parent / "example_project"
 SMALL = ("demo", "--units", "30", "--workers", "8")
@@ -27,12 +35,14 @@ Round, Crash, table, verdict = (REPORT[name] for name in ("Round", "Crash", "tab
 @pytest.fixture
 def manage(tmp_path: Path) -> Iterator[Any]:
     """Start `manage.py`; it must leave no file behind, and no warning of a leak."""
+    started: list[subprocess.Popen[str]] = []
 
     def start(
         *arguments: str, program: Sequence[str] = (str(EXAMPLE / "manage.py"),), **env: str
     ) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *program, *arguments],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -43,8 +53,14 @@ def manage(tmp_path: Path) -> Iterator[Any]:
                 **env,
             },
         )
+        started.append(process)
+        return process
 
     yield start
+    for process in started:
+        if process.poll() is None:  # only if its test has failed
+            process.terminate()  # which also ends what it runs
+            process.communicate()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -100,6 +116,31 @@ def test_interrupted_the_demo_takes_everything_with_it(
     assert (demo.returncode, errors) == (130, "CommandError: Interrupted.\n")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_the_admin_is_served_until_it_is_interrupted(manage: Any, number: signal.Signals) -> None:
+    """It says where, and nothing is left of it."""
+    if signal.getsignal(number) == signal.SIG_IGN:
+        pytest.skip("ignored here, as by a shell that was told to run us in the background")
+    admin = manage("admin", "--port=0")
+    lines = [admin.stdout.readline() for _ in range(4)]
+    url = re.search(r"http://127.0.0.1:\d+/admin/", lines[1])
+    assert url, lines
+    with urlopen(url[0], timeout=PATIENCE) as answer:
+        assert b'name="password"' in answer.read()
+    admin.send_signal(number)
+    output, errors = admin.communicate(timeout=PATIENCE)
+    assert (admin.returncode, output, errors) == (0, "\n", "")
+
+
+def test_the_admins_port_is_taken(manage: Any) -> None:
+    """It says so, before anything is started."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        admin = manage("admin", f"--port={taken.getsockname()[1]}")
+        output, errors = admin.communicate(timeout=PATIENCE)
+    assert (admin.returncode, output) == (1, "")
+    assert re.fullmatch(r"CommandError: Port \d+: .+\. Try --port 0\.\n", errors)
+
+
 def test_the_shops_own_tests_pass(manage: Any, redis_server: RedisServer) -> None:
     """Among them: the database refuses an older fencing token."""
     tests = manage("test", "shop", REDIS_URL=redis_server.url)
@@ -112,6 +153,124 @@ def test_the_shops_migrations_are_complete(manage: Any) -> None:
     check = manage("makemigrations", "--check", "--dry-run", SHOP_DB=":memory:")
     output, errors = check.communicate(timeout=120)
     assert check.returncode == 0, output + errors
+
+
+def test_the_shop_needs_no_more_than_the_demo(manage: Any) -> None:
+    """What serves it, and what else the tests have, may be missing."""
+    program = (
+        "import runpy, sys; sys.path.insert(0, 'example_project');"
+        "sys.modules |= dict.fromkeys(['rest_framework', 'gunicorn', 'uvicorn', 'pytest']);"
+        "runpy.run_path('example_project/manage.py', run_name='__main__')"
+    )
+    check = manage("check", "--fail-level=WARNING", program=("-c", program))
+    output, errors = check.communicate(timeout=120)
+    assert check.returncode == 0, output + errors
+
+
+class TestCommands:
+    """What is done with locks by `manage.py` of the shop."""
+
+    @pytest.fixture
+    def database(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return tmp_path_factory.mktemp("shop") / "shop.sqlite3"
+
+    @pytest.fixture
+    def shop(self, manage: Any, redis_server: RedisServer, database: Path) -> Any:
+        """`manage.py` of a shop whose database is ready."""
+        shop = partial(manage, REDIS_URL=redis_server.url, SHOP_DB=str(database))
+        migrate = shop("migrate")
+        output, errors = migrate.communicate(timeout=PATIENCE)
+        assert migrate.returncode == 0, output + errors
+        return shop
+
+    @staticmethod
+    def enter(process: subprocess.Popen[str], line: str) -> str:
+        """Type a line; returns what is answered, so that it is known to run."""
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+        return process.stdout.readline()
+
+    def test_restock_is_busy(self, shop: Any) -> None:
+        """A second delivery is refused with exit code 75 while the first is being entered."""
+        first = shop("restock")
+        assert self.enter(first, "5 lamp") == "lamp: 5 left (no. 1)\n"
+        second = shop("restock")
+        output, errors = second.communicate("5 lamp\n", timeout=PATIENCE)
+        assert (second.returncode, output) == (75, "")
+        assert "'command:restock'" in errors
+        assert first.communicate("1 lamp\n", timeout=PATIENCE)[0] == "lamp: 6 left (no. 1)\n"
+        assert first.returncode == 0
+
+    def test_restock_loses_its_lock(self, shop: Any, redis: Redis, database: Path) -> None:
+        """Nothing more is stocked, the exit code is 76, and the incident is written down."""
+        restock = shop("restock", "--lock-ttl=0.6")
+        self.enter(restock, "5 lamp")
+        redis.delete("redislock-shop:{command:restock}")
+        with closing(sqlite3.connect(database)) as connection:
+            incidents = "SELECT outcome, name FROM shop_lockincident"
+            rows = eventually(lambda: connection.execute(incidents).fetchall())
+        assert rows == [("lost", "command:restock")]
+        output, errors = restock.communicate("5 lamp\n", timeout=PATIENCE)
+        assert (restock.returncode, output) == (76, "")
+        assert "may have run beside another one" in errors
+
+    def test_run_is_busy(self, shop: Any) -> None:
+        """Neither another program nor the shop itself gets at what a program has locked."""
+        first = shop("redislock", "run", "stock:1", "--", "cat")
+        assert self.enter(first, "ready") == "ready\n"
+        second = shop("redislock", "run", "stock:1", "--wait=0", "--", "echo", "never")
+        output, errors = second.communicate(timeout=PATIENCE)
+        assert (second.returncode, output) == (75, "")
+        assert "'stock:1'" in errors
+        first.communicate(timeout=PATIENCE)
+        assert first.returncode == 0
+
+    def test_run_loses_its_lock(self, shop: Any, redis: Redis) -> None:
+        """The program is ended, and the exit code is 76."""
+        run = shop(
+            *("redislock", "run", "backup", "--ttl=0.6", "--"),
+            *("sh", "-c", "trap 'echo told to end; exit' TERM; echo ready; sleep 60 & wait"),
+        )
+        assert run.stdout.readline() == "ready\n"
+        redis.delete("redislock-shop:{backup}")
+        output, errors = run.communicate(timeout=PATIENCE)
+        assert (run.returncode, output) == (76, "told to end\n")
+        assert "Ending the program." in errors
+
+    def test_three_schedulers(self, shop: Any, redis: Redis, database: Path) -> None:
+        """Each report is made once, by one of them, and each unit is put back once."""
+
+        def rows(query: str) -> list[Any]:
+            with closing(sqlite3.connect(database, timeout=PATIENCE)) as connection, connection:
+                return connection.execute(query).fetchall()
+
+        rows("INSERT INTO shop_product (id, name, stock, fencing_token) VALUES (1, 'lamp', 5, 0)")
+        for number in range(20):
+            rows(
+                "INSERT INTO shop_cart (product_id, customer, created) "
+                f"VALUES (1, '{number}', '2020-01-01 00:00:00')"
+            )
+        schedulers = [shop("runperiodic", SHOP_EVERY="1") for _ in range(3)]
+        for scheduler in schedulers:  # from then on signals stop them in good order
+            assert scheduler.stderr.readline() == "2 jobs, 4 workers.\n"
+        reports = "SELECT units, fencing_token FROM shop_stockreport ORDER BY id"
+        eventually(lambda: len(rows(reports)) >= 4)
+        eventually(lambda: rows("SELECT stock FROM shop_product") == [(25,)])
+        for scheduler in schedulers:
+            scheduler.send_signal(signal.SIGTERM)
+        for scheduler in schedulers:
+            _, errors = scheduler.communicate(timeout=PATIENCE)
+            assert scheduler.returncode == 0, errors
+
+        jobs = shop("redislock", "jobs", "--json")
+        output, _ = jobs.communicate(timeout=PATIENCE)
+        _, report = json.loads(output)["items"]
+        assert report["name"] == "shop.periodic.stock_report"
+        done = [run for run in reversed(report["runs"]) if run["outcome"] == "done"]
+        assert len({run["planned"] for run in done}) == len(done)
+        assert [run["fencing_token"] for run in done] == [fence for _, fence in rows(reports)]
+        assert rows("SELECT count(*) FROM shop_cart") == [(0,)]
+        redis.delete(*redis.keys("redislock-shop:*"))
 
 
 def good(**changes: Any) -> tuple[Any, Any]:

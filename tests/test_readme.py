@@ -12,12 +12,32 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.conf import settings
+from django.core.cache import cache
+from django.core.management import call_command
+from django.db import models, transaction
+from django.dispatch import receiver
+from django.http import HttpResponse
+from django.test import RequestFactory, override_settings
+from django.test.utils import isolate_apps
 from redis import Redis
 
 import django_redislock
-from django_redislock import LeaseLost, LockNotAcquired, conf, redis_lock
+from django_redislock import (
+    LeaseLost,
+    LockNotAcquired,
+    StaleLease,
+    conf,
+    current_lease,
+    redis_lock,
+    signals,
+)
 from django_redislock.arguments import MIN_TTL
+from django_redislock.client import Lock
+from django_redislock.fencing import FencedModel
+from django_redislock.periodic import job
+from tests.models import Product
+from tests.waiting import eventually
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -58,7 +78,7 @@ def charge(charged: list[int]) -> Callable[..., None]:
 
 def test_every_block_is_python() -> None:
     """And there are as many as the tests below run."""
-    assert len(BLOCKS) == 11
+    assert len(BLOCKS) == 18
     for text in BLOCKS:
         compile(text, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
@@ -160,11 +180,77 @@ def test_long_and_nested_work() -> None:
     asyncio.run(example["follow"](None))
 
 
+def test_views() -> None:
+    """They answer without their lock, and without the header that one requires."""
+    text = block("import idempotent_view").replace(": ...", ": return done")
+    example = run(text, done=HttpResponse())
+    request = RequestFactory().post("/")
+    request.user = SimpleNamespace(pk=3, is_authenticated=True)
+    assert example["checkout"](request).status_code == 200
+    lease = redis_lock("checkout:3").acquire()
+    assert lease is not None
+
+    async def elsewhere() -> Any:
+        return await asyncio.to_thread(example["checkout"], request)
+
+    assert asyncio.run(elsewhere()).status_code == 409
+    lease.release()
+    assert example["order"](request).status_code == 400
+
+
+def test_the_command() -> None:
+    """It runs under its lock."""
+    held = []
+    text = block("LockedCommand").replace(": ...", ": look()")
+    look = lambda: held.append(current_lease().name)  # noqa: E731
+    command = run(text, look=look, __name__="shop.management.commands.nightly")["Command"]
+    call_command(command(), lock_wait=0)
+    assert held == ["command:nightly"]
+
+
+def test_the_drop_in() -> None:
+    """It is a client class that django-redis takes."""
+    caches = {"default": dict(settings.CACHES["default"])}
+    run(block("LockingClient"), CACHES=caches)
+    with override_settings(CACHES=caches), cache.lock("readme"):
+        assert isinstance(cache.lock("readme"), Lock)
+
+
+def test_the_receiver(capsys: pytest.CaptureFixture[str]) -> None:
+    """It hears of a lost lease, and why."""
+    receiver_of = {"receiver": receiver, "lock_lost": signals.lock_lost}
+    alert = run(block("@receiver"), **receiver_of)["alert"]
+    lease = redis_lock("job").acquire()
+    assert lease is not None
+    redis_lock("job").clear(reason="to be told")
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    written = ""
+
+    def told() -> bool:
+        nonlocal written
+        written += capsys.readouterr().out
+        return "to be told" in written
+
+    eventually(told)
+    assert signals.lock_lost.disconnect(alert)
+
+
+def test_periodic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It becomes a job, and stays a function."""
+    monkeypatch.setattr(job, "_registry", {})
+    example = run(block("@periodic"))
+    [known] = job.jobs()
+    assert known.function is example["tidy_up"]
+    assert known.words() == "every minute"
+
+
 def test_the_settings() -> None:
     """The README shows every setting with its default."""
     shown = run(block("REDISLOCK = {"))["REDISLOCK"]
-    assert conf._parse(shown).patterns == [("report:*", {"ttl": 300.0, "wait": 0.0})]
-    shown.pop("LOCKS")
+    assert conf._parse(shown).locks.find("report:7") == {"ttl": 300.0, "wait": 0.0}
+    assert conf._parse(shown).jobs.find("legacy.x") == {"enabled": False}
+    del shown["LOCKS"], shown["JOBS"]
     assert shown.pop("PREFIX") == conf.prefix()
     defaults = {field.upper(): value for field, value in conf.Policy()._asdict().items()}
     assert shown == defaults
@@ -192,46 +278,46 @@ def test_errors(capsys: pytest.CaptureFixture[str], charge: Any) -> None:
     assert "cleared by eva" in capsys.readouterr().out
 
 
+def test_once() -> None:
+    """Each does what its comment says, at the first call and at the second."""
+    text = block("warm-cache", "single_flight").replace(
+        "rates(currency): ...", "rates(currency): return fetch()"
+    )
+    calls: list[str] = []
+
+    def names(word: str) -> Callable[[], str]:
+        return lambda: calls.append(word) or word  # type: ignore[func-returns-value]
+
+    words = {"warm_cache": "warm", "make_salt": "salt", "fetch": "rates"}
+    for _ in range(2):
+        example = run(text, **{name: names(word) for name, word in words.items()})
+        assert asyncio.run(example["rates"]("EUR")) == "rates"
+        assert example["salt"] == "salt"
+        example["consume"]({"id": 7})
+    assert sorted(calls) == ["rates", "salt", "warm"]
+
+
+@pytest.mark.django_db
 def test_the_fenced_write() -> None:
-    """A row that has seen a larger fencing token refuses the write."""
-    text = block("LateWrite")
+    """A row that has been shown a newer fencing token refuses the write."""
+    text = block("with redis_lock(f", "fenced(lease)")
+    pk = Product.objects.create(name="lamp", stock=7).pk
+    run(text, Product=Product, pk=pk)
+    assert Product.objects.get(pk=pk).stock == 6
 
-    class LateWrite(Exception):
-        pass
+    def overtake() -> None:
+        Product.objects.fenced(current_lease().fencing_token + 1).get(pk=pk)
 
-    class Rows:
-        """The one row of a table, as far as the example needs it."""
+    overtaken = text.replace("product.stock -= 1", "product.stock -= 1; overtake()")
+    assert overtaken != text
+    with pytest.raises(StaleLease):
+        run(overtaken, Product=Product, pk=pk, overtake=overtake)
+    assert Product.objects.get(pk=pk).stock == 6
 
-        fence = 0
-        stock = 7
 
-        def filter(self, *, pk: int, fence__lte: int) -> Rows:
-            self.largest = fence__lte
-            return self
-
-        def update(self, **values: int) -> int:
-            if self.fence > self.largest:
-                return 0
-            vars(self).update(values)
-            return 1
-
-    rows = Rows()
-    names = {
-        "Product": SimpleNamespace(objects=rows),
-        "product": SimpleNamespace(pk=1),
-        "compute": lambda product: rows.stock - 1,
-        "LateWrite": LateWrite,
-    }
-    run(text, **names)
-    assert rows.stock == 6
-    assert rows.fence > 0
-
-    def overtaken(product: object) -> int:
-        rows.fence += 3_600_000_000  # a newer holder has shown its token
-        return 0
-
-    with pytest.raises(LateWrite):
-        run(text, **names | {"compute": overtaken})
-    with pytest.raises(LateWrite):
-        run(text, **names)
-    assert rows.stock == 6
+@isolate_apps("tests")
+def test_the_fenced_model() -> None:
+    """It has a column for the token."""
+    text = block("class Product(FencedModel)")
+    product = run(text, FencedModel=FencedModel, models=models, __name__="tests.models")["Product"]
+    assert {field.name for field in product._meta.fields} == {"id", "stock", "fencing_token"}
