@@ -120,14 +120,17 @@ class _Port:
             return
         until = now() + left
         await self._pause(seconds)
-        # Not for long at a time: who is told meanwhile has to ask at once.
-        while not self._told and self._line is None and now() < until:
-            await self._stand_in_line(min(LOOK_UP, until - now()))
+        await self._take_turn(until)
         self._told = False
 
     async def _pause(self, seconds: float) -> None:
         """Until woken, or the time is up."""
         raise NotImplementedError
+
+    async def _take_turn(self, until: float) -> None:
+        # Not for long at a time: who is told meanwhile has to ask at once.
+        while not self._told and self._line is None and now() < until:
+            await self._stand_in_line(min(LOOK_UP, until - now()))
 
     async def _stand_in_line(self, seconds: float) -> None:
         """Until it is our turn, or the time is up."""
@@ -146,7 +149,10 @@ class _Port:
             self._listening = box, token
             box.register(token, self._waker())
         if within > 0 and not box.listening.is_set():
-            await self._pause(within)  # the inbox wakes everybody when it has subscribed
+            until = now() + within
+            # The inbox wakes everybody when it has subscribed, all at once.
+            await self._pause(within)
+            await self._take_turn(until)
         return box.channel if box.listening.is_set() else DEAF
 
     def unlisten(self) -> None:
