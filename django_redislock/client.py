@@ -27,6 +27,7 @@ from .io import SyncIO, run
 from .keys import Keys
 from .lease import Claim, Lease
 from .primitives import mutex
+from .primitives.primitive import Grant
 from .renewal import watchdog
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class _Held(NamedTuple):
     token: bytes
     """As redis-py knows it."""
     claim: Claim
-    grant: mutex.Grant
+    grant: Grant
     lease: Lease | None
     """What is renewed, of a lock without a timeout."""
 
@@ -93,6 +94,7 @@ class Lock(RedisLock):
             ttl=float(self.timeout or renewed),
             owner=label.owner(label.holder()),
             label=label.of_caller(),
+            primitive=mutex,
         )
         return _ask(self._attempt(token, claim, policy, wait))
 
@@ -193,15 +195,15 @@ class Lock(RedisLock):
         return False
 
     def _hold(
-        self, token: Any, claim: Claim, got: mutex.Grant, policy: conf.Policy, using: ClientName
+        self, token: Any, claim: Claim, got: Grant, policy: conf.Policy, using: ClientName
     ) -> None:
         lease = None
         if not self.timeout:
             lease = Lease(
-                operations.MUTEX,
+                operations.LEASES,
                 claim,
                 using=using,
-                fencing_token=got.fencing_token,
+                fence=got.fencing_token,
                 acquired_us=got.acquired_us,
                 sent=got.sent,
                 holder=label.holder(),
@@ -244,7 +246,9 @@ class Lock(RedisLock):
         if sight is None or _tag_of(sight) != _tag(self._encode(token)):
             return None
         of = sight.holder
-        return Claim(keys, sight.token.decode(), of.remaining or 0.0, of.owner or "", of.label)
+        return Claim(
+            keys, sight.token.decode(), of.remaining or 0.0, of.owner or "", of.label, mutex
+        )
 
     def _expire(self, seconds: float, *, adds: bool) -> bool:
         """False: the lock is not ours."""

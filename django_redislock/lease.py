@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .arguments import validate_on_lost, validate_ttl
 from .clock import deadline, now
@@ -22,6 +22,9 @@ from .exceptions import LeaseLost, LockError, server_time
 from .keys import Keys
 from .label import Holding
 from .label import holder as current_holder
+
+if TYPE_CHECKING:
+    from .primitives.primitive import Primitive
 
 logger = logging.getLogger("django_redislock")
 
@@ -43,6 +46,8 @@ class Claim:
     ttl: float
     owner: str
     label: str
+    primitive: Primitive
+    """The algorithm by which it is held."""
     sent: bool = False
     """Something may have reached the server."""
     doubtful: bool = False
@@ -72,7 +77,8 @@ class Operations(Protocol):
 Holds = tuple[int, int, int]
 """Holds, those of them that are blocks of code, and blocks that released before they ended."""
 
-# By the kind of lease that they are for; filled from above, since imports point one way.
+# By the name of their primitive: what restores an exported lease. Filled from above, since imports
+# point one way.
 restorers: dict[str, Operations] = {}
 
 
@@ -104,7 +110,7 @@ class Lease:
         "cancellation",
         "claim",
         "due",
-        "fencing_token",
+        "fence",
         "holder",
         "release_at",
         "renew",
@@ -118,7 +124,7 @@ class Lease:
         claim: Claim,
         *,
         using: str,
-        fencing_token: int,
+        fence: int | None,
         acquired_us: int,
         sent: float,
         holder: Holding | None,
@@ -130,8 +136,8 @@ class Lease:
         self._operations = operations
         self.claim = claim
         self.using = using
-        self.fencing_token = fencing_token
-        """An integer that only grows per name: let the database refuse a smaller one."""
+        self.fence = fence
+        """The fencing token, or None where its primitive has none."""
         self.acquired_us = acquired_us
         """When it was acquired, in microseconds since the epoch, by the server's clock."""
         self.began = sent
@@ -171,6 +177,16 @@ class Lease:
     def token(self) -> str:
         """The secret proof of ownership."""
         return self.claim.token
+
+    @property
+    def fencing_token(self) -> int:
+        """An integer that only grows per name: let the database refuse a smaller one.
+
+        Raises `LockError` with the reason where such a lock has none.
+        """
+        if self.fence is None:
+            raise LockError(self.claim.primitive.unfenced, self.name)
+        return self.fence
 
     @property
     def owner(self) -> str:

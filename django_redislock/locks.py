@@ -24,6 +24,7 @@ from .io import AsyncIO, SyncIO, run
 from .keys import Keys, validate_name
 from .lease import Cancellation, Claim, Lease
 from .primitives import mutex
+from .primitives.primitive import Grant, Primitive
 
 UNSET: Any = object()
 """Not given: the settings decide."""
@@ -216,6 +217,9 @@ class Lock:
         lost = [lease for lease in self._entered if lease.lost is not None]
         return mine[-1] if mine else (lost or self._entered)[0]
 
+    def _primitive(self, policy: conf.Policy) -> Primitive:  # noqa: ARG002 - for those that have a choice
+        return mutex
+
     def _keys(self) -> Keys:
         return Keys.of(conf.prefix(), self.name)
 
@@ -279,10 +283,11 @@ class Lock:
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
             owner=label.owner(me),
             label=label.clean(self._label) if self._label else label.of_caller(),
+            primitive=self._primitive(policy),
         )
         began = io.now()
         try:
-            got = await mutex.acquire(io, claim, wait)
+            got = await claim.primitive.acquire(io, claim, wait)
             if isinstance(got, LockNotAcquired):
                 if claim.doubtful:
                     # A send that got no answer may yet arrive, and would get the lock for
@@ -299,14 +304,12 @@ class Lock:
             await operations.cut_short(error, port, policy.using, claim)
             raise
 
-    def _lease(
-        self, claim: Claim, grant: mutex.Grant, policy: conf.Policy, me: label.Holding
-    ) -> Lease:
+    def _lease(self, claim: Claim, grant: Grant, policy: conf.Policy, me: label.Holding) -> Lease:
         lease = Lease(
-            operations.MUTEX,
+            operations.LEASES,
             claim,
             using=policy.using,
-            fencing_token=grant.fencing_token,
+            fence=grant.fencing_token,
             acquired_us=grant.acquired_us,
             sent=grant.sent,
             holder=me,

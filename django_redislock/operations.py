@@ -1,7 +1,4 @@
-"""What a lease asks for after it was acquired: to be extended, released, handed on.
-
-One set of operations per primitive; what is the same for all of them is written here once.
-"""
+"""What a lease asks for after it was acquired: to be extended, released, handed on."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ from .label import holder as current_holder
 from .label import owner as owner_of
 from .lease import Claim, Lease, LeaseState, restorers
 from .primitives import mutex
+from .primitives.primitive import Refusal
 from .renewal import Withdrawal, renew, watchdog
 from .signals import LockEvent
 
@@ -56,8 +54,9 @@ async def acquired(io: IO, lease: Lease, *, waited: float) -> Lease:
     """From now on this process holds `lease`, renews it, and says so."""
     watchdog(lease.using).watch(lease)
     try:
-        fence = lease.fencing_token
-        await tell(io, "acquired", lease.claim, lease.using, fencing_token=fence, waited=waited)
+        await tell(
+            io, "acquired", lease.claim, lease.using, fencing_token=lease.fence, waited=waited
+        )
     except BaseException:
         watchdog(lease.using).forget(lease)  # cancelled, or interrupted: nobody will hold it
         raise
@@ -96,7 +95,7 @@ def withdraw(using: str, claim: Claim) -> None:
 async def undo(io: IO, using: str, claim: Claim) -> None:
     """Take back what an acquire or a release that was cut short has done, or may still do."""
     try:
-        await mutex.release(io, claim)
+        await claim.primitive.release(io, claim)
     except LockUnavailable:
         withdraw(using, claim)
     except LockError:
@@ -125,10 +124,8 @@ async def cut_short(
         await take_back(port(using), using, claim)
 
 
-class MutexOperations:
-    """The operations of a mutex's lease."""
-
-    kind = "mutex"
+class LeaseOperations:
+    """What leases of every kind ask for; what differs is their claim's primitive."""
 
     def extend(self, lease: Lease, ttl: float | None = None) -> None:
         io = SyncIO(lease.using, terms=Terms(replicas=lease.replicas))
@@ -162,7 +159,7 @@ class MutexOperations:
 
     def lost(self, lease: Lease, error: LeaseLost) -> None:
         # From any thread, and perhaps in an event loop: so whoever is told, it is elsewhere.
-        fence, held = lease.fencing_token, now() - lease.began
+        fence, held = lease.fence, now() - lease.began
         lost = event(
             "lost", lease.claim, lease.using, fencing_token=fence, held=held, why=error.why
         )
@@ -179,7 +176,7 @@ class MutexOperations:
         watchdog(lease.using).forget(lease)
         try:
             # Also when it is lost: by its own deadline, it may be there for a moment yet.
-            refusal = await mutex.release(io, lease.claim)
+            refusal = await lease.claim.primitive.release(io, lease.claim)
             if lost is None and refusal is not None:
                 lost = refusal.error(lease.name)
                 lease.lose(lost)
@@ -195,7 +192,7 @@ class MutexOperations:
             raise
         if lost is not None:
             raise lost
-        fence, held = lease.fencing_token, now() - lease.began
+        fence, held = lease.fence, now() - lease.began
         await tell(io, "released", lease.claim, lease.using, fencing_token=fence, held=held)
 
     async def _leave(self, io: IO, lease: Lease, error: BaseException | None) -> None:
@@ -261,7 +258,7 @@ class MutexOperations:
         lease.end()
         claim = lease.claim
         return {
-            "kind": self.kind,
+            "kind": claim.primitive.kind,
             "name": claim.keys.name,
             "lock": claim.keys.lock,
             "index": claim.keys.index,
@@ -304,17 +301,19 @@ class MutexOperations:
             ttl=ttl if hold is None else min(ttl, hold),
             owner=owner_of(me),
             label=label,
+            primitive=mutex,
         )
         try:
-            got = await mutex.adopt(port(using, terms=Terms(replicas=replicas)), token, claim)
-            if isinstance(got, mutex.Refusal):
+            io = port(using, terms=Terms(replicas=replicas))
+            got = await claim.primitive.adopt(io, token, claim)
+            if isinstance(got, Refusal):
                 claim.sent = False  # there is nothing to take back
                 raise got.error(name)
             lease = Lease(
                 self,
                 claim,
                 using=using,
-                fencing_token=got.fencing_token,
+                fence=got.fencing_token,
                 acquired_us=got.acquired_us,
                 sent=got.sent,
                 holder=me,
@@ -331,4 +330,4 @@ class MutexOperations:
         return lease
 
 
-MUTEX = restorers["mutex"] = MutexOperations()
+LEASES = restorers["mutex"] = LeaseOperations()

@@ -26,7 +26,7 @@ from .exceptions import LeaseLost, LockError, LockUnavailable
 from .io import IO, SyncIO, run
 from .keys import presence
 from .lease import Claim, Lease, LeaseState
-from .primitives import mutex, record
+from .primitives import record
 
 logger = logging.getLogger("django_redislock")
 
@@ -48,14 +48,15 @@ LAST_WORDS = 2.0
 
 
 async def renew(io: IO, leases: Sequence[Lease], ttl: float | None = None) -> None:
-    """Extend leases of one index in one request, and tell each what became of it.
+    """Extend leases of one primitive and index in one request, and tell each what became of it.
 
     With `ttl` they get another one, for good. Raises `LockUnavailable`; then they are unknown.
     """
     sent = io.now()
     ttls = [lease.next_ttl(sent, ttl) for lease in leases]
     try:
-        refusals = await mutex.extend(io, [lease.claim for lease in leases], ttls)
+        primitive = leases[0].claim.primitive
+        refusals = await primitive.extend(io, [lease.claim for lease in leases], ttls)
     except LockUnavailable:
         for lease in leases:
             lease.unknown()
@@ -88,7 +89,7 @@ class Withdrawal:
 
     async def release_through(self, io: IO) -> None:
         if now() < self._until:
-            await mutex.release(io, self._claim)
+            await self._claim.primitive.release(io, self._claim)
 
 
 class _Watched(NamedTuple):
@@ -202,7 +203,7 @@ class Watchdog:
         """Renew and release what is due. Returns when to look next."""
         time = now()
         next_look = float("inf")
-        due: dict[tuple[str, int], list[Lease]] = {}
+        due: dict[tuple[str, str, int], list[Lease]] = {}
         for token, watched in self._leases.copy().items():
             lease = watched.lease()
             if lease is None:
@@ -224,7 +225,8 @@ class Watchdog:
                 )
                 lease.abandon()
             elif lease.renew and lease.due - time <= EARLY * lease.ttl / 3:
-                due.setdefault((lease.claim.keys.index, lease.replicas), []).append(lease)
+                alike = lease.claim.primitive.kind, lease.claim.keys.index, lease.replicas
+                due.setdefault(alike, []).append(lease)
             else:
                 next_look = min(next_look, lease.due)
         answers = True

@@ -18,6 +18,7 @@ from django_redislock.exceptions import LeaseLost, LeaseRevoked, LockNotAcquired
 from django_redislock.keys import Keys
 from django_redislock.lease import Claim
 from django_redislock.primitives import mutex
+from django_redislock.primitives.primitive import Refusal
 from django_redislock.waiting import DEAF
 from tests.memory import CLAIM_WINDOW, SIGN_OF_LIFE, Actor, MemoryServer, Pause, SteppedIO
 
@@ -318,7 +319,9 @@ class Process:
         self.name = name
         self.wait = wait
         self.io = Port(world.server, f"inbox of {name}", listens=listens)
-        self.claim = Claim(KEYS, token=name * 32, ttl=ttl, owner=name, label="here")
+        self.claim = Claim(
+            KEYS, token=name * 32, ttl=ttl, owner=name, label="here", primitive=mutex
+        )
         self.main = Actor(name, self.io, self._life())
         self.renewal: Actor | None = None
         self.stopped = False
@@ -331,7 +334,7 @@ class Process:
         self.until: float | None = None
         """While it is in the guarded section: its own deadline."""
         self.deadline = 0.0
-        self.refusal: mutex.Refusal | None = None
+        self.refusal: Refusal | None = None
         """What a renewal was told, if the lease is lost."""
 
     def __str__(self) -> str:

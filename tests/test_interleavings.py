@@ -11,6 +11,7 @@ from django_redislock.exceptions import LeaseLost, LockNotAcquired, LockUnavaila
 from django_redislock.keys import Keys
 from django_redislock.lease import Claim
 from django_redislock.primitives import mutex
+from django_redislock.primitives.primitive import Refusal
 from tests.memory import Actor, MemoryServer, Pause, SteppedIO
 
 KEYS = Keys.of("redislock", "invoice:42")
@@ -30,7 +31,7 @@ class World:
 
     def acquirer(self, name: str, wait: float | None) -> Actor:
         io = SteppedIO(self.server, inbox=f"inbox of {name}")
-        claim = Claim(KEYS, token=name * 32, ttl=TTL, owner=name, label="here")
+        claim = Claim(KEYS, token=name * 32, ttl=TTL, owner=name, label="here", primitive=mutex)
         actor = Actor(name, io, self._life(io, claim, wait))
         self.actors.append(actor)
         return actor
@@ -243,7 +244,7 @@ def finish(world: World, actor: Actor) -> None:
 def lossy(losses: list[str], wait: float | None = 0) -> tuple[World, Actor, LossyIO, Claim]:
     world = World()
     io = LossyIO(world.server, losses)
-    claim = Claim(KEYS, token="a" * 32, ttl=TTL, owner="a", label="here")
+    claim = Claim(KEYS, token="a" * 32, ttl=TTL, owner="a", label="here", primitive=mutex)
     actor = Actor("a", io, world._life(io, claim, wait))
     world.actors.append(actor)
     return world, actor, io, claim
@@ -357,9 +358,7 @@ def test_the_deadline_counts_from_the_sending() -> None:
 def test_the_error_says_who_holds_it_now() -> None:
     """A refusal is turned into the right kind of loss."""
     value = b"b" * 32 + b"|1|1|30000|web-2:7:MainThread|shop/views.py:3 in pay"
-    assert "web-2:7:MainThread holds the lock now" in str(
-        mutex.Refusal(value, None).error("invoice:42")
-    )
-    assert "a stranger" in str(mutex.Refusal(b"something", None).error("invoice:42"))
-    assert "ttl passed" in str(mutex.Refusal(None, None).error("invoice:42"))
-    assert type(mutex.Refusal(None, b"withdrawn").error("invoice:42")) is LeaseLost
+    assert "web-2:7:MainThread holds the lock now" in str(Refusal(value, None).error("invoice:42"))
+    assert "a stranger" in str(Refusal(b"something", None).error("invoice:42"))
+    assert "ttl passed" in str(Refusal(None, None).error("invoice:42"))
+    assert type(Refusal(None, b"withdrawn").error("invoice:42")) is LeaseLost

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 
 from django_redislock.primitives import mutex
+from django_redislock.primitives.primitive import Grant
 from tests.memory import MemoryServer
 from tests.model import Port, Process, Violation, World
 
@@ -350,7 +351,7 @@ def no_tombstone(honest, self, name, token, key, withdraw):
 async def deadline_counts_from_the_answer(honest, io, claim, wait):
     """It believes in its lease for as long as the answer travelled after the lease had ended."""
     got = await honest(io, claim, wait)
-    return got._replace(sent=io.now()) if isinstance(got, mutex.Grant) else got
+    return got._replace(sent=io.now()) if isinstance(got, Grant) else got
 
 
 @bug(Port, "script")

@@ -28,7 +28,7 @@ class Doer(Actor):
 def once(world: World, name: str, wait: float | None) -> None:
     """Do it, unless somebody has."""
     io = SteppedIO(world.server, inbox=f"inbox of {name}")
-    claim = Claim(KEYS, token=name * 32, ttl=TTL, owner=name, label="here")
+    claim = Claim(KEYS, token=name * 32, ttl=TTL, owner=name, label="here", primitive=mutex)
 
     async def life() -> str:
         if isinstance(await mutex.acquire(io, claim, wait), LockNotAcquired):

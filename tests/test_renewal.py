@@ -287,14 +287,14 @@ class TestRedisAway:
     def away(self, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         """Set it, and no renewal gets an answer."""
         away = threading.Event()
-        real = renewal_module.mutex.extend
+        real = mutex.extend
 
         async def extend(*args):  # type: ignore[no-untyped-def]
             if away.is_set():
                 raise LockUnavailable("the cable is cut", doubtful=True)
             return await real(*args)
 
-        monkeypatch.setattr(renewal_module.mutex, "extend", extend)
+        monkeypatch.setattr(mutex, "extend", extend)
         return away
 
     def test_unknown_then_held(self, redis: Redis, away: threading.Event) -> None:

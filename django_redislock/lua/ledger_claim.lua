@@ -48,7 +48,7 @@ if run then
     -- As acquiring does: who sends it again believes in another ttl from then on.
     if redis.call('PTTL', lock) < ttl then
       redis.call('PEXPIRE', lock, ttl)
-      redis.call('ZADD', index, integer(now / 1000 + ttl), name)
+      enlist(now / 1000 + ttl)
     end
     local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
     return {1, 'run', integer(now), run, fencing_token, acquired_at, '', ''}

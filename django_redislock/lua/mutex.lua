@@ -9,7 +9,8 @@
 --                           fencing token in the field of its remainder: its lock, and when
 --                           it has ended, behind a tab, how:
 --                           released|lasted, µs  or  cleared|lasted, µs|by whom|reason
---       5 index    zset     name → time when its lease ends, ms
+--       5 index    zset     name → time when its lease ends, ms; on a cluster, where the index of all
+--                           locks would be in another slot, the lock's key: nothing is listed
 --       6 gone     string   why the token of ARGV 1 may never have the lock (again):
 --                           "withdrawn", or "cleared|by whom|reason"
 -- ARGV  1 token    32 characters
@@ -31,6 +32,9 @@ local MINUTE = 60000
 -- So many holders are remembered, the present one among them.
 local HOLDERS = 6
 
+-- On a cluster, no node knows who listens at another, and there is no index.
+local CLUSTER = index == lock
+
 -- What is at the key when it is of another type: not ours, that much is certain.
 local NO_STRING = 'no string'
 
@@ -40,6 +44,15 @@ local now = time[1] * 1000000 + time[2]
 -- Lua would write a large number as 1.7e+15.
 local function integer(number)
   return string.format('%.0f', number)
+end
+
+-- The index says that the lease ends then, in ms.
+local function enlist(ends)
+  if not CLUSTER then redis.call('ZADD', index, integer(ends), name) end
+end
+
+local function unlist()
+  if not CLUSTER then redis.call('ZREM', index, name) end
 end
 
 local function outlives(ttl)
@@ -75,10 +88,10 @@ local function grant(to, ttl, lives, owner, label, handed)
   redis.call('HSET', tail, 'fence', fencing_token, 'handed', handed or '',
     field, handed and '' or value)
   redis.call('PEXPIRE', tail, remembers(ttl, fence))
-  redis.call('ZADD', index, math.floor(now / 1000) + lives, name)
+  enlist(now / 1000 + lives)
   -- Names whose lease ended without a release have nobody else to remove them. A name's first
   -- holder does it, and a few of the others: that is enough.
-  if field == 1 then
+  if field == 1 and not CLUSTER then
     redis.call('ZREMRANGEBYSCORE', index, '-inf', integer(now / 1000 - MINUTE))
   end
   -- Last, so that a key of a wrong type, which ends the script, leaves nothing locked.
@@ -95,7 +108,7 @@ end
 -- can't listen (its connection is away), and for a user who may not ask (which is an error),
 -- the sign of life has to do. PUBLISH would count, too, but also those with a pattern.
 local function listens(inbox)
-  if inbox == DEAF then return true end
+  if inbox == DEAF or CLUSTER then return true end
   local answer = redis.pcall('PUBSUB', 'NUMSUB', inbox)
   return answer.err or answer[2] > 0
 end

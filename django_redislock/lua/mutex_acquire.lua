@@ -28,7 +28,7 @@ if holder(value) == token then
   -- comes first, since a full Redis denies HSET, but not after a write that it has allowed.
   if confirms or redis.call('PTTL', lock) < ttl then
     redis.call('PEXPIRE', lock, ttl)
-    redis.call('ZADD', index, integer(now / 1000 + ttl), name)
+    enlist(now / 1000 + ttl)
   end
   local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
   if confirms then

@@ -26,7 +26,7 @@ local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
 local lives = math.max(redis.call('PTTL', lock), ttl)
 value = table.concat({heir, fencing_token, acquired_at, ttl, owner, label}, '|')
 redis.call('SET', lock, value, 'PX', lives)
-redis.call('ZADD', index, integer(now / 1000 + lives), name)
+enlist(now / 1000 + lives)
 -- An acquire of the old token may still be on its way.
 redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
 redis.call('HSET', tail, 'fence', fencing_token, fencing_token % HOLDERS, value)

@@ -31,6 +31,6 @@ if redis.call('HGET', tail, 'handed') ~= token then
   end
 end
 if not hand_over() then
-  redis.call('ZREM', index, name)
+  unlist()
 end
 return 1

@@ -20,7 +20,7 @@ end
 
 if ARGV[4] == '1' then lives = lives + pttl end
 redis.call('PEXPIRE', lock, integer(lives))
-redis.call('ZADD', index, integer(now / 1000 + lives), name)
+enlist(now / 1000 + lives)
 -- The last fencing token has to be known when the lock has ended.
 local fence = string.match(value, '^[^|]*|(%d+)|')
 if redis.call('PEXPIRE', tail, remembers(lives, fence)) == 0 then

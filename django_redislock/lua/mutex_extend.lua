@@ -27,7 +27,9 @@ for i = 1, (#KEYS - 1) / 3 do
     else
       redis.call('SET', lock, before .. ttl .. after, 'PX', lives)
     end
-    redis.call('ZADD', index, string.format('%.0f', now + lives), name)
+    if index ~= KEYS[1] then  -- else it is a cluster, as in mutex.lua
+      redis.call('ZADD', index, string.format('%.0f', now + lives), name)
+    end
     -- The last fencing token has to be known when this lease has ended (as in mutex.lua).
     local fence = string.match(before, '|(%d+)|')
     local remembers = math.max(60000, 3 * ttl) + math.max(0, math.ceil(fence / 1000 - now))

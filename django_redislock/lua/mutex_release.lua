@@ -26,7 +26,7 @@ if held then
     fencing_token % HOLDERS, value .. '\treleased|' .. lasted)
   redis.call('PEXPIRE', tail, remembers(ttl, fencing_token))
   if not hand_over() then
-    redis.call('ZREM', index, name)
+    unlist()
   end
 else
   leave_queue(token)

@@ -19,9 +19,9 @@ from ..decorators import call
 from ..exceptions import LeaseLost, LockError, LockUnavailable
 from ..io import IO, AsyncIO, SyncIO, run
 from ..lease import Cancellation, Claim, Lease
-from ..primitives import ledger
+from ..primitives import ledger, mutex
 from ..primitives.ledger import Answer, Outcome, RunInfo, Wanted
-from ..primitives.mutex import Grant
+from ..primitives.primitive import Grant
 from ..waiting import backoff
 from . import events
 from .job import Job
@@ -59,6 +59,7 @@ class Request:
             ttl=ttl,
             owner=label.owner(label.holder()),
             label=label.clean(job.where),
+            primitive=mutex,
         )
         return cls(job, wanted, policy, claim, tokens.new()[-16:])
 
@@ -107,10 +108,10 @@ class Assignment:
         me = label.holder()
         try:
             lease = Lease(
-                operations.MUTEX,
+                operations.LEASES,
                 self.claim,
                 using=using,
-                fencing_token=self.grant.fencing_token,
+                fence=self.grant.fencing_token,
                 acquired_us=self.grant.acquired_us,
                 sent=self.grant.sent,
                 holder=me,

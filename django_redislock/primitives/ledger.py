@@ -28,7 +28,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..exceptions import Holder, server_time
-from .mutex import Grant, milliseconds
+from .primitive import Grant, milliseconds
 
 if TYPE_CHECKING:
     from ..io import IO

@@ -27,42 +27,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..clock import deadline
-from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
+from ..exceptions import Holder, LockNotAcquired, LockUnavailable
 from ..waiting import DEAF, Deadline, backoff, slice_for
+from .primitive import Grant, Refusal, milliseconds
 
 if TYPE_CHECKING:
     from ..io import IO
     from ..keys import Keys
     from ..lease import Claim
-
-
-class Grant(NamedTuple):
-    fencing_token: int
-    acquired_us: int
-    sent: float
-    """When the request was sent that got the lock, by our clock."""
-
-
-class Refusal(NamedTuple):
-    """Why a lease is not ours: what the server knows of it."""
-
-    holder: bytes | None
-    gone: bytes | None
-
-    @property
-    def revoked(self) -> bool:
-        return (self.gone or b"").startswith(b"cleared|")
-
-    def error(self, name: str) -> LeaseLost:
-        kind, *words = (self.gone or b"").decode(errors="replace").split("|", 2)
-        if kind == "cleared":  # as lua/mutex_clear.lua wrote it
-            return LeaseRevoked(name, *words)
-        if kind == "withdrawn":
-            return LeaseLost(name, "it was given up before")
-        if self.holder is None:
-            return LeaseLost(name, "its ttl passed unrenewed, or its key was deleted")
-        owner = Holder.parse(self.holder, -1, 0).owner
-        return LeaseLost(name, f"{owner or 'a stranger'} holds the lock now")
 
 
 class Sight(NamedTuple):
@@ -77,8 +49,8 @@ class Sight(NamedTuple):
         return cls(value if holder.owner is None else value[:32], holder)
 
 
-def milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
+kind = "mutex"
+unfenced = ""
 
 
 async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:

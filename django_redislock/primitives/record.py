@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..exceptions import LockUnavailable
-from .mutex import Refusal, milliseconds
+from .primitive import Refusal, milliseconds
 
 if TYPE_CHECKING:
     from ..io import IO

@@ -1,0 +1,73 @@
+"""What every primitive is asked for, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired
+
+if TYPE_CHECKING:
+    from ..io import IO
+    from ..lease import Claim
+
+
+class Grant(NamedTuple):
+    fencing_token: int | None
+    """None: this primitive has none, and says so in `unfenced`."""
+    acquired_us: int
+    sent: float
+    """When the request was sent that got the lock, by our clock."""
+
+
+class Refusal(NamedTuple):
+    """Why a lease is not ours: what the server knows of it."""
+
+    holder: bytes | None
+    gone: bytes | None
+
+    @property
+    def revoked(self) -> bool:
+        return (self.gone or b"").startswith(b"cleared|")
+
+    def error(self, name: str) -> LeaseLost:
+        kind, *words = (self.gone or b"").decode(errors="replace").split("|", 2)
+        if kind == "cleared":  # as lua/mutex_clear.lua wrote it
+            return LeaseRevoked(name, *words)
+        if kind == "withdrawn":
+            return LeaseLost(name, "it was given up before")
+        if self.holder is None:
+            return LeaseLost(name, "its ttl passed unrenewed, or its key was deleted")
+        owner = Holder.parse(self.holder, -1, 0).owner
+        return LeaseLost(name, f"{owner or 'a stranger'} holds the lock now")
+
+
+class Primitive(Protocol):
+    """One algorithm: a module, or an object where it has parameters. Each method raises
+    `LockUnavailable` when nothing is known of what it did."""
+
+    kind: str
+    """Its name, for settings, exports and people."""
+    unfenced: str
+    """Why its leases have no fencing token; "": they have one."""
+
+    async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+        """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
+
+        After any exception the caller owes a `release`."""
+
+    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+        """Give back the lease, or the place in the queue. None: released, now or before. It may
+        be repeated."""
+
+    async def extend(
+        self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
+    ) -> list[Refusal | None]:
+        """Let leases of this kind live for so long from now. None: extended."""
+
+    async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
+        """Hold, as `claim`, the lease that `token` has held until now."""
+
+
+def milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
