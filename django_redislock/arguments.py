@@ -19,6 +19,9 @@ MIN_EVERY = 1.0
 MAX_REPLICAS = 100
 """More than that is a typing error."""
 
+MAX_LIMIT = 1_000_000
+"""Holders of a semaphore."""
+
 
 def validate_ttl(value: object, name: str = "ttl") -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -72,6 +75,14 @@ def validate_replicas(value: object) -> int:
         raise ValueError(
             f"replicas must be between 0 (don't ask them) and {MAX_REPLICAS}, not {value!r}"
         )
+    return value
+
+
+def validate_limit(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"limit must be a number of holders, such as 3, not {value!r}")
+    if not 1 <= value <= MAX_LIMIT:
+        raise ValueError(f"limit must be between 1 and {MAX_LIMIT}, not {value!r}")
     return value
 
 

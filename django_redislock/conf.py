@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from . import kinds
 from .arguments import (
     validate_choice,
     validate_every,
     validate_flag,
+    validate_limit,
     validate_max_hold,
     validate_on_conflict,
     validate_release,
@@ -51,6 +53,10 @@ class Policy(NamedTuple):
     """When renewal ends, counted from the acquire; None: never."""
     release: str = "exit"
     on_conflict: str | Callable[..., Any] = "raise"
+    kind: str = "mutex"
+    """Which primitive it is, of those in kinds.py."""
+    limit: int | None = None
+    """So many may hold it, where its kind has a limit."""
     view_status: int = 409
     """What a view answers that did not get its lock."""
     view_response: Callable[..., Any] | str | None = None
@@ -75,6 +81,12 @@ VIEW_VALIDATORS: dict[str, Callable[[Any], Any]] = {
 """Of settings that say nothing to a lock, only to a view under it."""
 
 _SETTINGS = VALIDATORS | VIEW_VALIDATORS
+
+KIND_VALIDATORS: dict[str, Callable[[Any], Any]] = {
+    "kind": lambda value: validate_choice(value, "kind", tuple(kinds.KINDS)),
+    "limit": validate_limit,
+}
+"""Of settings that make a lock of one kind or another; they are for single locks only."""
 
 JOB_VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "schedule": validate_schedule,
@@ -161,7 +173,9 @@ def _parse(source: Any) -> _Settings:
         raise ImproperlyConfigured(
             f"REDISLOCK['PREFIX'] must be a non-empty str without braces and |, not {prefix!r}"
         )
-    locks = _read_entries("LOCKS", rest.pop("LOCKS", {}), _SETTINGS)
+    locks = _read_entries("LOCKS", rest.pop("LOCKS", {}), _SETTINGS | KIND_VALIDATORS)
+    for name, values in locks.exact.items():
+        _refuse_half_a_kind(name, values)
     jobs = _read_entries("JOBS", rest.pop("JOBS", {}), JOB_VALIDATORS)
     given = _read("REDISLOCK", rest, _SETTINGS, "PREFIX", "LOCKS", "JOBS")
     return _Settings(_snapshot(source), prefix, given, locks, jobs)
@@ -184,6 +198,14 @@ def _read_entries(
         },
         sorted((name for name in entries if set("*?[") & set(name)), key=len, reverse=True),
     )
+
+
+def _refuse_half_a_kind(name: str, values: _Values) -> None:
+    policy = Policy(**values)
+    try:
+        kinds.KINDS[policy.kind](policy)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"REDISLOCK['LOCKS'][{name!r}]: {error}") from None
 
 
 def _snapshot(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from . import conf, label, operations, tokens, transactions
+from . import conf, kinds, label, operations, tokens, transactions
 from .arguments import (
     refuse_unknown,
     validate_flag,
@@ -217,8 +217,8 @@ class Lock:
         lost = [lease for lease in self._entered if lease.lost is not None]
         return mine[-1] if mine else (lost or self._entered)[0]
 
-    def _primitive(self, policy: conf.Policy) -> Primitive:  # noqa: ARG002 - for those that have a choice
-        return mutex
+    def _primitive(self, policy: conf.Policy) -> Primitive:
+        return kinds.KINDS[policy.kind](policy)
 
     def _keys(self) -> Keys:
         return Keys.of(conf.prefix(), self.name)

@@ -225,6 +225,27 @@ class TestWrong:
         ):
             asyncio.run(redis_lock("job").aacquire())
 
+    @pytest.mark.parametrize(
+        ("entry", "words"),
+        [
+            ({"KIND": "latch"}, r"\['KIND'\]: kind must be 'mutex'.*, not 'latch'"),
+            ({"LIMIT": 0}, r"\['LIMIT'\]: limit must be between 1 and"),
+            ({"LIMIT": "3"}, r"\['LIMIT'\]: limit must be a number of holders, such as 3"),
+        ],
+    )
+    def test_a_kind(self, entry: dict[str, Any], words: str) -> None:
+        """What makes a lock one of another kind stands in its own entry, and nowhere else."""
+        with (
+            configured(LOCKS={"job": entry}),
+            pytest.raises(ImproperlyConfigured, match=rf"^REDISLOCK\['LOCKS'\]\['job'\]{words}"),
+        ):
+            policy()
+        with (
+            override_settings(REDISLOCK=entry),
+            pytest.raises(ImproperlyConfigured, match=r"^REDISLOCK has no key '(KIND|LIMIT)'"),
+        ):
+            policy()
+
     @pytest.mark.parametrize("key", ["TIMEOUT", "ttl", "Ttl", "REENTRANT", "", 42, None])
     def test_an_unknown_key(self, key: Any) -> None:
         """An unknown key is named, with those that there are: a typo must not be silent."""
@@ -239,7 +260,7 @@ class TestWrong:
             configured(LOCKS={"job": {key: 5}}),
             pytest.raises(
                 ImproperlyConfigured,
-                match=rf"^REDISLOCK\['LOCKS'\]\['job'\] has no key {key!r}; {known}$",
+                match=rf"^REDISLOCK\['LOCKS'\]\['job'\] has no key {key!r}; {known}, KIND, LIMIT$",
             ),
         ):
             policy()

@@ -31,6 +31,7 @@ LAYERS = [
     "inbox",
     "io",
     "renewal",
+    "kinds",
     "conf",
     "transactions",
     "naming",
