@@ -15,6 +15,7 @@ from .exceptions import (
 )
 from .flights import single_flight
 from .lease import Lease, LeaseState, current_lease
+from .multi import MultiLock
 from .runs import deduplicate, once
 from .values import ainitialise, initialise
 
@@ -29,6 +30,7 @@ __all__ = [
     "LockNotAcquired",
     "LockReentered",
     "LockUnavailable",
+    "MultiLock",
     "StaleLease",
     "StaleRead",
     "ainitialise",

@@ -114,11 +114,12 @@ class LockNotAcquired(LockError):
 class LockReentered(LockError):
     """This very thread or task holds the lock already, and would wait for itself."""
 
-    def __init__(self, name: str, label: str) -> None:
+    ADVICE = "if the inner block belongs to the outer one, write reentrant=True on the inner lock"
+
+    def __init__(self, name: str, label: str, advice: str = ADVICE) -> None:
         super().__init__(
             f"{name!r} is already held by this very thread or task, taken at {label}. Waiting "
-            f"for it would be waiting for ourselves; if the inner block belongs to the outer "
-            f"one, write reentrant=True on the inner lock.",
+            f"for it would be waiting for ourselves; {advice}.",
             name,
         )
         self.label = label

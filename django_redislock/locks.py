@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
-from typing import Any, Literal, TypedDict, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -26,8 +26,13 @@ from .lease import Cancellation, Claim, Lease
 from .primitives import mutex
 from .primitives.primitive import Grant, Primitive
 
+L = TypeVar("L", bound="Lock")
+
 UNSET: Any = object()
 """Not given: the settings decide."""
+
+OTHERS = "take all names in one step, at the outer lock"
+"""What to do instead of taking a name together with others while holding it."""
 
 
 class LeaseOptions(TypedDict, total=False):
@@ -95,7 +100,7 @@ class Lock:
         self._label = validate_label(given.pop("label", ""))
         on_lost = given.pop("on_lost", None)
         self._on_lost = None if on_lost is None else validate_on_lost(on_lost)
-        refuse_unknown(given, "redis_lock")
+        refuse_unknown(given, type(self).__name__)
         self._entered: list[Lease] = []
 
     @property
@@ -106,9 +111,13 @@ class Lock:
 
     def _renamed(self, name: str, default_label: str) -> Lock:
         """A lock of the same policy for one call of a decorated function."""
-        lock = object.__new__(Lock)
-        lock.__dict__.update(self.__dict__)
+        lock = self._copy(Lock, default_label)
         lock._template = lock._name = validate_name(name)
+        return lock
+
+    def _copy(self, kind: type[L], default_label: str) -> L:
+        lock = object.__new__(kind)
+        lock.__dict__.update(self.__dict__)
         lock._label = self._label or default_label
         lock._entered = []
         return lock
@@ -223,6 +232,10 @@ class Lock:
     def _keys(self) -> Keys:
         return Keys.of(conf.prefix(), self.name)
 
+    def _parts(self) -> tuple[Keys, ...]:
+        """The keys of each name, where these are several."""
+        return ()
+
     # The coroutines that the twins share.
 
     async def _holder(self, port: type[SyncIO | AsyncIO]) -> Holder | None:
@@ -255,7 +268,7 @@ class Lock:
     async def _attempt(
         self, port: type[SyncIO | AsyncIO], wait: float | None = UNSET
     ) -> Lease | LockNotAcquired:
-        policy, prefix = self.policy(), conf.prefix()
+        policy = self.policy()
         wait = policy.wait if wait is UNSET else validate_wait(wait)
         me = label.holder()
         if self._cancel_on_lost and not isinstance(me, asyncio.Task):
@@ -263,22 +276,20 @@ class Lock:
                 "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
                 "on_lost= or call lease.check() between steps."
             )
-        io = port(policy.using, prefix, terms=Terms(replicas=policy.replicas))
+        io = port(policy.using, conf.prefix(), terms=Terms(replicas=policy.replicas))
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
-        keys = Keys.of(prefix, self.name)
-        held = operations.held(policy.using, keys.lock)
-        if held is not None and held.holder is me and held.enterable:
-            if held.blocks and not self._reentrant:
-                raise LockReentered(self.name, held.label)
-            if held.enter():
-                if policy.release == "commit":
-                    held.release_at = "commit"
-                self._follow(held, me, depth=held.blocks)
-                return held
+        keys, parts = self._keys(), self._parts()
+        held = self._held(policy.using, parts or (keys,), me)
+        if held is not None and held.enter():
+            if policy.release == "commit":
+                held.release_at = "commit"
+            self._follow(held, me, depth=held.blocks)
+            return held
         claim = Claim(
             keys=keys,
+            parts=parts,
             token=tokens.new(),
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
             owner=label.owner(me),
@@ -303,6 +314,19 @@ class Lock:
         except BaseException as error:
             await operations.cut_short(error, port, policy.using, claim)
             raise
+
+    def _held(self, using: str, every: Sequence[Keys], me: label.Holding) -> Lease | None:
+        """The lease on all of it that `me` has and may hold once more. Raises `LockReentered`."""
+        there = [operations.held(using, keys.lock) for keys in every]
+        own = [lease for lease in there if lease and lease.holder is me and lease.enterable]
+        if not own:
+            return None
+        first = own[0]
+        if any(lease is not first for lease in there):
+            raise LockReentered(first.name, first.label, OTHERS)
+        if first.blocks and not self._reentrant:
+            raise LockReentered(self.name, first.label)
+        return first
 
     def _lease(self, claim: Claim, grant: Grant, policy: conf.Policy, me: label.Holding) -> Lease:
         lease = Lease(

@@ -94,7 +94,7 @@ class Withdrawal:
 
 class _Watched(NamedTuple):
     lease: weakref.ref[Lease]
-    key: str
+    keys: tuple[str, ...]
     index_key: str
     name: str
     label: str
@@ -124,11 +124,12 @@ class Watchdog:
 
     def watch(self, lease: Lease) -> None:
         """Renew `lease` from now on, and notice when it is lost."""
-        key, index = lease.claim.keys.lock, lease.claim.keys.index
+        keys = tuple(its.lock for its in lease.claim.every)
+        index = lease.claim.keys.index
         self._leases[lease.token] = _Watched(
-            weakref.ref(lease), key, index, lease.name, lease.label
+            weakref.ref(lease), keys, index, lease.name, lease.label
         )
-        self._tokens[key] = lease.token
+        self._tokens.update(dict.fromkeys(keys, lease.token))
         self.reconsider(lease)
         if self._thread is None:
             self._start()
@@ -143,8 +144,9 @@ class Watchdog:
 
     def _forget(self, token: str) -> None:
         watched = self._leases.pop(token, None)
-        if watched is not None and self._tokens.get(watched.key) == token:
-            self._tokens.pop(watched.key, None)
+        for key in watched.keys if watched is not None else ():
+            if self._tokens.get(key) == token:
+                self._tokens.pop(key, None)
 
     def held(self, key: str) -> Lease | None:
         """The lease that this process holds on a key, if any."""

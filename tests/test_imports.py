@@ -39,6 +39,7 @@ LAYERS = [
     "completion",
     "locks",
     "decorators",
+    "multi",
     "runs",
     "values",
     "flights",

@@ -23,8 +23,8 @@ server's clock; the margin is Redlock's drift.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..clock import deadline
 from ..exceptions import Holder, LockNotAcquired, LockUnavailable
@@ -59,6 +59,27 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
     Raises `LockUnavailable` when Redis can't be asked for as long; the caller then owes a
     `release`, as after any other exception.
     """
+    return await take(io, claim, wait, _ask)
+
+
+class Ask(Protocol):
+    """Ask for a lock once: the answer is that of lua/mutex_acquire.lua, and the name that it
+    speaks of."""
+
+    async def __call__(
+        self, io: IO, claim: Claim, inbox: str, ticket: str
+    ) -> tuple[list[Any], str]: ...
+
+
+async def _ask(io: IO, claim: Claim, inbox: str, ticket: str) -> tuple[list[Any], str]:
+    keys, token = claim.keys, claim.token
+    ttl = milliseconds(claim.ttl)
+    args: list[str | int] = [token, keys.name, ttl, claim.owner, claim.label, inbox, ticket]
+    return await io.script("mutex_acquire", keys.mutex(token), args), keys.name
+
+
+async def take(io: IO, claim: Claim, wait: float | None, ask: Ask) -> Grant | LockNotAcquired:
+    """`acquire` for locks that are asked for in another way."""
     keys, token = claim.keys, claim.token
     began = io.now()
     patience = Deadline(began, wait)
@@ -72,19 +93,7 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
             last = patience.over(sent)
             known, claim.sent = claim.sent, True
             try:
-                code, *rest = await io.script(
-                    "mutex_acquire",
-                    keys.mutex(token),
-                    [
-                        token,
-                        keys.name,
-                        milliseconds(claim.ttl),
-                        claim.owner,
-                        claim.label,
-                        "" if last else inbox,
-                        ticket,
-                    ],
-                )
+                (code, *rest), name = await ask(io, claim, "" if last else inbox, ticket)
                 if code == 1 and io.now() >= deadline(sent, claim.ttl):
                     raise LockUnavailable(
                         f"Redis took longer to answer than the lease on {keys.name!r} lives",
@@ -107,14 +116,15 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
             failures = 0
             if code == 1:
                 fencing_token, acquired_us = rest
-                return Grant(int(fencing_token), int(acquired_us), sent)
+                fence = None if fencing_token is None else int(fencing_token)
+                return Grant(fence, int(acquired_us), sent)
             if code == -1:
-                raise Refusal(None, rest[0]).error(keys.name)
+                raise Refusal(None, rest[0]).error(name)
             value, pttl, now_us, position, ticket_bytes, lasted_us = rest
             holder = Holder.parse(value, pttl, int(now_us))
             if last:
                 lasted = None if lasted_us is None else max(0, int(lasted_us)) / 1e6
-                return LockNotAcquired(keys.name, holder, io.now() - began, position, lasted)
+                return LockNotAcquired(name, holder, io.now() - began, position, lasted)
             ticket = ticket_bytes.decode()
             left = patience.left(io.now())
             if inbox == DEAF and not begun:
@@ -136,20 +146,31 @@ async def release(io: IO, claim: Claim) -> Refusal | None:
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
     """
+    return await give_back(io, claim, _send_back)
+
+
+async def _send_back(io: IO, claim: Claim) -> Refusal | None:
+    released, *rest = await io.script(
+        "mutex_release",
+        claim.keys.mutex(claim.token),
+        [claim.token, claim.keys.name, int(claim.doubtful)],
+    )
+    return None if released else Refusal(*rest)
+
+
+async def give_back(
+    io: IO, claim: Claim, send_back: Callable[[IO, Claim], Awaitable[Refusal | None]]
+) -> Refusal | None:
+    """`release` for locks that are given back in another way."""
     for attempt in (1, 2):
         try:
-            released, *rest = await io.script(
-                "mutex_release",
-                claim.keys.mutex(claim.token),
-                [claim.token, claim.keys.name, int(claim.doubtful)],
-            )
+            refusal = await send_back(io, claim)
         except LockUnavailable as error:
             claim.doubtful |= error.doubtful
             claim.given_back = True
             if attempt == 2 or not error.passing or error.silent:
                 raise
         else:
-            refusal = None if released else Refusal(*rest)
             if refusal and claim.given_back and not refusal.revoked:
                 # The earlier send did it, as far as anybody can tell, and others have held
                 # the lock since.
@@ -163,14 +184,19 @@ async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list
 
     Raises `LockUnavailable`: then nothing is known of any of them.
     """
+    held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
+    replies: list[list[Any]] = await io.script("mutex_extend", *extension(held))
+    return [None if extended else Refusal(*rest) for extended, *rest in replies]
+
+
+def extension(held: Sequence[tuple[Keys, str, float]]) -> tuple[list[str], list[str | int]]:
+    """KEYS and ARGV that let tokens hold keys for so many seconds from now."""
     keys: list[str] = []
     args: list[str | int] = []
-    for claim, ttl in zip(claims, ttls, strict=True):
-        keys += claim.keys.lock, claim.keys.tail, claim.keys.gone(claim.token)
-        args += claim.token, claim.keys.name, milliseconds(ttl)
-    keys.append(claims[0].keys.index)
-    replies: list[list[Any]] = await io.script("mutex_extend", keys, args)
-    return [None if extended else Refusal(*rest) for extended, *rest in replies]
+    for its, token, ttl in held:
+        keys += its.lock, its.tail, its.gone(token)
+        args += token, its.name, milliseconds(ttl)
+    return [*keys, held[0][0].index], args
 
 
 async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:

@@ -25,12 +25,15 @@ class Refusal(NamedTuple):
 
     holder: bytes | None
     gone: bytes | None
+    name: str | None = None
+    """Which one it is, of a claim on several names."""
 
     @property
     def revoked(self) -> bool:
         return (self.gone or b"").startswith(b"cleared|")
 
     def error(self, name: str) -> LeaseLost:
+        name = self.name or name
         kind, *words = (self.gone or b"").decode(errors="replace").split("|", 2)
         if kind == "cleared":  # as lua/mutex_clear.lua wrote it
             return LeaseRevoked(name, *words)
