@@ -111,7 +111,7 @@ def as_clerk(server: RedisServer) -> str:
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters look often, so that the tests take less time."""
     monkeypatch.setattr(mutex, "slice_for", lambda *_: 0.05)
-    monkeypatch.setattr(mutex, "backoff", lambda *args: min(0.1, waiting.backoff(*args)))
+    monkeypatch.setattr(mutex, "backoff", lambda *args, **more: min(0.1, waiting.backoff(*args, **more)))
 
 
 @pytest.fixture
