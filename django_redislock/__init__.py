@@ -16,6 +16,7 @@ from .exceptions import (
 from .flights import single_flight
 from .lease import Lease, LeaseState, current_lease
 from .multi import MultiLock
+from .redlock import Redlock
 from .runs import deduplicate, once
 from .values import ainitialise, initialise
 
@@ -31,6 +32,7 @@ __all__ = [
     "LockReentered",
     "LockUnavailable",
     "MultiLock",
+    "Redlock",
     "StaleLease",
     "StaleRead",
     "ainitialise",

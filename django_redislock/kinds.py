@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING
 
 from .primitives import mutex
 from .primitives.primitive import Primitive
+from .primitives.redlock import Redlock
+from .servers import EXAMPLE, Servers
 
 if TYPE_CHECKING:
     from .conf import Policy
 
+
+def _redlock(policy: Policy) -> Primitive:
+    if not isinstance(policy.using, Servers):
+        raise ValueError(f"a Redlock needs several servers in using, {EXAMPLE}")
+    return Redlock(policy.using)
+
+
 KINDS: dict[str, Callable[[Policy], Primitive]] = {
     "mutex": lambda _: mutex,
+    "redlock": _redlock,
 }
 """What makes the primitive of a policy. Raises `ValueError` where the policy lacks something."""

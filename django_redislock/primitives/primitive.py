@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired
+from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -49,10 +49,13 @@ class Primitive(Protocol):
     """One algorithm: a module, or an object where it has parameters. Each method raises
     `LockUnavailable` when nothing is known of what it did."""
 
-    kind: str
-    """Its name, for settings, exports and people."""
-    unfenced: str
-    """Why its leases have no fencing token; "": they have one."""
+    @property
+    def kind(self) -> str:
+        """Its name, for settings, exports and people."""
+
+    @property
+    def unfenced(self) -> str:
+        """Why its leases have no fencing token; "": they have one."""
 
     async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
         """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
@@ -65,8 +68,9 @@ class Primitive(Protocol):
 
     async def extend(
         self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
-    ) -> list[Refusal | None]:
-        """Let leases of this kind live for so long from now. None: extended."""
+    ) -> Sequence[Refusal | LockUnavailable | None]:
+        """Let leases of this kind live for so long from now. None: extended; an error in its
+        place: nothing is known of this one."""
 
     async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
         """Hold, as `claim`, the lease that `token` has held until now."""
