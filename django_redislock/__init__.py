@@ -18,6 +18,7 @@ from .lease import Lease, LeaseState, current_lease
 from .multi import MultiLock
 from .redlock import Redlock
 from .runs import deduplicate, once
+from .shared import ReadWriteLock, Semaphore
 from .values import ainitialise, initialise
 
 __all__ = [
@@ -32,7 +33,9 @@ __all__ = [
     "LockReentered",
     "LockUnavailable",
     "MultiLock",
+    "ReadWriteLock",
     "Redlock",
+    "Semaphore",
     "StaleLease",
     "StaleRead",
     "ainitialise",

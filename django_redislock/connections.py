@@ -203,17 +203,22 @@ def address(using: str) -> str:
     return str(_client(using)._server[0])
 
 
+def _where(address: str) -> str:
+    """The server, whichever of its databases is meant, and who is to log in."""
+    parts = urlsplit(address)
+    return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+
+
 @cache
 def _all_of(addresses: tuple[str, ...]) -> str:
     """One text for several servers, in whatever order they are named.
 
     Raises `ImproperlyConfigured` when two are one: a majority of servers has to be one.
     """
-    places = Counter(urlsplit(one)[1:3] if one[:4] == "unix" else urlsplit(one)[1] for one in addresses)
-    for address, number in places.items():
+    for where, number in Counter(map(_where, addresses)).items():
         if number > 1:
             raise ImproperlyConfigured(
-                f"Aliases of CACHES for one Redlock lead to the same server, {address}: it needs "
+                f"Aliases of CACHES for one Redlock lead to the same server, {where}: it needs "
                 f"servers that fail independently of each other, not databases of one"
             )
     return " ".join(sorted(addresses))
@@ -463,9 +468,11 @@ def _translate(
     text = str(error)
     if "WRONGTYPE" in text:
         return LockError(
-            f"The key {key!r}, or one of those beside it, holds something that is neither a "
-            f"lock of ours nor a plain string; we leave it alone. Delete it if it is a "
-            f"leftover, or set REDISLOCK['PREFIX'] to something else.",
+            f"The key {key!r}, or one of those beside it, is of another type than such a lock "
+            f"has, and we leave it alone. If the name is locked elsewhere as another kind (as a "
+            f"mutex, as a semaphore or a read-write lock), give them different names. Else it is "
+            f"neither a lock of ours nor a plain string: delete it if it is a leftover, or set "
+            f"REDISLOCK['PREFIX'] to something else.",
             name_of(key),
         )
     # In a script, Redis 7.0 has no class for it.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from collections.abc import Callable
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -23,16 +23,21 @@ from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
 from .keys import Keys, validate_name
 from .lease import Cancellation, Claim, Lease
-from .primitives import mutex
-from .primitives.primitive import Grant, Primitive
+from .primitives import places
+from .primitives.primitive import Grant, Primitive, Sight
 
 L = TypeVar("L", bound="Lock")
 
 UNSET: Any = object()
 """Not given: the settings decide."""
 
-OTHERS = "take all names in one step, at the outer lock"
-"""What to do instead of taking a name together with others while holding it."""
+
+UPGRADE = (
+    "and a reader can't become a writer, since two that try would wait for each other. Release it "
+    "before you write, and read again under the write lock; or take .write() from the beginning, "
+    "and lease.downgrade() when all is written"
+)
+"""What to do in place of writing while reading."""
 
 
 class LeaseOptions(TypedDict, total=False):
@@ -103,6 +108,11 @@ class Lock:
         refuse_unknown(given, type(self).__name__)
         self._entered: list[Lease] = []
 
+    def _of_kind(self, kind: str) -> Self:
+        """This one, of that kind whatever the settings say."""
+        self._explicit["kind"] = kind
+        return self
+
     @property
     def name(self) -> str:
         """What is locked."""
@@ -149,15 +159,24 @@ class Lock:
         return result if isinstance(result, Lease) else None
 
     def holder(self) -> Holder | None:
-        """Who holds the lock now, in this or any other process; None: nobody."""
+        """Who holds the lock now, in this or any other process; None: nobody. Of several, the
+        one whose lease ends first."""
         return run(self._holder(SyncIO))
 
     async def aholder(self) -> Holder | None:
         """`holder` for coroutines."""
         return await self._holder(AsyncIO)
 
+    def holders(self) -> list[Holder]:
+        """All who hold the lock now, the one whose lease ends first comes first; up to 1000."""
+        return [sight.holder for sight in run(self._look(SyncIO))]
+
+    async def aholders(self) -> list[Holder]:
+        """`holders` for coroutines."""
+        return [sight.holder for sight in await self._look(AsyncIO)]
+
     def clear(self, *, reason: str, by: str = "") -> Holder | None:
-        """Take the lock away from whoever holds it, and hand it to the next waiter.
+        """Take the lock away from all who hold it, and hand it to the next waiter.
 
         The old holder gets `LeaseRevoked`, with `by` and `reason`, at its next renewal or
         when it releases; until then it goes on working. Returns who it was; None when the
@@ -239,19 +258,25 @@ class Lock:
     # The coroutines that the twins share.
 
     async def _holder(self, port: type[SyncIO | AsyncIO]) -> Holder | None:
-        sight = await mutex.look(port(self.policy().using), self._keys())
-        return sight and sight.holder
+        sights = await self._look(port)
+        return sights[0].holder if sights else None
+
+    async def _look(self, port: type[SyncIO | AsyncIO]) -> list[Sight]:
+        policy = self.policy()
+        return await self._primitive(policy).look(port(policy.using), self._keys())
 
     async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
         by = label.clean(validate_text(by, "by"))
         reason = label.clean(validate_text(reason, "reason"))
-        io, keys = port(self.policy().using), self._keys()
-        sight = await mutex.look(io, keys)
-        if sight is None:
+        seen = await self._look(port)
+        if not seen:
             return None
-        using = self.policy().using
-        cleared = await operations.clear(io, keys, using, sight, by, reason)
-        return sight.holder if cleared else None
+        policy = self.policy()
+        io, primitive = port(policy.using), self._primitive(policy)
+        cleared = await operations.clear(
+            io, primitive, self._keys(), policy.using, seen, by, reason
+        )
+        return seen[0].holder if cleared else None
 
     async def _enter(self, port: type[SyncIO | AsyncIO]) -> Lease:
         if self._explicit.get("on_conflict", "raise") != "raise":
@@ -280,8 +305,8 @@ class Lock:
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
-        keys, parts = self._keys(), self._parts()
-        held = self._held(policy.using, parts or (keys,), me)
+        keys, primitive = self._keys(), self._primitive(policy)
+        held = self._held(policy.using, primitive, me)
         if held is not None and held.enter():
             if policy.release == "commit":
                 held.release_at = "commit"
@@ -289,12 +314,12 @@ class Lock:
             return held
         claim = Claim(
             keys=keys,
-            parts=parts,
+            parts=self._parts(),
             token=tokens.new(),
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
             owner=label.owner(me),
             label=label.clean(self._label) if self._label else label.of_caller(),
-            primitive=self._primitive(policy),
+            primitive=primitive,
         )
         began = io.now()
         try:
@@ -315,18 +340,33 @@ class Lock:
             await operations.cut_short(error, port, policy.using, claim)
             raise
 
-    def _held(self, using: str, every: Sequence[Keys], me: label.Holding) -> Lease | None:
-        """The lease on all of it that `me` has and may hold once more. Raises `LockReentered`."""
-        there = [operations.held(using, keys.lock) for keys in every]
-        own = [lease for lease in there if lease and lease.holder is me and lease.enterable]
-        if not own:
+    def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
+        """The lease of this thread or task that is to be held once more; None: it may take
+        another one. Raises `LockReentered`."""
+        return self._held_already(primitive, operations.held(using, self._keys().lock), me)
+
+    def _held_already(
+        self, primitive: Primitive, leases: list[Lease], me: label.Holding
+    ) -> Lease | None:
+        """`_held`, of the leases on one name."""
+        mine = [
+            lease
+            for lease in leases
+            if lease.holder is me and lease.enterable and _alike(lease.claim.primitive, primitive)
+        ]
+        if not mine:
             return None
-        first = own[0]
-        if any(lease is not first for lease in there):
-            raise LockReentered(first.name, first.label, OTHERS)
-        if first.blocks and not self._reentrant:
-            raise LockReentered(self.name, first.label)
-        return first
+        last = mine[-1]
+        if primitive is places.WRITE and last.claim.primitive is places.READ:
+            raise LockReentered(self.name, last.label, UPGRADE)
+        if self._reentrant:
+            return last
+        if primitive.kind == "semaphore" and len(mine) < getattr(primitive, "limit", 0):
+            return None
+        unused = [lease for lease in mine if not lease.blocks]  # a transaction holds it
+        if not unused:
+            raise LockReentered(self.name, last.label)
+        return unused[-1]
 
     def _lease(self, claim: Claim, grant: Grant, policy: conf.Policy, me: label.Holding) -> Lease:
         lease = Lease(
@@ -352,6 +392,12 @@ class Lock:
         if self._cancel_on_lost and lease.cancellation is None:
             assert isinstance(me, asyncio.Task)
             lease.cancellation = Cancellation(me, depth=max(depth, 1))
+
+
+def _alike(one: Primitive, other: Primitive) -> bool:
+    """Else the server tells that the name is locked as another kind."""
+    both = {one.kind, other.kind}
+    return len(both) == 1 or both in ({places.READ.kind, places.WRITE.kind}, {"mutex", "multi"})
 
 
 def refuse_event_loop() -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
-from . import conf
+from . import conf, label, operations
 from .decorators import WRAPPERS, FunctionDecorator, LockFor
-from .exceptions import Holder
+from .exceptions import Holder, LockReentered
 from .io import AsyncIO, SyncIO
 from .keys import Keys, validate_name
+from .lease import Lease
 from .locks import Lock, Options
 from .naming import name_maker
-from .primitives import multi, mutex
-from .primitives.primitive import Primitive
+from .primitives import multi
+from .primitives.primitive import Primitive, Sight
 
 MAX_NAMES = 250
 """The script that takes so many keeps Redis for about as long as a few thousand plain commands."""
+OTHERS = "take all names in one step, at the outer lock"
+"""What to do instead of taking a name together with others while holding it."""
 SHOWN = 3
 """So many names are written out where all of them are spoken of."""
 
@@ -88,14 +91,17 @@ class MultiLock(FunctionDecorator, Lock):
         prefix = conf.prefix()
         return tuple(Keys.of(prefix, name) for name in self.names)
 
-    async def _holder(self, port: type[SyncIO | AsyncIO]) -> Holder | None:
-        """Of the first name that somebody holds."""
+    def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
+        there = [operations.held(using, keys.lock) for keys in self._parts()]
+        mine = [lease for leases in there for lease in leases if lease.holder is me]
+        held = next((lease for lease in mine if lease.enterable), None)
+        if held is not None and not all(held in leases for leases in there):
+            raise LockReentered(held.name, held.label, OTHERS)
+        return self._held_already(primitive, [held] if held else [], me)
+
+    async def _look(self, port: type[SyncIO | AsyncIO]) -> list[Sight]:
         io = port(self.policy().using)
-        for keys in self._parts():
-            sight = await mutex.look(io, keys)
-            if sight is not None:
-                return sight.holder
-        return None
+        return [sight for keys in self._parts() for sight in await multi.look(io, keys)]
 
     async def _clear(self, *_: object) -> Holder | None:
         raise TypeError(

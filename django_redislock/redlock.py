@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
-from . import conf, kinds
 from .decorators import redis_lock
-from .exceptions import Holder
-from .io import AsyncIO, SyncIO
-from .locks import Lock, Options
-from .primitives.redlock import Redlock as Algorithm
+from .locks import Options
 from .servers import Servers
 
 
@@ -25,7 +21,7 @@ class Redlock(redis_lock):
     doesn't. Raises what `redis_lock` does; `LockUnavailable` when no majority can be asked.
     """
 
-    def __init__(
+    def __init__(  # type: ignore[misc]  # `using` is another one than in Options
         self,
         name: str | Callable[..., str] | None = None,
         using: Sequence[str] | None = None,
@@ -34,6 +30,7 @@ class Redlock(redis_lock):
         if "replicas" in options:
             raise TypeError("a Redlock has no replicas: its servers are all primaries")
         super().__init__(name, **options)
+        self._of_kind("redlock")
         if using is not None:
             if isinstance(using, str):
                 raise TypeError(f"using must be a list of aliases of CACHES, not {using!r}")

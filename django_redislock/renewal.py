@@ -117,8 +117,8 @@ class Watchdog:
         self._pool = None if isinstance(using, Servers) else connections.background_pool(using)
         self._leases: dict[str, _Watched] = {}
         """By token: what this process holds here."""
-        self._tokens: dict[str, str] = {}
-        """By key: the token of the lease that this process holds, or held last."""
+        self._tokens: dict[str, dict[str, None]] = {}
+        """By key: the tokens of the leases that this process holds, in order."""
         self._next = float("inf")
         self._show_at = 0.0
         """When this process has to show again that it lives."""
@@ -138,7 +138,8 @@ class Watchdog:
         self._leases[lease.token] = _Watched(
             weakref.ref(lease), keys, index, lease.name, lease.label
         )
-        self._tokens.update(dict.fromkeys(keys, lease.token))
+        for key in keys:
+            self._enter(key, lease.token)
         self.reconsider(lease)
         if self._thread is None:
             self._start()
@@ -154,13 +155,28 @@ class Watchdog:
     def _forget(self, token: str) -> None:
         watched = self._leases.pop(token, None)
         for key in watched.keys if watched is not None else ():
-            if self._tokens.get(key) == token:
+            tokens = self._tokens.get(key)
+            if tokens is None:
+                continue
+            tokens.pop(token, None)
+            if not tokens:
                 self._tokens.pop(key, None)
+                for other in tuple(tokens):  # of another thread, which was as fast
+                    self._enter(key, other)
 
-    def held(self, key: str) -> Lease | None:
-        """The lease that this process holds on a key, if any."""
-        watched = self._leases.get(self._tokens.get(key, ""))
-        return watched and watched.lease()
+    def _enter(self, key: str, token: str) -> None:
+        # Without a lock: a finalizer may interrupt this very thread.
+        while True:
+            tokens = self._tokens.setdefault(key, {})
+            tokens[token] = None
+            if self._tokens.get(key) is tokens:
+                return
+
+    def held(self, key: str) -> list[Lease]:
+        """The leases that this process holds on a key; the last one is the newest."""
+        watched = map(self._leases.get, tuple(self._tokens.get(key, ())))
+        leases = (one.lease() for one in watched if one is not None)
+        return [lease for lease in leases if lease is not None]
 
     def release_later(self, what: Owed) -> None:
         """Release it in the background; may be called from a finalizer."""

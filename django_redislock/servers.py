@@ -19,7 +19,9 @@ class Servers(str):
         its = tuple(aliases)
         for alias in its:
             if not isinstance(alias, str) or not alias:
-                raise TypeError(f"using must be a list of aliases of CACHES, {EXAMPLE}, not {its!r}")
+                raise TypeError(
+                    f"using must be a list of aliases of CACHES, {EXAMPLE}, not {its!r}"
+                )
         if len(its) < 3 or len(its) % 2 == 0:
             raise ValueError(
                 f"using must name three or five servers, {EXAMPLE}, not {len(its)}: a majority is "

@@ -42,6 +42,7 @@ LAYERS = [
     "decorators",
     "multi",
     "redlock",
+    "shared",
     "runs",
     "values",
     "flights",

@@ -48,21 +48,13 @@ elseif ticket == '' then
   ticket = integer(now)
 end
 
-local function stand_in_line()
-  redis.call('ZADD', queue, 'LT', ticket, token)
-  redis.call('HSET', waiters, token,
-    table.concat({integer(now), ttl, inbox, owner, label}, '|'))
-  redis.call('PEXPIRE', queue, MINUTE)
-  redis.call('PEXPIRE', waiters, MINUTE)
-end
-
 -- A free lock for which somebody waits is the first one's, which may be ourselves.
 local blocked
 for i = 1, NAMES do
   turn(i)
   if not values[i] and waited[i] then
-    if inbox ~= '' then stand_in_line() end
-    local first = hand_over(token)
+    stand_in_line(ticket, inbox, ttl, owner, label)
+    local first = hand_over(grant, token)
     if first and first ~= token then values[i] = redis.call('GET', lock) end
   end
   if values[i] and holder(values[i]) ~= token then blocked = blocked or i end
@@ -98,18 +90,15 @@ for i = 1, NAMES do
   turn(i)
   if holder(values[i]) == token then
     redis.call('DEL', lock)
-    if not hand_over() then unlist() end
+    if not hand_over(grant) then unlist() end
   elseif waited[i] then
     if i ~= blocked or inbox == '' then leave_queue(token) end
-    if not values[i] then hand_over() end
+    if not values[i] then hand_over(grant) end
   end
 end
 
 turn(blocked)
-if inbox ~= '' then
-  stand_in_line()
-  ticket = redis.call('ZSCORE', queue, token)
-end
+ticket = stand_in_line(ticket, inbox, ttl, owner, label)
 return {0, values[blocked], redis.call('PTTL', lock), integer(now),
   redis.call('ZRANK', queue, token) or redis.call('ZCARD', queue), ticket,
   redis.call('HGET', tail, 'lasted'), blocked}

@@ -17,7 +17,7 @@ local function give_back(withdraw)
     redis.call('HSET', tail, 'released', token, 'fence', fencing_token, 'lasted', lasted,
       fencing_token % HOLDERS, value .. '\treleased|' .. lasted)
     redis.call('PEXPIRE', tail, remembers(ttl, fencing_token))
-    if not hand_over() then
+    if not hand_over(grant) then
       unlist()
     end
   else

@@ -31,7 +31,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ..exceptions import LockError, LockNotAcquired, LockUnavailable
-from . import mutex
+from . import mutex, queued
 from .primitive import Grant, Refusal, milliseconds
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
     Raises `LockUnavailable` when Redis can't be asked for as long; the caller then owes a
     `release`, as after any other exception.
     """
-    return await mutex.take(io, claim, wait, _Asking())
+    return await queued.acquire(io, claim, wait, _Asking())
 
 
 class _Asking:
@@ -65,7 +65,7 @@ class _Asking:
         self._asked: set[str] = set()
         """The groups where something of ours may be."""
 
-    async def __call__(
+    async def acquire(
         self, io: IO, claim: Claim, inbox: str, ticket: str
     ) -> tuple[list[Any], str]:
         acquired = None
@@ -105,26 +105,25 @@ class _Asking:
                 await _give_back(io, claim, group, withdraw=False)
                 self._asked.remove(index)
 
+    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+        refusals: list[Refusal | None] = []
+        unavailable = None
+        for group in _groups(claim):
+            try:
+                refusals.append(await _give_back(io, claim, group, withdraw=claim.doubtful))
+            except LockUnavailable as error:
+                unavailable = unavailable or error
+        if unavailable is not None:
+            raise unavailable
+        return next(filter(None, refusals), None)
+
 
 async def release(io: IO, claim: Claim) -> Refusal | None:
     """Give back all names, or the place in a queue. None: released, now or before.
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
     """
-    return await mutex.give_back(io, claim, _send_back)
-
-
-async def _send_back(io: IO, claim: Claim) -> Refusal | None:
-    refusals: list[Refusal | None] = []
-    unavailable = None
-    for group in _groups(claim):
-        try:
-            refusals.append(await _give_back(io, claim, group, withdraw=claim.doubtful))
-        except LockUnavailable as error:
-            unavailable = unavailable or error
-    if unavailable is not None:
-        raise unavailable
-    return next(filter(None, refusals), None)
+    return await queued.release(io, claim, _Asking())
 
 
 async def _give_back(
@@ -170,6 +169,9 @@ async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list
 async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG001
     """Its leases stay where they are."""
     raise LockError(f"A lease of the kind {kind!r} can't be restored.", claim.keys.name)
+
+
+look, clear = mutex.look, mutex.clear  # of one of its names
 
 
 def _groups(claim: Claim) -> list[list[Keys]]:

@@ -27,7 +27,6 @@ docs/redlock.md has what they disagree about.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
 from ..servers import Servers
 from ..waiting import Deadline
 from . import mutex
-from .primitive import Grant, Refusal, milliseconds
+from .primitive import Grant, Refusal, Sight, milliseconds
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -54,7 +53,7 @@ PAUSE = 0.02, 0.2
 
 
 def within(ttl: float) -> float:
-    """Seconds to wait for a server: a small part of the ttl, since all of that is lost validity."""
+    """Seconds to wait for a server: a small part of the ttl, since that is lost validity."""
     return min(ttl / 10, 0.5)
 
 
@@ -116,7 +115,7 @@ class Redlock:
             if isinstance(error, LockNotAcquired) and last:
                 return error
             claim.token, claim.sent = tokens.new(), False
-            await io.sleep(min(random.uniform(*PAUSE), patience.left(io.now())))
+            await io.sleep(min(io.uniform(*PAUSE), patience.left(io.now())))
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         """Give it back at all servers. None: a majority has released it, now or before."""
@@ -132,13 +131,15 @@ class Redlock:
     async def extend(
         self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> list[Refusal | LockUnavailable | None]:
-        """None: a majority has extended it. An error in its place: nothing is known of this one."""
+        """None: a majority has extended it. An error in its place: none has answered alike."""
         held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
         keys, args = mutex.extension(held)
         heard = await self._ask(io, "mutex_extend", keys, args, within(min(ttls)))
         results: list[Refusal | LockUnavailable | None] = []
         for number, claim in enumerate(claims):
-            answers = [one if isinstance(one, LockError) else one[number] for one in heard]
+            answers: Answers = [
+                one if isinstance(one, LockError) else one[number] for one in heard
+            ]
             refused = [answer for answer in answers if _says(answer, 0)]
             if sum(_says(answer, 1) for answer in answers) >= self.servers.quorum:
                 results.append(None)
@@ -152,16 +153,16 @@ class Redlock:
         """Its leases stay where they are."""
         raise LockError("A lease of the kind 'redlock' can't be restored.", claim.keys.name)
 
-    async def look(self, io: IO, keys: Keys) -> list[mutex.Sight]:
+    async def look(self, io: IO, keys: Keys) -> list[Sight]:
         """Who holds it at a majority of the servers."""
         answers = await self._ask(io, "mutex_holder", [keys.lock], [], within(10))
         if not self._most(answers):
             raise self._unavailable(keys.name, answers)
-        seen: dict[bytes, list[mutex.Sight]] = {}
+        seen: dict[bytes, list[Sight]] = {}
         for answer in answers:
             if isinstance(answer, list):
                 value, pttl, now_us = answer
-                sight = mutex.Sight.of(value, Holder.parse(value, pttl, int(now_us)))
+                sight = Sight.of(value, Holder.parse(value, pttl, int(now_us)))
                 seen.setdefault(sight.token, []).append(sight)
         return [sights[0] for sights in seen.values() if len(sights) >= self.servers.quorum]
 

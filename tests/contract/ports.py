@@ -30,7 +30,9 @@ class Port(Protocol):
     def initialise(self, name: str, value: Any, **options: Any) -> Any: ...
     def release(self, lease: Lease) -> Any: ...
     def extend(self, lease: Lease, *arguments: Any) -> Any: ...
+    def downgrade(self, lease: Lease) -> None: ...
     def holder(self, lock: Lock) -> Holder | None: ...
+    def holders(self, lock: Lock) -> list[Holder]: ...
     def clear(self, lock: Lock, **arguments: Any) -> Any: ...
     def restore(self, text: str) -> Any: ...
     def close(self) -> None: ...
@@ -80,8 +82,14 @@ class SyncPort(InThreads):
     def extend(self, lease: Lease, *arguments: Any) -> None:
         lease.extend(*arguments)
 
+    def downgrade(self, lease: Lease) -> None:
+        lease.downgrade()
+
     def holder(self, lock: Lock) -> Holder | None:
         return lock.holder()
+
+    def holders(self, lock: Lock) -> list[Holder]:
+        return lock.holders()
 
     def clear(self, lock: Lock, **arguments: Any) -> Holder | None:
         return lock.clear(**arguments)
@@ -145,6 +153,13 @@ class AsyncPort(InThreads):
 
     def extend(self, lease: Lease, *arguments: Any) -> None:
         self._run(lease.aextend(*arguments))
+
+    def downgrade(self, lease: Lease) -> None:
+        self._run(lease.adowngrade())
+
+    def holders(self, lock: Lock) -> list[Holder]:
+        holders: list[Holder] = self._run(lock.aholders())
+        return holders
 
     def holder(self, lock: Lock) -> Holder | None:
         holder: Holder | None = self._run(lock.aholder())
