@@ -36,6 +36,7 @@ from .arguments import (
     validate_wait,
     validate_zone,
 )
+from .servers import Servers
 
 
 class Policy(NamedTuple):
@@ -205,6 +206,8 @@ def _read_entries(
 def _refuse_half_a_kind(name: str, values: _Values) -> None:
     policy = Policy(**values)
     try:
+        if isinstance(policy.using, Servers) and policy.kind != "redlock":
+            raise ValueError("several servers in USING need 'KIND': 'redlock' beside them")
         kinds.KINDS[policy.kind](policy)
     except ValueError as error:
         raise ImproperlyConfigured(f"REDISLOCK['LOCKS'][{name!r}]: {error}") from None

@@ -363,4 +363,5 @@ class LeaseOperations:
 
 
 LEASES = LeaseOperations()
-restorers.update(dict.fromkeys(kinds.KINDS, LEASES))
+# The leases of a Redlock stay where they are.
+restorers.update(dict.fromkeys(kinds.KINDS.keys() - {"redlock"}, LEASES))
