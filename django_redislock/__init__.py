@@ -16,6 +16,7 @@ from .exceptions import (
 from .flights import single_flight
 from .lease import Lease, LeaseState, current_lease
 from .runs import deduplicate, once
+from .shared import ReadWriteLock, Semaphore
 from .values import ainitialise, initialise
 
 __all__ = [
@@ -29,6 +30,8 @@ __all__ = [
     "LockNotAcquired",
     "LockReentered",
     "LockUnavailable",
+    "ReadWriteLock",
+    "Semaphore",
     "StaleLease",
     "StaleRead",
     "ainitialise",

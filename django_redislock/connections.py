@@ -438,9 +438,11 @@ def _translate(
     text = str(error)
     if "WRONGTYPE" in text:
         return LockError(
-            f"The key {key!r}, or one of those beside it, holds something that is neither a "
-            f"lock of ours nor a plain string; we leave it alone. Delete it if it is a "
-            f"leftover, or set REDISLOCK['PREFIX'] to something else.",
+            f"The key {key!r}, or one of those beside it, is of another type than such a lock "
+            f"has, and we leave it alone. If the name is locked elsewhere as another kind (as a "
+            f"mutex, as a semaphore or a read-write lock), give them different names. Else it is "
+            f"neither a lock of ours nor a plain string: delete it if it is a leftover, or set "
+            f"REDISLOCK['PREFIX'] to something else.",
             name_of(key),
         )
     # In a script, Redis 7.0 has no class for it.

@@ -31,7 +31,8 @@ from .arguments import validate_text, validate_using
 from .exceptions import Holder, cleared, server_time
 from .io import SyncIO, run
 from .keys import Keys, name_of, presence, validate_name
-from .primitives.mutex import Sight
+from .primitives import mutex
+from .primitives.primitive import Sight
 from .renewal import PRESENCE, PRESENCE_EVERY
 from .tokens import process_of
 
@@ -222,7 +223,7 @@ class Inspector:
             for text, what in ((by, "by"), (reason, "reason"))
         )
         sight = Sight(lock.seen, lock.holder)
-        return run(operations.clear(self._io(), lock.keys, self.using, sight, by, reason))
+        return run(operations.clear(self._io(), mutex, lock.keys, self.using, [sight], by, reason))
 
     # Many locks.
 

@@ -61,6 +61,8 @@ class Operations(Protocol):
 
     def extend(self, lease: Lease, ttl: float | None) -> None: ...
     async def aextend(self, lease: Lease, ttl: float | None) -> None: ...
+    def downgrade(self, lease: Lease) -> None: ...
+    async def adowngrade(self, lease: Lease) -> None: ...
     def release(self, lease: Lease) -> None: ...
     async def arelease(self, lease: Lease) -> None: ...
     async def release_through(self, io: Any, lease: Lease) -> None: ...
@@ -277,6 +279,23 @@ class Lease:
         """`extend` for coroutines."""
         self.check()
         await self._operations.aextend(self, None if ttl is None else validate_ttl(ttl))
+
+    def downgrade(self) -> None:
+        """From writing to reading, without letting go: nobody writes in between.
+
+        Readers that have waited behind it go in. There is no way back but to release it. Of any
+        lease but that of a `ReadWriteLock` it is a `TypeError`.
+
+        Raises `LeaseLost`, or `LockUnavailable`: then it may keep others waiting as a writer
+        does, but is to be read under only, and this may be repeated.
+        """
+        self.check()
+        self._operations.downgrade(self)
+
+    async def adowngrade(self) -> None:
+        """`downgrade` for coroutines."""
+        self.check()
+        await self._operations.adowngrade(self)
 
     def release(self) -> None:
         """Give it back. Releasing a released lease does nothing.
@@ -617,6 +636,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 EXPORT = {
+    "kind": str,
+    "limit": int | None,
     "name": str,
     "lock": str,
     "index": str,
@@ -629,13 +650,13 @@ EXPORT = {
     "hold": float | None,
     "release": str,
 }
-"""What an exported lease says, besides its kind."""
+"""What an exported lease says."""
 
 
 def _parse_export(text: str) -> tuple[Operations, dict[str, Any]]:
     try:
         fields = json.loads(text)
-        operations = restorers[fields.pop("kind")]
+        operations = restorers[fields["kind"]]
         if fields.keys() != EXPORT.keys():
             raise KeyError
         if not all(isinstance(fields[field], kind) for field, kind in EXPORT.items()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -23,11 +23,19 @@ from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
 from .keys import Keys, validate_name
 from .lease import Cancellation, Claim, Lease
-from .primitives import mutex
-from .primitives.primitive import Grant, Primitive
+from .primitives import places
+from .primitives.primitive import Grant, Primitive, Sight
 
 UNSET: Any = object()
 """Not given: the settings decide."""
+
+
+UPGRADE = (
+    "and a reader can't become a writer, since two that try would wait for each other. Release it "
+    "before you write, and read again under the write lock; or take .write() from the beginning, "
+    "and lease.downgrade() when all is written"
+)
+"""What to do in place of writing while reading."""
 
 
 class LeaseOptions(TypedDict, total=False):
@@ -98,6 +106,11 @@ class Lock:
         refuse_unknown(given, "redis_lock")
         self._entered: list[Lease] = []
 
+    def _of_kind(self, kind: str) -> Self:
+        """This one, of that kind whatever the settings say."""
+        self._explicit["kind"] = kind
+        return self
+
     @property
     def name(self) -> str:
         """What is locked."""
@@ -140,15 +153,24 @@ class Lock:
         return result if isinstance(result, Lease) else None
 
     def holder(self) -> Holder | None:
-        """Who holds the lock now, in this or any other process; None: nobody."""
+        """Who holds the lock now, in this or any other process; None: nobody. Of several, the
+        one whose lease ends first."""
         return run(self._holder(SyncIO))
 
     async def aholder(self) -> Holder | None:
         """`holder` for coroutines."""
         return await self._holder(AsyncIO)
 
+    def holders(self) -> list[Holder]:
+        """All who hold the lock now, the one whose lease ends first comes first; up to 1000."""
+        return [sight.holder for sight in run(self._look(SyncIO))]
+
+    async def aholders(self) -> list[Holder]:
+        """`holders` for coroutines."""
+        return [sight.holder for sight in await self._look(AsyncIO)]
+
     def clear(self, *, reason: str, by: str = "") -> Holder | None:
-        """Take the lock away from whoever holds it, and hand it to the next waiter.
+        """Take the lock away from all who hold it, and hand it to the next waiter.
 
         The old holder gets `LeaseRevoked`, with `by` and `reason`, at its next renewal or
         when it releases; until then it goes on working. Returns who it was; None when the
@@ -226,19 +248,25 @@ class Lock:
     # The coroutines that the twins share.
 
     async def _holder(self, port: type[SyncIO | AsyncIO]) -> Holder | None:
-        sight = await mutex.look(port(self.policy().using), self._keys())
-        return sight and sight.holder
+        sights = await self._look(port)
+        return sights[0].holder if sights else None
+
+    async def _look(self, port: type[SyncIO | AsyncIO]) -> list[Sight]:
+        policy = self.policy()
+        return await self._primitive(policy).look(port(policy.using), self._keys())
 
     async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
         by = label.clean(validate_text(by, "by"))
         reason = label.clean(validate_text(reason, "reason"))
-        io, keys = port(self.policy().using), self._keys()
-        sight = await mutex.look(io, keys)
-        if sight is None:
+        seen = await self._look(port)
+        if not seen:
             return None
-        using = self.policy().using
-        cleared = await operations.clear(io, keys, using, sight, by, reason)
-        return sight.holder if cleared else None
+        policy = self.policy()
+        io, primitive = port(policy.using), self._primitive(policy)
+        cleared = await operations.clear(
+            io, primitive, self._keys(), policy.using, seen, by, reason
+        )
+        return seen[0].holder if cleared else None
 
     async def _enter(self, port: type[SyncIO | AsyncIO]) -> Lease:
         if self._explicit.get("on_conflict", "raise") != "raise":
@@ -268,22 +296,20 @@ class Lock:
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
         keys = Keys.of(prefix, self.name)
-        held = operations.held(policy.using, keys.lock)
-        if held is not None and held.holder is me and held.enterable:
-            if held.blocks and not self._reentrant:
-                raise LockReentered(self.name, held.label)
-            if held.enter():
-                if policy.release == "commit":
-                    held.release_at = "commit"
-                self._follow(held, me, depth=held.blocks)
-                return held
+        primitive = self._primitive(policy)
+        held = self._held_already(primitive, operations.held(policy.using, keys.lock), me)
+        if held is not None and held.enter():
+            if policy.release == "commit":
+                held.release_at = "commit"
+            self._follow(held, me, depth=held.blocks)
+            return held
         claim = Claim(
             keys=keys,
             token=tokens.new(),
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
             owner=label.owner(me),
             label=label.clean(self._label) if self._label else label.of_caller(),
-            primitive=self._primitive(policy),
+            primitive=primitive,
         )
         began = io.now()
         try:
@@ -303,6 +329,30 @@ class Lock:
         except BaseException as error:
             await operations.cut_short(error, port, policy.using, claim)
             raise
+
+    def _held_already(
+        self, primitive: Primitive, leases: list[Lease], me: label.Holding
+    ) -> Lease | None:
+        """The lease of this thread or task that is to be held once more; None: it may take
+        another one. Raises `LockReentered`."""
+        mine = [
+            lease
+            for lease in leases
+            if lease.holder is me and lease.enterable and _alike(lease.claim.primitive, primitive)
+        ]
+        if not mine:
+            return None
+        last = mine[-1]
+        if primitive is places.WRITE and last.claim.primitive is places.READ:
+            raise LockReentered(self.name, last.label, UPGRADE)
+        if self._reentrant:
+            return last
+        if primitive.kind == "semaphore" and len(mine) < getattr(primitive, "limit", 0):
+            return None
+        unused = [lease for lease in mine if not lease.blocks]  # a transaction holds it
+        if not unused:
+            raise LockReentered(self.name, last.label)
+        return unused[-1]
 
     def _lease(self, claim: Claim, grant: Grant, policy: conf.Policy, me: label.Holding) -> Lease:
         lease = Lease(
@@ -328,6 +378,12 @@ class Lock:
         if self._cancel_on_lost and lease.cancellation is None:
             assert isinstance(me, asyncio.Task)
             lease.cancellation = Cancellation(me, depth=max(depth, 1))
+
+
+def _alike(one: Primitive, other: Primitive) -> bool:
+    """Else the server tells that the name is locked as another kind."""
+    both = {one.kind, other.kind}
+    return len(both) == 1 or both == {places.READ.kind, places.WRITE.kind}
 
 
 def refuse_event_loop() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from django.db.transaction import TransactionManagementError
 
-from . import signals, tokens, transactions
+from . import conf, kinds, signals, tokens, transactions
 from .clock import now
 from .connections import Terms
 from .exceptions import LeaseLost, LockError, LockUnavailable
@@ -18,17 +18,17 @@ from .keys import Keys
 from .label import holder as current_holder
 from .label import owner as owner_of
 from .lease import Claim, Lease, LeaseState, restorers
-from .primitives import mutex
-from .primitives.primitive import Refusal
+from .primitives import places
+from .primitives.primitive import Primitive, Refusal, Sight
 from .renewal import Withdrawal, renew, watchdog
 from .signals import LockEvent
 
 logger = logging.getLogger("django_redislock")
 
 
-def held(using: str, key: str) -> Lease | None:
-    """The lease that this process holds on a key: to notice a thread or task that would wait
-    for itself."""
+def held(using: str, key: str) -> list[Lease]:
+    """The leases that this process holds on a key, the last one is the newest: to notice a
+    thread or task that would wait for itself."""
     return watchdog(using).held(key)
 
 
@@ -63,11 +63,20 @@ async def acquired(io: IO, lease: Lease, *, waited: float) -> Lease:
     return lease
 
 
-async def clear(io: IO, keys: Keys, using: str, sight: mutex.Sight, by: str, reason: str) -> bool:
-    """Take a lock away from the holder that an operator saw. False: it changed hands."""
-    if not await mutex.clear(io, keys, sight.token, by, reason):
+async def clear(
+    io: IO,
+    primitive: Primitive,
+    keys: Keys,
+    using: str,
+    seen: Sequence[Sight],
+    by: str,
+    reason: str,
+) -> bool:
+    """Take a lock away from the holders that an operator saw. False: it changed hands."""
+    tokens = [sight.token for sight in seen]
+    if not await primitive.clear(io, keys, tokens, by, reason):
         return False
-    if signals.wanted("cleared"):
+    for sight in seen if signals.wanted("cleared") else ():
         await io.tell(
             LockEvent(
                 outcome="cleared",
@@ -140,6 +149,26 @@ class LeaseOperations:
             await renew(io, [lease], ttl)
         finally:
             watchdog(lease.using).reconsider(lease)
+        lease.check()
+
+    def downgrade(self, lease: Lease) -> None:
+        run(self._downgrade(SyncIO(lease.using), lease))
+
+    async def adowngrade(self, lease: Lease) -> None:
+        await self._downgrade(AsyncIO(lease.using), lease)
+
+    async def _downgrade(self, io: IO, lease: Lease) -> None:
+        claim = lease.claim
+        if claim.primitive not in (places.READ, places.WRITE):
+            raise TypeError(
+                f"the lease on {lease.name!r} is that of a {claim.primitive.kind}; what can be "
+                f"downgraded is the lease of ReadWriteLock(…).write()"
+            )
+        # From here on it is for reading only, whatever becomes of the answer.
+        claim.primitive = places.READ
+        refusal = await places.READ.turn(io, claim)
+        if refusal is not None:
+            lease.lose(refusal.error(lease.name))
         lease.check()
 
     def release(self, lease: Lease) -> None:
@@ -259,6 +288,7 @@ class LeaseOperations:
         claim = lease.claim
         return {
             "kind": claim.primitive.kind,
+            "limit": getattr(claim.primitive, "limit", None),
             "name": claim.keys.name,
             "lock": claim.keys.lock,
             "index": claim.keys.index,
@@ -282,6 +312,8 @@ class LeaseOperations:
         self,
         port: type[SyncIO | AsyncIO],
         *,
+        kind: str,
+        limit: int | None,
         name: str,
         lock: str,
         index: str,
@@ -301,7 +333,7 @@ class LeaseOperations:
             ttl=ttl if hold is None else min(ttl, hold),
             owner=owner_of(me),
             label=label,
-            primitive=mutex,
+            primitive=kinds.KINDS[kind](conf.Policy(kind=kind, limit=limit)),
         )
         try:
             io = port(using, terms=Terms(replicas=replicas))
@@ -330,4 +362,5 @@ class LeaseOperations:
         return lease
 
 
-LEASES = restorers["mutex"] = LeaseOperations()
+LEASES = LeaseOperations()
+restorers.update(dict.fromkeys(kinds.KINDS, LEASES))

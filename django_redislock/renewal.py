@@ -108,8 +108,8 @@ class Watchdog:
         self._pool = connections.background_pool(using)
         self._leases: dict[str, _Watched] = {}
         """By token: what this process holds here."""
-        self._tokens: dict[str, str] = {}
-        """By key: the token of the lease that this process holds, or held last."""
+        self._tokens: dict[str, dict[str, None]] = {}
+        """By key: the tokens of the leases that this process holds, in order."""
         self._next = float("inf")
         self._show_at = 0.0
         """When this process has to show again that it lives."""
@@ -128,7 +128,7 @@ class Watchdog:
         self._leases[lease.token] = _Watched(
             weakref.ref(lease), key, index, lease.name, lease.label
         )
-        self._tokens[key] = lease.token
+        self._enter(key, lease.token)
         self.reconsider(lease)
         if self._thread is None:
             self._start()
@@ -143,13 +143,27 @@ class Watchdog:
 
     def _forget(self, token: str) -> None:
         watched = self._leases.pop(token, None)
-        if watched is not None and self._tokens.get(watched.key) == token:
-            self._tokens.pop(watched.key, None)
+        tokens = self._tokens.get(watched.key) if watched is not None else None
+        if watched is not None and tokens is not None:
+            tokens.pop(token, None)
+            if not tokens:
+                self._tokens.pop(watched.key, None)
+                for other in tuple(tokens):  # of another thread, which was as fast
+                    self._enter(watched.key, other)
 
-    def held(self, key: str) -> Lease | None:
-        """The lease that this process holds on a key, if any."""
-        watched = self._leases.get(self._tokens.get(key, ""))
-        return watched and watched.lease()
+    def _enter(self, key: str, token: str) -> None:
+        # Without a lock: a finalizer may interrupt this very thread.
+        while True:
+            tokens = self._tokens.setdefault(key, {})
+            tokens[token] = None
+            if self._tokens.get(key) is tokens:
+                return
+
+    def held(self, key: str) -> list[Lease]:
+        """The leases that this process holds on a key; the last one is the newest."""
+        watched = map(self._leases.get, tuple(self._tokens.get(key, ())))
+        leases = (one.lease() for one in watched if one is not None)
+        return [lease for lease in leases if lease is not None]
 
     def release_later(self, what: Owed) -> None:
         """Release it in the background; may be called from a finalizer."""

@@ -39,6 +39,7 @@ LAYERS = [
     "completion",
     "locks",
     "decorators",
+    "shared",
     "runs",
     "values",
     "flights",

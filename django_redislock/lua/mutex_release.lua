@@ -25,7 +25,7 @@ if held then
   redis.call('HSET', tail, 'released', token, 'fence', fencing_token, 'lasted', lasted,
     fencing_token % HOLDERS, value .. '\treleased|' .. lasted)
   redis.call('PEXPIRE', tail, remembers(ttl, fencing_token))
-  if not hand_over() then
+  if not hand_over(grant) then
     unlist()
   end
 else

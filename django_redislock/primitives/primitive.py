@@ -9,6 +9,7 @@ from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired
 
 if TYPE_CHECKING:
     from ..io import IO
+    from ..keys import Keys
     from ..lease import Claim
 
 
@@ -42,14 +43,29 @@ class Refusal(NamedTuple):
         return LeaseLost(name, f"{owner or 'a stranger'} holds the lock now")
 
 
+class Sight(NamedTuple):
+    """A holder as an operator saw it; the token binds what is done next to what was seen."""
+
+    token: bytes
+    """Or the whole of a stranger's value, whatever that is."""
+    holder: Holder
+
+    @classmethod
+    def of(cls, value: bytes, holder: Holder) -> Sight:
+        return cls(value if holder.owner is None else value[:32], holder)
+
+
 class Primitive(Protocol):
     """One algorithm: a module, or an object where it has parameters. Each method raises
     `LockUnavailable` when nothing is known of what it did."""
 
-    kind: str
-    """Its name, for settings, exports and people."""
-    unfenced: str
-    """Why its leases have no fencing token; "": they have one."""
+    @property
+    def kind(self) -> str:
+        """Its name, for settings, exports and people."""
+
+    @property
+    def unfenced(self) -> str:
+        """Why its leases have no fencing token; "": they have one."""
 
     async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
         """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
@@ -67,6 +83,13 @@ class Primitive(Protocol):
 
     async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
         """Hold, as `claim`, the lease that `token` has held until now."""
+
+    async def look(self, io: IO, keys: Keys) -> list[Sight]:
+        """Who holds it now, the one whose lease ends first comes first."""
+
+    async def clear(self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
+        """Take it away, for an operator, from the holders that were seen. Returns from how many;
+        the others hold it no more."""
 
 
 def milliseconds(seconds: float) -> int:

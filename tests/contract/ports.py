@@ -29,7 +29,9 @@ class Port(Protocol):
     def initialise(self, name: str, value: Any, **options: Any) -> Any: ...
     def release(self, lease: Lease) -> Any: ...
     def extend(self, lease: Lease, *arguments: Any) -> Any: ...
+    def downgrade(self, lease: Lease) -> None: ...
     def holder(self, lock: redis_lock) -> Holder | None: ...
+    def holders(self, lock: redis_lock) -> list[Holder]: ...
     def clear(self, lock: redis_lock, **arguments: Any) -> Any: ...
     def restore(self, text: str) -> Any: ...
     def close(self) -> None: ...
@@ -79,8 +81,14 @@ class SyncPort(InThreads):
     def extend(self, lease: Lease, *arguments: Any) -> None:
         lease.extend(*arguments)
 
+    def downgrade(self, lease: Lease) -> None:
+        lease.downgrade()
+
     def holder(self, lock: redis_lock) -> Holder | None:
         return lock.holder()
+
+    def holders(self, lock: redis_lock) -> list[Holder]:
+        return lock.holders()
 
     def clear(self, lock: redis_lock, **arguments: Any) -> Holder | None:
         return lock.clear(**arguments)
@@ -144,6 +152,13 @@ class AsyncPort(InThreads):
 
     def extend(self, lease: Lease, *arguments: Any) -> None:
         self._run(lease.aextend(*arguments))
+
+    def downgrade(self, lease: Lease) -> None:
+        self._run(lease.adowngrade())
+
+    def holders(self, lock: redis_lock) -> list[Holder]:
+        holders: list[Holder] = self._run(lock.aholders())
+        return holders
 
     def holder(self, lock: redis_lock) -> Holder | None:
         holder: Holder | None = self._run(lock.aholder())
