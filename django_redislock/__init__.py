@@ -15,6 +15,8 @@ from .exceptions import (
 )
 from .flights import single_flight
 from .lease import Lease, LeaseState, current_lease
+from .multi import MultiLock
+from .redlock import Redlock
 from .runs import deduplicate, once
 from .shared import ReadWriteLock, Semaphore
 from .values import ainitialise, initialise
@@ -30,7 +32,9 @@ __all__ = [
     "LockNotAcquired",
     "LockReentered",
     "LockUnavailable",
+    "MultiLock",
     "ReadWriteLock",
+    "Redlock",
     "Semaphore",
     "StaleLease",
     "StaleRead",

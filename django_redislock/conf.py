@@ -29,6 +29,7 @@ from .arguments import (
     validate_response,
     validate_schedule,
     validate_seconds,
+    validate_servers,
     validate_status,
     validate_ttl,
     validate_using,
@@ -41,7 +42,7 @@ class Policy(NamedTuple):
     """How one lock behaves. Times are seconds."""
 
     using: str = "default"
-    """An alias of CACHES."""
+    """An alias of CACHES; of a Redlock, several of them (servers.py)."""
     ttl: float = 30.0
     """How long a lease lives without renewal."""
     wait: float | None = 10.0
@@ -85,6 +86,7 @@ _SETTINGS = VALIDATORS | VIEW_VALIDATORS
 KIND_VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "kind": lambda value: validate_choice(value, "kind", tuple(kinds.KINDS)),
     "limit": validate_limit,
+    "using": validate_servers,
 }
 """Of settings that make a lock of one kind or another; they are for single locks only."""
 

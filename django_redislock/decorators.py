@@ -26,7 +26,7 @@ LockFor = Callable[[tuple[Any, ...], dict[str, Any]], Lock]
 class FunctionDecorator:
     """Decorates functions of every kind, with a lock for each call of them."""
 
-    _template: str | Callable[..., str] | None
+    _template: Any
     _prefix = ""
     """Plain text that the names begin with."""
 
@@ -45,7 +45,7 @@ class FunctionDecorator:
         if not inspect.isroutine(body) and not isinstance(body, partial):
             body = body.__call__  # an object is decorated as what its __call__ is
 
-        make_name = name_maker(self._template, function, prefix=self._prefix)
+        make_name = self._name_maker(function)
         where = label.of_function(body)
 
         def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
@@ -61,7 +61,11 @@ class FunctionDecorator:
             kind = "function"
         return wraps(function)(self._wrap(kind, function, lock_for))  # type: ignore[return-value]
 
-    def _lock_for(self, name: str, where: str) -> Lock:
+    def _name_maker(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What makes of the arguments of a call what `_lock_for` takes."""
+        return name_maker(self._template, function, prefix=self._prefix)
+
+    def _lock_for(self, name: Any, where: str) -> Lock:
         raise NotImplementedError
 
     def _wrap(
@@ -109,7 +113,7 @@ class redis_lock(FunctionDecorator, Lock):
     def _wrap(
         self, kind: str, function: Callable[..., Any], lock_for: LockFor
     ) -> Callable[..., Any]:
-        return _WRAPPERS[kind](function, lock_for)
+        return WRAPPERS[kind](function, lock_for)
 
 
 def acquire(lock: Lock) -> Lease:
@@ -262,7 +266,7 @@ def _steps(generator: Generator[Any, Any, Any], lease: Lease) -> Generator[Any, 
             step, value = generator.throw, error
 
 
-_WRAPPERS: dict[str, Callable[[Callable[..., Any], LockFor], Callable[..., Any]]] = {
+WRAPPERS: dict[str, Callable[[Callable[..., Any], LockFor], Callable[..., Any]]] = {
     "function": _wrap_function,
     "coroutine": _wrap_coroutine,
     "generator": _wrap_generator,

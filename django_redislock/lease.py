@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,6 +54,15 @@ class Claim:
     """An answer was lost, so a command may still be on its way."""
     given_back: bool = False
     """A release was sent whose answer was lost."""
+    parts: tuple[Keys, ...] = ()
+    """Of a claim on several names: the keys of each. `keys` then begin as those of the first."""
+    fencing_tokens: dict[str, int] = field(default_factory=dict)
+    """And what each of them got, by name."""
+
+    @property
+    def every(self) -> tuple[Keys, ...]:
+        """The keys of all its names."""
+        return self.parts or (self.keys,)
 
 
 class Operations(Protocol):
@@ -189,6 +198,11 @@ class Lease:
         if self.fence is None:
             raise LockError(self.claim.primitive.unfenced, self.name)
         return self.fence
+
+    @property
+    def fencing_tokens(self) -> dict[str, int]:
+        """The fencing token of each of its names: of a `MultiLock` these are several."""
+        return dict(self.claim.fencing_tokens) or {self.name: self.fencing_token}
 
     @property
     def owner(self) -> str:
@@ -328,9 +342,13 @@ class Lease:
 
         From here on this process doesn't renew or release it; its state here is released.
         The other one has to restore it within `ttl`, and of several that try only the first
-        gets it. The text contains the token: treat it as a secret. Raises `LeaseLost`.
+        gets it. The text contains the token: treat it as a secret. Raises `LeaseLost`, and
+        `LockError` for a `MultiLock` or a `Redlock`, whose leases stay where they are.
         """
         self.check()
+        kind = self.claim.primitive.kind
+        if kind not in restorers:
+            raise LockError(f"A lease of the kind {kind!r} can't be exported.", self.name)
         return json.dumps(self._operations.export(self))
 
     @classmethod

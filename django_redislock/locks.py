@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -25,6 +25,8 @@ from .keys import Keys, validate_name
 from .lease import Cancellation, Claim, Lease
 from .primitives import places
 from .primitives.primitive import Grant, Primitive, Sight
+
+L = TypeVar("L", bound="Lock")
 
 UNSET: Any = object()
 """Not given: the settings decide."""
@@ -103,7 +105,7 @@ class Lock:
         self._label = validate_label(given.pop("label", ""))
         on_lost = given.pop("on_lost", None)
         self._on_lost = None if on_lost is None else validate_on_lost(on_lost)
-        refuse_unknown(given, "redis_lock")
+        refuse_unknown(given, type(self).__name__)
         self._entered: list[Lease] = []
 
     def _of_kind(self, kind: str) -> Self:
@@ -119,9 +121,13 @@ class Lock:
 
     def _renamed(self, name: str, default_label: str) -> Lock:
         """A lock of the same policy for one call of a decorated function."""
-        lock = object.__new__(Lock)
-        lock.__dict__.update(self.__dict__)
+        lock = self._copy(Lock, default_label)
         lock._template = lock._name = validate_name(name)
+        return lock
+
+    def _copy(self, kind: type[L], default_label: str) -> L:
+        lock = object.__new__(kind)
+        lock.__dict__.update(self.__dict__)
         lock._label = self._label or default_label
         lock._entered = []
         return lock
@@ -245,6 +251,10 @@ class Lock:
     def _keys(self) -> Keys:
         return Keys.of(conf.prefix(), self.name)
 
+    def _parts(self) -> tuple[Keys, ...]:
+        """The keys of each name, where these are several."""
+        return ()
+
     # The coroutines that the twins share.
 
     async def _holder(self, port: type[SyncIO | AsyncIO]) -> Holder | None:
@@ -283,7 +293,7 @@ class Lock:
     async def _attempt(
         self, port: type[SyncIO | AsyncIO], wait: float | None = UNSET
     ) -> Lease | LockNotAcquired:
-        policy, prefix = self.policy(), conf.prefix()
+        policy = self.policy()
         wait = policy.wait if wait is UNSET else validate_wait(wait)
         me = label.holder()
         if self._cancel_on_lost and not isinstance(me, asyncio.Task):
@@ -291,13 +301,12 @@ class Lock:
                 "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
                 "on_lost= or call lease.check() between steps."
             )
-        io = port(policy.using, prefix, terms=Terms(replicas=policy.replicas))
+        io = port(policy.using, conf.prefix(), terms=Terms(replicas=policy.replicas))
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
-        keys = Keys.of(prefix, self.name)
-        primitive = self._primitive(policy)
-        held = self._held_already(primitive, operations.held(policy.using, keys.lock), me)
+        keys, primitive = self._keys(), self._primitive(policy)
+        held = self._held(policy.using, primitive, me)
         if held is not None and held.enter():
             if policy.release == "commit":
                 held.release_at = "commit"
@@ -305,6 +314,7 @@ class Lock:
             return held
         claim = Claim(
             keys=keys,
+            parts=self._parts(),
             token=tokens.new(),
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
             owner=label.owner(me),
@@ -330,11 +340,15 @@ class Lock:
             await operations.cut_short(error, port, policy.using, claim)
             raise
 
+    def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
+        """The lease of this thread or task that is to be held once more; None: it may take
+        another one. Raises `LockReentered`."""
+        return self._held_already(primitive, operations.held(using, self._keys().lock), me)
+
     def _held_already(
         self, primitive: Primitive, leases: list[Lease], me: label.Holding
     ) -> Lease | None:
-        """The lease of this thread or task that is to be held once more; None: it may take
-        another one. Raises `LockReentered`."""
+        """`_held`, of the leases on one name."""
         mine = [
             lease
             for lease in leases
@@ -383,7 +397,7 @@ class Lock:
 def _alike(one: Primitive, other: Primitive) -> bool:
     """Else the server tells that the name is locked as another kind."""
     both = {one.kind, other.kind}
-    return len(both) == 1 or both == {places.READ.kind, places.WRITE.kind}
+    return len(both) == 1 or both in ({places.READ.kind, places.WRITE.kind}, {"mutex", "multi"})
 
 
 def refuse_event_loop() -> None:
