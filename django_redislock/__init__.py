@@ -15,6 +15,7 @@ from .exceptions import (
 )
 from .flights import single_flight
 from .lease import Lease, LeaseState, current_lease
+from .locks import TimestampLock
 from .runs import deduplicate, once
 from .values import ainitialise, initialise
 
@@ -31,6 +32,7 @@ __all__ = [
     "LockUnavailable",
     "StaleLease",
     "StaleRead",
+    "TimestampLock",
     "ainitialise",
     "current_lease",
     "deduplicate",

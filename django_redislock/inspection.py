@@ -31,6 +31,7 @@ from .arguments import validate_text, validate_using
 from .exceptions import Holder, cleared, server_time
 from .io import SyncIO, run
 from .keys import Keys, name_of, presence, validate_name
+from .primitives import mutex, timestamp
 from .primitives.mutex import Sight
 from .renewal import PRESENCE, PRESENCE_EVERY
 from .tokens import process_of
@@ -222,7 +223,10 @@ class Inspector:
             for text, what in ((by, "by"), (reason, "reason"))
         )
         sight = Sight(lock.seen, lock.holder)
-        return run(operations.clear(self._io(), lock.keys, self.using, sight, by, reason))
+        primitive = timestamp.WHOLE if lock.cache_lock and lock.kind == Kind.TIMESTAMP else mutex
+        return run(
+            operations.clear(self._io(), primitive, lock.keys, self.using, sight, by, reason)
+        )
 
     # Many locks.
 

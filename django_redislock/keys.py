@@ -73,6 +73,10 @@ class Keys:
             self.gone(token),
         ]
 
+    def timestamp(self, token: str) -> list[str]:
+        """What the scripts of the timestamp lock take, in the order of lua/timestamp.lua."""
+        return [self.lock, self.tail, self.index, self.gone(token)]
+
 
 def presence(index: str, process: str) -> str:
     """Where a process shows that it lives, for the locks of an index."""
@@ -83,6 +87,15 @@ def name_of(key: str) -> str | None:
     """The name in a key of ours; None for the keys that belong to no name."""
     _, brace, rest = key.partition("{")
     return rest.rpartition("}")[0] if brace else None
+
+
+def validate_key(key: object, what: str = "key") -> str:
+    """Return a key of Redis that others have named, or raise a `TypeError` or `ValueError`."""
+    if not isinstance(key, str):
+        raise TypeError(f"{what} must be a str, the key in Redis as it is, not {key!r}")
+    if not key:
+        raise ValueError(f"{what} is empty; write the key in Redis as it is, such as 'lock.foo'")
+    return str.__str__(key)
 
 
 def validate_name(name: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .primitives import mutex
+from .primitives import mutex, timestamp
 from .primitives.primitive import Primitive
 
 if TYPE_CHECKING:
@@ -13,5 +13,6 @@ if TYPE_CHECKING:
 
 KINDS: dict[str, Callable[[Policy], Primitive]] = {
     "mutex": lambda _: mutex,
+    "timestamp": lambda _: timestamp.WHOLE,
 }
 """What makes the primitive of a policy. Raises `ValueError` where the policy lacks something."""

@@ -620,6 +620,7 @@ EXPORT = {
     "name": str,
     "lock": str,
     "index": str,
+    "stem": str,
     "using": str,
     "token": str,
     "ttl": float,

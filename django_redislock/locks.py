@@ -21,9 +21,9 @@ from .arguments import (
 from .connections import Terms
 from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
-from .keys import Keys, validate_name
+from .keys import Keys, validate_key, validate_name
 from .lease import Cancellation, Claim, Lease
-from .primitives import mutex
+from .primitives import timestamp
 from .primitives.primitive import Grant, Primitive
 
 UNSET: Any = object()
@@ -220,24 +220,27 @@ class Lock:
     def _primitive(self, policy: conf.Policy) -> Primitive:
         return kinds.KINDS[policy.kind](policy)
 
-    def _keys(self) -> Keys:
+    def _keys(self, policy: conf.Policy | None = None) -> Keys:
+        if (policy or self.policy()).kind == "timestamp":
+            return verbatim(self.name)
         return Keys.of(conf.prefix(), self.name)
 
     # The coroutines that the twins share.
 
     async def _holder(self, port: type[SyncIO | AsyncIO]) -> Holder | None:
-        sight = await mutex.look(port(self.policy().using), self._keys())
+        policy = self.policy()
+        sight = await self._primitive(policy).look(port(policy.using), self._keys(policy))
         return sight and sight.holder
 
     async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
         by = label.clean(validate_text(by, "by"))
         reason = label.clean(validate_text(reason, "reason"))
-        io, keys = port(self.policy().using), self._keys()
-        sight = await mutex.look(io, keys)
+        policy = self.policy()
+        io, keys, primitive = port(policy.using), self._keys(policy), self._primitive(policy)
+        sight = await primitive.look(io, keys)
         if sight is None:
             return None
-        using = self.policy().using
-        cleared = await operations.clear(io, keys, using, sight, by, reason)
+        cleared = await operations.clear(io, primitive, keys, policy.using, sight, by, reason)
         return sight.holder if cleared else None
 
     async def _enter(self, port: type[SyncIO | AsyncIO]) -> Lease:
@@ -267,7 +270,7 @@ class Lock:
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
-        keys = Keys.of(prefix, self.name)
+        keys = self._keys(policy)
         held = operations.held(policy.using, keys.lock)
         if held is not None and held.holder is me and held.enterable:
             if held.blocks and not self._reentrant:
@@ -328,6 +331,31 @@ class Lock:
         if self._cancel_on_lost and lease.cancellation is None:
             assert isinstance(me, asyncio.Task)
             lease.cancellation = Cancellation(me, depth=max(depth, 1))
+
+
+def verbatim(key: str) -> Keys:
+    """Of a lock that is known by its key in Redis."""
+    return Keys.verbatim(conf.prefix(), key.encode())
+
+
+class TimestampLock(Lock):
+    """The lock of the old `SETNX` documentation, for fleets whose old clients know no other.
+
+    `key` is its key in Redis, verbatim: that is how the old clients know it. `fractions`: write
+    fractions of a second into it, which clients that expect an integer can't read. `Options`
+    lists what else it takes. Nobody is served in order, and there is no `fencing_token`.
+    """
+
+    def __init__(self, key: str, *, fractions: bool = False, **options: Unpack[Options]) -> None:
+        self._template = self._name = validate_key(key)
+        self._fractions = validate_flag(fractions, "fractions")
+        self._configure(options)
+
+    def _primitive(self, policy: conf.Policy) -> Primitive:  # noqa: ARG002 - it has no choice
+        return timestamp.FRACTIONS if self._fractions else timestamp.WHOLE
+
+    def _keys(self, policy: conf.Policy | None = None) -> Keys:  # noqa: ARG002
+        return verbatim(self.name)
 
 
 def refuse_event_loop() -> None:

@@ -18,8 +18,8 @@ from .keys import Keys
 from .label import holder as current_holder
 from .label import owner as owner_of
 from .lease import Claim, Lease, LeaseState, restorers
-from .primitives import mutex
-from .primitives.primitive import Refusal
+from .primitives import mutex, timestamp
+from .primitives.primitive import Primitive, Refusal
 from .renewal import Withdrawal, renew, watchdog
 from .signals import LockEvent
 
@@ -63,9 +63,11 @@ async def acquired(io: IO, lease: Lease, *, waited: float) -> Lease:
     return lease
 
 
-async def clear(io: IO, keys: Keys, using: str, sight: mutex.Sight, by: str, reason: str) -> bool:
+async def clear(
+    io: IO, primitive: Primitive, keys: Keys, using: str, sight: mutex.Sight, by: str, reason: str
+) -> bool:
     """Take a lock away from the holder that an operator saw. False: it changed hands."""
-    if not await mutex.clear(io, keys, sight.token, by, reason):
+    if not await primitive.clear(io, keys, sight.token, by, reason):
         return False
     if signals.wanted("cleared"):
         await io.tell(
@@ -126,6 +128,10 @@ async def cut_short(
 
 class LeaseOperations:
     """What leases of every kind ask for; what differs is their claim's primitive."""
+
+    def __init__(self, primitive: Primitive) -> None:
+        self._primitive = primitive
+        """That of the leases which are restored."""
 
     def extend(self, lease: Lease, ttl: float | None = None) -> None:
         io = SyncIO(lease.using, terms=Terms(replicas=lease.replicas))
@@ -262,6 +268,7 @@ class LeaseOperations:
             "name": claim.keys.name,
             "lock": claim.keys.lock,
             "index": claim.keys.index,
+            "stem": claim.keys.stem,
             "using": lease.using,
             "token": claim.token,
             "ttl": claim.ttl,
@@ -285,6 +292,7 @@ class LeaseOperations:
         name: str,
         lock: str,
         index: str,
+        stem: str,
         using: str,
         token: str,
         ttl: float,
@@ -296,12 +304,12 @@ class LeaseOperations:
     ) -> Lease:
         me = current_holder()
         claim = Claim(
-            keys=Keys(name, lock, index),
+            keys=Keys(name, lock, index, stem),
             token=tokens.new(),
             ttl=ttl if hold is None else min(ttl, hold),
             owner=owner_of(me),
             label=label,
-            primitive=mutex,
+            primitive=self._primitive,
         )
         try:
             io = port(using, terms=Terms(replicas=replicas))
@@ -330,4 +338,6 @@ class LeaseOperations:
         return lease
 
 
-LEASES = restorers["mutex"] = LeaseOperations()
+LEASES = LeaseOperations(mutex)
+for _primitive in (mutex, timestamp.WHOLE):
+    restorers[_primitive.kind] = LeaseOperations(_primitive)

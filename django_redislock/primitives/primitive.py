@@ -9,7 +9,9 @@ from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired
 
 if TYPE_CHECKING:
     from ..io import IO
+    from ..keys import Keys
     from ..lease import Claim
+    from .mutex import Sight
 
 
 class Grant(NamedTuple):
@@ -67,6 +69,12 @@ class Primitive(Protocol):
 
     async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
         """Hold, as `claim`, the lease that `token` has held until now."""
+
+    async def look(self, io: IO, keys: Keys) -> Sight | None:
+        """Who holds the lock now; None: nobody."""
+
+    async def clear(self, io: IO, keys: Keys, seen: bytes, by: str, reason: str) -> bool:
+        """Remove the lock that `seen` holds, for an operator. False: it changed hands."""
 
 
 def milliseconds(seconds: float) -> int:
