@@ -175,6 +175,9 @@ def holder_of(value: bytes, remains_ms: bytes | int, now_us: bytes | int) -> Hol
     return holder._replace(fencing_token=None)
 
 
+A_LITTLE = 2.0
+"""Seconds by which the loser of a GETSET may have moved our time; as in lua/timestamp.lua."""
+
 WHOLE = Timestamp(fractions=False)
 """What all old clients can read, also those that take an integer."""
 FRACTIONS = Timestamp(fractions=True)
