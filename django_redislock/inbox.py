@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import secrets
 import threading
 import time
@@ -72,9 +71,7 @@ class Inbox:
                 logger.log(level, "Lost the connection that wakes waiting locks: %s", error)
             self.listening.clear()
             failures += 1
-            # By numbers of its own: what the project draws after random.seed() must not depend
-            # on what goes on in the background.
-            time.sleep(backoff(failures, 0.25, random.SystemRandom().uniform))
+            time.sleep(backoff(failures, 0.25))
         with _inboxes_lock:
             for key in [key for key, box in _inboxes.items() if box is self]:
                 del _inboxes[key]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
 
-from . import connections, scripts, signals
+from . import connections, scripts, signals, waiting
 from .clock import now
 from .connections import NO_TERMS, Terms, Word
 from .inbox import Inbox, Waker, inbox
@@ -40,6 +40,9 @@ class IO(Protocol):
 
     def now(self) -> float:
         """The time on a clock that nobody sets."""
+
+    def uniform(self, low: float, high: float) -> float:
+        """A random number, so that not everybody asks at once."""
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`."""
@@ -98,6 +101,9 @@ class _Port:
 
     def now(self) -> float:
         return now()
+
+    def uniform(self, low: float, high: float) -> float:
+        return waiting.uniform(low, high)
 
     async def _execute(self, *command: Word) -> Any:
         raise NotImplementedError

@@ -9,6 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+Uniform = Callable[[float, float], float]
+
+own = random.SystemRandom()
+"""Not the project's: what it draws after random.seed() must not depend on who waits."""
+uniform: Uniform = own.uniform
+
 
 class Deadline:
     """The end of a wait: `seconds` from `start`, or never when `seconds` is None."""
@@ -31,7 +37,9 @@ HEAD = 8
 """So many waiters at the head of a queue watch the holder's TTL; the others sleep longer."""
 
 
-def slice_for(position: int, remaining: float | None, left: float) -> float:
+def slice_for(
+    position: int, remaining: float | None, left: float, uniform: Uniform = uniform
+) -> float:
     """Seconds to sleep at `position` in the queue, when the lease ends in `remaining`.
 
     Five hundred waiters that all looked twice a second would keep Redis busy with nothing;
@@ -40,10 +48,10 @@ def slice_for(position: int, remaining: float | None, left: float) -> float:
     """
     if position < HEAD:
         # A little after the lease has run out: Redis counts in milliseconds.
-        seconds, after = random.uniform(0.7, 0.9), 0.002
+        seconds, after = uniform(0.7, 0.9), 0.002
     else:
         # All those before us may have been killed together with the holder.
-        seconds, after = random.uniform(2.0, 3.0), random.uniform(0.05, 0.5)
+        seconds, after = uniform(2.0, 3.0), uniform(0.05, 0.5)
     if remaining is not None:
         seconds = min(seconds, remaining + after)
     return min(seconds, left)
@@ -65,9 +73,7 @@ LINE = 4
 Else a server that stalls, or comes back, would find hundreds of connections at its door."""
 
 
-def backoff(
-    failures: int, longest: float = 1.0, uniform: Callable[[float, float], float] = random.uniform
-) -> float:
+def backoff(failures: int, longest: float = 1.0, uniform: Uniform = uniform) -> float:
     """Seconds before we ask a server again that did not answer `failures` times."""
     if failures == 1:
         return 0.0

@@ -6,6 +6,7 @@ That it says the same as the Lua is itself tested, in test_memory.py.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -302,6 +303,9 @@ class SteppedIO:
         """What was sent and is not carried out yet."""
         self._token = ""
         server.listening[inbox] = self.told.add
+
+    def uniform(self, low: float, high: float) -> float:
+        return random.uniform(low, high)  # which Hypothesis seeds, and nothing else draws from
 
     def now(self) -> float:
         return self.server.time

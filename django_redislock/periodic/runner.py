@@ -12,7 +12,6 @@ goes to another host.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -20,7 +19,7 @@ from ..clock import now as clock
 from ..exceptions import LockError, LockUnavailable
 from ..io import SyncIO, run
 from ..primitives import ledger
-from ..waiting import backoff
+from ..waiting import backoff, own
 from .execution import Assignment, Request
 from .job import Job
 from .schedule import SECOND
@@ -38,9 +37,6 @@ GIVING_BACK = 0.25
 LONGEST_BACKOFF = 5.0
 """Seconds between two questions while Redis is away."""
 NEVER = 2**63
-
-_random = random.SystemRandom()
-"""Of its own: what the project draws after random.seed() must not depend on us."""
 
 
 class Crew(Protocol):
@@ -137,7 +133,7 @@ class Planner:
             self._failures += 1
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
             logger.log(level, "Periodic jobs wait for Redis: %s", error)
-            pause = backoff(max(2, self._failures), LONGEST_BACKOFF, _random.uniform)
+            pause = backoff(max(2, self._failures), LONGEST_BACKOFF)
             self._ask_again_at = clock() + pause
             self._look_all_at = 0.0  # whatever was known is old when it is back
             return pause
@@ -181,7 +177,7 @@ class Planner:
         if len(due) > 1:
             self._look(due)
         # Not all schedulers in the same order.
-        _random.shuffle(due)
+        own.shuffle(due)
         while due := self._due(due):
             if self._claim(due.pop()) == "taken" and len(due) > 1:
                 self._look(due)

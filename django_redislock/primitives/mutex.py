@@ -101,7 +101,7 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
                 if not error.passing or (last and not once_more):
                     raise
                 left = patience.left(io.now())
-                pause = min(backoff(failures), left)
+                pause = min(backoff(failures, uniform=io.uniform), left)
                 await io.wait(pause, left)  # who listens is told when the server is back
                 continue
             failures = 0
@@ -123,9 +123,8 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
                 begun = True
                 inbox = await io.listen(token, within=min(0.5, left))
                 continue
-            await io.wait(
-                slice_for(0 if inbox == DEAF else position, holder.remaining, left), left
-            )
+            place = 0 if inbox == DEAF else position
+            await io.wait(slice_for(place, holder.remaining, left, io.uniform), left)
             inbox = await io.listen(token, within=0)
     finally:
         io.unlisten()

@@ -111,7 +111,9 @@ def as_clerk(server: RedisServer) -> str:
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters look often, so that the tests take less time."""
     monkeypatch.setattr(mutex, "slice_for", lambda *_: 0.05)
-    monkeypatch.setattr(mutex, "backoff", lambda *args: min(0.1, waiting.backoff(*args)))
+    monkeypatch.setattr(
+        mutex, "backoff", lambda *args, **more: min(0.1, waiting.backoff(*args, **more))
+    )
 
 
 @pytest.fixture
@@ -346,8 +348,10 @@ def check(port: Port, harmed: Harmed, refused: list[str | None], state: State) -
     kept = port.acquire(harmed.lock("kept"))
     given = port.acquire(harmed.lock("given"))
     inside, leave = threading.Event(), threading.Event()
+    # Whose release is refused for good, that lease is left to its end.
+    of_block = harmed.lock("block", ttl=30 if state.passing else 8)
     block = port.start(
-        lambda: port.enter(harmed.lock("block"), lambda _: (inside.set(), leave.wait(PATIENCE)))
+        lambda: port.enter(of_block, lambda _: (inside.set(), leave.wait(PATIENCE)))
     )
     assert inside.wait(PATIENCE)
     holder = port.acquire(harmed.lock("job"))
