@@ -16,6 +16,8 @@ class Keys:
     index: str
     stem: str = ""
     """What the keys beside the lock begin with; "": as the lock itself."""
+    also: str = ""
+    """The key of a timestamp lock that is taken with it, as long as old clients are about."""
 
     @classmethod
     def of(cls, prefix: str, name: str) -> Keys:
@@ -32,6 +34,11 @@ class Keys:
         # A hash tag that it has comes first here, too; else it is one itself, as a whole.
         stem = f"{prefix}:tagged:{lock}" if "{" in lock else f"{prefix}:key:{{{lock}}}"
         return cls(key.decode(errors="backslashreplace"), lock, f"{prefix}:key:index", stem)
+
+    def beside(self) -> Keys:
+        """Of the timestamp lock that is taken with it."""
+        prefix = self.lock.removesuffix(f":{{{self.name}}}")
+        return Keys.verbatim(prefix, self.also.encode())
 
     @property
     def queue(self) -> str:

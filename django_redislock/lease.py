@@ -621,6 +621,7 @@ EXPORT = {
     "lock": str,
     "index": str,
     "stem": str,
+    "also": str,
     "using": str,
     "token": str,
     "ttl": float,

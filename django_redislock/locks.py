@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -25,6 +26,8 @@ from .keys import Keys, validate_key, validate_name
 from .lease import Cancellation, Claim, Lease
 from .primitives import timestamp
 from .primitives.primitive import Grant, Primitive
+
+_EXPLICIT = conf.VALIDATORS | {"timestamp_key": conf.KIND_VALIDATORS["timestamp_key"]}
 
 UNSET: Any = object()
 """Not given: the settings decide."""
@@ -64,6 +67,9 @@ class Options(LeaseOptions, total=False):
     """What a decorated function does without the lock: raise, return None, or return what a
     function of the conflict returns."""
 
+    timestamp_key: str
+    """The key of a `TimestampLock` that is taken with it, for as long as old clients know no other
+    lock; `{name}` in it is the lock's name."""
     reentrant: bool
     """The thread or task that holds the lock may take it again."""
     cancel_on_lost: bool
@@ -87,7 +93,7 @@ class Lock:
         given = dict(options)
         self._explicit = {
             field: validate(given.pop(field))
-            for field, validate in conf.VALIDATORS.items()
+            for field, validate in _EXPLICIT.items()
             if field in given
         }
         self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
@@ -218,12 +224,15 @@ class Lock:
         return mine[-1] if mine else (lost or self._entered)[0]
 
     def _primitive(self, policy: conf.Policy) -> Primitive:
-        return kinds.KINDS[policy.kind](policy)
+        return kinds.primitive(policy)
 
     def _keys(self, policy: conf.Policy | None = None) -> Keys:
-        if (policy or self.policy()).kind == "timestamp":
-            return verbatim(self.name)
-        return Keys.of(conf.prefix(), self.name)
+        policy, name = policy or self.policy(), self.name
+        also = (policy.timestamp_key or "").replace("{name}", name)
+        if policy.kind == "timestamp":
+            return verbatim(also or name)
+        keys = Keys.of(conf.prefix(), name)
+        return replace(keys, also=also) if also else keys
 
     # The coroutines that the twins share.
 
@@ -349,6 +358,10 @@ class TimestampLock(Lock):
     def __init__(self, key: str, *, fractions: bool = False, **options: Unpack[Options]) -> None:
         self._template = self._name = validate_key(key)
         self._fractions = validate_flag(fractions, "fractions")
+        if "timestamp_key" in options:
+            raise TypeError(
+                "timestamp_key= is for redis_lock(); a TimestampLock's key is its name"
+            )
         self._configure(options)
 
     def _primitive(self, policy: conf.Policy) -> Primitive:  # noqa: ARG002 - it has no choice

@@ -18,7 +18,7 @@ from .keys import Keys
 from .label import holder as current_holder
 from .label import owner as owner_of
 from .lease import Claim, Lease, LeaseState, restorers
-from .primitives import mutex, timestamp
+from .primitives import migration, mutex, timestamp
 from .primitives.primitive import Primitive, Refusal
 from .renewal import Withdrawal, renew, watchdog
 from .signals import LockEvent
@@ -269,6 +269,7 @@ class LeaseOperations:
             "lock": claim.keys.lock,
             "index": claim.keys.index,
             "stem": claim.keys.stem,
+            "also": claim.keys.also,
             "using": lease.using,
             "token": claim.token,
             "ttl": claim.ttl,
@@ -293,6 +294,7 @@ class LeaseOperations:
         lock: str,
         index: str,
         stem: str,
+        also: str,
         using: str,
         token: str,
         ttl: float,
@@ -304,7 +306,7 @@ class LeaseOperations:
     ) -> Lease:
         me = current_holder()
         claim = Claim(
-            keys=Keys(name, lock, index, stem),
+            keys=Keys(name, lock, index, stem, also),
             token=tokens.new(),
             ttl=ttl if hold is None else min(ttl, hold),
             owner=owner_of(me),
@@ -339,5 +341,5 @@ class LeaseOperations:
 
 
 LEASES = LeaseOperations(mutex)
-for _primitive in (mutex, timestamp.WHOLE):
+for _primitive in (mutex, timestamp.WHOLE, migration):
     restorers[_primitive.kind] = LeaseOperations(_primitive)

@@ -61,9 +61,9 @@ def poll(polls: int, remaining: float | None, left: float) -> float:
     """Seconds to sleep before we look again, for the time of that number `polls`, where nobody
     tells when the lock is free."""
     longest = 0.05 * 2.0 ** min(polls, 3)
-    seconds = random.uniform(0.5, 1.0) * longest
+    seconds = uniform(0.5, 1.0) * longest
     if remaining is not None:
-        seconds = min(seconds, remaining + random.uniform(0.002, 0.02))
+        seconds = min(seconds, remaining + uniform(0.002, 0.02))
     return min(seconds, left)
 
 

@@ -322,3 +322,16 @@ def test_by_settings(port: Port, redis: Redis, settings: object) -> None:
     assert elsewhere(port) is None
     port.release(lease)
     eventually(lambda: not redis.exists(KEY))
+
+
+def test_wrong_arguments() -> None:
+    """They are named, with what to write."""
+    with pytest.raises(TypeError, match="key must be a str"):
+        TimestampLock(b"lock.import")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="key is empty"):
+        TimestampLock("")
+    with pytest.raises(TypeError, match="fractions must be True or False"):
+        TimestampLock(KEY, fractions=6)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="timestamp_key= is for redis_lock"):
+        TimestampLock(KEY, timestamp_key="x")
+    TimestampLock("any{key}: of\nothers")
