@@ -359,9 +359,7 @@ class TimestampLock(Lock):
         self._template = self._name = validate_key(key)
         self._fractions = validate_flag(fractions, "fractions")
         if "timestamp_key" in options:
-            raise TypeError(
-                "timestamp_key= is for redis_lock(); a TimestampLock's key is its name"
-            )
+            raise TypeError("timestamp_key= is for redis_lock(): a TimestampLock has one already")
         self._configure(options)
 
     def _primitive(self, policy: conf.Policy) -> Primitive:  # noqa: ARG002 - it has no choice
