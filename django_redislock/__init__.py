@@ -19,6 +19,7 @@ from .multi import MultiLock
 from .redlock import Redlock
 from .runs import deduplicate, once
 from .shared import ReadWriteLock, Semaphore
+from .timestamps import TimestampLock
 from .values import ainitialise, initialise
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Semaphore",
     "StaleLease",
     "StaleRead",
+    "TimestampLock",
     "ainitialise",
     "current_lease",
     "deduplicate",

@@ -36,7 +36,7 @@ from .arguments import (
     validate_wait,
     validate_zone,
 )
-from .servers import Servers
+from .keys import validate_key
 
 
 class Policy(NamedTuple):
@@ -59,6 +59,8 @@ class Policy(NamedTuple):
     """Which primitive it is, of those in kinds.py."""
     limit: int | None = None
     """So many may hold it, where its kind has a limit."""
+    timestamp_key: str | None = None
+    """The key of a timestamp lock that is taken with it; of the kind "timestamp", its own key."""
     view_status: int = 409
     """What a view answers that did not get its lock."""
     view_response: Callable[..., Any] | str | None = None
@@ -88,6 +90,7 @@ KIND_VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "kind": lambda value: validate_choice(value, "kind", tuple(kinds.KINDS)),
     "limit": validate_limit,
     "using": validate_servers,
+    "timestamp_key": lambda value: validate_key(value, "timestamp_key"),
 }
 """Of settings that make a lock of one kind or another; they are for single locks only."""
 
@@ -206,9 +209,7 @@ def _read_entries(
 def _refuse_half_a_kind(name: str, values: _Values) -> None:
     policy = Policy(**values)
     try:
-        if isinstance(policy.using, Servers) and policy.kind != "redlock":
-            raise ValueError("several servers in USING need 'KIND': 'redlock' beside them")
-        kinds.KINDS[policy.kind](policy)
+        kinds.primitive(policy)
     except ValueError as error:
         raise ImproperlyConfigured(f"REDISLOCK['LOCKS'][{name!r}]: {error}") from None
 

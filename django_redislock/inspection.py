@@ -31,7 +31,7 @@ from .arguments import validate_text, validate_using
 from .exceptions import Holder, cleared, server_time
 from .io import SyncIO, run
 from .keys import Keys, name_of, presence, validate_name
-from .primitives import mutex
+from .primitives import mutex, timestamp
 from .primitives.primitive import Sight
 from .renewal import PRESENCE, PRESENCE_EVERY
 from .tokens import process_of
@@ -56,7 +56,8 @@ class Kind(StrEnum):
     FOREIGN = "foreign"
     """A value that this package did not write."""
     TIMESTAMP = "timestamp"
-    """A foreign value that is a time, as the old `SETNX` locks have it."""
+    """A value that is a time, as the old `SETNX` locks have it; of a `TimestampLock` of ours, who
+    holds it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class LockInfo:
 
     @property
     def cache_lock(self) -> bool:
-        """It is one of the drop-in for `cache.lock()`, and named by its key."""
+        """It is one of the drop-in for `cache.lock()`, or a `TimestampLock`: named by its key."""
         return bool(self.keys.stem)
 
 
@@ -164,7 +165,8 @@ come first."""
 class Inspector:
     """What there is at the server of one alias of CACHES. Raises `LockUnavailable`.
 
-    With `cache_locks`, those of the drop-in for `cache.lock()`, which are named by their keys.
+    With `cache_locks`, those of the drop-in for `cache.lock()` and each `TimestampLock`, which are
+    named by their keys.
     """
 
     def __init__(self, using: str | None = None, *, cache_locks: bool = False) -> None:
@@ -223,7 +225,10 @@ class Inspector:
             for text, what in ((by, "by"), (reason, "reason"))
         )
         sight = Sight(lock.seen, lock.holder)
-        return run(operations.clear(self._io(), mutex, lock.keys, self.using, [sight], by, reason))
+        primitive = timestamp.WHOLE if lock.cache_lock and lock.kind == Kind.TIMESTAMP else mutex
+        return run(
+            operations.clear(self._io(), primitive, lock.keys, self.using, [sight], by, reason)
+        )
 
     # Many locks.
 
@@ -352,8 +357,32 @@ class Inspector:
             for lock, (value, pttl, waiters) in zip(locks, found, strict=True)
             if value is not None
         ]
-        left = self._left({value[:8].decode(errors="replace") for _, value, _, _ in sights})
-        return [self._info(*sight, int(time), left) for sight in sights]
+        written = self._written(sights, int(time))
+        says = [written.get(lock.lock, value) for lock, value, _, _ in sights]
+        left = self._left({value[:8].decode(errors="replace") for value in says})
+        return [
+            self._info(*sight, int(time), left, written.get(sight[0].lock)) for sight in sights
+        ]
+
+    def _written(
+        self, sights: Sequence[tuple[Keys, bytes, int, int]], now_us: int
+    ) -> dict[str, bytes]:
+        """What ours, who hold timestamp locks, have written beside their keys."""
+        if not self._cache_locks:
+            return {}
+        times = [
+            (keys, value)
+            for keys, value, _, _ in sights
+            if foreign(value, None, now_us / 1e6)[0] == Kind.TIMESTAMP
+        ]
+        if not times:
+            return {}
+        found = self._ask("inspection_written", [keys.tail for keys, _ in times], [])
+        return {
+            keys.lock: holder
+            for (keys, value), (holder, until) in zip(times, found, strict=True)
+            if holder and until and abs(float(value) - float(until)) <= timestamp.A_LITTLE
+        }
 
     def _left(self, processes: set[str]) -> dict[str, float | None]:
         """For how many seconds each process is believed to live yet; None: it is not."""
@@ -375,16 +404,22 @@ class Inspector:
         waiters: int,
         now_us: int,
         left: dict[str, float | None],
+        written: bytes | None,
     ) -> LockInfo:
         holder = Holder.parse(value, pttl, now_us)
-        ttl = None
+        seen = Sight.of(value, holder).token
+        kind, state, why, ttl = Kind.MUTEX, State.HELD, "", None
         if holder.owner is None:
             kind, state, why = foreign(value, holder.remaining, now_us / 1e6)
-        else:
-            kind = Kind.MUTEX
+        if kind == Kind.TIMESTAMP and self._cache_locks:
+            remains_ms = max(0, round(float(value) * 1000 - now_us / 1000))
+            holder = timestamp.holder_of(written or value, remains_ms, now_us)
+        if holder.owner is not None and state == State.HELD:
+            value = written or value
             ttl = int(value.split(b"|", 4)[3]) / 1000
             process = process_of(value[:8].decode())
             state, why = decide(holder, ttl, process is None, left.get(process or ""))
+            seen = Sight.of(value, holder).token
         return LockInfo(
             name=keys.name,
             using=self.using,
@@ -395,7 +430,7 @@ class Inspector:
             ttl=ttl,
             waiters=waiters,
             keys=keys,
-            seen=Sight.of(value, holder).token,
+            seen=seen,
         )
 
 

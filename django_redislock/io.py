@@ -225,6 +225,7 @@ class _Port:
         if self._listening is not None:
             box, token = self._listening
             box.forget(token)
+            self._listening = None
         self._leave_line()
 
 

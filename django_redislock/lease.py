@@ -659,6 +659,8 @@ EXPORT = {
     "name": str,
     "lock": str,
     "index": str,
+    "stem": str,
+    "also": str,
     "using": str,
     "token": str,
     "ttl": float,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -27,6 +28,8 @@ from .primitives import places
 from .primitives.primitive import Grant, Primitive, Sight
 
 L = TypeVar("L", bound="Lock")
+
+_EXPLICIT = conf.VALIDATORS | {"timestamp_key": conf.KIND_VALIDATORS["timestamp_key"]}
 
 UNSET: Any = object()
 """Not given: the settings decide."""
@@ -74,6 +77,9 @@ class Options(LeaseOptions, total=False):
     """What a decorated function does without the lock: raise, return None, or return what a
     function of the conflict returns."""
 
+    timestamp_key: str
+    """The key of a `TimestampLock` that is taken with it, for as long as old clients know no other
+    lock; `{name}` in it is the lock's name."""
     reentrant: bool
     """The thread or task that holds the lock may take it again."""
     cancel_on_lost: bool
@@ -97,7 +103,7 @@ class Lock:
         given = dict(options)
         self._explicit = {
             field: validate(given.pop(field))
-            for field, validate in conf.VALIDATORS.items()
+            for field, validate in _EXPLICIT.items()
             if field in given
         }
         self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
@@ -246,10 +252,15 @@ class Lock:
         return mine[-1] if mine else (lost or self._entered)[0]
 
     def _primitive(self, policy: conf.Policy) -> Primitive:
-        return kinds.KINDS[policy.kind](policy)
+        return kinds.primitive(policy)
 
-    def _keys(self) -> Keys:
-        return Keys.of(conf.prefix(), self.name)
+    def _keys(self, policy: conf.Policy | None = None) -> Keys:
+        policy, name = policy or self.policy(), self.name
+        also = (policy.timestamp_key or "").replace("{name}", name)
+        if policy.kind == "timestamp":
+            return verbatim(also or name)
+        keys = Keys.of(conf.prefix(), name)
+        return replace(keys, also=also) if also else keys
 
     def _parts(self) -> tuple[Keys, ...]:
         """The keys of each name, where these are several."""
@@ -263,7 +274,7 @@ class Lock:
 
     async def _look(self, port: type[SyncIO | AsyncIO]) -> list[Sight]:
         policy = self.policy()
-        return await self._primitive(policy).look(port(policy.using), self._keys())
+        return await self._primitive(policy).look(port(policy.using), self._keys(policy))
 
     async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
         by = label.clean(validate_text(by, "by"))
@@ -274,7 +285,7 @@ class Lock:
         policy = self.policy()
         io, primitive = port(policy.using), self._primitive(policy)
         cleared = await operations.clear(
-            io, primitive, self._keys(), policy.using, seen, by, reason
+            io, primitive, self._keys(policy), policy.using, seen, by, reason
         )
         return seen[0].holder if cleared else None
 
@@ -305,7 +316,7 @@ class Lock:
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
-        keys, primitive = self._keys(), self._primitive(policy)
+        keys, primitive = self._keys(policy), self._primitive(policy)
         held = self._held(policy.using, primitive, me)
         if held is not None and held.enter():
             if policy.release == "commit":
@@ -398,6 +409,11 @@ def _alike(one: Primitive, other: Primitive) -> bool:
     """Else the server tells that the name is locked as another kind."""
     both = {one.kind, other.kind}
     return len(both) == 1 or both in ({places.READ.kind, places.WRITE.kind}, {"mutex", "multi"})
+
+
+def verbatim(key: str) -> Keys:
+    """Of a lock that is known by its key in Redis."""
+    return Keys.verbatim(conf.prefix(), key.encode())
 
 
 def refuse_event_loop() -> None:

@@ -292,6 +292,8 @@ class LeaseOperations:
             "name": claim.keys.name,
             "lock": claim.keys.lock,
             "index": claim.keys.index,
+            "stem": claim.keys.stem,
+            "also": claim.keys.also,
             "using": lease.using,
             "token": claim.token,
             "ttl": claim.ttl,
@@ -317,6 +319,8 @@ class LeaseOperations:
         name: str,
         lock: str,
         index: str,
+        stem: str,
+        also: str,
         using: str,
         token: str,
         ttl: float,
@@ -328,12 +332,12 @@ class LeaseOperations:
     ) -> Lease:
         me = current_holder()
         claim = Claim(
-            keys=Keys(name, lock, index),
+            keys=Keys(name, lock, index, stem, also),
             token=tokens.new(),
             ttl=ttl if hold is None else min(ttl, hold),
             owner=owner_of(me),
             label=label,
-            primitive=kinds.KINDS[kind](conf.Policy(kind=kind, limit=limit)),
+            primitive=kinds.TRAVEL[kind](conf.Policy(kind=kind, limit=limit)),
         )
         try:
             io = port(using, terms=Terms(replicas=replicas))
@@ -363,5 +367,4 @@ class LeaseOperations:
 
 
 LEASES = LeaseOperations()
-# The leases of a Redlock stay where they are.
-restorers.update(dict.fromkeys(kinds.KINDS.keys() - {"redlock"}, LEASES))
+restorers.update(dict.fromkeys(kinds.TRAVEL, LEASES))

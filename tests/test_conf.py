@@ -230,6 +230,8 @@ class TestWrong:
         [
             ({"KIND": "latch"}, r"\['KIND'\]: kind must be 'mutex'.*, not 'latch'"),
             ({"LIMIT": 0}, r"\['LIMIT'\]: limit must be between 1 and"),
+            ({"TIMESTAMP_KEY": ""}, r"\['TIMESTAMP_KEY'\]: timestamp_key is empty"),
+            ({"TIMESTAMP_KEY": 1}, r"\['TIMESTAMP_KEY'\]: timestamp_key must be a str"),
             ({"LIMIT": "3"}, r"\['LIMIT'\]: limit must be a number of holders, such as 3"),
         ],
     )
@@ -242,7 +244,9 @@ class TestWrong:
             policy()
         with (
             override_settings(REDISLOCK=entry),
-            pytest.raises(ImproperlyConfigured, match=r"^REDISLOCK has no key '(KIND|LIMIT)'"),
+            pytest.raises(
+                ImproperlyConfigured, match=r"^REDISLOCK has no key '(KIND|LIMIT|TIMEST.*)'"
+            ),
         ):
             policy()
 
@@ -251,6 +255,7 @@ class TestWrong:
         """An unknown key is named, with those that there are: a typo must not be silent."""
         known = "it has USING, TTL, WAIT, RENEW, REPLICAS, MAX_HOLD, RELEASE, ON_CONFLICT"
         known += ", VIEW_STATUS, VIEW_RESPONSE"
+        of_locks = "KIND, LIMIT, TIMESTAMP_KEY"
         with (
             override_settings(REDISLOCK={key: 5}),
             pytest.raises(ImproperlyConfigured, match=rf"^REDISLOCK has no key {key!r}; {known}"),
@@ -260,7 +265,7 @@ class TestWrong:
             configured(LOCKS={"job": {key: 5}}),
             pytest.raises(
                 ImproperlyConfigured,
-                match=rf"^REDISLOCK\['LOCKS'\]\['job'\] has no key {key!r}; {known}, KIND, LIMIT$",
+                match=rf"^REDISLOCK\['LOCKS'\]\['job'\] has no key {key!r}; {known}, {of_locks}$",
             ),
         ):
             policy()

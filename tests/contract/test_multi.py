@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -333,6 +334,17 @@ def test_wrong_names() -> None:
     with pytest.raises(TypeError, match="no argument 'limit'"):
         MultiLock(["a"], limit=3)  # type: ignore[call-arg]
     assert MultiLock([str(n) for n in range(5)]).name == "0, 1, 2 and 2 others"
+
+
+def test_names_that_are_no_plain_locks(settings: Any) -> None:
+    """By the settings: with another kind of lock they would not exclude each other."""
+    for entry, what in (
+        ({"KIND": "semaphore", "LIMIT": 3}, "a semaphore"),
+        ({"TIMESTAMP_KEY": "old"}, "to be migrated"),
+    ):
+        settings.REDISLOCK = {"LOCKS": {"b": entry}}
+        with pytest.raises(ValueError, match=f"LOCKS has 'b' as {what}"):
+            MultiLock(["a", "b"]).acquire(wait=0)
 
 
 def test_a_name_that_we_hold_already() -> None:
