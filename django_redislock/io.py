@@ -15,21 +15,22 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
 
-from . import connections, scripts, signals
+from . import connections, coroutines, scripts, signals
 from .clock import now
-from .connections import NO_TERMS, Terms, Word
+from .connections import NO_TERMS, Pool, Terms
 from .inbox import Inbox, Waker, inbox
+from .keys import is_index
 from .signals import LockEvent
+from .slots import Word
 from .waiting import DEAF, LINE
 
-if TYPE_CHECKING:
-    import redis
-
 T = TypeVar("T")
+
+run = coroutines.run
 
 LOOK_UP = 0.25
 """Seconds after which who stands in line looks whether it was told meanwhile."""
@@ -42,7 +43,14 @@ class IO(Protocol):
         """The time on a clock that nobody sets."""
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`."""
+        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
+
+        All keys have to be of one slot, but for the index of all locks: on a cluster, the first
+        key stands in its place, and by that the scripts know that there is none.
+        """
+
+    def slot(self, key: str) -> int:
+        """Keys of the same slot may be given to one script. Without a cluster, all of them."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -74,16 +82,6 @@ class IO(Protocol):
         """What happened, to the log and to whoever listens."""
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Finish a coroutine that awaits nothing but a `SyncIO`."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    coroutine.close()
-    raise RuntimeError("a primitive awaited something other than its port")
-
-
 class _Port:
     """What both ports have in common."""
 
@@ -106,10 +104,15 @@ class _Port:
         raise NotImplementedError
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        if connections.clustered(self._using):
+            keys = [keys[0] if is_index(key) else key for key in keys]
         try:
             return await scripts.call(self._execute, name, keys, args)
         finally:
             self._leave_line()
+
+    def slot(self, key: str) -> int:
+        return connections.slot(self._using, key)
 
     def _waker(self) -> Waker:
         raise NotImplementedError
@@ -171,7 +174,7 @@ class SyncIO(_Port):
         prefix: str = "",
         *,
         terms: Terms = NO_TERMS,
-        pool: redis.ConnectionPool | None = None,
+        pool: Pool | None = None,
     ) -> None:
         super().__init__(using, prefix, terms=terms)
         self._background = pool is not None

@@ -5,7 +5,9 @@ makes a lease unknown and is tried again soon; when the lease's own deadline has
 is lost. The watchdog has only a weak reference to a lease: when its owner object is gone,
 nobody can release it any more, so it is left to expire, with a warning.
 
-A thread for each server, so that one which does not answer can't cost another's leases.
+A thread for each server, so that one which does not answer can't cost another's leases. A cluster
+is one server here, in which a node that did not answer is passed over until the next round; and a
+request has the leases of one slot, which mostly is one lease.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from .io import IO, SyncIO, run
 from .keys import presence
 from .lease import Claim, Lease, LeaseState
 from .primitives import record
+from .slots import Node
 
 logger = logging.getLogger("django_redislock")
 
@@ -106,6 +109,7 @@ class Watchdog:
     def __init__(self, using: str) -> None:
         self._using = using
         self._pool = connections.background_pool(using)
+        self._clustered = connections.clustered(using)
         self._leases: dict[str, _Watched] = {}
         """By token: what this process holds here."""
         self._tokens: dict[str, str] = {}
@@ -203,7 +207,7 @@ class Watchdog:
         """Renew and release what is due. Returns when to look next."""
         time = now()
         next_look = float("inf")
-        due: dict[tuple[str, str, int], list[Lease]] = {}
+        due: dict[tuple[str, str, int, int], list[Lease]] = {}
         for token, watched in self._leases.copy().items():
             lease = watched.lease()
             if lease is None:
@@ -225,17 +229,21 @@ class Watchdog:
                 )
                 lease.abandon()
             elif lease.renew and lease.due - time <= EARLY * lease.ttl / 3:
-                alike = lease.claim.primitive.kind, lease.claim.keys.index, lease.replicas
+                keys = lease.claim.keys
+                slot = connections.slot(self._using, keys.lock) if self._clustered else 0
+                alike = lease.claim.primitive.kind, keys.index, slot, lease.replicas
                 due.setdefault(alike, []).append(lease)
             else:
                 next_look = min(next_look, lease.due)
-        answers = True
+        silent: set[Node | None] = set()
         for leases in due.values():
+            server = connections.node_of(self._pool, leases[0].claim.keys.lock)
             for start in range(0, len(leases), BATCH):
                 # Who did not answer once is not asked again in this round.
-                answers = self._renew(leases[start : start + BATCH], ask=answers)
+                if not self._renew(leases[start : start + BATCH], ask=server not in silent):
+                    silent.add(server)
             next_look = min(next_look, *(lease.due for lease in leases))
-        if answers:
+        if not silent or self._clustered:
             self._release_pending()
             next_look = min(next_look, self._show_life(time))
         return min(next_look, now() + 1.0) if self._to_release else next_look
@@ -286,7 +294,14 @@ class Watchdog:
                 pass  # has been logged
             except LockError as error:
                 if isinstance(error, LockUnavailable) and error.passing:
-                    return  # the others have to wait, too
+                    if not self._clustered:
+                        return  # the others have to wait, too
+                    # Those at other nodes need not, so this one comes last.
+                    self._to_release.remove(what)
+                    self._to_release.append(what)
+                    if error.silent:
+                        return  # once is enough in a round, or leases would have to wait
+                    continue
                 logger.warning("%r could not be released: %s", what.name, error)
             except Exception:
                 # Not tried again, or nothing after it would ever be released.

@@ -12,6 +12,7 @@ from redis.connection import BlockingConnectionPool, Connection, parse_url
 
 from .. import conf, connections
 from ..keys import MAX_NAME
+from ..slots import Cluster
 from .configured import aliases, entries, problems, replicas
 from .finding import Finding, listed
 
@@ -105,6 +106,8 @@ def _places(entry: Any) -> set[tuple[Any, ...]]:
 
 def _connecting(alias: str) -> Iterator[Finding]:
     pool = connections.shared_pool(alias)
+    if isinstance(pool, Cluster):
+        pool = pool.pool(pool.seeds[0])  # that of each node has the same options
     connection: Any = None
     with suppress(Exception):  # a class of the project's own, perhaps, that is made otherwise
         # As the pool would make it. It connects when it is used, and this one never is.
