@@ -109,6 +109,10 @@ class RedisCluster:
         self.migrate_keys(key, source, target)
         self.migrated(key, target)
 
+    def settle(self) -> None:
+        """Wait until all nodes take all slots for served."""
+        self._wait(lambda: all(self._ok(node) for node in self.nodes if node.running))
+
     def _alive(self) -> RedisServer:
         return next(node for node in self.nodes if node.running)
 
@@ -125,7 +129,7 @@ class RedisCluster:
         for replica, primary in zip(replicas, cycle(primaries), strict=False):
             self.call(replica, "CLUSTER", "REPLICATE", self.id(primary))
         self._wait(lambda: all(self._follows(replica) for replica in replicas))
-        self._wait(lambda: all(self._ok(node) for node in self.nodes))
+        self.settle()
 
     def _knows(self, node: RedisServer) -> bool:
         with self.ask(node) as client:

@@ -36,6 +36,7 @@ from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    ClusterCrossSlotError,
     ClusterDownError,
     NoScriptError,
     OutOfMemoryError,
@@ -573,7 +574,7 @@ def _translate(
     denied = isinstance(error, redis.exceptions.NoPermissionError) or (
         "can't run this command" in text
     )
-    if isinstance(error, AskError):  # who is told that by a cluster's node follows, slots.py
+    if isinstance(error, AskError | ClusterCrossSlotError):  # slots.py follows, or avoids it
         text += " (it is a node of a Redis Cluster: see CONNECTION_FACTORY in docs/topologies.md)"
     if denied:  # nor does it say which command it was
         text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
