@@ -18,6 +18,8 @@ MIN_EVERY = 1.0
 
 MAX_REPLICAS = 100
 """More than that is a typing error."""
+MIN_REPLICAS_TIMEOUT, MAX_REPLICAS_TIMEOUT = 0.01, 60.0
+"""Redis counts in milliseconds, and takes 0 for ever; and all the while a connection is busy."""
 
 
 def validate_ttl(value: object, name: str = "ttl") -> float:
@@ -73,6 +75,17 @@ def validate_replicas(value: object) -> int:
             f"replicas must be between 0 (don't ask them) and {MAX_REPLICAS}, not {value!r}"
         )
     return value
+
+
+def validate_replicas_timeout(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"replicas_timeout must be a number of seconds, such as 1, not {value!r}")
+    if not MIN_REPLICAS_TIMEOUT <= value <= MAX_REPLICAS_TIMEOUT:  # which refuses NaN too
+        raise ValueError(
+            f"replicas_timeout must be between {MIN_REPLICAS_TIMEOUT:g} and "
+            f"{MAX_REPLICAS_TIMEOUT:g} seconds, not {value!r}"
+        )
+    return float(value)
 
 
 def validate_flag(value: object, name: str) -> bool:

@@ -398,12 +398,11 @@ class Terms(NamedTuple):
     """Seconds to wait for the answer; None: as long as the CACHES entry says."""
     replicas: int = 0
     """So many replicas have to have what the command wrote."""
+    replicas_timeout: float = 1.0
+    """Seconds that they have to confirm it."""
 
 
 NO_TERMS = Terms()
-
-REPLICAS_WITHIN = 1.0
-"""Seconds that replicas have to confirm what the primary has."""
 
 
 def execute(pool: Pool, *command: Word, terms: Terms = NO_TERMS) -> Any:
@@ -536,7 +535,9 @@ def _granted(answer: list[Any]) -> bool:
 
 
 def _wait(terms: Terms) -> tuple[Word, ...]:
-    within = min(terms.within or REPLICAS_WITHIN, REPLICAS_WITHIN)
+    within = terms.replicas_timeout
+    if terms.within is not None:  # the answer has to be there before we give up on it
+        within = min(within, 0.9 * terms.within)
     return "WAIT", terms.replicas, max(1, round(within * 1000))
 
 

@@ -124,15 +124,19 @@ async def cut_short(
         await take_back(port(using), using, claim)
 
 
+def _terms(lease: Lease) -> Terms:
+    return Terms(None, lease.replicas, lease.replicas_timeout)
+
+
 class LeaseOperations:
     """What leases of every kind ask for; what differs is their claim's primitive."""
 
     def extend(self, lease: Lease, ttl: float | None = None) -> None:
-        io = SyncIO(lease.using, terms=Terms(replicas=lease.replicas))
+        io = SyncIO(lease.using, terms=_terms(lease))
         run(self._extend(io, lease, ttl))
 
     async def aextend(self, lease: Lease, ttl: float | None = None) -> None:
-        io = AsyncIO(lease.using, terms=Terms(replicas=lease.replicas))
+        io = AsyncIO(lease.using, terms=_terms(lease))
         await self._extend(io, lease, ttl)
 
     async def _extend(self, io: IO, lease: Lease, ttl: float | None) -> None:
@@ -268,6 +272,7 @@ class LeaseOperations:
             "label": claim.label,
             "renew": lease.renew,
             "replicas": lease.replicas,
+            "replicas_timeout": lease.replicas_timeout,
             "hold": lease.hold_left(now()),
             "release": lease.release_at,
         }
@@ -291,6 +296,7 @@ class LeaseOperations:
         label: str,
         renew: bool,
         replicas: int,
+        replicas_timeout: float,
         hold: float | None,
         release: str,
     ) -> Lease:
@@ -304,7 +310,7 @@ class LeaseOperations:
             primitive=mutex,
         )
         try:
-            io = port(using, terms=Terms(replicas=replicas))
+            io = port(using, terms=Terms(None, replicas, replicas_timeout))
             got = await claim.primitive.adopt(io, token, claim)
             if isinstance(got, Refusal):
                 claim.sent = False  # there is nothing to take back
@@ -319,6 +325,7 @@ class LeaseOperations:
                 holder=me,
                 renew=renew,
                 replicas=replicas,
+                replicas_timeout=replicas_timeout,
                 max_hold=hold,
                 release_at=release,
             )

@@ -207,7 +207,7 @@ class Watchdog:
         """Renew and release what is due. Returns when to look next."""
         time = now()
         next_look = float("inf")
-        due: dict[tuple[str, str, int, int], list[Lease]] = {}
+        due: dict[tuple[str, str, int, int, float], list[Lease]] = {}
         for token, watched in self._leases.copy().items():
             lease = watched.lease()
             if lease is None:
@@ -231,7 +231,8 @@ class Watchdog:
             elif lease.renew and lease.due - time <= EARLY * lease.ttl / 3:
                 keys = lease.claim.keys
                 slot = connections.slot(self._using, keys.lock) if self._clustered else 0
-                alike = lease.claim.primitive.kind, keys.index, slot, lease.replicas
+                replicas = lease.replicas, lease.replicas_timeout
+                alike = lease.claim.primitive.kind, keys.index, slot, *replicas
                 due.setdefault(alike, []).append(lease)
             else:
                 next_look = min(next_look, lease.due)
@@ -274,7 +275,7 @@ class Watchdog:
         try:
             if ask:
                 within = PATIENCE * min(lease.ttl for lease in leases)
-                run(renew(self._io(within, leases[0].replicas), leases))
+                run(renew(self._io(within, leases[0]), leases))
                 return True
         except LockUnavailable as error:
             level = logging.WARNING if news else logging.DEBUG
@@ -308,10 +309,13 @@ class Watchdog:
                 logger.exception("%r could not be released", what.name)
             self._to_release.remove(what)
 
-    def _io(self, within: float, replicas: int = 0) -> SyncIO:
+    def _io(self, within: float, lease: Lease | None = None) -> SyncIO:
         within = min(within, connections.BACKGROUND_TIMEOUT)
         connections.bound(self._pool, within)
-        return SyncIO(self._using, pool=self._pool, terms=connections.Terms(within, replicas))
+        terms = connections.Terms(within)
+        if lease is not None:
+            terms = connections.Terms(within, lease.replicas, lease.replicas_timeout)
+        return SyncIO(self._using, pool=self._pool, terms=terms)
 
     def after_fork(self) -> None:
         """In a child: the leases are the parent's, and the thread stayed there."""
