@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, redis_lock
@@ -85,7 +87,7 @@ def test_a_killed_holder(
     holder.ends()
     ends = int(redis.get(KEY))
     lease = port.acquire(lock(both), wait=PATIENCE)
-    assert lease.acquired_at.timestamp() >= ends
+    assert redis.time()[0] >= ends
     port.release(lease)
     assert free(redis)
 
@@ -156,6 +158,23 @@ def test_a_release_is_lost(
     release(port, lease)
     assert rule.count == 1
     assert lease.lost is None
+    assert free(redis)
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["timestamp_acquire", "timestamp_release"])
+def test_the_client_sends_again(
+    port: Port, lossy: Proxy, redis: Redis, settings: Any, both: bool, name: str
+) -> None:
+    """By itself, without telling us: the second answer is as the first one was."""
+    retries = {"retry": Retry(NoBackoff(), 3), "retry_on_timeout": True}
+    settings.CACHES = caches(f"{lossy.url}-again", CONNECTION_POOL_KWARGS=retries)
+    port.holder(lock(both))
+    rule = lossy.on(script(name), Fault.RESET_AFTER)
+    lease = port.acquire(lock(both))
+    assert held_by(redis, lease)
+    port.release(lease)
+    assert rule.count == 1
     assert free(redis)
 
 
