@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, redis_lock
+from django_redislock.io import SyncIO, run
+from django_redislock.primitives import timestamp
 from tests.classic import Classic
 from tests.contract.ports import Port
 from tests.faults.caches import caches
@@ -161,20 +162,12 @@ def test_a_release_is_lost(
     assert free(redis)
 
 
-@BOTH
-@pytest.mark.parametrize("name", ["timestamp_acquire", "timestamp_release"])
-def test_the_client_sends_again(
-    port: Port, lossy: Proxy, redis: Redis, settings: Any, both: bool, name: str
-) -> None:
-    """By itself, without telling us: the second answer is as the first one was."""
-    retries = {"retry": Retry(NoBackoff(), 3), "retry_on_timeout": True}
-    settings.CACHES = caches(f"{lossy.url}-again", CONNECTION_POOL_KWARGS=retries)
-    port.holder(lock(both))
-    rule = lossy.on(script(name), Fault.RESET_AFTER)
-    lease = port.acquire(lock(both))
-    assert held_by(redis, lease)
-    port.release(lease)
-    assert rule.count == 1
+def test_a_release_by_who_does_not_know_of_the_first(port: Port, redis: Redis) -> None:
+    """The server remembers that it was released."""
+    lease = port.acquire(TimestampLock(KEY))
+    first, second = replace(lease.claim), replace(lease.claim)
+    assert run(timestamp.WHOLE.release(SyncIO("default"), first)) is None
+    assert run(timestamp.WHOLE.release(SyncIO("default"), second)) is None
     assert free(redis)
 
 
