@@ -8,6 +8,8 @@ from datetime import tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from .servers import Servers
+
 MIN_TTL = 0.1
 """Below that, a garbage collection or a busy network is enough to lose a lease."""
 MAX_TTL = 31_536_000.0
@@ -177,6 +179,13 @@ def validate_using(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"using must be an alias of CACHES, such as 'default', not {value!r}")
     return value
+
+
+def validate_servers(value: object) -> str:
+    """As `validate_using`, or several aliases in a list."""
+    if isinstance(value, list | tuple):
+        return Servers.of(value)
+    return value if isinstance(value, Servers) else validate_using(value)
 
 
 def validate_label(value: object) -> str:

@@ -27,7 +27,7 @@ from .io import SyncIO, run
 from .keys import Keys
 from .lease import Claim, Lease
 from .primitives import mutex
-from .primitives.primitive import Grant
+from .primitives.primitive import Grant, Sight
 from .renewal import watchdog
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class Lock(RedisLock):
         if token is None:
             return False
         held = self._held(token)
-        sight = _ask(mutex.look(self._io(), self._keys()))
+        sight = next(iter(_ask(mutex.look(self._io(), self._keys()))), None)
         if sight is not None:
             if held and sight.token == held.claim.token.encode():
                 return True
@@ -242,7 +242,7 @@ class Lock(RedisLock):
     def _find(self, token: Any) -> Claim | None:
         """What another one of our locks acquired with `token`, and holds yet."""
         keys = self._keys()
-        sight = _ask(mutex.look(self._io(), keys))
+        sight = next(iter(_ask(mutex.look(self._io(), keys))), None)
         if sight is None or _tag_of(sight) != _tag(self._encode(token)):
             return None
         of = sight.holder
@@ -272,7 +272,7 @@ def _tag(token: bytes) -> str:
     return hashlib.blake2b(token, digest_size=8).hexdigest()
 
 
-def _tag_of(sight: mutex.Sight) -> str:
+def _tag_of(sight: Sight) -> str:
     return sight.token[8:24].decode(errors="replace")
 
 

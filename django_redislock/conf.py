@@ -29,6 +29,7 @@ from .arguments import (
     validate_response,
     validate_schedule,
     validate_seconds,
+    validate_servers,
     validate_status,
     validate_ttl,
     validate_using,
@@ -42,7 +43,7 @@ class Policy(NamedTuple):
     """How one lock behaves. Times are seconds."""
 
     using: str = "default"
-    """An alias of CACHES."""
+    """An alias of CACHES; of a Redlock, several of them (servers.py)."""
     ttl: float = 30.0
     """How long a lease lives without renewal."""
     wait: float | None = 10.0
@@ -60,6 +61,8 @@ class Policy(NamedTuple):
     """So many may hold it, where its kind has a limit."""
     timestamp_key: str | None = None
     """The key of a timestamp lock that is taken with it; of the kind "timestamp", its own key."""
+    fractions: bool = False
+    """Whether a timestamp lock writes fractions of a second."""
     view_status: int = 409
     """What a view answers that did not get its lock."""
     view_response: Callable[..., Any] | str | None = None
@@ -89,6 +92,8 @@ KIND_VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "kind": lambda value: validate_choice(value, "kind", tuple(kinds.KINDS)),
     "limit": validate_limit,
     "timestamp_key": lambda value: validate_key(value, "timestamp_key"),
+    "fractions": lambda value: validate_flag(value, "fractions"),
+    "using": validate_servers,
 }
 """Of settings that make a lock of one kind or another; they are for single locks only."""
 

@@ -15,8 +15,9 @@ its answer was lost, and redis-py's own retry would send it again without tellin
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -47,6 +48,7 @@ from redis.sentinel import SentinelConnectionPool
 from . import scripts
 from .exceptions import LockError, LockUnavailable
 from .keys import name_of
+from .servers import Servers
 
 if TYPE_CHECKING:
     from django_redis.pool import ConnectionFactory
@@ -85,6 +87,11 @@ def _client(using: str) -> DefaultClient[Any]:
         _client_cache_of = settings.CACHES
     client = _client_cache.get(using)
     if client is None:
+        if isinstance(using, Servers):
+            raise ImproperlyConfigured(
+                f"{using} are several servers, which only a Redlock works with. Write one alias "
+                f"of CACHES, or 'KIND': 'redlock' beside them in REDISLOCK['LOCKS']."
+            )
         try:
             backend = caches[using]
         except InvalidCacheBackendError:
@@ -191,7 +198,30 @@ def address(using: str) -> str:
     """Which server an alias means right now; threads and loops key what they keep by it."""
     if isinstance(using, ClientName):
         return using.address()
+    if isinstance(using, Servers):
+        return _all_of(tuple(map(address, using.aliases)))
     return str(_client(using)._server[0])
+
+
+def _where(address: str) -> str:
+    """The server, whichever of its databases is meant, and who is to log in."""
+    parts = urlsplit(address)
+    return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+
+
+@cache
+def _all_of(addresses: tuple[str, ...]) -> str:
+    """One text for several servers, in whatever order they are named.
+
+    Raises `ImproperlyConfigured` when two are one: a majority of servers has to be one.
+    """
+    for where, number in Counter(map(_where, addresses)).items():
+        if number > 1:
+            raise ImproperlyConfigured(
+                f"Aliases of CACHES for one Redlock lead to the same server, {where}: it needs "
+                f"servers that fail independently of each other, not databases of one"
+            )
+    return " ".join(sorted(addresses))
 
 
 def shared_pool(using: str) -> redis.ConnectionPool:
@@ -438,9 +468,11 @@ def _translate(
     text = str(error)
     if "WRONGTYPE" in text:
         return LockError(
-            f"The key {key!r}, or one of those beside it, holds something that is neither a "
-            f"lock of ours nor a plain string; we leave it alone. Delete it if it is a "
-            f"leftover, or set REDISLOCK['PREFIX'] to something else.",
+            f"The key {key!r}, or one of those beside it, is of another type than such a lock "
+            f"has, and we leave it alone. If the name is locked elsewhere as another kind (as a "
+            f"mutex, as a semaphore or a read-write lock), give them different names. Else it is "
+            f"neither a lock of ours nor a plain string: delete it if it is a leftover, or set "
+            f"REDISLOCK['PREFIX'] to something else.",
             name_of(key),
         )
     # In a script, Redis 7.0 has no class for it.

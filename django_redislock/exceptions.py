@@ -64,9 +64,11 @@ class Holder(NamedTuple):
 
     @classmethod
     def parse(cls, value: bytes, ttl_ms: int, now_us: int) -> Holder:
-        """Read the value at a lock's key, which lua/mutex.lua writes (or a stranger)."""
+        """Read the value at a lock's key, which lua/mutex.lua writes (or a
+        stranger); or what lua/places.lua writes of one of several."""
         remaining = None if ttl_ms < 0 else ttl_ms / 1000
-        parts = value.decode(errors="replace").split("|", 5)
+        text, _, _ = value.decode(errors="replace").partition("\t")
+        parts = text.split("|", 5)
         try:
             token, fencing_token, acquired_us, ttl, owner, label = parts
             acquired, fencing, _ = int(acquired_us), int(fencing_token), int(ttl)
@@ -100,9 +102,14 @@ class LockNotAcquired(LockError):
         waited: float,
         position: int = 0,
         lasted: float | None = None,
+        holders: int = 1,
     ) -> None:
-        super().__init__(f"{name!r} is held by {holder}. Waited {waited:.1f} s.", name)
+        others = "" if holders == 1 else f" (and {holders - 1} more)"
+        super().__init__(f"{name!r} is held by {holder}{others}. Waited {waited:.1f} s.", name)
         self.holder = holder
+        """Who holds it; of several, the one whose lease ends first."""
+        self.holders = holders
+        """How many hold it."""
         self.waited = waited
         """Seconds that we waited."""
         self.position = position
@@ -114,11 +121,13 @@ class LockNotAcquired(LockError):
 class LockReentered(LockError):
     """This very thread or task holds the lock already, and would wait for itself."""
 
-    def __init__(self, name: str, label: str) -> None:
+    def __init__(self, name: str, label: str, advice: str = "") -> None:
+        advice = advice or (
+            "if the inner block belongs to the outer one, write reentrant=True on the inner lock"
+        )
         super().__init__(
             f"{name!r} is already held by this very thread or task, taken at {label}. Waiting "
-            f"for it would be waiting for ourselves; if the inner block belongs to the outer "
-            f"one, write reentrant=True on the inner lock.",
+            f"for it would be waiting for ourselves; {advice}.",
             name,
         )
         self.label = label

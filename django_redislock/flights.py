@@ -97,7 +97,7 @@ class single_flight(FunctionDecorator):
         self._serializer = serializer
         options: Any = {"wait": wait, "using": using}
         given = {option: value for option, value in options.items() if value is not UNSET}
-        self._lock = redis_lock(release="exit", **given)
+        self._lock = redis_lock(release="exit", **given)._of_kind("mutex")
 
     def __repr__(self) -> str:
         return f"<single_flight {self._template!r}>"

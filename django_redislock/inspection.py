@@ -32,7 +32,7 @@ from .exceptions import Holder, cleared, server_time
 from .io import SyncIO, run
 from .keys import Keys, name_of, presence, validate_name
 from .primitives import mutex, timestamp
-from .primitives.mutex import Sight
+from .primitives.primitive import Sight
 from .renewal import PRESENCE, PRESENCE_EVERY
 from .tokens import process_of
 
@@ -227,7 +227,7 @@ class Inspector:
         sight = Sight(lock.seen, lock.holder)
         primitive = timestamp.WHOLE if lock.cache_lock and lock.kind == Kind.TIMESTAMP else mutex
         return run(
-            operations.clear(self._io(), primitive, lock.keys, self.using, sight, by, reason)
+            operations.clear(self._io(), primitive, lock.keys, self.using, [sight], by, reason)
         )
 
     # Many locks.

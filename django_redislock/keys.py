@@ -56,6 +56,11 @@ class Keys:
         return f"{self.stem or self.lock}:tail"
 
     @property
+    def holders(self) -> str:
+        """What those who hold a place say of themselves."""
+        return f"{self.stem or self.lock}:holders"
+
+    @property
     def record(self) -> str:
         """What came of the work under the lock."""
         return f"{self.stem or self.lock}:record"
@@ -83,6 +88,10 @@ class Keys:
     def timestamp(self, token: str) -> list[str]:
         """What the scripts of the timestamp lock take, in the order of lua/timestamp.lua."""
         return [self.lock, self.tail, self.index, self.gone(token)]
+
+    def places(self, token: str) -> list[str]:
+        """What the scripts of semaphores and read-write locks take: one more."""
+        return [*self.mutex(token), self.holders]
 
 
 def presence(index: str, process: str) -> str:

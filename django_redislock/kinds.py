@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .primitives import migration, mutex, timestamp
+from .primitives import migration, mutex, places, timestamp
 from .primitives.primitive import Primitive
+from .primitives.redlock import Redlock
+from .servers import EXAMPLE, Servers
 
 if TYPE_CHECKING:
     from .conf import Policy
 
+
+def _redlock(policy: Policy) -> Primitive:
+    if not isinstance(policy.using, Servers):
+        raise ValueError(f"a Redlock needs several servers in using, {EXAMPLE}")
+    return Redlock(policy.using)
+
+
 KINDS: dict[str, Callable[[Policy], Primitive]] = {
     "mutex": lambda policy: migration if policy.timestamp_key else mutex,
-    "timestamp": lambda _: timestamp.WHOLE,
+    "redlock": _redlock,
+    "semaphore": lambda policy: places.semaphore(policy.limit),
+    "read": lambda _: places.READ,
+    "write": lambda _: places.WRITE,
+    "timestamp": lambda policy: timestamp.FRACTIONS if policy.fractions else timestamp.WHOLE,
 }
 """What makes the primitive of a policy. Raises `ValueError` where the policy lacks something."""
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,6 +54,15 @@ class Claim:
     """An answer was lost, so a command may still be on its way."""
     given_back: bool = False
     """A release was sent whose answer was lost."""
+    parts: tuple[Keys, ...] = ()
+    """Of a claim on several names: the keys of each. `keys` then begin as those of the first."""
+    fencing_tokens: dict[str, int] = field(default_factory=dict)
+    """And what each of them got, by name."""
+
+    @property
+    def every(self) -> tuple[Keys, ...]:
+        """The keys of all its names."""
+        return self.parts or (self.keys,)
 
 
 class Operations(Protocol):
@@ -61,6 +70,8 @@ class Operations(Protocol):
 
     def extend(self, lease: Lease, ttl: float | None) -> None: ...
     async def aextend(self, lease: Lease, ttl: float | None) -> None: ...
+    def downgrade(self, lease: Lease) -> None: ...
+    async def adowngrade(self, lease: Lease) -> None: ...
     def release(self, lease: Lease) -> None: ...
     async def arelease(self, lease: Lease) -> None: ...
     async def release_through(self, io: Any, lease: Lease) -> None: ...
@@ -189,6 +200,11 @@ class Lease:
         return self.fence
 
     @property
+    def fencing_tokens(self) -> dict[str, int]:
+        """The fencing token of each of its names: of a `MultiLock` these are several."""
+        return dict(self.claim.fencing_tokens) or {self.name: self.fencing_token}
+
+    @property
     def owner(self) -> str:
         """Who took it: host, process, and thread or task."""
         return self.claim.owner
@@ -278,6 +294,23 @@ class Lease:
         self.check()
         await self._operations.aextend(self, None if ttl is None else validate_ttl(ttl))
 
+    def downgrade(self) -> None:
+        """From writing to reading, without letting go: nobody writes in between.
+
+        Readers that have waited behind it go in. There is no way back but to release it. Of any
+        lease but that of a `ReadWriteLock` it is a `TypeError`.
+
+        Raises `LeaseLost`, or `LockUnavailable`: then it may keep others waiting as a writer
+        does, but is to be read under only, and this may be repeated.
+        """
+        self.check()
+        self._operations.downgrade(self)
+
+    async def adowngrade(self) -> None:
+        """`downgrade` for coroutines."""
+        self.check()
+        await self._operations.adowngrade(self)
+
     def release(self) -> None:
         """Give it back. Releasing a released lease does nothing.
 
@@ -309,9 +342,13 @@ class Lease:
 
         From here on this process doesn't renew or release it; its state here is released.
         The other one has to restore it within `ttl`, and of several that try only the first
-        gets it. The text contains the token: treat it as a secret. Raises `LeaseLost`.
+        gets it. The text contains the token: treat it as a secret. Raises `LeaseLost`, and
+        `LockError` for a `MultiLock` or a `Redlock`, whose leases stay where they are.
         """
         self.check()
+        kind = self.claim.primitive.kind
+        if kind not in restorers:
+            raise LockError(f"A lease of the kind {kind!r} can't be exported.", self.name)
         return json.dumps(self._operations.export(self))
 
     @classmethod
@@ -617,6 +654,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 EXPORT = {
+    "kind": str,
+    "limit": int | None,
     "name": str,
     "lock": str,
     "index": str,
@@ -631,13 +670,13 @@ EXPORT = {
     "hold": float | None,
     "release": str,
 }
-"""What an exported lease says, besides its kind."""
+"""What an exported lease says."""
 
 
 def _parse_export(text: str) -> tuple[Operations, dict[str, Any]]:
     try:
         fields = json.loads(text)
-        operations = restorers[fields.pop("kind")]
+        operations = restorers[fields["kind"]]
         if fields.keys() != EXPORT.keys():
             raise KeyError
         if not all(isinstance(fields[field], kind) for field, kind in EXPORT.items()):

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -22,15 +22,23 @@ from .arguments import (
 from .connections import Terms
 from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
-from .keys import Keys, validate_key, validate_name
+from .keys import Keys, validate_name
 from .lease import Cancellation, Claim, Lease
-from .primitives import timestamp
-from .primitives.primitive import Grant, Primitive
+from .primitives import places
+from .primitives.primitive import Grant, Primitive, Sight
 
-_EXPLICIT = conf.VALIDATORS | {"timestamp_key": conf.KIND_VALIDATORS["timestamp_key"]}
+L = TypeVar("L", bound="Lock")
 
 UNSET: Any = object()
 """Not given: the settings decide."""
+
+
+UPGRADE = (
+    "and a reader can't become a writer, since two that try would wait for each other. Release it "
+    "before you write, and read again under the write lock; or take .write() from the beginning, "
+    "and lease.downgrade() when all is written"
+)
+"""What to do in place of writing while reading."""
 
 
 class LeaseOptions(TypedDict, total=False):
@@ -67,9 +75,6 @@ class Options(LeaseOptions, total=False):
     """What a decorated function does without the lock: raise, return None, or return what a
     function of the conflict returns."""
 
-    timestamp_key: str
-    """The key of a `TimestampLock` that is taken with it, for as long as old clients know no other
-    lock; `{name}` in it is the lock's name."""
     reentrant: bool
     """The thread or task that holds the lock may take it again."""
     cancel_on_lost: bool
@@ -93,7 +98,7 @@ class Lock:
         given = dict(options)
         self._explicit = {
             field: validate(given.pop(field))
-            for field, validate in _EXPLICIT.items()
+            for field, validate in conf.VALIDATORS.items()
             if field in given
         }
         self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
@@ -101,8 +106,13 @@ class Lock:
         self._label = validate_label(given.pop("label", ""))
         on_lost = given.pop("on_lost", None)
         self._on_lost = None if on_lost is None else validate_on_lost(on_lost)
-        refuse_unknown(given, "redis_lock")
+        refuse_unknown(given, type(self).__name__)
         self._entered: list[Lease] = []
+
+    def _of_kind(self, kind: str) -> Self:
+        """This one, of that kind whatever the settings say."""
+        self._explicit["kind"] = kind
+        return self
 
     @property
     def name(self) -> str:
@@ -112,9 +122,13 @@ class Lock:
 
     def _renamed(self, name: str, default_label: str) -> Lock:
         """A lock of the same policy for one call of a decorated function."""
-        lock = object.__new__(Lock)
-        lock.__dict__.update(self.__dict__)
+        lock = self._copy(Lock, default_label)
         lock._template = lock._name = validate_name(name)
+        return lock
+
+    def _copy(self, kind: type[L], default_label: str) -> L:
+        lock = object.__new__(kind)
+        lock.__dict__.update(self.__dict__)
         lock._label = self._label or default_label
         lock._entered = []
         return lock
@@ -146,15 +160,24 @@ class Lock:
         return result if isinstance(result, Lease) else None
 
     def holder(self) -> Holder | None:
-        """Who holds the lock now, in this or any other process; None: nobody."""
+        """Who holds the lock now, in this or any other process; None: nobody. Of several, the
+        one whose lease ends first."""
         return run(self._holder(SyncIO))
 
     async def aholder(self) -> Holder | None:
         """`holder` for coroutines."""
         return await self._holder(AsyncIO)
 
+    def holders(self) -> list[Holder]:
+        """All who hold the lock now, the one whose lease ends first comes first; up to 1000."""
+        return [sight.holder for sight in run(self._look(SyncIO))]
+
+    async def aholders(self) -> list[Holder]:
+        """`holders` for coroutines."""
+        return [sight.holder for sight in await self._look(AsyncIO)]
+
     def clear(self, *, reason: str, by: str = "") -> Holder | None:
-        """Take the lock away from whoever holds it, and hand it to the next waiter.
+        """Take the lock away from all who hold it, and hand it to the next waiter.
 
         The old holder gets `LeaseRevoked`, with `by` and `reason`, at its next renewal or
         when it releases; until then it goes on working. Returns who it was; None when the
@@ -226,31 +249,40 @@ class Lock:
     def _primitive(self, policy: conf.Policy) -> Primitive:
         return kinds.primitive(policy)
 
-    def _keys(self, policy: conf.Policy | None = None) -> Keys:
-        policy, name = policy or self.policy(), self.name
+    def _keys(self) -> Keys:
+        policy, name = self.policy(), self.name
         also = (policy.timestamp_key or "").replace("{name}", name)
         if policy.kind == "timestamp":
-            return verbatim(also or name)
+            return Keys.verbatim(conf.prefix(), (also or name).encode())
         keys = Keys.of(conf.prefix(), name)
         return replace(keys, also=also) if also else keys
+
+    def _parts(self) -> tuple[Keys, ...]:
+        """The keys of each name, where these are several."""
+        return ()
 
     # The coroutines that the twins share.
 
     async def _holder(self, port: type[SyncIO | AsyncIO]) -> Holder | None:
+        sights = await self._look(port)
+        return sights[0].holder if sights else None
+
+    async def _look(self, port: type[SyncIO | AsyncIO]) -> list[Sight]:
         policy = self.policy()
-        sight = await self._primitive(policy).look(port(policy.using), self._keys(policy))
-        return sight and sight.holder
+        return await self._primitive(policy).look(port(policy.using), self._keys())
 
     async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
         by = label.clean(validate_text(by, "by"))
         reason = label.clean(validate_text(reason, "reason"))
-        policy = self.policy()
-        io, keys, primitive = port(policy.using), self._keys(policy), self._primitive(policy)
-        sight = await primitive.look(io, keys)
-        if sight is None:
+        seen = await self._look(port)
+        if not seen:
             return None
-        cleared = await operations.clear(io, primitive, keys, policy.using, sight, by, reason)
-        return sight.holder if cleared else None
+        policy = self.policy()
+        io, primitive = port(policy.using), self._primitive(policy)
+        cleared = await operations.clear(
+            io, primitive, self._keys(), policy.using, seen, by, reason
+        )
+        return seen[0].holder if cleared else None
 
     async def _enter(self, port: type[SyncIO | AsyncIO]) -> Lease:
         if self._explicit.get("on_conflict", "raise") != "raise":
@@ -267,7 +299,7 @@ class Lock:
     async def _attempt(
         self, port: type[SyncIO | AsyncIO], wait: float | None = UNSET
     ) -> Lease | LockNotAcquired:
-        policy, prefix = self.policy(), conf.prefix()
+        policy = self.policy()
         wait = policy.wait if wait is UNSET else validate_wait(wait)
         me = label.holder()
         if self._cancel_on_lost and not isinstance(me, asyncio.Task):
@@ -275,27 +307,25 @@ class Lock:
                 "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
                 "on_lost= or call lease.check() between steps."
             )
-        io = port(policy.using, prefix, terms=Terms(replicas=policy.replicas))
+        io = port(policy.using, conf.prefix(), terms=Terms(replicas=policy.replicas))
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
-        keys = self._keys(policy)
-        held = operations.held(policy.using, keys.lock)
-        if held is not None and held.holder is me and held.enterable:
-            if held.blocks and not self._reentrant:
-                raise LockReentered(self.name, held.label)
-            if held.enter():
-                if policy.release == "commit":
-                    held.release_at = "commit"
-                self._follow(held, me, depth=held.blocks)
-                return held
+        keys, primitive = self._keys(), self._primitive(policy)
+        held = self._held(policy.using, primitive, me)
+        if held is not None and held.enter():
+            if policy.release == "commit":
+                held.release_at = "commit"
+            self._follow(held, me, depth=held.blocks)
+            return held
         claim = Claim(
             keys=keys,
+            parts=self._parts(),
             token=tokens.new(),
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
             owner=label.owner(me),
             label=label.clean(self._label) if self._label else label.of_caller(),
-            primitive=self._primitive(policy),
+            primitive=primitive,
         )
         began = io.now()
         try:
@@ -315,6 +345,34 @@ class Lock:
         except BaseException as error:
             await operations.cut_short(error, port, policy.using, claim)
             raise
+
+    def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
+        """The lease of this thread or task that is to be held once more; None: it may take
+        another one. Raises `LockReentered`."""
+        return self._held_already(primitive, operations.held(using, self._keys().lock), me)
+
+    def _held_already(
+        self, primitive: Primitive, leases: list[Lease], me: label.Holding
+    ) -> Lease | None:
+        """`_held`, of the leases on one name."""
+        mine = [
+            lease
+            for lease in leases
+            if lease.holder is me and lease.enterable and _alike(lease.claim.primitive, primitive)
+        ]
+        if not mine:
+            return None
+        last = mine[-1]
+        if primitive is places.WRITE and last.claim.primitive is places.READ:
+            raise LockReentered(self.name, last.label, UPGRADE)
+        if self._reentrant:
+            return last
+        if primitive.kind == "semaphore" and len(mine) < getattr(primitive, "limit", 0):
+            return None
+        unused = [lease for lease in mine if not lease.blocks]  # a transaction holds it
+        if not unused:
+            raise LockReentered(self.name, last.label)
+        return unused[-1]
 
     def _lease(self, claim: Claim, grant: Grant, policy: conf.Policy, me: label.Holding) -> Lease:
         lease = Lease(
@@ -342,31 +400,10 @@ class Lock:
             lease.cancellation = Cancellation(me, depth=max(depth, 1))
 
 
-def verbatim(key: str) -> Keys:
-    """Of a lock that is known by its key in Redis."""
-    return Keys.verbatim(conf.prefix(), key.encode())
-
-
-class TimestampLock(Lock):
-    """The lock of the old `SETNX` documentation, for fleets whose old clients know no other.
-
-    `key` is its key in Redis, verbatim: that is how the old clients know it. `fractions`: write
-    fractions of a second into it, which clients that expect an integer can't read. `Options`
-    lists what else it takes. Nobody is served in order, and there is no `fencing_token`.
-    """
-
-    def __init__(self, key: str, *, fractions: bool = False, **options: Unpack[Options]) -> None:
-        self._template = self._name = validate_key(key)
-        self._fractions = validate_flag(fractions, "fractions")
-        if "timestamp_key" in options:
-            raise TypeError("timestamp_key= is for redis_lock(): a TimestampLock has one already")
-        self._configure(options)
-
-    def _primitive(self, policy: conf.Policy) -> Primitive:  # noqa: ARG002 - it has no choice
-        return timestamp.FRACTIONS if self._fractions else timestamp.WHOLE
-
-    def _keys(self, policy: conf.Policy | None = None) -> Keys:  # noqa: ARG002
-        return verbatim(self.name)
+def _alike(one: Primitive, other: Primitive) -> bool:
+    """Else the server tells that the name is locked as another kind."""
+    both = {one.kind, other.kind}
+    return len(both) == 1 or both in ({places.READ.kind, places.WRITE.kind}, {"mutex", "multi"})
 
 
 def refuse_event_loop() -> None:

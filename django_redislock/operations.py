@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from django.db.transaction import TransactionManagementError
 
-from . import signals, tokens, transactions
+from . import conf, kinds, signals, tokens, transactions
 from .clock import now
 from .connections import Terms
 from .exceptions import LeaseLost, LockError, LockUnavailable
@@ -18,17 +18,17 @@ from .keys import Keys
 from .label import holder as current_holder
 from .label import owner as owner_of
 from .lease import Claim, Lease, LeaseState, restorers
-from .primitives import migration, mutex, timestamp
-from .primitives.primitive import Primitive, Refusal
+from .primitives import migration, places
+from .primitives.primitive import Primitive, Refusal, Sight
 from .renewal import Withdrawal, renew, watchdog
 from .signals import LockEvent
 
 logger = logging.getLogger("django_redislock")
 
 
-def held(using: str, key: str) -> Lease | None:
-    """The lease that this process holds on a key: to notice a thread or task that would wait
-    for itself."""
+def held(using: str, key: str) -> list[Lease]:
+    """The leases that this process holds on a key, the last one is the newest: to notice a
+    thread or task that would wait for itself."""
     return watchdog(using).held(key)
 
 
@@ -64,12 +64,19 @@ async def acquired(io: IO, lease: Lease, *, waited: float) -> Lease:
 
 
 async def clear(
-    io: IO, primitive: Primitive, keys: Keys, using: str, sight: mutex.Sight, by: str, reason: str
+    io: IO,
+    primitive: Primitive,
+    keys: Keys,
+    using: str,
+    seen: Sequence[Sight],
+    by: str,
+    reason: str,
 ) -> bool:
-    """Take a lock away from the holder that an operator saw. False: it changed hands."""
-    if not await primitive.clear(io, keys, sight.token, by, reason):
+    """Take a lock away from the holders that an operator saw. False: it changed hands."""
+    tokens = [sight.token for sight in seen]
+    if not await primitive.clear(io, keys, tokens, by, reason):
         return False
-    if signals.wanted("cleared"):
+    for sight in seen if signals.wanted("cleared") else ():
         await io.tell(
             LockEvent(
                 outcome="cleared",
@@ -129,10 +136,6 @@ async def cut_short(
 class LeaseOperations:
     """What leases of every kind ask for; what differs is their claim's primitive."""
 
-    def __init__(self, primitive: Primitive) -> None:
-        self._primitive = primitive
-        """That of the leases which are restored."""
-
     def extend(self, lease: Lease, ttl: float | None = None) -> None:
         io = SyncIO(lease.using, terms=Terms(replicas=lease.replicas))
         run(self._extend(io, lease, ttl))
@@ -146,6 +149,26 @@ class LeaseOperations:
             await renew(io, [lease], ttl)
         finally:
             watchdog(lease.using).reconsider(lease)
+        lease.check()
+
+    def downgrade(self, lease: Lease) -> None:
+        run(self._downgrade(SyncIO(lease.using), lease))
+
+    async def adowngrade(self, lease: Lease) -> None:
+        await self._downgrade(AsyncIO(lease.using), lease)
+
+    async def _downgrade(self, io: IO, lease: Lease) -> None:
+        claim = lease.claim
+        if claim.primitive not in (places.READ, places.WRITE):
+            raise TypeError(
+                f"the lease on {lease.name!r} is that of a {claim.primitive.kind}; what can be "
+                f"downgraded is the lease of ReadWriteLock(…).write()"
+            )
+        # From here on it is for reading only, whatever becomes of the answer.
+        claim.primitive = places.READ
+        refusal = await places.READ.turn(io, claim)
+        if refusal is not None:
+            lease.lose(refusal.error(lease.name))
         lease.check()
 
     def release(self, lease: Lease) -> None:
@@ -265,6 +288,7 @@ class LeaseOperations:
         claim = lease.claim
         return {
             "kind": claim.primitive.kind,
+            "limit": getattr(claim.primitive, "limit", None),
             "name": claim.keys.name,
             "lock": claim.keys.lock,
             "index": claim.keys.index,
@@ -290,6 +314,8 @@ class LeaseOperations:
         self,
         port: type[SyncIO | AsyncIO],
         *,
+        kind: str,
+        limit: int | None,
         name: str,
         lock: str,
         index: str,
@@ -311,7 +337,7 @@ class LeaseOperations:
             ttl=ttl if hold is None else min(ttl, hold),
             owner=owner_of(me),
             label=label,
-            primitive=self._primitive,
+            primitive=_primitive(kind, limit),
         )
         try:
             io = port(using, terms=Terms(replicas=replicas))
@@ -340,6 +366,12 @@ class LeaseOperations:
         return lease
 
 
-LEASES = LeaseOperations(mutex)
-for _primitive in (mutex, timestamp.WHOLE, migration):
-    restorers[_primitive.kind] = LeaseOperations(_primitive)
+def _primitive(kind: str, limit: int | None) -> Primitive:
+    """That of a lease which was exported."""
+    if kind == migration.kind:
+        return migration
+    return kinds.KINDS[kind](conf.Policy(kind=kind, limit=limit))
+
+
+LEASES = LeaseOperations()
+restorers.update(dict.fromkeys([*kinds.KINDS, migration.kind], LEASES))

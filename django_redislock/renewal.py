@@ -1,4 +1,5 @@
-"""The watchdog: one thread per process and server that keeps all its leases alive.
+"""The watchdog: one thread per process and server that keeps all its leases alive. The servers of
+a Redlock together have one of their own.
 
 Every lease is renewed at a third of its ttl, up to 250 in one request. A failed renewal
 makes a lease unknown and is tried again soon; when the lease's own deadline has passed, it
@@ -27,6 +28,8 @@ from .io import IO, SyncIO, run
 from .keys import presence
 from .lease import Claim, Lease, LeaseState
 from .primitives import record
+from .primitives.redlock import Redlock
+from .servers import Servers
 
 logger = logging.getLogger("django_redislock")
 
@@ -50,7 +53,7 @@ LAST_WORDS = 2.0
 async def renew(io: IO, leases: Sequence[Lease], ttl: float | None = None) -> None:
     """Extend leases of one primitive and index in one request, and tell each what became of it.
 
-    With `ttl` they get another one, for good. Raises `LockUnavailable`; then they are unknown.
+    With `ttl` they get another one, for good. Raises `LockUnavailable`; then all are unknown.
     """
     sent = io.now()
     ttls = [lease.next_ttl(sent, ttl) for lease in leases]
@@ -62,13 +65,18 @@ async def renew(io: IO, leases: Sequence[Lease], ttl: float | None = None) -> No
             lease.unknown()
         raise
     for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
-        if refusal is None and lease.lost is None:
+        if isinstance(refusal, LockUnavailable):
+            lease.unknown()
+        elif refusal is None and lease.lost is None:
             # Else its own deadline came before the answer, and is the last word: others may
             # have held the lock since.
             lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
             lease.renewed(sent, its_ttl)
         elif refusal is not None and not lease.closing:  # else its release has overtaken us
             lease.lose(refusal.error(lease.name))
+    errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
+    if len(errors) == len(leases):
+        raise errors[0]
 
 
 class Owed(Protocol):
@@ -94,7 +102,7 @@ class Withdrawal:
 
 class _Watched(NamedTuple):
     lease: weakref.ref[Lease]
-    key: str
+    keys: tuple[str, ...]
     index_key: str
     name: str
     label: str
@@ -105,11 +113,12 @@ class Watchdog:
 
     def __init__(self, using: str) -> None:
         self._using = using
-        self._pool = connections.background_pool(using)
+        # Several servers are asked through pools of the port.
+        self._pool = None if isinstance(using, Servers) else connections.background_pool(using)
         self._leases: dict[str, _Watched] = {}
         """By token: what this process holds here."""
-        self._tokens: dict[str, str] = {}
-        """By key: the token of the lease that this process holds, or held last."""
+        self._tokens: dict[str, dict[str, None]] = {}
+        """By key: the tokens of the leases that this process holds, in order."""
         self._next = float("inf")
         self._show_at = 0.0
         """When this process has to show again that it lives."""
@@ -124,11 +133,13 @@ class Watchdog:
 
     def watch(self, lease: Lease) -> None:
         """Renew `lease` from now on, and notice when it is lost."""
-        key, index = lease.claim.keys.lock, lease.claim.keys.index
+        keys = tuple(its.lock for its in lease.claim.every)
+        index = lease.claim.keys.index
         self._leases[lease.token] = _Watched(
-            weakref.ref(lease), key, index, lease.name, lease.label
+            weakref.ref(lease), keys, index, lease.name, lease.label
         )
-        self._tokens[key] = lease.token
+        for key in keys:
+            self._enter(key, lease.token)
         self.reconsider(lease)
         if self._thread is None:
             self._start()
@@ -143,13 +154,29 @@ class Watchdog:
 
     def _forget(self, token: str) -> None:
         watched = self._leases.pop(token, None)
-        if watched is not None and self._tokens.get(watched.key) == token:
-            self._tokens.pop(watched.key, None)
+        for key in watched.keys if watched is not None else ():
+            tokens = self._tokens.get(key)
+            if tokens is None:
+                continue
+            tokens.pop(token, None)
+            if not tokens:
+                self._tokens.pop(key, None)
+                for other in tuple(tokens):  # of another thread, which was as fast
+                    self._enter(key, other)
 
-    def held(self, key: str) -> Lease | None:
-        """The lease that this process holds on a key, if any."""
-        watched = self._leases.get(self._tokens.get(key, ""))
-        return watched and watched.lease()
+    def _enter(self, key: str, token: str) -> None:
+        # Without a lock: a finalizer may interrupt this very thread.
+        while True:
+            tokens = self._tokens.setdefault(key, {})
+            tokens[token] = None
+            if self._tokens.get(key) is tokens:
+                return
+
+    def held(self, key: str) -> list[Lease]:
+        """The leases that this process holds on a key; the last one is the newest."""
+        watched = map(self._leases.get, tuple(self._tokens.get(key, ())))
+        leases = (one.lease() for one in watched if one is not None)
+        return [lease for lease in leases if lease is not None]
 
     def release_later(self, what: Owed) -> None:
         """Release it in the background; may be called from a finalizer."""
@@ -255,10 +282,16 @@ class Watchdog:
             for index in indexes:
                 key = presence(index, tokens.process)
                 try:
-                    run(record.keep(self._io(within), key, PRESENCE))
+                    run(self._keep(self._io(within), key, within))
                 except LockError as error:
                     logger.debug("No sign of life could be shown: %s", error)
         return self._show_at
+
+    async def _keep(self, io: IO, key: str, within: float) -> None:
+        if isinstance(self._using, Servers):
+            await Redlock(self._using).show_life(io, key, PRESENCE, within)
+        else:
+            await record.keep(io, key, PRESENCE)
 
     def _renew(self, leases: list[Lease], *, ask: bool) -> bool:
         """False: the server did not answer, or was not asked."""
@@ -295,8 +328,10 @@ class Watchdog:
 
     def _io(self, within: float, replicas: int = 0) -> SyncIO:
         within = min(within, connections.BACKGROUND_TIMEOUT)
-        connections.bound(self._pool, within)
-        return SyncIO(self._using, pool=self._pool, terms=connections.Terms(within, replicas))
+        terms = connections.Terms(within, replicas)
+        if self._pool is not None:
+            connections.bound(self._pool, within)
+        return SyncIO(self._using, pool=self._pool, terms=terms, background=True)
 
     def after_fork(self) -> None:
         """In a child: the leases are the parent's, and the thread stayed there."""

@@ -98,7 +98,7 @@ class once(FunctionDecorator):
         self._ttl = validate_kept(ttl)
         self._skips = _one_of(on_conflict, "on_conflict", "skip", "raise") == "skip"
         self._retries = _one_of(on_failure, "on_failure", "retry", "lose") == "retry"
-        self._lock = redis_lock(wait=wait, **of_lock)
+        self._lock = redis_lock(wait=wait, **of_lock)._of_kind("mutex")
         self._entered: list[tuple[label.Holding, Any]] = []
 
     def __repr__(self) -> str:

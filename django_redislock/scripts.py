@@ -28,7 +28,9 @@ def _read(filename: str) -> str:
 @cache
 def load(name: str) -> Script:
     """The script in `lua/<name>.lua`, with the files that it includes put in."""
-    source = _INCLUDE.sub(lambda include: _read(include[1]), _read(f"{name}.lua"))
+    source = _read(f"{name}.lua")
+    while _INCLUDE.search(source):  # what is included includes others
+        source = _INCLUDE.sub(lambda include: _read(include[1]), source)
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -78,4 +78,5 @@ def _lease(event: LockEvent) -> Lease | None:
         key = event.name
     else:
         key = Keys.of(conf.prefix(), event.name).lock
-    return operations.held(event.using, key)
+    held = operations.held(event.using, key)
+    return next((lease for lease in held if lease.fence == event.fencing_token), None)

@@ -25,8 +25,10 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "get": (KEY,),
     "hdel": (KEY, "-"),
     "hget": (KEY, "-"),
+    "hlen": (KEY,),
     "hmget": (KEY, "-"),
     "hset": (KEY, "-", "-", "-"),  # a field without a value, which is refused
+    "hvals": (KEY,),
     "pexpire": (KEY, 1),
     "ping": (),
     "pttl": (KEY,),
@@ -39,6 +41,7 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "wait": (0, 1),
     "zadd": (KEY, "XX", 0, "-"),
     "zcard": (KEY,),
+    "zcount": (KEY, 0, 0),
     "zrange": (KEY, 0, 0),
     "zrank": (KEY, "-"),
     "zrem": (KEY, "-"),

@@ -46,23 +46,10 @@ if why then
   return {-1, why}
 end
 
-if ticket == '' then
-  -- Behind whoever waits, also when the clock was set back meanwhile.
-  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
-  ticket = integer(math.max(now, last and last + 1 or 0))
-end
-if inbox ~= '' then
-  -- The earlier one counts: a first send may come after a later one, or its answer be lost.
-  redis.call('ZADD', queue, 'LT', ticket, token)
-  ticket = redis.call('ZSCORE', queue, token)
-  redis.call('HSET', waiters, token,
-    table.concat({integer(now), ttl, inbox, owner, label}, '|'))
-  redis.call('PEXPIRE', queue, MINUTE)
-  redis.call('PEXPIRE', waiters, MINUTE)
-end
+ticket = stand_in_line(ticket, inbox, ttl, owner, label)
 
 if not value then
-  local first = hand_over(token)
+  local first = hand_over(grant, token)
   if not first or first == token then
     leave_queue(token)
     return {1, grant(token, ttl, ttl, owner, label), integer(now)}

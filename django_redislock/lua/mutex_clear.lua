@@ -30,7 +30,7 @@ if redis.call('HGET', tail, 'handed') ~= token then
       value .. '\t' .. table.concat({'cleared', lasted, ARGV[3], ARGV[4]}, '|'))
   end
 end
-if not hand_over() then
+if not hand_over(grant) then
   unlist()
 end
 return 1

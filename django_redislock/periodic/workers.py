@@ -56,7 +56,7 @@ class Crew:
     def free(self, job: Job) -> bool:
         """It could be started now. Coroutines need no thread."""
         busy = self.busy
-        if operations.held(job.policy.using, job.keys.lock) is None and any(
+        if not operations.held(job.policy.using, job.keys.lock) and any(
             one.job.name == job.name for one in busy
         ):
             return False  # it has outlived its lease: one thread that hangs is enough

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..exceptions import LockNotAcquired
 from ..waiting import Deadline
 from . import mutex
-from .primitive import Grant, Refusal
+from .primitive import Grant, Refusal, Sight
 from .timestamp import WHOLE
 
 if TYPE_CHECKING:
@@ -101,12 +101,12 @@ async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:
     return got
 
 
-async def look(io: IO, keys: Keys) -> mutex.Sight | None:
+async def look(io: IO, keys: Keys) -> list[Sight]:
     """Who holds the mutex, and perhaps waits for the other lock; else who holds that one."""
     return await mutex.look(io, keys) or await WHOLE.look(io, keys.beside())
 
 
-async def clear(io: IO, keys: Keys, seen: bytes, by: str, reason: str) -> bool:
+async def clear(io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
     """As `mutex.clear`."""
     cleared = await mutex.clear(io, keys, seen, by, reason)
     return await WHOLE.clear(io, keys.beside(), seen, by, reason) or cleared

@@ -24,12 +24,11 @@ server's clock; the margin is Redlock's drift.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from ..clock import deadline
-from ..exceptions import Holder, LockNotAcquired, LockUnavailable
-from ..waiting import DEAF, Deadline, backoff, slice_for
-from .primitive import Grant, Refusal, milliseconds
+from ..exceptions import Holder, LockNotAcquired
+from . import queued
+from .primitive import Grant, Refusal, Sight, milliseconds
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -37,124 +36,18 @@ if TYPE_CHECKING:
     from ..lease import Claim
 
 
-class Sight(NamedTuple):
-    """A holder as an operator saw it; the token binds what is done next to what was seen."""
-
-    token: bytes
-    """Or the whole of a stranger's value, whatever that is."""
-    holder: Holder
-
-    @classmethod
-    def of(cls, value: bytes, holder: Holder) -> Sight:
-        return cls(value if holder.owner is None else value[:32], holder)
-
-
 kind = "mutex"
 unfenced = ""
 
 
 async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
-    """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
-
-    Raises `LockUnavailable` when Redis can't be asked for as long; the caller then owes a
-    `release`, as after any other exception.
-    """
-    keys, token = claim.keys, claim.token
-    began = io.now()
-    patience = Deadline(began, wait)
-    inbox = "" if wait == 0 else await io.listen(token, within=0)
-    begun = False
-    ticket = ""
-    failures = 0
-    try:
-        while True:
-            sent = io.now()
-            last = patience.over(sent)
-            known, claim.sent = claim.sent, True
-            try:
-                code, *rest = await io.script(
-                    "mutex_acquire",
-                    keys.mutex(token),
-                    [
-                        token,
-                        keys.name,
-                        milliseconds(claim.ttl),
-                        claim.owner,
-                        claim.label,
-                        "" if last else inbox,
-                        ticket,
-                    ],
-                )
-                if code == 1 and io.now() >= deadline(sent, claim.ttl):
-                    raise LockUnavailable(
-                        f"Redis took longer to answer than the lease on {keys.name!r} lives",
-                        keys.name,
-                        doubtful=True,
-                    )
-            except LockUnavailable as error:
-                claim.doubtful |= error.doubtful
-                claim.sent = known or error.doubtful
-                failures += 1
-                # Once more when something was sent and refused: an idle connection that the
-                # server had closed fails so, and who waits for nothing deserves an answer too.
-                once_more = failures == 1 and error.doubtful and not error.silent
-                if not error.passing or (last and not once_more):
-                    raise
-                left = patience.left(io.now())
-                pause = min(backoff(failures, uniform=io.uniform), left)
-                await io.wait(pause, left)  # who listens is told when the server is back
-                continue
-            failures = 0
-            if code == 1:
-                fencing_token, acquired_us = rest
-                return Grant(int(fencing_token), int(acquired_us), sent)
-            if code == -1:
-                raise Refusal(None, rest[0]).error(keys.name)
-            value, pttl, now_us, position, ticket_bytes, lasted_us = rest
-            holder = Holder.parse(value, pttl, int(now_us))
-            if last:
-                lasted = None if lasted_us is None else max(0, int(lasted_us)) / 1e6
-                return LockNotAcquired(keys.name, holder, io.now() - began, position, lasted)
-            ticket = ticket_bytes.decode()
-            left = patience.left(io.now())
-            if inbox == DEAF and not begun:
-                # The first wait of this process, perhaps: begin to listen, and ask again before
-                # a claim window could be over.
-                begun = True
-                inbox = await io.listen(token, within=min(0.5, left))
-                continue
-            place = 0 if inbox == DEAF else position
-            await io.wait(slice_for(place, holder.remaining, left, io.uniform), left)
-            inbox = await io.listen(token, within=0)
-    finally:
-        io.unlisten()
+    ask = queued.Script("mutex_acquire", claim.keys.mutex(claim.token))
+    return await queued.acquire(io, claim, wait, ask)
 
 
 async def release(io: IO, claim: Claim) -> Refusal | None:
-    """Give back the lease, or the place in the queue. None: released, now or before.
-
-    Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
-    """
-    for attempt in (1, 2):
-        try:
-            released, *rest = await io.script(
-                "mutex_release",
-                claim.keys.mutex(claim.token),
-                [claim.token, claim.keys.name, int(claim.doubtful)],
-            )
-        except LockUnavailable as error:
-            claim.doubtful |= error.doubtful
-            claim.given_back = True
-            if attempt == 2 or not error.passing or error.silent:
-                raise
-        else:
-            refusal = None if released else Refusal(*rest)
-            if refusal and claim.given_back and not refusal.revoked:
-                # The earlier send did it, as far as anybody can tell, and others have held
-                # the lock since.
-                return None
-            return refusal
-    raise AssertionError("unreachable")
+    ask = queued.Script("mutex_release", claim.keys.mutex(claim.token))
+    return await queued.release(io, claim, ask)
 
 
 async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list[Refusal | None]:
@@ -162,56 +55,38 @@ async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list
 
     Raises `LockUnavailable`: then nothing is known of any of them.
     """
-    keys: list[str] = []
-    args: list[str | int] = []
-    for claim, ttl in zip(claims, ttls, strict=True):
-        keys += claim.keys.lock, claim.keys.tail, claim.keys.gone(claim.token)
-        args += claim.token, claim.keys.name, milliseconds(ttl)
-    keys.append(claims[0].keys.index)
-    replies: list[list[Any]] = await io.script("mutex_extend", keys, args)
+    held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
+    replies: list[list[Any]] = await io.script("mutex_extend", *extension(held))
     return [None if extended else Refusal(*rest) for extended, *rest in replies]
 
 
+def extension(held: Sequence[tuple[Keys, str, float]]) -> tuple[list[str], list[str | int]]:
+    """KEYS and ARGV that let tokens hold keys for so many seconds from now."""
+    keys: list[str] = []
+    args: list[str | int] = []
+    for its, token, ttl in held:
+        keys += its.lock, its.tail, its.gone(token)
+        args += token, its.name, milliseconds(ttl)
+    return [*keys, held[0][0].index], args
+
+
 async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:
-    """Hold, as `claim`, the lease that `token` has held until now.
-
-    Asks twice when the connection is lost. Raises `LockUnavailable`; the caller then owes a
-    `release` of `claim`, as after any other exception.
-    """
-    keys = claim.keys
-    ttl = milliseconds(claim.ttl)
-    for attempt in (1, 2):
-        sent = io.now()
-        claim.sent = True
-        try:
-            adopted, *rest = await io.script(
-                "mutex_adopt",
-                keys.mutex(token),
-                [token, keys.name, claim.token, ttl, claim.owner, claim.label],
-            )
-        except LockUnavailable as error:
-            claim.doubtful |= error.doubtful
-            if attempt == 2 or not error.passing or error.silent:
-                raise
-        else:
-            return Grant(int(rest[0]), int(rest[1]), sent) if adopted else Refusal(*rest)
-    raise AssertionError("unreachable")
+    ask = queued.Script("mutex_adopt", claim.keys.mutex(token))
+    return await queued.adopt(io, token, claim, ask)
 
 
-async def look(io: IO, keys: Keys) -> Sight | None:
-    """Who holds the lock now; None: nobody."""
+async def look(io: IO, keys: Keys) -> list[Sight]:
     reply = await io.script("mutex_holder", [keys.lock], [])
     if reply is None:
-        return None
+        return []
     value, pttl, now_us = reply
-    return Sight.of(value, Holder.parse(value, pttl, int(now_us)))
+    return [Sight.of(value, Holder.parse(value, pttl, int(now_us)))]
 
 
-async def clear(io: IO, keys: Keys, seen: bytes, by: str, reason: str) -> bool:
-    """Remove the lock that `seen` holds, for an operator. False: it changed hands."""
-    cleared = await io.script(
+async def clear(io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
+    cleared: int = await io.script(
         "mutex_clear",
-        keys.mutex(seen[:32].decode(errors="replace")),  # a stranger is told nothing
-        [seen, keys.name, by.replace("|", "/"), reason],
+        keys.mutex(seen[0][:32].decode(errors="replace")),  # a stranger is told nothing
+        [seen[0], keys.name, by.replace("|", "/"), reason],
     )
-    return bool(cleared)
+    return cleared

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired
+from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
 
 if TYPE_CHECKING:
     from ..io import IO
     from ..keys import Keys
     from ..lease import Claim
-    from .mutex import Sight
 
 
 class Grant(NamedTuple):
@@ -27,12 +26,15 @@ class Refusal(NamedTuple):
 
     holder: bytes | None
     gone: bytes | None
+    name: str | None = None
+    """Which one it is, of a claim on several names."""
 
     @property
     def revoked(self) -> bool:
         return (self.gone or b"").startswith(b"cleared|")
 
     def error(self, name: str) -> LeaseLost:
+        name = self.name or name
         kind, *words = (self.gone or b"").decode(errors="replace").split("|", 2)
         if kind == "cleared":  # as lua/mutex_clear.lua wrote it
             return LeaseRevoked(name, *words)
@@ -44,14 +46,29 @@ class Refusal(NamedTuple):
         return LeaseLost(name, f"{owner or 'a stranger'} holds the lock now")
 
 
+class Sight(NamedTuple):
+    """A holder as an operator saw it; the token binds what is done next to what was seen."""
+
+    token: bytes
+    """Or the whole of a stranger's value, whatever that is."""
+    holder: Holder
+
+    @classmethod
+    def of(cls, value: bytes, holder: Holder) -> Sight:
+        return cls(value if holder.owner is None else value[:32], holder)
+
+
 class Primitive(Protocol):
     """One algorithm: a module, or an object where it has parameters. Each method raises
     `LockUnavailable` when nothing is known of what it did."""
 
-    kind: str
-    """Its name, for settings, exports and people."""
-    unfenced: str
-    """Why its leases have no fencing token; "": they have one."""
+    @property
+    def kind(self) -> str:
+        """Its name, for settings, exports and people."""
+
+    @property
+    def unfenced(self) -> str:
+        """Why its leases have no fencing token; "": they have one."""
 
     async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
         """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
@@ -64,17 +81,19 @@ class Primitive(Protocol):
 
     async def extend(
         self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
-    ) -> list[Refusal | None]:
-        """Let leases of this kind live for so long from now. None: extended."""
+    ) -> Sequence[Refusal | LockUnavailable | None]:
+        """Let leases of this kind live for so long from now. None: extended; an error in its
+        place: nothing is known of this one."""
 
     async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
         """Hold, as `claim`, the lease that `token` has held until now."""
 
-    async def look(self, io: IO, keys: Keys) -> Sight | None:
-        """Who holds the lock now; None: nobody."""
+    async def look(self, io: IO, keys: Keys) -> list[Sight]:
+        """Who holds it now, the one whose lease ends first comes first."""
 
-    async def clear(self, io: IO, keys: Keys, seen: bytes, by: str, reason: str) -> bool:
-        """Remove the lock that `seen` holds, for an operator. False: it changed hands."""
+    async def clear(self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
+        """Take it away, for an operator, from the holders that were seen. Returns from how many;
+        the others hold it no more."""
 
 
 def milliseconds(seconds: float) -> int:

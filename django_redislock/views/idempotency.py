@@ -196,7 +196,9 @@ class Asked:
         self._call = call
         self._keys = Keys.of(conf.prefix(), name)
         self.fingerprint = fingerprint(call.request)
-        self.lock: Lock = redis_lock(wait=0, release="commit")._renamed(name, call.label)
+        self.lock: Lock = (
+            redis_lock(wait=0, release="commit")._of_kind("mutex")._renamed(name, call.label)
+        )
 
     async def known(self, io: IO) -> bytes | None:
         return await record.read(io, self._keys)

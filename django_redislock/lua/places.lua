@@ -1,0 +1,115 @@
+-- What the scripts of semaphores and read-write locks share; each of them includes this file.
+--
+-- A name has places, and whoever holds it has some of them: of a semaphore one of its `limit`, of a
+-- read-write lock a reader one of very many, and a writer all. So this is one rule; `fits` has it.
+-- First come, first served: nobody passes the first one of the queue, also where there would be
+-- room for the second. So a writer that waits keeps new readers from going in before it; and what
+-- becomes free is handed on to as many as there is room for, so readers that have waited behind a
+-- writer go in together.
+--
+-- How many places there are is for each to say that asks for one. When that is changed while some
+-- hold it, nobody is thrown out; who says less waits until fewer hold it, who says more goes in.
+--
+-- KEYS  as in queue.lua, of which here
+--       1 lock     zset     token → when its lease ends, ms
+--       4 tail     hash     fence; lasted, of the last one that was released, µs; and the last
+--                           HOLDERS whose leases have ended, in the fields 0 to 5, as mutex.lua
+--                           writes them; slot is where the last one stands
+--       7 holders  hash     token → token|fencing token|acquired at, µs|ttl, ms|owner|label, and
+--                           behind a tab kind|limit; then "|handed" if it was handed over, and that
+--                           is not confirmed yet
+-- ARGV  1, 2 as in queue.lua
+--
+-- A kind is semaphore, read or write.
+
+-- include queue.lua
+
+local holders = KEYS[7]
+local millis = math.floor(now / 1000)
+
+-- What is at the key when it is of another type: not ours, that much is certain.
+local NO_ZSET = 'no sorted set'
+local foreign = type(redis.pcall('ZCARD', lock)) == 'table'
+
+-- Whether there is room beside those who hold it, for one that says `wants` behind its tab.
+local function fits(wants)
+  local kind, limit = string.match(wants, '\t(%a+)|(%d+)')
+  local number = redis.call('ZCARD', lock)
+  if number == 0 then return true end
+  if kind == 'write' or number >= tonumber(limit) then return false end
+  if number > 1 then return true end
+  local only = redis.call('HGET', holders, redis.call('ZRANGE', lock, 0, 0)[1])
+  -- One of whom nothing is known has them all, until its lease ends.
+  return only and string.match(only, '\t(%a+)') ~= 'write'
+end
+
+local function is_handed(record)
+  return string.sub(record, -7) == '|handed'
+end
+
+-- Let the tail live for as long as it has to, and never shorter than before.
+local function keep_tail(ttl, fence)
+  redis.call('PEXPIRE', tail, math.max(redis.call('PTTL', tail), remembers(ttl, fence)))
+end
+
+-- Write down who has held a place, and how that has ended: as mutex.lua has it; "": by itself.
+local function enter(record, ended, more)
+  if is_handed(record) then return end  -- it never knew of it
+  local value, fence, acquired_at, ttl = string.match(record, '^([^|]*|(%d+)|(%d+)|(%d+)|[^\t]*)')
+  local known = redis.call('HMGET', tail, 'slot', 'fence')
+  local slot = (1 + (known[1] or -1)) % HOLDERS
+  if ended ~= '' then
+    local lasted = integer(now - acquired_at)
+    value = value .. '\t' .. ended .. '|' .. lasted .. (more or '')
+    redis.call('HSET', tail, 'lasted', lasted)
+  end
+  redis.call('HSET', tail, 'slot', slot, slot, value,
+    'fence', integer(math.max(fence, known[2] or 0)))
+  keep_tail(ttl, fence)
+end
+
+local function drop(from)
+  local record = redis.call('HGET', holders, from)
+  redis.call('ZREM', lock, from)
+  redis.call('HDEL', holders, from)
+  return record
+end
+
+-- Take the places of those whose leases have ended.
+local function expire()
+  for _, ended in ipairs(redis.call('ZRANGE', lock, '-inf', integer(millis), 'BYSCORE')) do
+    local record = drop(ended)
+    if record then enter(record, '') end
+  end
+  -- The lock went with the last lease, or somebody has deleted it.
+  if redis.call('ZCARD', lock) == 0 and redis.call('EXISTS', holders) == 1 then
+    if redis.call('HLEN', holders) <= HOLDERS then
+      for _, record in ipairs(redis.call('HVALS', holders)) do enter(record, '') end
+    end
+    redis.call('DEL', holders)
+  end
+end
+
+-- A place for `to`, for `lives` ms. Returns the fencing token, which is as in mutex.lua the server's
+-- clock, or more than the last one.
+local function grant(to, ttl, lives, owner, label, handed)
+  local fence = math.max(now, 1 + (redis.call('HGET', tail, 'fence') or 0))
+  local fencing_token = integer(fence)
+  local record = table.concat({to, fencing_token, integer(now), ttl, owner, label}, '|')
+  redis.call('ZADD', lock, integer(millis + lives), to)
+  redis.call('HSET', holders, to, record .. (handed and '|handed' or ''))
+  redis.call('HSET', tail, 'fence', fencing_token)
+  keep_tail(ttl, fence)
+  if fence % HOLDERS == 1 then unlist_ended() end
+  return fencing_token
+end
+
+-- After a change: the key lives as long as the last lease, and the index knows it.
+local function settle()
+  local ends = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
+  if not ends then return unlist() end
+  local lives = math.max(1, ends - millis)
+  redis.call('PEXPIRE', lock, lives)
+  redis.call('PEXPIRE', holders, lives + MINUTE)
+  enlist(ends)
+end

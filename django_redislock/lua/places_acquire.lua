@@ -1,0 +1,71 @@
+-- Take a place, or one in the queue. Idempotent: sent again with the same token, it finds the place
+-- its own and lets the lease live for another ttl.
+--
+-- KEYS     as in places.lua
+-- ARGV     1, 2 as in places.lua
+--          3 ttl     ms
+--          4 owner   without "|"
+--          5 label
+--          6 inbox   channel on which this process listens; "" gives up the place in the
+--                    queue: this is the only try, or the last one
+--          7 ticket  time of arrival from an earlier reply, or ""; it keeps our place when
+--                    the queue was lost or we were passed over
+--          8 kind    9 limit
+-- Returns  {1, fencing token, acquired at µs}                                we hold a place
+--          {0, value, pttl ms, now µs, position, ticket, lasted, how many}   others do; of those
+--                                     the one whose lease ends first, and how many they are
+--          {-1, why}                                                this token is gone for ever
+
+-- include places.lua
+
+local ttl, owner, label, inbox, ticket =
+  tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+label = label .. '\t' .. ARGV[8] .. '|' .. ARGV[9]
+
+expire()
+local record = redis.call('ZSCORE', lock, token) and redis.call('HGET', holders, token)
+
+if record then
+  local ends = redis.call('ZSCORE', lock, token)
+  -- First, since a full Redis denies other writes, but not after one that it has allowed.
+  redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl))
+  if is_handed(record) then
+    redis.call('HSET', holders, token, string.sub(record, 1, -8))
+    ends = 0
+  end
+  -- Else never less than it has: an early send may arrive late, after an extension.
+  redis.call('ZADD', lock, integer(math.max(ends, millis + ttl)), token)
+  settle()
+  local fencing_token, acquired_at = string.match(record, '^[^|]*|(%d+)|(%d+)')
+  return {1, fencing_token, acquired_at}
+end
+
+if redis.call('EXISTS', queue, gone) == 0 and fits(label) then
+  local fencing_token = grant(token, ttl, ttl, owner, label)
+  settle()
+  return {1, fencing_token, integer(now)}
+end
+
+local why = redis.call('GET', gone)
+if why then
+  return {-1, why}
+end
+
+ticket = stand_in_line(ticket, inbox, ttl, owner, label)
+local first = hand_over(grant, token, fits)
+local fencing_token
+if (not first or first == token) and fits(label) then
+  fencing_token = grant(token, ttl, ttl, owner, label)
+end
+local position = redis.call('ZRANK', queue, token) or redis.call('ZCARD', queue)
+if fencing_token or inbox == '' then
+  leave_queue(token)
+  hand_over(grant, nil, fits)  -- there may be room for those behind us
+end
+settle()
+if fencing_token then
+  return {1, fencing_token, integer(now)}
+end
+first = redis.call('ZRANGE', lock, 0, 0, 'WITHSCORES')
+return {0, redis.call('HGET', holders, first[1]), first[2] - millis, integer(now), position,
+  ticket, redis.call('HGET', tail, 'lasted'), redis.call('ZCARD', lock)}

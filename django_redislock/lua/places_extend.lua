@@ -1,0 +1,47 @@
+-- Let many leases live for another ttl from now; a TTL that somebody removed is repaired. As
+-- mutex_extend.lua: it never takes away what a lease has, and one that is not ours is not touched.
+--
+-- KEYS     for each lease: lock, holders, tail, gone; then index (as in places.lua)
+-- ARGV     for each lease: token, name, ttl in ms
+-- Returns  for each lease: {1}               extended
+--                          {0, value, gone}  not held: what is at the key if that is not ours, why
+--                                            we don't
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local index = KEYS[#KEYS]
+-- What is at the key when it is of another type: not ours, that much is certain.
+local NO_ZSET = 'no sorted set'
+local replies = {}
+for i = 1, #ARGV / 3 do
+  local lock, holders, tail, gone = KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i - 1], KEYS[4 * i]
+  local token, name, ttl = ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
+  local ends = redis.pcall('ZSCORE', lock, token)
+  local value = type(ends) == 'table' and NO_ZSET
+  local record = not value and ends and tonumber(ends) > now and redis.call('HGET', holders, token)
+  if record then
+    -- First, since a full Redis denies other writes, but not after one that it has allowed.
+    redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl))
+    redis.call('ZADD', lock, string.format('%.0f', math.max(ends, now + ttl)), token)
+    local last = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
+    redis.call('PEXPIRE', lock, last - now)
+    redis.call('PEXPIRE', holders, last - now + 60000)
+    local before, fence, stored, after = string.match(record, '^([^|]*|(%d+)|%d+|)(%d+)(|.*)$')
+    if tonumber(stored) ~= ttl then
+      redis.call('HSET', holders, token, before .. ARGV[3 * i] .. after)
+    end
+    if index ~= KEYS[1] then  -- else it is a cluster, as in queue.lua
+      redis.call('ZADD', index, last, name)
+    end
+    -- The last fencing token has to be known when this lease has ended (as in places.lua).
+    local remembers = math.max(60000, 3 * ttl) + math.max(0, math.ceil(fence / 1000 - now))
+    local left = redis.call('PTTL', tail)
+    if left == -2 then redis.call('HSET', tail, 'fence', fence) end
+    redis.call('PEXPIRE', tail, math.max(left, remembers))
+    replies[i] = {1}
+  else
+    replies[i] = {0, value, redis.call('GET', gone)}
+  end
+end
+return replies

@@ -1,0 +1,44 @@
+-- Give back a place, or the one in the queue, and hand it to the next waiters. Idempotent: repeated,
+-- it finds itself in the tail.
+--
+-- KEYS     as in places.lua
+-- ARGV     1, 2 as in places.lua
+--          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
+--                      a tombstone, so that the late one is refused. Else 0.
+-- Returns  {1}                  released, now or before
+--          {0, value, gone}     not held: what is at the key if that is not ours, what was written
+--                               of our token
+
+-- include places.lua
+
+local withdraw = ARGV[3] == '1'
+
+if not foreign then expire() end
+local held = not foreign and redis.call('ZSCORE', lock, token)
+local why = (withdraw or not held) and redis.call('GET', gone)
+local before = false
+
+if held then
+  local record = drop(token)
+  if record then enter(record, 'released') end
+else
+  leave_queue(token)
+  for slot = 0, HOLDERS - 1 do
+    local past = redis.call('HGET', tail, slot)
+    before = before or past and string.sub(past, 1, 32) == token
+      and string.find(past, '\treleased|', 1, true)
+  end
+end
+if not foreign then
+  hand_over(grant, nil, fits)  -- where we stood in the queue, too, others may have waited behind us
+  settle()
+end
+
+if withdraw and not why then
+  redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
+end
+
+if held or before then
+  return {1}
+end
+return {0, foreign and NO_ZSET, why}

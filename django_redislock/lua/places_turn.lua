@@ -1,0 +1,22 @@
+-- Hold a place as another kind from now on, without a gap: a writer becomes a reader, and readers
+-- that have waited behind it go in. Idempotent.
+--
+-- KEYS     as in places.lua
+-- ARGV     1, 2 as in places.lua
+--          3 kind  4 limit
+-- Returns  {1}               it is
+--          {0, value, gone}  not held: what is at the key if that is not ours, why we don't
+
+-- include places.lua
+
+if not foreign then expire() end
+local record = not foreign and redis.call('ZSCORE', lock, token)
+  and redis.call('HGET', holders, token)
+if not record then
+  return {0, foreign and NO_ZSET, redis.call('GET', gone)}
+end
+redis.call('HSET', holders, token,
+  string.match(record, '^[^\t]*') .. '\t' .. ARGV[3] .. '|' .. ARGV[4])
+hand_over(grant, nil, fits)
+settle()
+return {1}

@@ -1,0 +1,135 @@
+-- What has holders and a queue: what the scripts of mutexes, semaphores and read-write locks share.
+-- mutex.lua and places.lua include this file.
+--
+-- KEYS  1 lock     who holds it; see there
+--       2 queue    zset     waiting token → its time of arrival, µs
+--       3 waiters  hash     waiting token → last seen, µs|ttl, ms|inbox|owner|label, and behind a
+--                           tab what else its kind has to know
+--       4 tail     hash     what outlives the lock: fence, and the last HOLDERS; see there
+--       5 index    zset     name → time when its lease ends, ms; on a cluster, where the index of all
+--                           locks would be in another slot, the lock's key: nothing is listed
+--       6 gone     string   why the token of ARGV 1 may never have the lock (again):
+--                           "withdrawn", or "cleared|by whom|reason"
+-- ARGV  1 token    32 characters
+--       2 name     the member of the index
+
+local lock, queue, waiters, tail, index, gone =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local token, name = ARGV[1], ARGV[2]
+
+-- A waiter to whom the lock was handed has so long to confirm it, in ms.
+local CLAIM_WINDOW = 1000
+-- A waiter is passed over when it was not seen for so long, in µs: its process is
+-- stopped. It must be longer than the longest slice that waiting.py sleeps.
+local SIGN_OF_LIFE = 5000000
+-- The inbox of a waiter that nobody can wake; it asks again before the window is over.
+local DEAF = '-'
+-- What outlives a lock lives so long at least, in ms.
+local MINUTE = 60000
+-- So many holders are remembered.
+local HOLDERS = 6
+
+-- On a cluster, no node knows who listens at another, and there is no index.
+local CLUSTER = index == lock
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+-- Lua would write a large number as 1.7e+15.
+local function integer(number)
+  return string.format('%.0f', number)
+end
+
+-- The index says that the lease ends then, in ms.
+local function enlist(ends)
+  if not CLUSTER then redis.call('ZADD', index, integer(ends), name) end
+end
+
+local function unlist()
+  if not CLUSTER then redis.call('ZREM', index, name) end
+end
+
+-- Names whose lease ended without a release have nobody else to remove them.
+local function unlist_ended()
+  if not CLUSTER then
+    redis.call('ZREMRANGEBYSCORE', index, '-inf', integer(now / 1000 - MINUTE))
+  end
+end
+
+local function outlives(ttl)
+  return math.max(MINUTE, 3 * ttl)
+end
+
+-- For how long the tail has to remember the last fencing token, in ms: until the clock is
+-- well past it, also when that was set back.
+local function remembers(ttl, fence)
+  return outlives(ttl) + math.max(0, math.ceil((fence - now) / 1000))
+end
+
+-- Take a place in the queue; without an inbox only its ticket. Returns that.
+local function stand_in_line(ticket, inbox, ttl, owner, label)
+  if ticket == '' then
+    -- Behind whoever waits, also when the clock was set back meanwhile.
+    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+    ticket = integer(math.max(now, last and last + 1 or 0))
+  end
+  if inbox ~= '' then
+    -- The earlier one counts: a first send may come after a later one, or its answer be lost.
+    redis.call('ZADD', queue, 'LT', ticket, token)
+    ticket = redis.call('ZSCORE', queue, token)
+    redis.call('HSET', waiters, token,
+      table.concat({integer(now), ttl, inbox, owner, label}, '|'))
+    redis.call('PEXPIRE', queue, MINUTE)
+    redis.call('PEXPIRE', waiters, MINUTE)
+  end
+  return ticket
+end
+
+local function leave_queue(waiter)
+  redis.call('ZREM', queue, waiter)
+  redis.call('HDEL', waiters, waiter)
+end
+
+-- Whether somebody is at an inbox: a process that was killed listens no more. Of a waiter that
+-- can't listen (its connection is away), and for a user who may not ask (which is an error),
+-- the sign of life has to do. PUBLISH would count, too, but also those with a pattern.
+local function listens(inbox)
+  if inbox == DEAF or CLUSTER then return true end
+  local answer = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+  return answer.err or answer[2] > 0
+end
+
+-- Hand what is free to the first waiter that can be reached, and tell it: `grant` gives it to that
+-- one, under the claim window. With `fits` to all those at the head of the queue, as long as it
+-- says that there is room for the next one; nobody passes one for whom there is none. Returns the
+-- token of the last one that it was handed to, or of the one that there is no room for; or
+-- `caller` when everybody before it is served or gone; or nil when nobody waits any more.
+local function hand_over(grant, caller, fits)
+  local unseen
+  while true do
+    local first = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not first and unseen and (not fits or fits(unseen.label)) then
+      -- Nobody was seen lately: rather than all of them, this server was stopped, or its clock
+      -- was set. The first has it, and the others have been told, and come back in order.
+      grant(unseen.waiter, unseen.ttl, CLAIM_WINDOW, unseen.owner, unseen.label, unseen.waiter)
+      return unseen.waiter
+    end
+    if not first or first == caller then return first end
+    local waiter = redis.call('HGET', waiters, first)
+    local seen, ttl, inbox, owner, label =
+      string.match(waiter or '', '^(%d+)|(%d+)|([^|]*)|([^|]*)|(.*)$')
+    local reached = seen and listens(inbox)
+    local lately = reached and now - seen < SIGN_OF_LIFE
+    if lately and fits and not fits(label) then return first end
+    leave_queue(first)
+    if seen then redis.pcall('PUBLISH', inbox, first) end
+    ttl = tonumber(ttl)
+    if lately then
+      unseen = nil
+      grant(first, ttl, CLAIM_WINDOW, owner, label, first)
+      if not fits then return first end
+    elseif reached then
+      unseen = unseen or {waiter = first, ttl = ttl, owner = owner, label = label}
+    end
+  end
+end

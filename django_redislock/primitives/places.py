@@ -1,0 +1,130 @@
+"""Semaphores and read-write locks: a name has places, and each claim takes some of them.
+
+1.  A claim of a semaphore takes one of its `limit` places; a reader takes one of very many, and
+    a writer takes all. So both are one rule, which stands in lua/places.lua.
+2.  Each holder has a lease of its own: a token, a time at which it ends, a fencing token,
+    renewals. When one dies, its place comes back with the end of its lease, and the others know
+    nothing of it.
+3.  Waiters stand in the queue that the mutex has, too (queued.py, lua/queue.lua): first come,
+    first served, with direct handoff. Who gives places back hands them to the head of the queue,
+    for as long as there is room for the next one. Nobody passes the head: so a writer that waits
+    is not starved by readers that come after it, and readers that have waited behind a writer go
+    in together.
+4.  How many places there are is for each claim to say. It may be changed while the lock is held
+    and waited for, as a rolling deployment does: who asks for one of two waits until fewer than
+    two others hold it, and nobody is thrown out.
+5.  A writer may become a reader without letting go (`turn`). A reader can't become a writer: two
+    of them would wait for each other for ever.
+
+Sources: the semaphore is Dijkstra's ("Cooperating Sequential Processes", 1965); readers and
+writers are those of Courtois, Heymans and Parnas (1971), whose two solutions let either the
+writers or the readers starve. Here both stand in the one queue of the mutex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..exceptions import Holder, LockNotAcquired, LockUnavailable
+from . import queued
+from .primitive import Grant, Refusal, Sight, milliseconds
+
+if TYPE_CHECKING:
+    from ..io import IO
+    from ..keys import Keys
+    from ..lease import Claim
+
+MANY = 1_000_000_000
+"""Readers at a time: more than there can be."""
+SHOWN = 1000
+"""Holders that are looked at in one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What claims of one kind take: of `limit` places one, or all if they are to write."""
+
+    kind: str
+    """As lua/places.lua knows it: semaphore, read or write."""
+    limit: int
+    unfenced: ClassVar[str] = ""
+
+    async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+        ask = queued.Script("places_acquire", claim.keys.places(claim.token), self._wants)
+        return await queued.acquire(io, claim, wait, ask)
+
+    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+        ask = queued.Script("places_release", claim.keys.places(claim.token))
+        return await queued.release(io, claim, ask)
+
+    async def extend(
+        self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
+    ) -> list[Refusal | None]:
+        keys: list[str] = []
+        args: list[str | int] = []
+        for claim, ttl in zip(claims, ttls, strict=True):
+            its = claim.keys
+            keys += its.lock, its.holders, its.tail, its.gone(claim.token)
+            args += claim.token, its.name, milliseconds(ttl)
+        keys.append(claims[0].keys.index)
+        replies: list[list[Any]] = await io.script("places_extend", keys, args)
+        return [None if extended else Refusal(*rest) for extended, *rest in replies]
+
+    async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
+        ask = queued.Script("places_adopt", claim.keys.places(token), self._wants)
+        return await queued.adopt(io, token, claim, ask)
+
+    async def turn(self, io: IO, claim: Claim) -> Refusal | None:
+        """Let `claim` hold as this kind, without a gap. None: it does.
+
+        Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
+        """
+        keys = claim.keys
+        for attempt in (1, 2):
+            try:
+                turned, *rest = await io.script(
+                    "places_turn", keys.places(claim.token), [claim.token, keys.name, *self._wants]
+                )
+            except LockUnavailable as error:
+                claim.doubtful |= error.doubtful
+                if attempt == 2 or not error.passing or error.silent:
+                    raise
+            else:
+                return None if turned else Refusal(*rest)
+        raise AssertionError("unreachable")
+
+    async def look(self, io: IO, keys: Keys) -> list[Sight]:
+        now_us, _, *found = await io.script("places_holders", [keys.lock, keys.holders], [SHOWN])
+        return [
+            Sight(token, Holder.parse(record or b"", pttl, int(now_us)))
+            for record, pttl, token in found
+        ]
+
+    async def clear(self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
+        tokens = [token.decode() for token in seen]
+        cleared: int = await io.script(
+            "places_clear",
+            [*keys.places(""), *map(keys.gone, tokens)],
+            ["", keys.name, by.replace("|", "/"), reason, *tokens],
+        )
+        return cleared
+
+    @property
+    def _wants(self) -> tuple[str, int]:
+        return self.kind, self.limit
+
+
+READ = Places("read", MANY)
+WRITE = Places("write", MANY)
+
+
+def semaphore(limit: int | None) -> Places:
+    """Raises `ValueError` where the limit is missing."""
+    if limit is None:
+        raise ValueError(
+            "a semaphore needs a limit, the number of those who may hold it at a time: write "
+            "LIMIT beside KIND in the settings, or Semaphore(name, 3)"
+        )
+    return Places("semaphore", limit)

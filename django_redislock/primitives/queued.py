@@ -1,0 +1,176 @@
+"""What has a queue: how it is acquired, given back and handed on, whatever its script does.
+
+The mutex tells the story (mutex.py); semaphores and read-write locks share it (places.py). What
+differs is the script that is asked, and what it is told besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ..clock import deadline
+from ..exceptions import Holder, LockNotAcquired, LockUnavailable
+from ..waiting import DEAF, Deadline, backoff, slice_for
+from .primitive import Grant, Refusal, milliseconds
+
+if TYPE_CHECKING:
+    from ..io import IO
+    from ..lease import Claim
+
+
+class Acquire(Protocol):
+    """Asks for a lock, once."""
+
+    async def acquire(
+        self, io: IO, claim: Claim, inbox: str, ticket: str
+    ) -> tuple[list[Any], str]:
+        """The answer, as lua/mutex_acquire.lua gives it, and the name that it speaks of."""
+
+
+class Release(Protocol):
+    """Gives a lock back, once."""
+
+    async def release(self, io: IO, claim: Claim) -> Refusal | None: ...
+
+
+class Script(NamedTuple):
+    """What is asked, where that is one script."""
+
+    name: str
+    keys: list[str]
+    more: Sequence[str | int] = ()
+    """What it is told at last."""
+
+    async def acquire(
+        self, io: IO, claim: Claim, inbox: str, ticket: str
+    ) -> tuple[list[Any], str]:
+        name = claim.keys.name
+        ttl = milliseconds(claim.ttl)
+        args = [claim.token, name, ttl, claim.owner, claim.label, inbox, ticket, *self.more]
+        return await io.script(self.name, self.keys, args), name
+
+    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+        args = [claim.token, claim.keys.name, int(claim.doubtful), *self.more]
+        released, *rest = await io.script(self.name, self.keys, args)
+        return None if released else Refusal(*rest)
+
+
+async def acquire(
+    io: IO, claim: Claim, wait: float | None, ask: Acquire
+) -> Grant | LockNotAcquired:
+    """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
+
+    Raises `LockUnavailable` when Redis can't be asked for as long; the caller then owes a
+    `release`, as after any other exception.
+    """
+    keys, token = claim.keys, claim.token
+    began = io.now()
+    patience = Deadline(began, wait)
+    inbox = "" if wait == 0 else await io.listen(token, within=0)
+    begun = False
+    ticket = ""
+    failures = 0
+    try:
+        while True:
+            sent = io.now()
+            last = patience.over(sent)
+            known, claim.sent = claim.sent, True
+            try:
+                answer, name = await ask.acquire(io, claim, "" if last else inbox, ticket)
+                code, *rest = answer
+                if code == 1 and io.now() >= deadline(sent, claim.ttl):
+                    raise LockUnavailable(
+                        f"Redis took longer to answer than the lease on {keys.name!r} lives",
+                        keys.name,
+                        doubtful=True,
+                    )
+            except LockUnavailable as error:
+                claim.doubtful |= error.doubtful
+                claim.sent = known or error.doubtful
+                failures += 1
+                # Once more when something was sent and refused: an idle connection that the
+                # server had closed fails so, and who waits for nothing deserves an answer too.
+                once_more = failures == 1 and error.doubtful and not error.silent
+                if not error.passing or (last and not once_more):
+                    raise
+                left = patience.left(io.now())
+                pause = min(backoff(failures, uniform=io.uniform), left)
+                await io.wait(pause, left)  # who listens is told when the server is back
+                continue
+            failures = 0
+            if code == 1:
+                fencing_token, acquired_us = rest
+                fence = None if fencing_token is None else int(fencing_token)
+                return Grant(fence, int(acquired_us), sent)
+            if code == -1:
+                raise Refusal(None, rest[0]).error(name)
+            value, pttl, now_us, position, ticket_bytes, lasted_us, *number = rest
+            holder = Holder.parse(value or b"", pttl, int(now_us))
+            if last:
+                lasted = None if lasted_us is None else max(0, int(lasted_us)) / 1e6
+                return LockNotAcquired(name, holder, io.now() - began, position, lasted, *number)
+            ticket = ticket_bytes.decode()
+            left = patience.left(io.now())
+            if inbox == DEAF and not begun:
+                # The first wait of this process, perhaps: begin to listen, and ask again before
+                # a claim window could be over.
+                begun = True
+                inbox = await io.listen(token, within=min(0.5, left))
+                continue
+            place = 0 if inbox == DEAF else position
+            await io.wait(slice_for(place, holder.remaining, left, io.uniform), left)
+            inbox = await io.listen(token, within=0)
+    finally:
+        io.unlisten()
+
+
+async def release(io: IO, claim: Claim, ask: Release) -> Refusal | None:
+    """Give back the lease, or the place in the queue. None: released, now or before.
+
+    Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
+    """
+    for attempt in (1, 2):
+        try:
+            refusal = await ask.release(io, claim)
+        except LockUnavailable as error:
+            claim.doubtful |= error.doubtful
+            claim.given_back = True
+            if attempt == 2 or not error.passing or error.silent:
+                raise
+        else:
+            if refusal and claim.given_back and not refusal.revoked:
+                # The earlier send did it, as far as anybody can tell, and others have held
+                # the lock since.
+                return None
+            return refusal
+    raise AssertionError("unreachable")
+
+
+async def adopt(io: IO, token: str, claim: Claim, ask: Script) -> Grant | Refusal:
+    """Hold, as `claim`, the lease that `token` has held until now.
+
+    Asks twice when the connection is lost. Raises `LockUnavailable`; the caller then owes a
+    `release` of `claim`, as after any other exception.
+    """
+    keys = claim.keys
+    ttl = milliseconds(claim.ttl)
+    for attempt in (1, 2):
+        sent = io.now()
+        claim.sent = True
+        try:
+            adopted, *rest = await io.script(
+                ask.name,
+                ask.keys,
+                [token, keys.name, claim.token, ttl, claim.owner, claim.label, *ask.more],
+            )
+        except LockUnavailable as error:
+            claim.doubtful |= error.doubtful
+            if attempt == 2 or not error.passing or error.silent:
+                raise
+        else:
+            if not adopted:
+                return Refusal(*rest)
+            fence = None if rest[0] is None else int(rest[0])
+            return Grant(fence, int(rest[1]), sent)
+    raise AssertionError("unreachable")

@@ -1,0 +1,261 @@
+"""What a read-write lock owes, through both ports, on a real Redis."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import pytest
+from redis import Redis
+
+from django_redislock import (
+    Lease,
+    LeaseLost,
+    LeaseState,
+    LockNotAcquired,
+    LockReentered,
+    ReadWriteLock,
+    redis_lock,
+)
+from tests.contract.ports import Port
+from tests.waiting import PATIENCE, eventually
+
+KEY = "redislock:{catalogue}"
+QUEUE, TAIL, HOLDERS = f"{KEY}:queue", f"{KEY}:tail", f"{KEY}:holders"
+KEYS = KEY, QUEUE, HOLDERS, f"{KEY}:waiters"
+
+
+def read(**options: object) -> redis_lock:
+    return ReadWriteLock("catalogue", **options).read()  # type: ignore[arg-type]
+
+
+def write(**options: object) -> redis_lock:
+    return ReadWriteLock("catalogue", **options).write()  # type: ignore[arg-type]
+
+
+def other(port: Port, lock: redis_lock, wait: float | None = 0) -> Future[Lease]:
+    """Another thread or task asks."""
+    return port.start(lambda: port.acquire(lock, wait=wait))
+
+
+def waiting(redis: Redis, number: int) -> None:
+    eventually(lambda: redis.zcard(QUEUE) == number)
+
+
+def test_many_read(port: Port, redis: Redis) -> None:
+    """At a time, and meanwhile nobody writes."""
+    leases = [other(port, read()).result(PATIENCE) for _ in range(5)]
+    assert redis.zcard(KEY) == 5
+    assert other(port, write()).result(PATIENCE) is None
+    for lease in leases[1:]:
+        port.release(lease)
+    assert other(port, write()).result(PATIENCE) is None
+    port.release(leases[0])
+    port.release(other(port, write()).result(PATIENCE))
+    assert not redis.exists(*KEYS)
+
+
+def test_one_writes(port: Port, redis: Redis) -> None:
+    """Alone."""
+    lease = port.acquire(write())
+    assert other(port, write()).result(PATIENCE) is None
+    assert other(port, read()).result(PATIENCE) is None
+    with pytest.raises(LockNotAcquired) as caught:
+        port.start(lambda: port.enter(read(wait=0), lambda _: None)).result(PATIENCE)
+    assert caught.value.holder.fencing_token == lease.fencing_token
+    port.release(lease)
+    assert not redis.exists(*KEYS)
+
+
+def test_a_waiting_writer_keeps_new_readers_out(port: Port, redis: Redis) -> None:
+    """Else readers that come one after the other would keep it out for ever."""
+    reader = port.acquire(read())
+    writer = other(port, write(), wait=None)
+    waiting(redis, 1)
+    assert other(port, read()).result(PATIENCE) is None
+    port.release(reader)
+    lease = writer.result(PATIENCE)
+    assert lease.fencing_token > reader.fencing_token
+    port.release(lease)
+
+
+def test_readers_behind_a_writer_go_in_together(port: Port, redis: Redis) -> None:
+    """In the step in which it lets go; and the next writer waits for all of them."""
+    writer = port.acquire(write())
+    readers = []
+    for number in range(3):
+        readers.append(other(port, read(), wait=None))
+        waiting(redis, number + 1)
+    next_writer = other(port, write(), wait=None)
+    waiting(redis, 4)
+    late = other(port, read(), wait=None)
+    waiting(redis, 5)
+    port.release(writer)
+    assert redis.zcard(KEY) == 3
+    leases = [reader.result(PATIENCE) for reader in readers]
+    assert redis.zcard(QUEUE) == 2
+    for lease in leases:
+        assert not next_writer.done()
+        port.release(lease)
+    lease = next_writer.result(PATIENCE)
+    assert not late.done()
+    port.release(lease)
+    port.release(late.result(PATIENCE))
+    assert not redis.exists(*KEYS)
+
+
+def test_a_writer_that_gives_up_lets_readers_pass(port: Port, redis: Redis) -> None:
+    """Those that have waited behind it only."""
+    reader = port.acquire(read())
+    writer = other(port, write(), wait=1.5)
+    waiting(redis, 1)
+    behind = other(port, read(), wait=None)
+    waiting(redis, 2)
+    assert writer.result(PATIENCE) is None
+    port.release(behind.result(PATIENCE))
+    port.release(reader)
+
+
+def test_a_dead_reader_keeps_a_writer_for_its_lease(port: Port, redis: Redis) -> None:
+    """And no longer."""
+    dead = port.acquire(read(ttl=1, renew=False))
+    lease = other(port, write(), wait=PATIENCE).result(PATIENCE)
+    assert dead.state == LeaseState.LOST
+    port.release(lease)
+
+
+def test_downgrade(port: Port, redis: Redis) -> None:
+    """Nobody writes in between, and readers that wait go in."""
+    lease = port.acquire(write())
+    reader = other(port, read(), wait=None)
+    waiting(redis, 1)
+    writer = other(port, write(), wait=None)
+    waiting(redis, 2)
+    port.downgrade(lease)
+    beside = reader.result(PATIENCE)
+    assert redis.zcard(KEY) == 2
+    assert not writer.done()
+    port.downgrade(lease)
+    port.extend(lease)
+    port.release(beside)
+    assert not writer.done()
+    port.release(lease)
+    port.release(writer.result(PATIENCE))
+    assert not redis.exists(*KEYS)
+
+
+def test_what_can_be_downgraded(port: Port, redis: Redis) -> None:
+    """A lease of a read-write lock that is held."""
+    mutex = port.acquire(redis_lock("mutex"))
+    with pytest.raises(TypeError, match=r"ReadWriteLock\(…\)\.write\(\)"):
+        port.downgrade(mutex)
+    port.release(mutex)
+    lost = port.acquire(write(renew=False))
+    redis.delete(KEY)
+    with pytest.raises(LeaseLost):
+        port.downgrade(lost)
+    assert lost.state == LeaseState.LOST
+
+
+def test_export_and_restore(port: Port, redis: Redis) -> None:
+    """A writer stays one, a reader too."""
+    writer = port.restore(port.acquire(write()).export())
+    assert other(port, read()).result(PATIENCE) is None
+    port.downgrade(writer)
+    reader = port.restore(writer.export())
+    beside = other(port, read()).result(PATIENCE)
+    assert redis.zcard(KEY) == 2
+    port.release(beside)
+    port.release(reader)
+    assert not redis.exists(*KEYS)
+
+
+def test_it_decorates_functions(port: Port, redis: Redis) -> None:
+    """Both of its locks do."""
+    catalogue = ReadWriteLock(lambda shop: f"catalogue:{shop}")
+
+    def body(shop: int) -> bytes:
+        (record,) = redis.hvals(f"redislock:{{catalogue:{shop}}}:holders")
+        kind: bytes = record.rpartition(b"\t")[2].partition(b"|")[0]
+        return kind
+
+    assert port.call(catalogue.read()(port.function(body)), 7) == b"read"
+    assert port.call(catalogue.write()(port.function(body)), 7) == b"write"
+
+
+def test_contention(port: Port, redis: Redis) -> None:
+    """Readers and writers come and go: a writer is alone, and all of them come in at last."""
+    inside = {"read": 0, "write": 0}
+    changing = threading.Lock()
+    most = 0
+
+    def section(kind: str) -> None:
+        nonlocal most
+        with changing:
+            inside[kind] += 1
+            most = max(most, inside["read"])
+            assert inside["write"] == 0 or (inside["write"] == 1 and inside["read"] == 0), inside
+        with changing:
+            inside[kind] -= 1
+
+    def worker(number: int) -> None:
+        for turn in range(8):
+            kind = "write" if (number + turn) % 4 == 0 else "read"
+            lock = write(wait=PATIENCE) if kind == "write" else read(wait=PATIENCE)
+            port.enter(lock, lambda _, kind=kind: section(kind))
+
+    for future in [port.start(lambda number=number: worker(number)) for number in range(8)]:
+        future.result(PATIENCE)
+    assert not redis.exists(*KEYS)
+
+
+# The same thread or task asks again.
+
+
+class TestAgain:
+    def test_it_is_refused(self) -> None:
+        """Also to read what it reads: a writer may wait in between, and then it waits for
+        itself."""
+        for outer, inner in ((read, read), (write, read), (write, write)):
+            with outer(), pytest.raises(LockReentered, match="reentrant=True"), inner():
+                pass
+
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_a_reader_becomes_no_writer(self, reentrant: bool) -> None:
+        """It is told at once, and what to write."""
+        with (
+            read(),
+            pytest.raises(LockReentered, match=r"take \.write\(\) from the beginning"),
+            write(reentrant=reentrant),
+        ):
+            pass
+
+    def test_it_counts(self, redis: Redis) -> None:
+        """With reentrant=True there is one lease, which is released by the outermost block."""
+        for outer, inner in ((read, read), (write, read), (write, write)):
+            with outer() as lease:
+                with inner(reentrant=True) as again:
+                    assert again is lease
+                assert redis.zcard(KEY) == 1
+            assert not redis.exists(*KEYS)
+
+    def test_a_downgraded_writer_is_a_reader(self) -> None:
+        """It writes no more."""
+        with write() as lease:
+            lease.downgrade()
+            with pytest.raises(LockReentered, match="take"), write(reentrant=True):
+                pass
+            with read(reentrant=True) as again:
+                assert again is lease
+
+    def test_others_do_not_count(self) -> None:
+        """Each thread has its own lease, also when another one has taken one since."""
+        with read() as mine:
+            theirs: list[Lease | None] = []
+            thread = threading.Thread(target=lambda: theirs.append(read().acquire()))
+            thread.start()
+            thread.join(PATIENCE)
+            assert theirs[0] is not None
+            with read(reentrant=True) as again:
+                assert again is mine
+            theirs[0].release()
