@@ -85,13 +85,13 @@ class Keys:
             self.gone(token),
         ]
 
-    def timestamp(self, token: str) -> list[str]:
-        """What the scripts of the timestamp lock take, in the order of lua/timestamp.lua."""
-        return [self.lock, self.tail, self.index, self.gone(token)]
-
     def places(self, token: str) -> list[str]:
         """What the scripts of semaphores and read-write locks take: one more."""
         return [*self.mutex(token), self.holders]
+
+    def timestamp(self, token: str) -> list[str]:
+        """What the scripts of the timestamp lock take, in the order of lua/timestamp.lua."""
+        return [self.lock, self.tail, self.index, self.gone(token)]
 
 
 def presence(index: str, process: str) -> str:

@@ -38,3 +38,9 @@ def primitive(policy: Policy) -> Primitive:
     if policy.timestamp_key and policy.kind not in WITH_TIMESTAMP:
         raise ValueError(f"timestamp_key is for a mutex, or a timestamp lock, not a {policy.kind}")
     return KINDS[policy.kind](policy)
+
+
+TRAVEL = {kind: make for kind, make in KINDS.items() if kind != "redlock"} | {
+    migration.kind: lambda _: migration
+}
+"""What makes the primitive of a lease that came from another process, by what that says it is."""

@@ -249,8 +249,8 @@ class Lock:
     def _primitive(self, policy: conf.Policy) -> Primitive:
         return kinds.primitive(policy)
 
-    def _keys(self) -> Keys:
-        policy, name = self.policy(), self.name
+    def _keys(self, policy: conf.Policy | None = None) -> Keys:
+        policy, name = policy or self.policy(), self.name
         also = (policy.timestamp_key or "").replace("{name}", name)
         if policy.kind == "timestamp":
             return Keys.verbatim(conf.prefix(), (also or name).encode())
@@ -269,7 +269,7 @@ class Lock:
 
     async def _look(self, port: type[SyncIO | AsyncIO]) -> list[Sight]:
         policy = self.policy()
-        return await self._primitive(policy).look(port(policy.using), self._keys())
+        return await self._primitive(policy).look(port(policy.using), self._keys(policy))
 
     async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
         by = label.clean(validate_text(by, "by"))
@@ -280,7 +280,7 @@ class Lock:
         policy = self.policy()
         io, primitive = port(policy.using), self._primitive(policy)
         cleared = await operations.clear(
-            io, primitive, self._keys(), policy.using, seen, by, reason
+            io, primitive, self._keys(policy), policy.using, seen, by, reason
         )
         return seen[0].holder if cleared else None
 
@@ -311,7 +311,7 @@ class Lock:
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
-        keys, primitive = self._keys(), self._primitive(policy)
+        keys, primitive = self._keys(policy), self._primitive(policy)
         held = self._held(policy.using, primitive, me)
         if held is not None and held.enter():
             if policy.release == "commit":

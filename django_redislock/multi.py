@@ -83,7 +83,7 @@ class MultiLock(FunctionDecorator, Lock):
     def _primitive(self, policy: conf.Policy) -> Primitive:  # noqa: ARG002 - its names are mutexes
         return multi
 
-    def _keys(self) -> Keys:
+    def _keys(self, policy: conf.Policy | None = None) -> Keys:  # noqa: ARG002
         first = self._parts()[0]
         return Keys(self.name, first.lock, first.index)
 

@@ -18,7 +18,7 @@ from .keys import Keys
 from .label import holder as current_holder
 from .label import owner as owner_of
 from .lease import Claim, Lease, LeaseState, restorers
-from .primitives import migration, places
+from .primitives import places
 from .primitives.primitive import Primitive, Refusal, Sight
 from .renewal import Withdrawal, renew, watchdog
 from .signals import LockEvent
@@ -337,7 +337,7 @@ class LeaseOperations:
             ttl=ttl if hold is None else min(ttl, hold),
             owner=owner_of(me),
             label=label,
-            primitive=_primitive(kind, limit),
+            primitive=kinds.TRAVEL[kind](conf.Policy(kind=kind, limit=limit)),
         )
         try:
             io = port(using, terms=Terms(replicas=replicas))
@@ -366,12 +366,5 @@ class LeaseOperations:
         return lease
 
 
-def _primitive(kind: str, limit: int | None) -> Primitive:
-    """That of a lease which was exported."""
-    if kind == migration.kind:
-        return migration
-    return kinds.KINDS[kind](conf.Policy(kind=kind, limit=limit))
-
-
 LEASES = LeaseOperations()
-restorers.update(dict.fromkeys([*kinds.KINDS, migration.kind], LEASES))
+restorers.update(dict.fromkeys(kinds.TRAVEL, LEASES))

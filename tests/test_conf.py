@@ -245,7 +245,8 @@ class TestWrong:
         with (
             override_settings(REDISLOCK=entry),
             pytest.raises(
-                ImproperlyConfigured, match=r"^REDISLOCK has no key '(KIND|LIMIT|TIMEST.*|FRACTIONS)'"
+                ImproperlyConfigured,
+                match=r"^REDISLOCK has no key '(KIND|LIMIT|TIMEST.*|FRACTIONS)'",
             ),
         ):
             policy()

@@ -42,6 +42,7 @@ LAYERS = [
     "decorators",
     "multi",
     "redlock",
+    "timestamps",
     "shared",
     "timestamps",
     "runs",
