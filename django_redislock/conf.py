@@ -65,6 +65,8 @@ class Policy(NamedTuple):
     """So many may hold it, where its kind has a limit."""
     timestamp_key: str | None = None
     """The key of a timestamp lock that is taken with it; of the kind "timestamp", its own key."""
+    fractions: bool = False
+    """Whether a timestamp lock writes fractions of a second."""
     view_status: int = 409
     """What a view answers that did not get its lock."""
     view_response: Callable[..., Any] | str | None = None
@@ -98,8 +100,9 @@ _SETTINGS = VALIDATORS | VIEW_VALIDATORS
 KIND_VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "kind": lambda value: validate_choice(value, "kind", tuple(kinds.KINDS)),
     "limit": validate_limit,
-    "using": validate_servers,
     "timestamp_key": lambda value: validate_key(value, "timestamp_key"),
+    "fractions": lambda value: validate_flag(value, "fractions"),
+    "using": validate_servers,
 }
 """Of settings that make a lock of one kind or another; they are for single locks only."""
 

@@ -26,7 +26,7 @@ KINDS: dict[str, Callable[[Policy], Primitive]] = {
     "semaphore": lambda policy: places.semaphore(policy.limit),
     "read": lambda _: places.READ,
     "write": lambda _: places.WRITE,
-    "timestamp": lambda _: timestamp.WHOLE,
+    "timestamp": lambda policy: timestamp.FRACTIONS if policy.fractions else timestamp.WHOLE,
 }
 """What makes the primitive of a policy. Raises `ValueError` where the policy lacks something."""
 

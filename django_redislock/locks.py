@@ -28,8 +28,6 @@ from .primitives.primitive import Grant, Primitive, Sight
 
 L = TypeVar("L", bound="Lock")
 
-_EXPLICIT = conf.VALIDATORS | {"timestamp_key": conf.KIND_VALIDATORS["timestamp_key"]}
-
 UNSET: Any = object()
 """Not given: the settings decide."""
 
@@ -78,9 +76,6 @@ class Options(LeaseOptions, total=False):
     """What a decorated function does without the lock: raise, return None, or return what a
     function of the conflict returns."""
 
-    timestamp_key: str
-    """The key of a `TimestampLock` that is taken with it, for as long as old clients know no other
-    lock; `{name}` in it is the lock's name."""
     reentrant: bool
     """The thread or task that holds the lock may take it again."""
     cancel_on_lost: bool
@@ -104,7 +99,7 @@ class Lock:
         given = dict(options)
         self._explicit = {
             field: validate(given.pop(field))
-            for field, validate in _EXPLICIT.items()
+            for field, validate in conf.VALIDATORS.items()
             if field in given
         }
         self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
@@ -259,7 +254,7 @@ class Lock:
         policy, name = policy or self.policy(), self.name
         also = (policy.timestamp_key or "").replace("{name}", name)
         if policy.kind == "timestamp":
-            return verbatim(also or name)
+            return Keys.verbatim(conf.prefix(), (also or name).encode())
         keys = Keys.of(conf.prefix(), name)
         return replace(keys, also=also) if also else keys
 
@@ -411,11 +406,6 @@ def _alike(one: Primitive, other: Primitive) -> bool:
     """Else the server tells that the name is locked as another kind."""
     both = {one.kind, other.kind}
     return len(both) == 1 or both in ({places.READ.kind, places.WRITE.kind}, {"mutex", "multi"})
-
-
-def verbatim(key: str) -> Keys:
-    """Of a lock that is known by its key in Redis."""
-    return Keys.verbatim(conf.prefix(), key.encode())
 
 
 def refuse_event_loop() -> None:

@@ -245,7 +245,8 @@ class TestWrong:
         with (
             override_settings(REDISLOCK=entry),
             pytest.raises(
-                ImproperlyConfigured, match=r"^REDISLOCK has no key '(KIND|LIMIT|TIMEST.*)'"
+                ImproperlyConfigured,
+                match=r"^REDISLOCK has no key '(KIND|LIMIT|TIMEST.*|FRACTIONS)'",
             ),
         ):
             policy()
@@ -255,7 +256,7 @@ class TestWrong:
         """An unknown key is named, with those that there are: a typo must not be silent."""
         known = "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, MAX_HOLD"
         known += ", RELEASE, ON_CONFLICT, VIEW_STATUS, VIEW_RESPONSE"
-        of_locks = "KIND, LIMIT, TIMESTAMP_KEY"
+        of_locks = "KIND, LIMIT, TIMESTAMP_KEY, FRACTIONS"
         with (
             override_settings(REDISLOCK={key: 5}),
             pytest.raises(ImproperlyConfigured, match=rf"^REDISLOCK has no key {key!r}; {known}"),

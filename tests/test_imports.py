@@ -47,6 +47,7 @@ LAYERS = [
     "redlock",
     "timestamps",
     "shared",
+    "timestamps",
     "runs",
     "values",
     "flights",
