@@ -120,6 +120,8 @@ class _Answers:
         self._decided = False
 
     def take(self, number: int, answer: Any) -> None:
+        if isinstance(answer, Exception) and not isinstance(answer, LockError):
+            raise answer
         self.all[number] = answer
         self._outstanding -= 1
         if not self._decided and self._enough(self.all):
@@ -260,25 +262,25 @@ class SyncIO(_Port):
         within: float,
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
+        ios = [SyncIO(one, pool=_server_pool(one), terms=Terms(within)) for one in servers]
         answers = _Answers(servers, keys[0], within, enough)
         box: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
-        def ask(number: int, server: str) -> None:
+        def ask(number: int, io: SyncIO) -> None:
             try:
-                io = SyncIO(server, pool=_server_pool(server), terms=Terms(within))
                 box.put((number, run(io.script(name, keys, args))))
             except LockError as error:
                 box.put((number, error))
 
         # A thread for each, since already to connect to a server may take as long as one waits.
-        for number, server in enumerate(servers):
+        for number, io in enumerate(ios):
             thread = threading.Thread(
-                target=ask, args=(number, server), name="redislock-server", daemon=True
+                target=ask, args=(number, io), name="redislock-server", daemon=True
             )
             try:
                 thread.start()
             except RuntimeError:  # the interpreter ends: one after the other, then
-                ask(number, server)
+                ask(number, io)
         while left := answers.left():
             with contextlib.suppress(queue.Empty):
                 answers.take(*box.get(timeout=left))
@@ -364,6 +366,8 @@ class AsyncIO(_Port):
                 box.put_nowait((number, error))
             except TimeoutError:
                 box.put_nowait((number, answers.all[number]))
+            except Exception as error:  # the caller's, such as a wrong setting
+                box.put_nowait((number, error))
 
         # They end by themselves: who is slow now may have its connection again later.
         for number, server in enumerate(servers):
