@@ -26,6 +26,7 @@ from .arguments import (
     validate_on_conflict,
     validate_release,
     validate_replicas,
+    validate_replicas_timeout,
     validate_response,
     validate_schedule,
     validate_seconds,
@@ -36,6 +37,7 @@ from .arguments import (
     validate_wait,
     validate_zone,
 )
+from .connections import Terms
 from .keys import validate_key
 
 
@@ -51,6 +53,8 @@ class Policy(NamedTuple):
     renew: bool = True
     replicas: int = 0
     """So many replicas have to confirm a lease, and each renewal of it."""
+    replicas_timeout: float = 1.0
+    """How long replicas have to confirm."""
     max_hold: float | None = None
     """When renewal ends, counted from the acquire; None: never."""
     release: str = "exit"
@@ -61,10 +65,16 @@ class Policy(NamedTuple):
     """So many may hold it, where its kind has a limit."""
     timestamp_key: str | None = None
     """The key of a timestamp lock that is taken with it; of the kind "timestamp", its own key."""
+    fractions: bool = False
+    """Whether a timestamp lock writes fractions of a second."""
     view_status: int = 409
     """What a view answers that did not get its lock."""
     view_response: Callable[..., Any] | str | None = None
     """A function of the request and the error, or its dotted path, that makes the answer."""
+
+    def terms(self) -> Terms:
+        """What is asked of each command that acquires or extends a lease."""
+        return Terms(replicas=self.replicas, replicas_timeout=self.replicas_timeout)
 
 
 VALIDATORS: dict[str, Callable[[Any], Any]] = {
@@ -73,6 +83,7 @@ VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "wait": validate_wait,
     "renew": lambda value: validate_flag(value, "renew"),
     "replicas": validate_replicas,
+    "replicas_timeout": validate_replicas_timeout,
     "max_hold": validate_max_hold,
     "release": validate_release,
     "on_conflict": validate_on_conflict,
@@ -89,8 +100,9 @@ _SETTINGS = VALIDATORS | VIEW_VALIDATORS
 KIND_VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "kind": lambda value: validate_choice(value, "kind", tuple(kinds.KINDS)),
     "limit": validate_limit,
-    "using": validate_servers,
     "timestamp_key": lambda value: validate_key(value, "timestamp_key"),
+    "fractions": lambda value: validate_flag(value, "fractions"),
+    "using": validate_servers,
 }
 """Of settings that make a lock of one kind or another; they are for single locks only."""
 

@@ -12,7 +12,7 @@ from asgiref.sync import iscoroutinefunction
 from . import label
 from .exceptions import LockNotAcquired
 from .io import AsyncIO, SyncIO, run
-from .keys import validate_name
+from .keys import validate_key, validate_name
 from .lease import Lease, Steps
 from .locks import Lock, Options, refuse_event_loop
 from .naming import name_maker
@@ -83,17 +83,26 @@ class redis_lock(FunctionDecorator, Lock):
     function's dotted path. `Options` lists what else it takes; what is not given comes from
     `REDISLOCK` in the settings.
 
+    `timestamp_key` is the key of a `TimestampLock` that is taken with it, for as long as old
+    clients know no other lock; `{name}` in it stands for the name.
+
     Raises `LockNotAcquired`; `LockUnavailable` when Redis can't be asked; `LockReentered`
     when this very thread or task holds the lock already; and `LeaseLost` at the end of a
     block whose lease was lost.
     """
 
     def __init__(
-        self, name: str | Callable[..., str] | None = None, **options: Unpack[Options]
+        self,
+        name: str | Callable[..., str] | None = None,
+        *,
+        timestamp_key: str | None = None,
+        **options: Unpack[Options],
     ) -> None:
         self._template = name
         self._name = None
         self._configure(options)
+        if timestamp_key is not None:
+            self._explicit["timestamp_key"] = validate_key(timestamp_key, "timestamp_key")
 
     @property
     def name(self) -> str:

@@ -19,7 +19,6 @@ from .arguments import (
     validate_text,
     validate_wait,
 )
-from .connections import Terms
 from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
 from .keys import Keys, validate_name
@@ -28,8 +27,6 @@ from .primitives import places
 from .primitives.primitive import Grant, Primitive, Sight
 
 L = TypeVar("L", bound="Lock")
-
-_EXPLICIT = conf.VALIDATORS | {"timestamp_key": conf.KIND_VALIDATORS["timestamp_key"]}
 
 UNSET: Any = object()
 """Not given: the settings decide."""
@@ -59,6 +56,8 @@ class LeaseOptions(TypedDict, total=False):
     """Extend the lease as long as its holder lives."""
     replicas: int
     """So many replicas have to confirm the lease, and each renewal of it."""
+    replicas_timeout: float
+    """How long they have for that, before the lease is asked for again or given up."""
     max_hold: float | None
     """When renewal ends, counted from the acquire; None: never."""
     label: str
@@ -77,9 +76,6 @@ class Options(LeaseOptions, total=False):
     """What a decorated function does without the lock: raise, return None, or return what a
     function of the conflict returns."""
 
-    timestamp_key: str
-    """The key of a `TimestampLock` that is taken with it, for as long as old clients know no other
-    lock; `{name}` in it is the lock's name."""
     reentrant: bool
     """The thread or task that holds the lock may take it again."""
     cancel_on_lost: bool
@@ -103,7 +99,7 @@ class Lock:
         given = dict(options)
         self._explicit = {
             field: validate(given.pop(field))
-            for field, validate in _EXPLICIT.items()
+            for field, validate in conf.VALIDATORS.items()
             if field in given
         }
         self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
@@ -258,7 +254,7 @@ class Lock:
         policy, name = policy or self.policy(), self.name
         also = (policy.timestamp_key or "").replace("{name}", name)
         if policy.kind == "timestamp":
-            return verbatim(also or name)
+            return Keys.verbatim(conf.prefix(), (also or name).encode())
         keys = Keys.of(conf.prefix(), name)
         return replace(keys, also=also) if also else keys
 
@@ -312,7 +308,7 @@ class Lock:
                 "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
                 "on_lost= or call lease.check() between steps."
             )
-        io = port(policy.using, conf.prefix(), terms=Terms(replicas=policy.replicas))
+        io = port(policy.using, conf.prefix(), terms=policy.terms())
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
@@ -390,6 +386,7 @@ class Lock:
             holder=me,
             renew=policy.renew,
             replicas=policy.replicas,
+            replicas_timeout=policy.replicas_timeout,
             max_hold=policy.max_hold,
             release_at=policy.release,
         )
@@ -409,11 +406,6 @@ def _alike(one: Primitive, other: Primitive) -> bool:
     """Else the server tells that the name is locked as another kind."""
     both = {one.kind, other.kind}
     return len(both) == 1 or both in ({places.READ.kind, places.WRITE.kind}, {"mutex", "multi"})
-
-
-def verbatim(key: str) -> Keys:
-    """Of a lock that is known by its key in Redis."""
-    return Keys.verbatim(conf.prefix(), key.encode())
 
 
 def refuse_event_loop() -> None:

@@ -57,7 +57,7 @@ def slice_for(
     return min(seconds, left)
 
 
-def poll(polls: int, remaining: float | None, left: float) -> float:
+def poll(polls: int, remaining: float | None, left: float, uniform: Uniform = uniform) -> float:
     """Seconds to sleep before we look again, for the time of that number `polls`, where nobody
     tells when the lock is free."""
     longest = 0.05 * 2.0 ** min(polls, 3)

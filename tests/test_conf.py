@@ -245,7 +245,8 @@ class TestWrong:
         with (
             override_settings(REDISLOCK=entry),
             pytest.raises(
-                ImproperlyConfigured, match=r"^REDISLOCK has no key '(KIND|LIMIT|TIMEST.*)'"
+                ImproperlyConfigured,
+                match=r"^REDISLOCK has no key '(KIND|LIMIT|TIMEST.*|FRACTIONS)'",
             ),
         ):
             policy()
@@ -253,9 +254,9 @@ class TestWrong:
     @pytest.mark.parametrize("key", ["TIMEOUT", "ttl", "Ttl", "REENTRANT", "", 42, None])
     def test_an_unknown_key(self, key: Any) -> None:
         """An unknown key is named, with those that there are: a typo must not be silent."""
-        known = "it has USING, TTL, WAIT, RENEW, REPLICAS, MAX_HOLD, RELEASE, ON_CONFLICT"
-        known += ", VIEW_STATUS, VIEW_RESPONSE"
-        of_locks = "KIND, LIMIT, TIMESTAMP_KEY"
+        known = "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, MAX_HOLD"
+        known += ", RELEASE, ON_CONFLICT, VIEW_STATUS, VIEW_RESPONSE"
+        of_locks = "KIND, LIMIT, TIMESTAMP_KEY, FRACTIONS"
         with (
             override_settings(REDISLOCK={key: 5}),
             pytest.raises(ImproperlyConfigured, match=rf"^REDISLOCK has no key {key!r}; {known}"),

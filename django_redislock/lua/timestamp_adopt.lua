@@ -8,8 +8,8 @@
 --          4 ttl    ms
 --          5 owner  without "|"
 --          6 label
--- Returns  {1, acquired at µs}  the heir holds it
---          {0, holder, gone}    not held: who holds it, what was written of the old token
+-- Returns  {1, false, acquired at µs}  the heir holds it
+--          {0, holder, gone}           not held: who holds it, what was written of the old token
 
 -- include timestamp.lua
 
@@ -27,4 +27,4 @@ hold(lock, tail, index, name,
   table.concat({heir, 0, acquired_at, ttl, owner, label}, '|'), ttl, fractions, value)
 -- An acquire of the old token may still be on its way.
 redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
-return {1, acquired_at}
+return {1, false, acquired_at}

@@ -169,5 +169,8 @@ async def adopt(io: IO, token: str, claim: Claim, ask: Script) -> Grant | Refusa
             if attempt == 2 or not error.passing or error.silent:
                 raise
         else:
-            return Grant(int(rest[0]), int(rest[1]), sent) if adopted else Refusal(*rest)
+            if not adopted:
+                return Refusal(*rest)
+            fence = None if rest[0] is None else int(rest[0])
+            return Grant(fence, int(rest[1]), sent)
     raise AssertionError("unreachable")

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from ..clock import deadline
 from ..exceptions import Holder, LockNotAcquired, LockUnavailable
 from ..waiting import Deadline, backoff, poll
+from . import mutex, queued
 from .primitive import Grant, Refusal, Sight, milliseconds
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Timestamp:
                 once_more = failures == 1 and error.doubtful and not error.silent
                 if not error.passing or (last and not once_more):
                     raise
-                await io.sleep(min(backoff(failures), patience.left(io.now())))
+                await io.sleep(min(backoff(failures, uniform=io.uniform), patience.left(io.now())))
                 continue
             failures = 0
             if code == 1:
@@ -98,59 +99,25 @@ class Timestamp:
             if last:
                 return LockNotAcquired(keys.name, holder, io.now() - began)
             polls += 1
-            await io.sleep(poll(polls, holder.remaining, patience.left(io.now())))
+            await io.sleep(poll(polls, holder.remaining, patience.left(io.now()), io.uniform))
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         """As `mutex.release`."""
-        for attempt in (1, 2):
-            try:
-                released, *rest = await io.script(
-                    "timestamp_release",
-                    claim.keys.timestamp(claim.token),
-                    [claim.token, claim.keys.name, int(claim.doubtful)],
-                )
-            except LockUnavailable as error:
-                claim.doubtful |= error.doubtful
-                claim.given_back = True
-                if attempt == 2 or not error.passing or error.silent:
-                    raise
-            else:
-                refusal = None if released else Refusal(*rest)
-                if refusal and claim.given_back and not refusal.revoked:
-                    return None  # the earlier send did it, as far as anybody can tell
-                return refusal
-        raise AssertionError("unreachable")
+        ask = queued.Script("timestamp_release", claim.keys.timestamp(claim.token))
+        return await queued.release(io, claim, ask)
 
     async def extend(
         self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> list[Refusal | None]:
         """As `mutex.extend`."""
-        keys: list[str] = []
-        args: list[str | int] = []
-        for claim, ttl in zip(claims, ttls, strict=True):
-            keys += claim.keys.lock, claim.keys.tail, claim.keys.gone(claim.token)
-            args += claim.token, claim.keys.name, milliseconds(ttl)
-        keys.append(claims[0].keys.index)
-        replies: list[list[Any]] = await io.script("timestamp_extend", keys, args)
+        held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
+        replies: list[list[Any]] = await io.script("timestamp_extend", *mutex.extension(held))
         return [None if extended else Refusal(*rest) for extended, *rest in replies]
 
     async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
         """As `mutex.adopt`."""
-        keys = claim.keys
-        ttl = milliseconds(claim.ttl)
-        args = (token, keys.name, claim.token, ttl, claim.owner, claim.label)
-        for attempt in (1, 2):
-            sent = io.now()
-            claim.sent = True
-            try:
-                adopted, *rest = await io.script("timestamp_adopt", keys.timestamp(token), args)
-            except LockUnavailable as error:
-                claim.doubtful |= error.doubtful
-                if attempt == 2 or not error.passing or error.silent:
-                    raise
-            else:
-                return Grant(None, int(rest[0]), sent) if adopted else Refusal(*rest)
-        raise AssertionError("unreachable")
+        ask = queued.Script("timestamp_adopt", claim.keys.timestamp(token))
+        return await queued.adopt(io, token, claim, ask)
 
     async def look(self, io: IO, keys: Keys) -> list[Sight]:
         """Who holds the lock now; nobody, when its time is over."""
@@ -158,12 +125,11 @@ class Timestamp:
         return [Sight.of(reply[0], holder_of(*reply))] if reply else []
 
     async def clear(self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
-        [one] = seen
-        token = one[:32].decode(errors="replace")  # an old client is told nothing
+        """As `mutex.clear`."""
         cleared: int = await io.script(
             "timestamp_clear",
-            keys.timestamp(token),
-            [one, keys.name, by.replace("|", "/"), reason],
+            keys.timestamp(seen[0][:32].decode(errors="replace")),  # an old one is told nothing
+            [seen[0], keys.name, by.replace("|", "/"), reason],
         )
         return cleared
 

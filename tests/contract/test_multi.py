@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import pytest
 from redis import Redis
@@ -16,8 +17,8 @@ from django_redislock import (
     LockNotAcquired,
     LockReentered,
     MultiLock,
+    connections,
     current_lease,
-    keys,
     redis_lock,
 )
 from django_redislock.fencing import Fence
@@ -47,15 +48,10 @@ def elsewhere(port: Port, lock: redis_lock | MultiLock, wait: float | None = 0) 
 
 @pytest.fixture(params=["together", "apart"])
 def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """As on one primary, and as on a cluster: each name in a script of its own, and no index."""
+    """As on one primary, and as on a cluster: each name in a script of its own."""
     if request.param == "apart":
-        monkeypatch.setattr(keys.Keys, "of", _apart)
+        monkeypatch.setattr(connections, "slot", lambda using, key: crc32(key.encode()))
     return str(request.param)
-
-
-def _apart(prefix: str, name: str) -> keys.Keys:
-    lock = f"{prefix}:{{{name}}}"
-    return keys.Keys(name, lock, lock)
 
 
 pytestmark = pytest.mark.usefixtures("grouping")

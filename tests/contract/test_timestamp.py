@@ -14,7 +14,9 @@ from django_redislock import (
     LockError,
     LockNotAcquired,
     LockReentered,
+    Semaphore,
     TimestampLock,
+    redis_lock,
 )
 from tests.classic import Classic
 from tests.contract.ports import Port
@@ -303,8 +305,6 @@ def test_a_key_of_another_type(port: Port, redis: Redis) -> None:
 
 def test_it_is_another_lock_than_that_of_its_name(port: Port) -> None:
     """What is verbatim is a key, not a name."""
-    from django_redislock import redis_lock
-
     lease = port.acquire(TimestampLock(KEY))
     other = port.acquire(redis_lock(KEY), wait=0)
     assert other is not None
@@ -314,8 +314,6 @@ def test_it_is_another_lock_than_that_of_its_name(port: Port) -> None:
 
 def test_by_settings(port: Port, redis: Redis, settings: object) -> None:
     """`redis_lock` of that name is one, too."""
-    from django_redislock import redis_lock
-
     settings.REDISLOCK = {"LOCKS": {KEY: {"KIND": "timestamp"}}}
     lease = port.acquire(redis_lock(KEY))
     assert redis.get(KEY).isdigit()
@@ -326,12 +324,35 @@ def test_by_settings(port: Port, redis: Redis, settings: object) -> None:
 
 def test_wrong_arguments() -> None:
     """They are named, with what to write."""
-    with pytest.raises(TypeError, match="key must be a str"):
-        TimestampLock(b"lock.import")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="key is empty"):
-        TimestampLock("")
+    with pytest.raises(TypeError, match="name must be a str"):
+        TimestampLock(b"lock.import").acquire()  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="fractions must be True or False"):
         TimestampLock(KEY, fractions=6)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="timestamp_key= is for redis_lock"):
-        TimestampLock(KEY, timestamp_key="x")
-    TimestampLock("any{key}: of\nothers")
+    with pytest.raises(ValueError, match="timestamp_key is empty"):
+        redis_lock("import", timestamp_key="")
+    with pytest.raises(TypeError, match="timestamp_key must be a str, the key in Redis as it is"):
+        redis_lock("import", timestamp_key=b"lock")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timestamp_key is for a mutex, or a timestamp lock"):
+        Semaphore("import", 3, timestamp_key="lock").acquire()  # type: ignore[call-arg]
+
+
+def test_a_key_that_no_name_can_have(port: Port, redis: Redis) -> None:
+    """Is given besides."""
+    key = "any{key}: of\nothers"
+    redis.delete(key)
+    lease = port.acquire(TimestampLock("import", timestamp_key=key))
+    assert redis.get(key).isdigit()
+    assert not Classic(redis, key).acquire()
+    port.release(lease)
+    assert not redis.exists(key)
+
+
+def test_a_decorator(redis: Redis) -> None:
+    """The key is a template over the arguments."""
+
+    @TimestampLock("lock.import.{shop}")
+    def locked(shop: int) -> bool:
+        return bool(redis.get(f"lock.import.{shop}").isdigit())
+
+    assert locked(42)
+    assert not redis.exists("lock.import.42")

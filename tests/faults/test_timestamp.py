@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, redis_lock
+from django_redislock.io import SyncIO, run
+from django_redislock.primitives import timestamp
 from tests.classic import Classic
 from tests.contract.ports import Port
 from tests.faults.caches import caches
@@ -85,7 +88,7 @@ def test_a_killed_holder(
     holder.ends()
     ends = int(redis.get(KEY))
     lease = port.acquire(lock(both), wait=PATIENCE)
-    assert lease.acquired_at.timestamp() >= ends
+    assert redis.time()[0] >= ends
     port.release(lease)
     assert free(redis)
 
@@ -156,6 +159,15 @@ def test_a_release_is_lost(
     release(port, lease)
     assert rule.count == 1
     assert lease.lost is None
+    assert free(redis)
+
+
+def test_a_release_by_who_does_not_know_of_the_first(port: Port, redis: Redis) -> None:
+    """The server remembers that it was released."""
+    lease = port.acquire(TimestampLock(KEY))
+    first, second = replace(lease.claim), replace(lease.claim)
+    assert run(timestamp.WHOLE.release(SyncIO("default"), first)) is None
+    assert run(timestamp.WHOLE.release(SyncIO("default"), second)) is None
     assert free(redis)
 
 
