@@ -18,8 +18,8 @@ reach the server, is *unknown*: it may yet come back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -31,8 +31,8 @@ from .arguments import validate_text, validate_using
 from .exceptions import Holder, cleared, server_time
 from .io import SyncIO, run
 from .keys import Keys, name_of, presence, validate_name
-from .primitives import mutex
-from .primitives.primitive import Sight
+from .primitives import mutex, places
+from .primitives.primitive import Primitive, Sight
 from .renewal import PRESENCE, PRESENCE_EVERY
 from .tokens import process_of
 
@@ -53,10 +53,33 @@ class State(StrEnum):
 
 class Kind(StrEnum):
     MUTEX = "mutex"
+    SEMAPHORE = "semaphore"
+    READ = "read"
+    """A read-write lock that is held for reading."""
+    WRITE = "write"
+    """One that is held for writing."""
     FOREIGN = "foreign"
     """A value that this package did not write."""
     TIMESTAMP = "timestamp"
     """A foreign value that is a time, as the old `SETNX` locks have it."""
+
+
+SHARED = frozenset({Kind.SEMAPHORE, Kind.READ, Kind.WRITE})
+"""Those that several may hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderInfo:
+    """One who holds a lock, as it was seen. Times are seconds."""
+
+    holder: Holder
+    state: State
+    why: str
+    """Why it is unknown or stale."""
+    ttl: float | None
+    """How long its lease lives without renewal."""
+    seen: bytes = field(repr=False)
+    """What binds `clear` to this very holder: a secret, since it is its token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +90,37 @@ class LockInfo:
     using: str
     kind: Kind
     state: State
+    """The worst one of its holders."""
     why: str
     """Why it is unknown or stale."""
-    holder: Holder
-    ttl: float | None
-    """How long its lease lives without renewal."""
+    holders: tuple[HolderInfo, ...]
+    """Those who hold it, up to 1000; the one whose lease ends first comes first."""
+    holding: int
+    """How many hold it."""
+    limit: int | None
+    """How many may hold a semaphore, as the last one said who has a place."""
     waiters: int
     keys: Keys = field(repr=False)
-    seen: bytes = field(repr=False)
-    """What binds `clear` to this very holder: a secret, since it is its token."""
+
+    @property
+    def holder(self) -> Holder:
+        """Who holds it; of several, the one whose lease ends first."""
+        return self.holders[0].holder
+
+    @property
+    def ttl(self) -> float | None:
+        """How long that lease lives without renewal."""
+        return self.holders[0].ttl
+
+    @property
+    def seen(self) -> bytes:
+        """What binds `clear` to that holder: a secret, since it is its token."""
+        return self.holders[0].seen
+
+    def only(self, wanted: Callable[[HolderInfo], bool]) -> LockInfo | None:
+        """The lock with those of its holders that are wanted: what `clear` takes it from."""
+        holders = tuple(filter(wanted, self.holders))
+        return replace(self, holders=holders) if holders else None
 
     @property
     def cache_lock(self) -> bool:
@@ -88,6 +133,8 @@ class WaiterInfo:
     """Who waits for a lock. Times are seconds."""
 
     position: int
+    kind: Kind
+    """What for: of a read-write lock, whether to read or to write."""
     owner: str
     label: str
     waited: float
@@ -186,10 +233,12 @@ class Inspector:
         time, *found = self._ask("inspection_waiters", [keys.queue, keys.waiters], [limit])
         waiting = []
         for position, (_, ticket, says) in enumerate(found):
-            seen, _ttl, _inbox, owner, its_label = (says or b"0||||").decode().split("|", 4)
+            text, _, wants = (says or b"0||||").decode().partition("\t")
+            seen, _ttl, _inbox, owner, its_label = text.split("|", 4)
             waiting.append(
                 WaiterInfo(
                     position=position,
+                    kind=Kind(wants.partition("|")[0] or Kind.MUTEX),
                     owner=owner,
                     label=its_label,
                     waited=max(0.0, (int(time) - int(ticket)) / 1e6),
@@ -201,7 +250,9 @@ class Inspector:
     def past(self, lock: str | LockInfo) -> Past:
         """What is known of those who held it before."""
         keys = self._keys(lock)
-        fence, lasted, value, *known = self._ask("inspection_tail", [keys.tail, keys.lock], [])
+        fence, lasted, value, *known = self._ask(
+            "inspection_tail", [keys.tail, keys.lock, keys.holders], []
+        )
         present = value and Holder.parse(value, -1, 0).fencing_token
         found = [holder for text in known if (holder := past_holder(text)) is not None]
         found = [holder for holder in found if holder.fencing_token != present]
@@ -213,17 +264,20 @@ class Inspector:
         )
 
     def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
-        """Take a lock away from the holder that was seen, and hand it to the next waiter.
+        """Take a lock away from the holders that were seen, and hand it to the next waiter.
 
-        That holder gets `LeaseRevoked`, with `by` and `reason`, at its next renewal. False: it
-        has changed hands since it was seen, and nothing was done.
+        They get `LeaseRevoked`, with `by` and `reason`, at their next renewals. False: it has
+        changed hands since it was seen, and nothing was done.
         """
         by, reason = (
             label.clean(validate_text(text, what))
             for text, what in ((by, "by"), (reason, "reason"))
         )
-        sight = Sight(lock.seen, lock.holder)
-        return run(operations.clear(self._io(), mutex, lock.keys, self.using, [sight], by, reason))
+        primitive: Primitive = places.READ if lock.kind in SHARED else mutex
+        seen = [Sight(one.seen, one.holder) for one in lock.holders]
+        return run(
+            operations.clear(self._io(), primitive, lock.keys, self.using, seen, by, reason)
+        )
 
     # Many locks.
 
@@ -260,7 +314,7 @@ class Inspector:
                 lock
                 for lock in locks
                 if (not states or lock.state in states)
-                and (lock.holder.owner or "").startswith(host)
+                and any((one.holder.owner or "").startswith(host) for one in lock.holders)
             ),
             key=ORDERS[order],
         )
@@ -343,16 +397,18 @@ class Inspector:
         """Those of them that are held."""
         if not locks:
             return []
-        keys = [key for lock in locks for key in (lock.lock, lock.queue)]
+        keys = [key for lock in locks for key in (lock.lock, lock.queue, lock.holders)]
         names = [lock.name for lock in locks]
-        args = [*names, int(self._cache_locks)]
+        args = [*names, places.SHOWN, int(self._cache_locks)]
         time, *found = self._ask("inspection_locks", [*keys, self._index], args)
         sights = [
-            (lock, value, pttl, waiters)
-            for lock, (value, pttl, waiters) in zip(locks, found, strict=True)
+            (lock, waiters, holding, each or [[value, pttl, None]])
+            for lock, (value, pttl, waiters, holding, *each) in zip(locks, found, strict=True)
             if value is not None
         ]
-        left = self._left({value[:8].decode(errors="replace") for _, value, _, _ in sights})
+        left = self._left(
+            {value[:8].decode(errors="replace") for *_, each in sights for value, _, _ in each}
+        )
         return [self._info(*sight, int(time), left) for sight in sights]
 
     def _left(self, processes: set[str]) -> dict[str, float | None]:
@@ -370,33 +426,51 @@ class Inspector:
     def _info(
         self,
         keys: Keys,
-        value: bytes,
-        pttl: int,
         waiters: int,
+        holding: int,
+        each: list[Any],
         now_us: int,
         left: dict[str, float | None],
     ) -> LockInfo:
-        holder = Holder.parse(value, pttl, now_us)
-        ttl = None
-        if holder.owner is None:
-            kind, state, why = foreign(value, holder.remaining, now_us / 1e6)
-        else:
-            kind = Kind.MUTEX
-            ttl = int(value.split(b"|", 4)[3]) / 1000
-            process = process_of(value[:8].decode())
-            state, why = decide(holder, ttl, process is None, left.get(process or ""))
+        kind, limit, newest = Kind.MUTEX, None, 0
+        holders = []
+        for value, pttl, token in each:
+            holder = Holder.parse(value, pttl, now_us)
+            ttl = None
+            if holder.owner is None:
+                kind, state, why = foreign(value, holder.remaining, now_us / 1e6)
+            else:
+                ttl = int(value.split(b"|", 4)[3]) / 1000
+                process = process_of(value[:8].decode())
+                state, why = decide(holder, ttl, process is None, left.get(process or ""))
+            if token is not None and (holder.fencing_token or 0) >= newest:
+                newest = holder.fencing_token or 0
+                kind, limit = _shared(value)
+            seen = token or Sight.of(value, holder).token
+            holders.append(HolderInfo(holder=holder, state=state, why=why, ttl=ttl, seen=seen))
+        worst = max(holders, key=lambda one: list(State).index(one.state))
+        why = worst.why
+        if why and holding > 1:
+            alike = sum(one.state == worst.state for one in holders)
+            why = f"{alike} of {holding} holders: {why}"
         return LockInfo(
             name=keys.name,
             using=self.using,
             kind=kind,
-            state=state,
+            state=worst.state,
             why=why,
-            holder=holder,
-            ttl=ttl,
+            holders=tuple(holders),
+            holding=holding,
+            limit=limit,
             waiters=waiters,
             keys=keys,
-            seen=Sight.of(value, holder).token,
         )
+
+
+def _shared(value: bytes) -> tuple[Kind, int | None]:
+    """The kind and limit that lua/places.lua writes behind a tab."""
+    kind, limit = value.partition(b"\t")[2].decode().split("|")[:2]
+    return Kind(kind), int(limit) if kind == Kind.SEMAPHORE else None
 
 
 def decide(holder: Holder, ttl: float, independent: bool, left: float | None) -> tuple[State, str]:
