@@ -106,7 +106,8 @@ async def look(io: IO, keys: Keys) -> list[Sight]:
     return await mutex.look(io, keys) or await WHOLE.look(io, keys.beside())
 
 
-async def clear(io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
+async def clear(io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
     """As `mutex.clear`."""
     cleared = await mutex.clear(io, keys, seen, by, reason)
-    return await WHOLE.clear(io, keys.beside(), seen, by, reason) or cleared
+    also = await WHOLE.clear(io, keys.beside(), seen, by, reason)
+    return [any(both) for both in zip(cleared, also, strict=True)]
