@@ -37,6 +37,7 @@ LAYERS = [
     "transactions",
     "naming",
     "operations",
+    "lock_order",
     "completion",
     "locks",
     "decorators",
@@ -53,6 +54,7 @@ LAYERS = [
     "periodic",
     "__init__",
     # The edges to Django.
+    "testing",
     "client",
     "commands",
     "views",
