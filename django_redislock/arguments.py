@@ -20,6 +20,8 @@ MIN_EVERY = 1.0
 
 MAX_REPLICAS = 100
 """More than that is a typing error."""
+MIN_REPLICAS_TIMEOUT, MAX_REPLICAS_TIMEOUT = 0.01, 60.0
+"""Redis counts in milliseconds, and takes 0 for ever; and all the while a connection is busy."""
 
 MAX_LIMIT = 1_000_000
 """Holders of a semaphore."""
@@ -86,6 +88,17 @@ def validate_limit(value: object) -> int:
     if not 1 <= value <= MAX_LIMIT:
         raise ValueError(f"limit must be between 1 and {MAX_LIMIT}, not {value!r}")
     return value
+
+
+def validate_replicas_timeout(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"replicas_timeout must be a number of seconds, such as 1, not {value!r}")
+    if not MIN_REPLICAS_TIMEOUT <= value <= MAX_REPLICAS_TIMEOUT:  # which refuses NaN too
+        raise ValueError(
+            f"replicas_timeout must be between {MIN_REPLICAS_TIMEOUT:g} and "
+            f"{MAX_REPLICAS_TIMEOUT:g} seconds, not {value!r}"
+        )
+    return float(value)
 
 
 def validate_flag(value: object, name: str) -> bool:

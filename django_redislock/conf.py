@@ -26,6 +26,7 @@ from .arguments import (
     validate_on_conflict,
     validate_release,
     validate_replicas,
+    validate_replicas_timeout,
     validate_response,
     validate_schedule,
     validate_seconds,
@@ -36,6 +37,7 @@ from .arguments import (
     validate_wait,
     validate_zone,
 )
+from .connections import Terms
 from .keys import validate_key
 
 
@@ -51,6 +53,8 @@ class Policy(NamedTuple):
     renew: bool = True
     replicas: int = 0
     """So many replicas have to confirm a lease, and each renewal of it."""
+    replicas_timeout: float = 1.0
+    """How long replicas have to confirm."""
     max_hold: float | None = None
     """When renewal ends, counted from the acquire; None: never."""
     release: str = "exit"
@@ -70,6 +74,10 @@ class Policy(NamedTuple):
     view_response: Callable[..., Any] | str | None = None
     """A function of the request and the error, or its dotted path, that makes the answer."""
 
+    def terms(self) -> Terms:
+        """What is asked of each command that acquires or extends a lease."""
+        return Terms(replicas=self.replicas, replicas_timeout=self.replicas_timeout)
+
 
 VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "using": validate_using,
@@ -77,6 +85,7 @@ VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "wait": validate_wait,
     "renew": lambda value: validate_flag(value, "renew"),
     "replicas": validate_replicas,
+    "replicas_timeout": validate_replicas_timeout,
     "max_hold": validate_max_hold,
     "release": validate_release,
     "on_conflict": validate_on_conflict,

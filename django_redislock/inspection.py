@@ -4,6 +4,10 @@ that want a lock.
 Nothing here blocks a lock, or waits for one. A page of locks is read from the index, without SCAN;
 what never entered it (values of others below our prefix) is found by `discover`, on request.
 
+A Redis Cluster has no index, which would be in a slot of its own, so there all locks are found by
+SCAN on every primary, up to a number of keys: what is asked about one lock costs as much as
+elsewhere, a list costs more.
+
 **Stale** is decided from what is seen, and never from a lock's age:
 
 *   it has no TTL, so nobody ends it, and its process is not known to live;
@@ -26,18 +30,21 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
 
-from . import conf, label, operations
+from . import conf, connections, label, operations
 from .arguments import validate_text, validate_using
 from .exceptions import Holder, cleared, server_time
 from .io import SyncIO, run
 from .keys import Keys, name_of, presence, validate_name
 from .primitives import mutex, timestamp
-from .primitives.primitive import Sight
+from .primitives.primitive import Sight, batches
 from .renewal import PRESENCE, PRESENCE_EVERY
 from .tokens import process_of
 
 BATCH = 500
 """Locks in one request: it keeps Redis for about a millisecond."""
+
+MOST_KEYS = 100_000
+"""So many keys of a database, or of all nodes of a cluster, are looked at, whatever they are."""
 
 PAST = 5
 """Former holders of a lock: one less than lua/mutex.lua has room for."""
@@ -174,6 +181,7 @@ class Inspector:
         self._prefix = conf.prefix()
         self._cache_locks = cache_locks
         self._index = self._keys_of("-").index
+        self._clustered = connections.clustered(self.using)
 
     # One lock.
 
@@ -253,7 +261,8 @@ class Inspector:
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
         end = None if limit is None else offset + limit
         states = frozenset(states)
-        if pattern == "*" and not (states or host or foreign) and order == "remaining":
+        listed = pattern == "*" and not (states or host or foreign) and order == "remaining"
+        if listed and not self._clustered:
             total, names = self._names(offset, end)
             return Page(items=list(self.those(names)), total=total)
         locks = self.all(pattern)
@@ -273,6 +282,11 @@ class Inspector:
 
     def all(self, pattern: str = "*") -> Iterator[LockInfo]:
         """All locks of such names, in the order in which their leases end."""
+        if self._clustered:
+            names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
+            ours = (lock for lock in self.those(names) if lock.holder.owner is not None)
+            yield from sorted(ours, key=ORDERS["remaining"])
+            return
         _, names = self._names(0, None)
         yield from self.those([name for name in names if fnmatchcase(name, pattern)])
 
@@ -296,7 +310,7 @@ class Inspector:
             waiters=sum(lock.waiters for lock in locks),
         )
 
-    def discover(self, *, limit: int = 100_000) -> list[LockInfo]:
+    def discover(self, *, limit: int = MOST_KEYS) -> list[LockInfo]:
         """Locks below our prefix that are not in the index: values of others, above all.
 
         Looks at up to about `limit` keys of the database, whatever they are. Nothing is found of
@@ -304,22 +318,33 @@ class Inspector:
         """
         if self._cache_locks:
             return []
+        if self._clustered:
+            found = self.those(self._scan(limit))
+            return [lock for lock in found if lock.holder.owner is None]
         _, known = self._names(0, None)
-        names: dict[str, None] = {}
-        cursor, looked = b"0", 0
-        pattern = f"{_escaped(self._prefix)}:{{*}}"
-        while looked < limit:
-            cursor, found = self._ask("inspection_scan", [], [cursor, pattern, 1000])
-            looked += 1000
-            for key in found:
-                name = name_of(key.decode(errors="replace"))
-                if name and self._keys_of(name).lock.encode() == key:
-                    names[name] = None
-            if int(cursor) == 0:
-                break
-        return list(self.those(sorted(names.keys() - set(known))))
+        return list(self.those(sorted(set(self._scan(limit)) - set(known))))
 
     # How it is done.
+
+    def _scan(self, limit: int) -> list[str]:
+        """The names of what could be locks, among about `limit` keys."""
+        if self._cache_locks:
+            return []
+        names: dict[str, None] = {}
+        looked = 0
+        pattern = f"{_escaped(self._prefix)}:{{*}}"
+        for pool in connections.primaries(connections.shared_pool(self.using)):
+            io, cursor = SyncIO(self.using, pool=pool), b"0"
+            while looked < limit:
+                cursor, found = run(io.script("inspection_scan", [], [cursor, pattern, 1000]))
+                looked += 1000
+                for key in found:
+                    name = name_of(key.decode(errors="replace"))
+                    if name and self._keys_of(name).lock.encode() == key:
+                        names[name] = None
+                if int(cursor) == 0:
+                    break
+        return sorted(names)
 
     def _io(self) -> SyncIO:
         return SyncIO(self.using)
@@ -346,33 +371,30 @@ class Inspector:
 
     def _look(self, locks: Sequence[Keys]) -> list[LockInfo]:
         """Those of them that are held."""
-        if not locks:
-            return []
-        keys = [key for lock in locks for key in (lock.lock, lock.queue)]
-        names = [lock.name for lock in locks]
-        args = [*names, int(self._cache_locks)]
-        time, *found = self._ask("inspection_locks", [*keys, self._index], args)
-        sights = [
-            (lock, value, pttl, waiters)
-            for lock, (value, pttl, waiters) in zip(locks, found, strict=True)
-            if value is not None
-        ]
-        written = self._written(sights, int(time))
-        says = [written.get(lock.lock, value) for lock, value, _, _ in sights]
+        io, sights = self._io(), {}
+        for batch in batches(io, [lock.lock for lock in locks], BATCH):
+            some = [locks[position] for position in batch]
+            keys = [key for lock in some for key in (lock.lock, lock.queue)]
+            args: list[str | int] = [*(lock.name for lock in some), int(self._cache_locks)]
+            time, *found = run(io.script("inspection_locks", [*keys, self._index], args))
+            for position, (value, pttl, waiters) in zip(batch, found, strict=True):
+                if value is not None:
+                    sights[position] = locks[position], value, pttl, waiters, int(time)
+        written = self._written(sights.values())
+        says = [written.get(keys.lock, value) for keys, value, *_ in sights.values()]
         left = self._left({value[:8].decode(errors="replace") for value in says})
         return [
-            self._info(*sight, int(time), left, written.get(sight[0].lock)) for sight in sights
+            self._info(*sights[position], left, written.get(sights[position][0].lock))
+            for position in sorted(sights)
         ]
 
-    def _written(
-        self, sights: Sequence[tuple[Keys, bytes, int, int]], now_us: int
-    ) -> dict[str, bytes]:
+    def _written(self, sights: Iterable[tuple[Keys, bytes, int, int, int]]) -> dict[str, bytes]:
         """What ours, who hold timestamp locks, have written beside their keys."""
         if not self._cache_locks:
             return {}
         times = [
             (keys, value)
-            for keys, value, _, _ in sights
+            for keys, value, _, _, now_us in sights
             if foreign(value, None, now_us / 1e6)[0] == Kind.TIMESTAMP
         ]
         if not times:
@@ -387,14 +409,14 @@ class Inspector:
     def _left(self, processes: set[str]) -> dict[str, float | None]:
         """For how many seconds each process is believed to live yet; None: it is not."""
         known = sorted(process for process in processes if process.isalnum())
-        if not known:
-            return {}
-        keys = [presence(self._index, process) for process in known]
-        pttls = self._ask("inspection_processes", keys, [])
-        return {
-            process: pttl / 1000 if pttl > 0 else None
-            for process, pttl in zip(known, pttls, strict=True)
-        }
+        io, keys = self._io(), [presence(self._index, process) for process in known]
+        left: dict[str, float | None] = {}
+        for batch in batches(io, keys, BATCH):
+            some = [keys[position] for position in batch]
+            pttls = run(io.script("inspection_processes", some, []))
+            for position, pttl in zip(batch, pttls, strict=True):
+                left[known[position]] = pttl / 1000 if pttl > 0 else None
+        return left
 
     def _info(
         self,

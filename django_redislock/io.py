@@ -16,23 +16,23 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
 
-from . import connections, scripts, signals, waiting
+from . import connections, coroutines, scripts, signals, waiting
 from .clock import now
-from .connections import NO_TERMS, Terms, Word
+from .connections import NO_TERMS, Pool, Terms
 from .exceptions import LockError, LockUnavailable
 from .inbox import Inbox, Waker, inbox
-from .keys import name_of
+from .keys import is_index, name_of
 from .signals import LockEvent
+from .slots import Word
 from .waiting import DEAF, LINE
 
-if TYPE_CHECKING:
-    import redis
-
 T = TypeVar("T")
+
+run = coroutines.run
 
 MOMENT = 0.005
 """Seconds, at least, for those of several servers whose answers decide nothing any more."""
@@ -51,7 +51,14 @@ class IO(Protocol):
         """A random number, so that not everybody asks at once."""
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`."""
+        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
+
+        All keys have to be of one slot, but for the index of all locks: on a cluster, the first
+        key stands in its place, and by that the scripts know that there is none.
+        """
+
+    def slot(self, key: str) -> int:
+        """Keys of the same slot may be given to one script. Without a cluster, all of them."""
 
     async def ask_all(
         self,
@@ -113,6 +120,8 @@ class _Answers:
         self._decided = False
 
     def take(self, number: int, answer: Any) -> None:
+        if isinstance(answer, Exception) and not isinstance(answer, LockError):
+            raise answer
         self.all[number] = answer
         self._outstanding -= 1
         if not self._decided and self._enough(self.all):
@@ -133,16 +142,6 @@ def _silence(server: str, key: str, within: float) -> LockUnavailable:
         doubtful=True,
         silent=True,
     )
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Finish a coroutine that awaits nothing but a `SyncIO`."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    coroutine.close()
-    raise RuntimeError("a primitive awaited something other than its port")
 
 
 class _Port:
@@ -170,10 +169,15 @@ class _Port:
         raise NotImplementedError
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        if connections.clustered(self._using):
+            keys = [keys[0] if is_index(key) else key for key in keys]
         try:
             return await scripts.call(self._execute, name, keys, args)
         finally:
             self._leave_line()
+
+    def slot(self, key: str) -> int:
+        return connections.slot(self._using, key)
 
     def _waker(self) -> Waker:
         raise NotImplementedError
@@ -236,7 +240,7 @@ class SyncIO(_Port):
         prefix: str = "",
         *,
         terms: Terms = NO_TERMS,
-        pool: redis.ConnectionPool | None = None,
+        pool: Pool | None = None,
         background: bool = False,
     ) -> None:
         super().__init__(using, prefix, terms=terms)
@@ -258,25 +262,25 @@ class SyncIO(_Port):
         within: float,
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
+        ios = [SyncIO(one, pool=_server_pool(one), terms=Terms(within)) for one in servers]
         answers = _Answers(servers, keys[0], within, enough)
         box: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
-        def ask(number: int, server: str) -> None:
+        def ask(number: int, io: SyncIO) -> None:
             try:
-                io = SyncIO(server, pool=_server_pool(server), terms=Terms(within))
                 box.put((number, run(io.script(name, keys, args))))
             except LockError as error:
                 box.put((number, error))
 
         # A thread for each, since already to connect to a server may take as long as one waits.
-        for number, server in enumerate(servers):
+        for number, io in enumerate(ios):
             thread = threading.Thread(
-                target=ask, args=(number, server), name="redislock-server", daemon=True
+                target=ask, args=(number, io), name="redislock-server", daemon=True
             )
             try:
                 thread.start()
             except RuntimeError:  # the interpreter ends: one after the other, then
-                ask(number, server)
+                ask(number, io)
         while left := answers.left():
             with contextlib.suppress(queue.Empty):
                 answers.take(*box.get(timeout=left))
@@ -362,6 +366,8 @@ class AsyncIO(_Port):
                 box.put_nowait((number, error))
             except TimeoutError:
                 box.put_nowait((number, answers.all[number]))
+            except Exception as error:  # the caller's, such as a wrong setting
+                box.put_nowait((number, error))
 
         # They end by themselves: who is slow now may have its connection again later.
         for number, server in enumerate(servers):
@@ -434,10 +440,10 @@ def _keep(task: asyncio.Future[Any]) -> asyncio.Future[Any]:
     return task
 
 
-_server_pools: dict[str, redis.ConnectionPool] = {}
+_server_pools: dict[str, Pool] = {}
 
 
-def _server_pool(using: str) -> redis.ConnectionPool:
+def _server_pool(using: str) -> Pool:
     """For one of several servers that are asked at the same time: a pool whose connections don't
     wait for ever, as those of the project's cache may."""
     address = connections.address(using)

@@ -99,6 +99,11 @@ def presence(index: str, process: str) -> str:
     return f"{index.removesuffix(':index')}:process:{process}"
 
 
+def is_index(key: str) -> bool:
+    """Whether a key is the index of all locks, and belongs to none of them."""
+    return key.endswith(":index") and "{" not in key
+
+
 def name_of(key: str) -> str | None:
     """The name in a key of ours; None for the keys that belong to no name."""
     _, brace, rest = key.partition("{")

@@ -126,6 +126,7 @@ class Lease:
         "release_at",
         "renew",
         "replicas",
+        "replicas_timeout",
         "using",
     )
 
@@ -141,6 +142,7 @@ class Lease:
         holder: Holding | None,
         renew: bool,
         replicas: int,
+        replicas_timeout: float,
         max_hold: float | None,
         release_at: str,
     ) -> None:
@@ -158,6 +160,8 @@ class Lease:
         self.renew = renew
         self.replicas = replicas
         """So many have to confirm each renewal."""
+        self.replicas_timeout = replicas_timeout
+        """Seconds that they have for it."""
         self.release_at = release_at
         self._hold_until = float("inf") if max_hold is None else sent + max_hold
         self.due = 0.0
@@ -667,6 +671,7 @@ EXPORT = {
     "label": str,
     "renew": bool,
     "replicas": int,
+    "replicas_timeout": float,
     "hold": float | None,
     "release": str,
 }

@@ -19,7 +19,6 @@ from .arguments import (
     validate_text,
     validate_wait,
 )
-from .connections import Terms
 from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
 from .keys import Keys, validate_name
@@ -57,6 +56,8 @@ class LeaseOptions(TypedDict, total=False):
     """Extend the lease as long as its holder lives."""
     replicas: int
     """So many replicas have to confirm the lease, and each renewal of it."""
+    replicas_timeout: float
+    """How long they have for that, before the lease is asked for again or given up."""
     max_hold: float | None
     """When renewal ends, counted from the acquire; None: never."""
     label: str
@@ -307,7 +308,7 @@ class Lock:
                 "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
                 "on_lost= or call lease.check() between steps."
             )
-        io = port(policy.using, conf.prefix(), terms=Terms(replicas=policy.replicas))
+        io = port(policy.using, conf.prefix(), terms=policy.terms())
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
@@ -387,6 +388,7 @@ class Lock:
             holder=me,
             renew=policy.renew,
             replicas=policy.replicas,
+            replicas_timeout=policy.replicas_timeout,
             max_hold=policy.max_hold,
             release_at=policy.release,
         )

@@ -133,15 +133,19 @@ async def cut_short(
         await take_back(port(using), using, claim)
 
 
+def _terms(lease: Lease) -> Terms:
+    return Terms(None, lease.replicas, lease.replicas_timeout)
+
+
 class LeaseOperations:
     """What leases of every kind ask for; what differs is their claim's primitive."""
 
     def extend(self, lease: Lease, ttl: float | None = None) -> None:
-        io = SyncIO(lease.using, terms=Terms(replicas=lease.replicas))
+        io = SyncIO(lease.using, terms=_terms(lease))
         run(self._extend(io, lease, ttl))
 
     async def aextend(self, lease: Lease, ttl: float | None = None) -> None:
-        io = AsyncIO(lease.using, terms=Terms(replicas=lease.replicas))
+        io = AsyncIO(lease.using, terms=_terms(lease))
         await self._extend(io, lease, ttl)
 
     async def _extend(self, io: IO, lease: Lease, ttl: float | None) -> None:
@@ -300,6 +304,7 @@ class LeaseOperations:
             "label": claim.label,
             "renew": lease.renew,
             "replicas": lease.replicas,
+            "replicas_timeout": lease.replicas_timeout,
             "hold": lease.hold_left(now()),
             "release": lease.release_at,
         }
@@ -327,6 +332,7 @@ class LeaseOperations:
         label: str,
         renew: bool,
         replicas: int,
+        replicas_timeout: float,
         hold: float | None,
         release: str,
     ) -> Lease:
@@ -340,7 +346,7 @@ class LeaseOperations:
             primitive=kinds.TRAVEL[kind](conf.Policy(kind=kind, limit=limit)),
         )
         try:
-            io = port(using, terms=Terms(replicas=replicas))
+            io = port(using, terms=Terms(None, replicas, replicas_timeout))
             got = await claim.primitive.adopt(io, token, claim)
             if isinstance(got, Refusal):
                 claim.sent = False  # there is nothing to take back
@@ -355,6 +361,7 @@ class LeaseOperations:
                 holder=me,
                 renew=renew,
                 replicas=replicas,
+                replicas_timeout=replicas_timeout,
                 max_hold=hold,
                 release_at=release,
             )

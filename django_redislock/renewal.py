@@ -6,7 +6,9 @@ makes a lease unknown and is tried again soon; when the lease's own deadline has
 is lost. The watchdog has only a weak reference to a lease: when its owner object is gone,
 nobody can release it any more, so it is left to expire, with a warning.
 
-A thread for each server, so that one which does not answer can't cost another's leases.
+A thread for each server, so that one which does not answer can't cost another's leases. A cluster
+is one server here, in which a node that did not answer is passed over until the next round; and a
+request has the leases of one slot, which mostly is one lease.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from .lease import Claim, Lease, LeaseState
 from .primitives import record
 from .primitives.redlock import Redlock
 from .servers import Servers
+from .slots import Node
 
 logger = logging.getLogger("django_redislock")
 
@@ -116,6 +119,7 @@ class Watchdog:
         self._using = using
         # Several servers are asked through pools of the port.
         self._pool = None if isinstance(using, Servers) else connections.background_pool(using)
+        self._clustered = connections.clustered(using)
         self._leases: dict[str, _Watched] = {}
         """By token: what this process holds here."""
         self._tokens: dict[str, dict[str, None]] = {}
@@ -231,7 +235,7 @@ class Watchdog:
         """Renew and release what is due. Returns when to look next."""
         time = now()
         next_look = float("inf")
-        due: dict[tuple[str, str, int], list[Lease]] = {}
+        due: dict[tuple[str, str, int, int, float], list[Lease]] = {}
         for token, watched in self._leases.copy().items():
             lease = watched.lease()
             if lease is None:
@@ -253,20 +257,31 @@ class Watchdog:
                 )
                 lease.abandon()
             elif lease.renew and lease.due - time <= EARLY * lease.ttl / 3:
-                alike = lease.claim.primitive.kind, lease.claim.keys.index, lease.replicas
+                keys = lease.claim.keys
+                slot = connections.slot(self._using, keys.lock) if self._clustered else 0
+                replicas = lease.replicas, lease.replicas_timeout
+                alike = lease.claim.primitive.kind, keys.index, slot, *replicas
                 due.setdefault(alike, []).append(lease)
             else:
                 next_look = min(next_look, lease.due)
-        answers = True
+        silent: set[Node | None] = set()
         for leases in due.values():
+            server = self._node_of(leases[0])
             for start in range(0, len(leases), BATCH):
                 # Who did not answer once is not asked again in this round.
-                answers = self._renew(leases[start : start + BATCH], ask=answers)
+                if not self._renew(leases[start : start + BATCH], ask=server not in silent):
+                    silent.add(server)
             next_look = min(next_look, *(lease.due for lease in leases))
-        if answers:
+        if not silent or self._clustered:
             self._release_pending()
             next_look = min(next_look, self._show_life(time))
         return min(next_look, now() + 1.0) if self._to_release else next_look
+
+    def _node_of(self, lease: Lease) -> Node | None:
+        """Which node of a cluster it is to be asked at; None: there is but one server."""
+        if self._pool is None:
+            return None
+        return connections.node_of(self._pool, lease.claim.keys.lock)
 
     def _show_life(self, time: float) -> float:
         """Say that the process of our leases lives. Returns when to say it again."""
@@ -300,7 +315,7 @@ class Watchdog:
         try:
             if ask:
                 within = PATIENCE * min(lease.ttl for lease in leases)
-                run(renew(self._io(within, leases[0].replicas), leases))
+                run(renew(self._io(within, leases[0]), leases))
                 return True
         except LockUnavailable as error:
             level = logging.WARNING if news else logging.DEBUG
@@ -320,16 +335,25 @@ class Watchdog:
                 pass  # has been logged
             except LockError as error:
                 if isinstance(error, LockUnavailable) and error.passing:
-                    return  # the others have to wait, too
+                    if not self._clustered:
+                        return  # the others have to wait, too
+                    # Those at other nodes need not, so this one comes last.
+                    self._to_release.remove(what)
+                    self._to_release.append(what)
+                    if error.silent:
+                        return  # once is enough in a round, or leases would have to wait
+                    continue
                 logger.warning("%r could not be released: %s", what.name, error)
             except Exception:
                 # Not tried again, or nothing after it would ever be released.
                 logger.exception("%r could not be released", what.name)
             self._to_release.remove(what)
 
-    def _io(self, within: float, replicas: int = 0) -> SyncIO:
+    def _io(self, within: float, lease: Lease | None = None) -> SyncIO:
         within = min(within, connections.BACKGROUND_TIMEOUT)
-        terms = connections.Terms(within, replicas)
+        terms = connections.Terms(within)
+        if lease is not None:
+            terms = connections.Terms(within, lease.replicas, lease.replicas_timeout)
         if self._pool is not None:
             connections.bound(self._pool, within)
         return SyncIO(self._using, pool=self._pool, terms=terms, background=True)

@@ -254,8 +254,8 @@ class TestWrong:
     @pytest.mark.parametrize("key", ["TIMEOUT", "ttl", "Ttl", "REENTRANT", "", 42, None])
     def test_an_unknown_key(self, key: Any) -> None:
         """An unknown key is named, with those that there are: a typo must not be silent."""
-        known = "it has USING, TTL, WAIT, RENEW, REPLICAS, MAX_HOLD, RELEASE, ON_CONFLICT"
-        known += ", VIEW_STATUS, VIEW_RESPONSE, LOCK_ORDER"
+        known = "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, MAX_HOLD"
+        known += ", RELEASE, ON_CONFLICT, VIEW_STATUS, VIEW_RESPONSE, LOCK_ORDER"
         of_locks = "KIND, LIMIT, TIMESTAMP_KEY, FRACTIONS"
         with (
             override_settings(REDISLOCK={key: 5}),

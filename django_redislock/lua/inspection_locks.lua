@@ -11,6 +11,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local OURS = '^%x+|%d+|%d+|%d+|[^|]*|'
 
 local index = KEYS[#KEYS]
+-- As in mutex.lua: then there is none, and each lock counts as listed.
+local CLUSTER = index == KEYS[1]
 local found = {string.format('%.0f', time[1] * 1000000 + time[2])}
 local listed = ARGV[#ARGV] == '1'
 for i = 1, #ARGV - 1 do
@@ -18,12 +20,12 @@ for i = 1, #ARGV - 1 do
   local value = redis.pcall('GET', lock)
   -- What is at the key when it is of another type: not ours, that much is certain.
   if type(value) == 'table' then value = 'no string' end
-  local known = redis.call('ZSCORE', index, name)
+  local known = CLUSTER or redis.call('ZSCORE', index, name)
   if listed and not known then value = false end
   local pttl = redis.call('PTTL', lock)
-  if not value then
+  if not value and not CLUSTER then
     redis.call('ZREM', index, name)
-  elseif pttl > 0 and string.find(value, OURS) and not known then
+  elseif value and pttl > 0 and string.find(value, OURS) and not known then
     redis.call('ZADD', index, string.format('%.0f', now + pttl), name)
   end
   local waiters = redis.pcall('ZCARD', queue)

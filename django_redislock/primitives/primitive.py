@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
@@ -98,3 +98,13 @@ class Primitive(Protocol):
 
 def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+def batches(io: IO, keys: Sequence[str], most: int) -> Iterator[list[int]]:
+    """The positions of keys that can be given to one script, up to `most` at a time."""
+    slots: dict[int, list[int]] = {}
+    for position, key in enumerate(keys):
+        slots.setdefault(io.slot(key), []).append(position)
+    for positions in slots.values():
+        for start in range(0, len(positions), most):
+            yield positions[start : start + most]

@@ -52,9 +52,13 @@ PAUSE = 0.02, 0.2
 """Seconds between two tries: at random, or those who collided once would do so again."""
 
 
+WITHIN = 0.5
+"""Seconds to wait for a server at most, to connect included."""
+
+
 def within(ttl: float) -> float:
     """Seconds to wait for a server: a small part of the ttl, since that is lost validity."""
-    return min(ttl / 10, 0.5)
+    return min(ttl / 10, WITHIN)
 
 
 @dataclass(frozen=True, slots=True)
