@@ -463,14 +463,15 @@ class Inspector:
             for seen in locked
             if foreign(seen.each[0][0], None, seen.now_us / 1e6)[0] == Kind.TIMESTAMP
         ]
-        if not times:
-            return {}
-        found = self._ask("inspection_written", [keys.tail for keys, _ in times], [])
-        return {
-            keys.lock: holder
-            for (keys, value), (holder, until) in zip(times, found, strict=True)
-            if holder and until and abs(float(value) - float(until)) <= timestamp.A_LITTLE
-        }
+        written = {}
+        tails = [keys.tail for keys, _ in times]
+        for batch in batches(self._io(), tails, BATCH):
+            found = self._ask("inspection_written", [tails[position] for position in batch], [])
+            for position, (holder, until) in zip(batch, found, strict=True):
+                keys, value = times[position]
+                if holder and until and abs(float(value) - float(until)) <= timestamp.A_LITTLE:
+                    written[keys.lock] = holder
+        return written
 
     def _left(self, processes: set[str]) -> dict[str, float | None]:
         """For how many seconds each process is believed to live yet; None: it is not."""
