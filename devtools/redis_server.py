@@ -340,7 +340,7 @@ class RedisServer:
         assert self._directory is not None
         assert self._found.binary is not None
         if self.tcp_port == 0:
-            self.tcp_port = _free_port()
+            self.tcp_port = free_port()
         command = [
             self._found.binary,
             *("--unixsocket", f"{self._directory}/redis.sock", "--unixsocketperm", "700"),
@@ -399,7 +399,7 @@ def _answers(path: str) -> bool:
     return bool(answer) and not answer.startswith(b"-LOADING")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that is free now. Another process could take it before the server does, but the
     kernel hands them out in random order, and the server then says so and ends.
     """

@@ -15,8 +15,11 @@ from .exceptions import (
 )
 from .flights import single_flight
 from .lease import Lease, LeaseState, current_lease
+from .multi import MultiLock
+from .redlock import Redlock
 from .runs import deduplicate, once
 from .shared import ReadWriteLock, Semaphore
+from .timestamps import TimestampLock
 from .values import ainitialise, initialise
 
 __all__ = [
@@ -30,10 +33,13 @@ __all__ = [
     "LockNotAcquired",
     "LockReentered",
     "LockUnavailable",
+    "MultiLock",
     "ReadWriteLock",
+    "Redlock",
     "Semaphore",
     "StaleLease",
     "StaleRead",
+    "TimestampLock",
     "ainitialise",
     "current_lease",
     "deduplicate",

@@ -8,6 +8,8 @@ from datetime import tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from .servers import Servers
+
 MIN_TTL = 0.1
 """Below that, a garbage collection or a busy network is enough to lose a lease."""
 MAX_TTL = 31_536_000.0
@@ -18,6 +20,8 @@ MIN_EVERY = 1.0
 
 MAX_REPLICAS = 100
 """More than that is a typing error."""
+MIN_REPLICAS_TIMEOUT, MAX_REPLICAS_TIMEOUT = 0.01, 60.0
+"""Redis counts in milliseconds, and takes 0 for ever; and all the while a connection is busy."""
 
 MAX_LIMIT = 1_000_000
 """Holders of a semaphore."""
@@ -84,6 +88,17 @@ def validate_limit(value: object) -> int:
     if not 1 <= value <= MAX_LIMIT:
         raise ValueError(f"limit must be between 1 and {MAX_LIMIT}, not {value!r}")
     return value
+
+
+def validate_replicas_timeout(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"replicas_timeout must be a number of seconds, such as 1, not {value!r}")
+    if not MIN_REPLICAS_TIMEOUT <= value <= MAX_REPLICAS_TIMEOUT:  # which refuses NaN too
+        raise ValueError(
+            f"replicas_timeout must be between {MIN_REPLICAS_TIMEOUT:g} and "
+            f"{MAX_REPLICAS_TIMEOUT:g} seconds, not {value!r}"
+        )
+    return float(value)
 
 
 def validate_flag(value: object, name: str) -> bool:
@@ -177,6 +192,13 @@ def validate_using(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"using must be an alias of CACHES, such as 'default', not {value!r}")
     return value
+
+
+def validate_servers(value: object) -> str:
+    """As `validate_using`, or several aliases in a list."""
+    if isinstance(value, list | tuple):
+        return Servers.of(value)
+    return value if isinstance(value, Servers) else validate_using(value)
 
 
 def validate_label(value: object) -> str:

@@ -21,7 +21,7 @@ from redis.lock import Lock as RedisLock
 
 from . import conf, label, operations, tokens
 from .clock import now
-from .connections import ClientName, Terms
+from .connections import ClientName
 from .exceptions import LockNotAcquired, LockUnavailable
 from .io import SyncIO, run
 from .keys import Keys
@@ -169,7 +169,7 @@ class Lock(RedisLock):
         self, token: Any, claim: Claim, policy: conf.Policy, wait: float | None
     ) -> bool:
         using = ClientName.of(self.redis)
-        io = _PlainIO(using, conf.prefix(), terms=Terms(replicas=policy.replicas))
+        io = _PlainIO(using, conf.prefix(), terms=policy.terms())
         try:
             began = io.now()
             got = await mutex.acquire(io, claim, wait)
@@ -209,6 +209,7 @@ class Lock(RedisLock):
                 holder=label.holder(),
                 renew=True,
                 replicas=policy.replicas,
+                replicas_timeout=policy.replicas_timeout,
                 max_hold=policy.max_hold,
                 release_at="exit",
             )

@@ -26,22 +26,26 @@ from .arguments import (
     validate_on_conflict,
     validate_release,
     validate_replicas,
+    validate_replicas_timeout,
     validate_response,
     validate_schedule,
     validate_seconds,
+    validate_servers,
     validate_status,
     validate_ttl,
     validate_using,
     validate_wait,
     validate_zone,
 )
+from .connections import Terms
+from .keys import validate_key
 
 
 class Policy(NamedTuple):
     """How one lock behaves. Times are seconds."""
 
     using: str = "default"
-    """An alias of CACHES."""
+    """An alias of CACHES; of a Redlock, several of them (servers.py)."""
     ttl: float = 30.0
     """How long a lease lives without renewal."""
     wait: float | None = 10.0
@@ -49,6 +53,8 @@ class Policy(NamedTuple):
     renew: bool = True
     replicas: int = 0
     """So many replicas have to confirm a lease, and each renewal of it."""
+    replicas_timeout: float = 1.0
+    """How long replicas have to confirm."""
     max_hold: float | None = None
     """When renewal ends, counted from the acquire; None: never."""
     release: str = "exit"
@@ -57,10 +63,18 @@ class Policy(NamedTuple):
     """Which primitive it is, of those in kinds.py."""
     limit: int | None = None
     """So many may hold it, where its kind has a limit."""
+    timestamp_key: str | None = None
+    """The key of a timestamp lock that is taken with it; of the kind "timestamp", its own key."""
+    fractions: bool = False
+    """Whether a timestamp lock writes fractions of a second."""
     view_status: int = 409
     """What a view answers that did not get its lock."""
     view_response: Callable[..., Any] | str | None = None
     """A function of the request and the error, or its dotted path, that makes the answer."""
+
+    def terms(self) -> Terms:
+        """What is asked of each command that acquires or extends a lease."""
+        return Terms(replicas=self.replicas, replicas_timeout=self.replicas_timeout)
 
 
 VALIDATORS: dict[str, Callable[[Any], Any]] = {
@@ -69,6 +83,7 @@ VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "wait": validate_wait,
     "renew": lambda value: validate_flag(value, "renew"),
     "replicas": validate_replicas,
+    "replicas_timeout": validate_replicas_timeout,
     "max_hold": validate_max_hold,
     "release": validate_release,
     "on_conflict": validate_on_conflict,
@@ -85,6 +100,9 @@ _SETTINGS = VALIDATORS | VIEW_VALIDATORS
 KIND_VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "kind": lambda value: validate_choice(value, "kind", tuple(kinds.KINDS)),
     "limit": validate_limit,
+    "timestamp_key": lambda value: validate_key(value, "timestamp_key"),
+    "fractions": lambda value: validate_flag(value, "fractions"),
+    "using": validate_servers,
 }
 """Of settings that make a lock of one kind or another; they are for single locks only."""
 
@@ -203,7 +221,7 @@ def _read_entries(
 def _refuse_half_a_kind(name: str, values: _Values) -> None:
     policy = Policy(**values)
     try:
-        kinds.KINDS[policy.kind](policy)
+        kinds.primitive(policy)
     except ValueError as error:
         raise ImproperlyConfigured(f"REDISLOCK['LOCKS'][{name!r}]: {error}") from None
 

@@ -6,6 +6,7 @@ Where a lock is taken through a redis-py client that belongs to no alias (client
 Three ways to the same server: the pool that the project's cache uses, for synchronous
 callers; a pool of our own for what goes on in the background, so that a busy or exhausted
 pool can't keep a lease from being renewed; and a `redis.asyncio` pool for one event loop.
+To a cluster, each of them is a `Cluster` (slots.py), which has a pool for each node.
 
 Commands go over a connection that we check out ourselves, and not through
 `Redis.execute_command`: we have to know whether a command may have reached the server when
@@ -14,9 +15,11 @@ its answer was lost, and redis-py's own retry would send it again without tellin
 
 from __future__ import annotations
 
+import random
 import weakref
+from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -30,9 +33,11 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    ClusterCrossSlotError,
     ClusterDownError,
     NoScriptError,
     OutOfMemoryError,
@@ -45,8 +50,13 @@ from redis.retry import Retry as SyncRetry
 from redis.sentinel import SentinelConnectionPool
 
 from . import scripts
+from .cluster import ClusterConnectionFactory, url_of
+from .cluster import node_of as node_in
+from .coroutines import run
 from .exceptions import LockError, LockUnavailable
 from .keys import name_of
+from .servers import Servers
+from .slots import Cluster, Node, Send, Word, slot_of
 
 if TYPE_CHECKING:
     from django_redis.pool import ConnectionFactory
@@ -67,8 +77,8 @@ _REFUSED = (AuthenticationError, AuthorizationError)
 # DJANGO_REDIS_CLOSE_CONNECTION does after each request.
 _NOT_CONNECTED = (RedisError, OSError, TimeoutError, ValueError, AttributeError)
 
-Word = str | int | bytes
-"""A part of a command."""
+Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
+AsyncPool = aioredis.ConnectionPool | Cluster[aioredis.ConnectionPool]
 
 _client_cache: dict[str, DefaultClient[Any]] = {}
 _client_cache_of: dict[str, Any] | None = None
@@ -85,6 +95,11 @@ def _client(using: str) -> DefaultClient[Any]:
         _client_cache_of = settings.CACHES
     client = _client_cache.get(using)
     if client is None:
+        if isinstance(using, Servers):
+            raise ImproperlyConfigured(
+                f"{using} are several servers, which only a Redlock works with. Write one alias "
+                f"of CACHES, or 'KIND': 'redlock' beside them in REDISLOCK['LOCKS']."
+            )
         try:
             backend = caches[using]
         except InvalidCacheBackendError:
@@ -191,14 +206,69 @@ def address(using: str) -> str:
     """Which server an alias means right now; threads and loops key what they keep by it."""
     if isinstance(using, ClientName):
         return using.address()
+    if isinstance(using, Servers):
+        return _all_of(tuple(map(address, using.aliases)))
     return str(_client(using)._server[0])
 
 
-def shared_pool(using: str) -> redis.ConnectionPool:
-    """The pool that the project's cache uses."""
+def _where(address: str) -> str:
+    """The server, whichever of its databases is meant, and who is to log in."""
+    parts = urlsplit(address)
+    return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+
+
+@cache
+def _all_of(addresses: tuple[str, ...]) -> str:
+    """One text for several servers, in whatever order they are named.
+
+    Raises `ImproperlyConfigured` when two are one: a majority of servers has to be one.
+    """
+    for where, number in Counter(map(_where, addresses)).items():
+        if number > 1:
+            raise ImproperlyConfigured(
+                f"Aliases of CACHES for one Redlock lead to the same server, {where}: it needs "
+                f"servers that fail independently of each other, not databases of one"
+            )
+    return " ".join(sorted(addresses))
+
+
+def clustered(using: str) -> bool:
+    """Whether an alias means a Redis Cluster."""
+    return not isinstance(using, ClientName | Servers) and isinstance(
+        _client(using).connection_factory, ClusterConnectionFactory
+    )
+
+
+def slot(using: str, key: str) -> int:
+    """Keys of the same slot may be touched by one script. Without a cluster, all of them."""
+    return slot_of(key) if clustered(using) else 0
+
+
+_clusters: dict[tuple[str, ...], Cluster[redis.ConnectionPool]] = {}
+
+
+def _cluster(client: DefaultClient[Any]) -> Cluster[redis.ConnectionPool]:
+    """A new pool for each node."""
+    factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
+
+    def make(node: Node) -> redis.ConnectionPool:
+        url = url_of(client._server[0], node)
+        pool: redis.ConnectionPool = factory.get_connection_pool(
+            factory.make_connection_params(url)
+        )
+        return pool
+
+    return Cluster([node_in(url) for url in client._server], make)
+
+
+def shared_pool(using: str) -> Pool:
+    """The pool that the project's cache uses; of a cluster, one that all threads share."""
     if isinstance(using, ClientName):
         return using.pool()
     client = _client(using)
+    if clustered(using):
+        servers = tuple(client._server)
+        return _clusters.get(servers) or _clusters.setdefault(servers, _cluster(client))
     factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
     # And not that of a client, which may connect when it is made.
     pool: redis.ConnectionPool = factory.get_or_create_connection_pool(
@@ -207,16 +277,19 @@ def shared_pool(using: str) -> redis.ConnectionPool:
     return pool
 
 
-def background_pool(using: str) -> redis.ConnectionPool:
+def background_pool(using: str) -> Pool:
     """A new pool to the same server, whose connections don't wait for ever."""
-    pool: redis.ConnectionPool
+    pool: Pool
     if isinstance(using, ClientName):
         pool = using.background_pool()
+    elif clustered(using):
+        pool = _cluster(_client(using))
     else:
         client = _client(using)
         factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
         pool = factory.get_connection_pool(factory.make_connection_params(client._server[0]))
-    pool.connection_kwargs.update(
+    _configure(
+        pool,
         decode_responses=False,
         # We try again ourselves, with an eye on the clock.
         retry=SyncRetry(NoBackoff(), 0),
@@ -227,12 +300,42 @@ def background_pool(using: str) -> redis.ConnectionPool:
     return pool
 
 
-def bound(pool: redis.ConnectionPool, seconds: float) -> None:
+def bound(pool: Pool, seconds: float) -> None:
     """From now on its new connections have to be made, and to answer, within `seconds`."""
-    pool.connection_kwargs.update(socket_timeout=seconds, socket_connect_timeout=seconds)
+    _configure(pool, socket_timeout=seconds, socket_connect_timeout=seconds)
 
 
-def async_pool(using: str, *, blocking: bool = True) -> aioredis.ConnectionPool:
+def _configure(pool: Pool, **options: Any) -> None:
+    if isinstance(pool, Cluster):
+        pool.configure(**options)
+    else:
+        pool.connection_kwargs.update(options)
+
+
+def node_of(pool: Pool, key: str) -> Node | None:
+    """Which node of a cluster has a key, as far as is known; None without a cluster."""
+    return pool.node_of(key) if isinstance(pool, Cluster) else None
+
+
+def primaries(pool: Pool) -> list[redis.ConnectionPool]:
+    """A pool for each server that has locks: one, but of a cluster. Raises `LockUnavailable`."""
+    if not isinstance(pool, Cluster):
+        return [pool]
+    return run(pool.primaries(_sender(("",), NO_TERMS)))
+
+
+def listening_pool(using: str) -> redis.ConnectionPool:
+    """A `background_pool` to hear what is published: in a cluster, all nodes hear it."""
+    return random.SystemRandom().choice(primaries(background_pool(using)))
+
+
+def close(pool: Pool) -> None:
+    """Close all connections of a pool that is not used any more."""
+    for its in pool.pools() if isinstance(pool, Cluster) else [pool]:
+        its.disconnect()
+
+
+def async_pool(using: str, *, blocking: bool = True) -> AsyncPool:
     """A new `redis.asyncio` pool to the same server, for the running event loop.
 
     It is built from what the CACHES entry says. When it is `blocking`, tasks that find all
@@ -240,9 +343,19 @@ def async_pool(using: str, *, blocking: bool = True) -> aioredis.ConnectionPool:
     hundred tasks are nothing special in one loop.
     """
     client = _client(using)
-    factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
+    first = client._server[0]
+    if not clustered(using):
+        return _async_pool(using, first, blocking=blocking)
+    return Cluster(
+        [node_in(url) for url in client._server],
+        lambda node: _async_pool(using, url_of(first, node), blocking=blocking),
+    )
+
+
+def _async_pool(using: str, url: str, *, blocking: bool) -> aioredis.ConnectionPool:
+    factory: ConnectionFactory[Any, Any, Any] = _client(using).connection_factory
     options: dict[str, Any] = {
-        **factory.make_connection_params(client._server[0]),
+        **factory.make_connection_params(url),
         **factory.pool_cls_kwargs,
     }
     url = options.pop("url")
@@ -296,8 +409,12 @@ def _sentinel_pool(
     )
 
 
-async def aclose(pool: aioredis.ConnectionPool) -> None:
+async def aclose(pool: AsyncPool) -> None:
     """Close all that `async_pool` opened, the connections to the sentinels included."""
+    if isinstance(pool, Cluster):
+        for its in pool.pools():
+            await its.disconnect()
+        return
     await pool.disconnect()
     manager = getattr(pool, "sentinel_manager", None)
     for sentinel in manager.sentinels if manager else ():
@@ -311,20 +428,41 @@ class Terms(NamedTuple):
     """Seconds to wait for the answer; None: as long as the CACHES entry says."""
     replicas: int = 0
     """So many replicas have to have what the command wrote."""
+    replicas_timeout: float = 1.0
+    """Seconds that they have to confirm it."""
 
 
 NO_TERMS = Terms()
 
-REPLICAS_WITHIN = 1.0
-"""Seconds that replicas have to confirm what the primary has."""
 
-
-def execute(pool: redis.ConnectionPool, *command: Word, terms: Terms = NO_TERMS) -> Any:
+def execute(pool: Pool, *command: Word, terms: Terms = NO_TERMS) -> Any:
     """Send one command and return its answer as bytes; one round trip.
 
-    Raises `LockUnavailable` when there is no answer in time, or when too few replicas have
-    what it wrote; `LockError` when the key isn't ours.
+    To a cluster, a script. Raises `LockUnavailable` when there is no answer in time, or when too
+    few replicas have what it wrote; `LockError` when the key isn't ours.
     """
+    if isinstance(pool, Cluster):
+        return run(pool.execute(command, _sender(command, terms)))
+    return _execute(pool, command, terms)
+
+
+def _sender(command: tuple[Word, ...], terms: Terms) -> Send[redis.ConnectionPool]:
+    """What a cluster needs to carry out `command`, and to learn where."""
+
+    async def send(pool: redis.ConnectionPool, words: tuple[Word, ...], asking: bool) -> Any:
+        return _execute(pool, words, _terms_of(words, command, terms), asking)
+
+    return send
+
+
+def _terms_of(words: tuple[Word, ...], command: tuple[Word, ...], terms: Terms) -> Terms:
+    """A question about the cluster is answered in time, too, and writes nothing."""
+    return terms if words is command else terms._replace(replicas=0)
+
+
+def _execute(
+    pool: redis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
+) -> Any:
     words = _encoded(command)
     try:
         connection = pool.get_connection()
@@ -332,6 +470,9 @@ def execute(pool: redis.ConnectionPool, *command: Word, terms: Terms = NO_TERMS)
         raise _translate(error, command, sent=False) from error
     carried_out = False
     try:
+        if asking:  # on the same connection, since it is said of the next command
+            connection.send_command("ASKING")
+            connection.read_response()
         connection.send_command(*words)
         within = terms.within
         if within is None and connection.socket_timeout is None:
@@ -359,8 +500,20 @@ def execute(pool: redis.ConnectionPool, *command: Word, terms: Terms = NO_TERMS)
         pool.release(connection)
 
 
-async def aexecute(pool: aioredis.ConnectionPool, *command: Word, terms: Terms = NO_TERMS) -> Any:
+async def aexecute(pool: AsyncPool, *command: Word, terms: Terms = NO_TERMS) -> Any:
     """`execute` on an event loop."""
+    if not isinstance(pool, Cluster):
+        return await _aexecute(pool, command, terms)
+
+    async def send(pool: aioredis.ConnectionPool, words: tuple[Word, ...], asking: bool) -> Any:
+        return await _aexecute(pool, words, _terms_of(words, command, terms), asking)
+
+    return await pool.execute(command, send)
+
+
+async def _aexecute(
+    pool: aioredis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
+) -> Any:
     words = _encoded(command)
     try:
         connection = await pool.get_connection()
@@ -368,6 +521,9 @@ async def aexecute(pool: aioredis.ConnectionPool, *command: Word, terms: Terms =
         raise _translate(error, command, sent=False) from error
     carried_out = False
     try:
+        if asking:
+            await connection.send_command("ASKING")
+            await connection.read_response()
         await connection.send_command(*words)
         answer = await connection.read_response(disable_decoding=True)
         if terms.replicas and _granted(answer):
@@ -409,7 +565,9 @@ def _granted(answer: list[Any]) -> bool:
 
 
 def _wait(terms: Terms) -> tuple[Word, ...]:
-    within = min(terms.within or REPLICAS_WITHIN, REPLICAS_WITHIN)
+    within = terms.replicas_timeout
+    if terms.within is not None:  # the answer has to be there before we give up on it
+        within = min(within, 0.9 * terms.within)
     return "WAIT", terms.replicas, max(1, round(within * 1000))
 
 
@@ -449,6 +607,8 @@ def _translate(
     denied = isinstance(error, redis.exceptions.NoPermissionError) or (
         "can't run this command" in text
     )
+    if isinstance(error, AskError | ClusterCrossSlotError):  # slots.py follows, or avoids it
+        text += " (it is a node of a Redis Cluster: see CONNECTION_FACTORY in docs/topologies.md)"
     if denied:  # nor does it say which command it was
         text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
     answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)

@@ -12,7 +12,7 @@ from asgiref.sync import iscoroutinefunction
 from . import label
 from .exceptions import LockNotAcquired
 from .io import AsyncIO, SyncIO, run
-from .keys import validate_name
+from .keys import validate_key, validate_name
 from .lease import Lease, Steps
 from .locks import Lock, Options, refuse_event_loop
 from .naming import name_maker
@@ -26,7 +26,7 @@ LockFor = Callable[[tuple[Any, ...], dict[str, Any]], Lock]
 class FunctionDecorator:
     """Decorates functions of every kind, with a lock for each call of them."""
 
-    _template: str | Callable[..., str] | None
+    _template: Any
     _prefix = ""
     """Plain text that the names begin with."""
 
@@ -45,7 +45,7 @@ class FunctionDecorator:
         if not inspect.isroutine(body) and not isinstance(body, partial):
             body = body.__call__  # an object is decorated as what its __call__ is
 
-        make_name = name_maker(self._template, function, prefix=self._prefix)
+        make_name = self._name_maker(function)
         where = label.of_function(body)
 
         def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
@@ -61,7 +61,11 @@ class FunctionDecorator:
             kind = "function"
         return wraps(function)(self._wrap(kind, function, lock_for))  # type: ignore[return-value]
 
-    def _lock_for(self, name: str, where: str) -> Lock:
+    def _name_maker(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What makes of the arguments of a call what `_lock_for` takes."""
+        return name_maker(self._template, function, prefix=self._prefix)
+
+    def _lock_for(self, name: Any, where: str) -> Lock:
         raise NotImplementedError
 
     def _wrap(
@@ -79,17 +83,26 @@ class redis_lock(FunctionDecorator, Lock):
     function's dotted path. `Options` lists what else it takes; what is not given comes from
     `REDISLOCK` in the settings.
 
+    `timestamp_key` is the key of a `TimestampLock` that is taken with it, for as long as old
+    clients know no other lock; `{name}` in it stands for the name.
+
     Raises `LockNotAcquired`; `LockUnavailable` when Redis can't be asked; `LockReentered`
     when this very thread or task holds the lock already; and `LeaseLost` at the end of a
     block whose lease was lost.
     """
 
     def __init__(
-        self, name: str | Callable[..., str] | None = None, **options: Unpack[Options]
+        self,
+        name: str | Callable[..., str] | None = None,
+        *,
+        timestamp_key: str | None = None,
+        **options: Unpack[Options],
     ) -> None:
         self._template = name
         self._name = None
         self._configure(options)
+        if timestamp_key is not None:
+            self._explicit["timestamp_key"] = validate_key(timestamp_key, "timestamp_key")
 
     @property
     def name(self) -> str:
@@ -109,7 +122,7 @@ class redis_lock(FunctionDecorator, Lock):
     def _wrap(
         self, kind: str, function: Callable[..., Any], lock_for: LockFor
     ) -> Callable[..., Any]:
-        return _WRAPPERS[kind](function, lock_for)
+        return WRAPPERS[kind](function, lock_for)
 
 
 def acquire(lock: Lock) -> Lease:
@@ -262,7 +275,7 @@ def _steps(generator: Generator[Any, Any, Any], lease: Lease) -> Generator[Any, 
             step, value = generator.throw, error
 
 
-_WRAPPERS: dict[str, Callable[[Callable[..., Any], LockFor], Callable[..., Any]]] = {
+WRAPPERS: dict[str, Callable[[Callable[..., Any], LockFor], Callable[..., Any]]] = {
     "function": _wrap_function,
     "coroutine": _wrap_coroutine,
     "generator": _wrap_generator,

@@ -93,7 +93,7 @@ class Inbox:
 
     def _messages(self) -> Iterator[str]:
         """The tokens that we are told of, until the connection fails."""
-        pool = connections.background_pool(self._using)
+        pool = connections.listening_pool(self._using)
         pubsub = redis.Redis(connection_pool=pool).pubsub()
         try:
             pubsub.subscribe(self.channel)

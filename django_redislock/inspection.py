@@ -4,6 +4,10 @@ that want a lock.
 Nothing here blocks a lock, or waits for one. A page of locks is read from the index, without SCAN;
 what never entered it (values of others below our prefix) is found by `discover`, on request.
 
+A Redis Cluster has no index, which would be in a slot of its own, so there all locks are found by
+SCAN on every primary, up to a number of keys: what is asked about one lock costs as much as
+elsewhere, a list costs more.
+
 **Stale** is decided from what is seen, and never from a lock's age:
 
 *   it has no TTL, so nobody ends it, and its process is not known to live;
@@ -24,20 +28,23 @@ from datetime import datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import conf, label, operations
+from . import conf, connections, label, operations
 from .arguments import validate_text, validate_using
 from .exceptions import Holder, cleared, server_time
 from .io import SyncIO, run
 from .keys import Keys, name_of, presence, validate_name
-from .primitives import mutex, places
-from .primitives.primitive import Primitive, Sight
+from .primitives import mutex, places, timestamp
+from .primitives.primitive import Primitive, Sight, batches
 from .renewal import PRESENCE, PRESENCE_EVERY
 from .tokens import process_of
 
 BATCH = 500
 """Locks in one request: it keeps Redis for about a millisecond."""
+
+MOST_KEYS = 100_000
+"""So many keys of a database, or of all nodes of a cluster, are looked at, whatever they are."""
 
 PAST = 5
 """Former holders of a lock: one less than lua/mutex.lua has room for."""
@@ -61,7 +68,8 @@ class Kind(StrEnum):
     FOREIGN = "foreign"
     """A value that this package did not write."""
     TIMESTAMP = "timestamp"
-    """A foreign value that is a time, as the old `SETNX` locks have it."""
+    """A value that is a time, as the old `SETNX` locks have it; of a `TimestampLock` of ours, who
+    holds it is known."""
 
 
 SHARED = frozenset({Kind.SEMAPHORE, Kind.READ, Kind.WRITE})
@@ -124,7 +132,7 @@ class LockInfo:
 
     @property
     def cache_lock(self) -> bool:
-        """It is one of the drop-in for `cache.lock()`, and named by its key."""
+        """It is one of the drop-in for `cache.lock()`, or a `TimestampLock`: named by its key."""
         return bool(self.keys.stem)
 
 
@@ -211,7 +219,8 @@ come first."""
 class Inspector:
     """What there is at the server of one alias of CACHES. Raises `LockUnavailable`.
 
-    With `cache_locks`, those of the drop-in for `cache.lock()`, which are named by their keys.
+    With `cache_locks`, those of the drop-in for `cache.lock()` and each `TimestampLock`, which are
+    named by their keys.
     """
 
     def __init__(self, using: str | None = None, *, cache_locks: bool = False) -> None:
@@ -219,6 +228,7 @@ class Inspector:
         self._prefix = conf.prefix()
         self._cache_locks = cache_locks
         self._index = self._keys_of("-").index
+        self._clustered = connections.clustered(self.using)
 
     # One lock.
 
@@ -273,7 +283,11 @@ class Inspector:
             label.clean(validate_text(text, what))
             for text, what in ((by, "by"), (reason, "reason"))
         )
-        primitive: Primitive = places.READ if lock.kind in SHARED else mutex
+        primitive: Primitive = mutex
+        if lock.kind in SHARED:
+            primitive = places.READ
+        elif lock.cache_lock and lock.kind == Kind.TIMESTAMP:
+            primitive = timestamp.WHOLE
         seen = [Sight(one.seen, one.holder) for one in lock.holders]
         return run(
             operations.clear(self._io(), primitive, lock.keys, self.using, seen, by, reason)
@@ -302,7 +316,8 @@ class Inspector:
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
         end = None if limit is None else offset + limit
         states = frozenset(states)
-        if pattern == "*" and not (states or host or foreign) and order == "remaining":
+        listed = pattern == "*" and not (states or host or foreign) and order == "remaining"
+        if listed and not self._clustered:
             total, names = self._names(offset, end)
             return Page(items=list(self.those(names)), total=total)
         locks = self.all(pattern)
@@ -322,6 +337,11 @@ class Inspector:
 
     def all(self, pattern: str = "*") -> Iterator[LockInfo]:
         """All locks of such names, in the order in which their leases end."""
+        if self._clustered:
+            names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
+            ours = (lock for lock in self.those(names) if lock.holder.owner is not None)
+            yield from sorted(ours, key=ORDERS["remaining"])
+            return
         _, names = self._names(0, None)
         yield from self.those([name for name in names if fnmatchcase(name, pattern)])
 
@@ -345,7 +365,7 @@ class Inspector:
             waiters=sum(lock.waiters for lock in locks),
         )
 
-    def discover(self, *, limit: int = 100_000) -> list[LockInfo]:
+    def discover(self, *, limit: int = MOST_KEYS) -> list[LockInfo]:
         """Locks below our prefix that are not in the index: values of others, above all.
 
         Looks at up to about `limit` keys of the database, whatever they are. Nothing is found of
@@ -353,22 +373,33 @@ class Inspector:
         """
         if self._cache_locks:
             return []
+        if self._clustered:
+            found = self.those(self._scan(limit))
+            return [lock for lock in found if lock.holder.owner is None]
         _, known = self._names(0, None)
-        names: dict[str, None] = {}
-        cursor, looked = b"0", 0
-        pattern = f"{_escaped(self._prefix)}:{{*}}"
-        while looked < limit:
-            cursor, found = self._ask("inspection_scan", [], [cursor, pattern, 1000])
-            looked += 1000
-            for key in found:
-                name = name_of(key.decode(errors="replace"))
-                if name and self._keys_of(name).lock.encode() == key:
-                    names[name] = None
-            if int(cursor) == 0:
-                break
-        return list(self.those(sorted(names.keys() - set(known))))
+        return list(self.those(sorted(set(self._scan(limit)) - set(known))))
 
     # How it is done.
+
+    def _scan(self, limit: int) -> list[str]:
+        """The names of what could be locks, among about `limit` keys."""
+        if self._cache_locks:
+            return []
+        names: dict[str, None] = {}
+        looked = 0
+        pattern = f"{_escaped(self._prefix)}:{{*}}"
+        for pool in connections.primaries(connections.shared_pool(self.using)):
+            io, cursor = SyncIO(self.using, pool=pool), b"0"
+            while looked < limit:
+                cursor, found = run(io.script("inspection_scan", [], [cursor, pattern, 1000]))
+                looked += 1000
+                for key in found:
+                    name = name_of(key.decode(errors="replace"))
+                    if name and self._keys_of(name).lock.encode() == key:
+                        names[name] = None
+                if int(cursor) == 0:
+                    break
+        return sorted(names)
 
     def _io(self) -> SyncIO:
         return SyncIO(self.using)
@@ -395,76 +426,128 @@ class Inspector:
 
     def _look(self, locks: Sequence[Keys]) -> list[LockInfo]:
         """Those of them that are held."""
-        if not locks:
-            return []
-        keys = [key for lock in locks for key in (lock.lock, lock.queue, lock.holders)]
-        names = [lock.name for lock in locks]
-        args = [*names, places.SHOWN, int(self._cache_locks)]
-        time, *found = self._ask("inspection_locks", [*keys, self._index], args)
-        sights = [
-            (lock, waiters, holding, each or [[value, pttl, None]])
-            for lock, (value, pttl, waiters, holding, *each) in zip(locks, found, strict=True)
-            if value is not None
+        io, sights = self._io(), {}
+        for batch in batches(io, [lock.lock for lock in locks], BATCH):
+            some = [locks[position] for position in batch]
+            keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
+            args: list[str | int] = [lock.name for lock in some]
+            args += places.SHOWN, int(self._cache_locks)
+            time, *found = run(io.script("inspection_locks", [*keys, self._index], args))
+            for position, (value, pttl, *rest) in zip(batch, found, strict=True):
+                if value is not None:
+                    waiters, holding, *each = rest
+                    each = each or [[value, pttl, None]]
+                    lock = locks[position]
+                    sights[position] = _Seen(lock, value, waiters, holding, each, int(time))
+        written = self._written(sights.values())
+        says = [
+            written.get(seen.keys.lock, value)
+            for seen in sights.values()
+            for value, *_ in seen.each
         ]
-        left = self._left(
-            {value[:8].decode(errors="replace") for *_, each in sights for value, _, _ in each}
-        )
-        return [self._info(*sight, int(time), left) for sight in sights]
+        left = self._left({value[:8].decode(errors="replace") for value in says})
+        return [
+            self._info(seen, left, written.get(seen.keys.lock))
+            for _, seen in sorted(sights.items())
+        ]
+
+    def _written(self, sights: Iterable[_Seen]) -> dict[str, bytes]:
+        """What ours, who hold timestamp locks, have written beside their keys."""
+        if not self._cache_locks:
+            return {}
+        times = [
+            (seen.keys, seen.value)
+            for seen in sights
+            if foreign(seen.value, None, seen.now_us / 1e6)[0] == Kind.TIMESTAMP
+        ]
+        if not times:
+            return {}
+        found = self._ask("inspection_written", [keys.tail for keys, _ in times], [])
+        return {
+            keys.lock: holder
+            for (keys, value), (holder, until) in zip(times, found, strict=True)
+            if holder and until and abs(float(value) - float(until)) <= timestamp.A_LITTLE
+        }
 
     def _left(self, processes: set[str]) -> dict[str, float | None]:
         """For how many seconds each process is believed to live yet; None: it is not."""
         known = sorted(process for process in processes if process.isalnum())
-        if not known:
-            return {}
-        keys = [presence(self._index, process) for process in known]
-        pttls = self._ask("inspection_processes", keys, [])
-        return {
-            process: pttl / 1000 if pttl > 0 else None
-            for process, pttl in zip(known, pttls, strict=True)
-        }
+        io, keys = self._io(), [presence(self._index, process) for process in known]
+        left: dict[str, float | None] = {}
+        for batch in batches(io, keys, BATCH):
+            some = [keys[position] for position in batch]
+            pttls = run(io.script("inspection_processes", some, []))
+            for position, pttl in zip(batch, pttls, strict=True):
+                left[known[position]] = pttl / 1000 if pttl > 0 else None
+        return left
 
-    def _info(
-        self,
-        keys: Keys,
-        waiters: int,
-        holding: int,
-        each: list[Any],
-        now_us: int,
-        left: dict[str, float | None],
-    ) -> LockInfo:
+    def _info(self, seen: _Seen, left: dict[str, float | None], written: bytes | None) -> LockInfo:
         kind, limit, newest = Kind.MUTEX, None, 0
         holders = []
-        for value, pttl, token in each:
-            holder = Holder.parse(value, pttl, now_us)
-            ttl = None
-            if holder.owner is None:
-                kind, state, why = foreign(value, holder.remaining, now_us / 1e6)
-            else:
-                ttl = int(value.split(b"|", 4)[3]) / 1000
-                process = process_of(value[:8].decode())
-                state, why = decide(holder, ttl, process is None, left.get(process or ""))
-            if token is not None and (holder.fencing_token or 0) >= newest:
-                newest = holder.fencing_token or 0
+        for value, pttl, token in seen.each:
+            its_kind, one = self._holder(value, pttl, token, seen.now_us, left, written)
+            holders.append(one)
+            fence = one.holder.fencing_token or 0
+            if token is None:
+                kind = its_kind
+            elif fence >= newest:
+                newest = fence
                 kind, limit = _shared(value)
-            seen = token or Sight.of(value, holder).token
-            holders.append(HolderInfo(holder=holder, state=state, why=why, ttl=ttl, seen=seen))
         worst = max(holders, key=lambda one: list(State).index(one.state))
         why = worst.why
-        if why and holding > 1:
+        if why and seen.holding > 1:
             alike = sum(one.state == worst.state for one in holders)
-            why = f"{alike} of {holding} holders: {why}"
+            why = f"{alike} of {seen.holding} holders: {why}"
         return LockInfo(
-            name=keys.name,
+            name=seen.keys.name,
             using=self.using,
             kind=kind,
             state=worst.state,
             why=why,
             holders=tuple(holders),
-            holding=holding,
+            holding=seen.holding,
             limit=limit,
-            waiters=waiters,
-            keys=keys,
+            waiters=seen.waiters,
+            keys=seen.keys,
         )
+
+    def _holder(
+        self,
+        value: bytes,
+        pttl: int,
+        token: bytes | None,
+        now_us: int,
+        left: dict[str, float | None],
+        written: bytes | None,
+    ) -> tuple[Kind, HolderInfo]:
+        """One who holds a lock, by what it has written; and the kind, if it is not `SHARED`."""
+        holder = Holder.parse(value, pttl, now_us)
+        seen = Sight.of(value, holder).token
+        kind, state, why, ttl = Kind.MUTEX, State.HELD, "", None
+        if holder.owner is None:
+            kind, state, why = foreign(value, holder.remaining, now_us / 1e6)
+        if kind == Kind.TIMESTAMP and self._cache_locks:
+            remains_ms = max(0, round(float(value) * 1000 - now_us / 1000))
+            holder = timestamp.holder_of(written or value, remains_ms, now_us)
+        if holder.owner is not None and state == State.HELD:
+            value = written or value
+            ttl = int(value.split(b"|", 4)[3]) / 1000
+            process = process_of(value[:8].decode())
+            state, why = decide(holder, ttl, process is None, left.get(process or ""))
+            seen = Sight.of(value, holder).token
+        return kind, HolderInfo(holder=holder, state=state, why=why, ttl=ttl, seen=token or seen)
+
+
+class _Seen(NamedTuple):
+    """What the server says of a lock."""
+
+    keys: Keys
+    value: bytes
+    waiters: int
+    holding: int
+    each: list[Any]
+    """Value, what is left in ms, and token where there may be several."""
+    now_us: int
 
 
 def _shared(value: bytes) -> tuple[Kind, int | None]:

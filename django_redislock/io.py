@@ -10,26 +10,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import queue
 import sys
 import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
 
-from . import connections, scripts, signals, waiting
+from . import connections, coroutines, scripts, signals, waiting
 from .clock import now
-from .connections import NO_TERMS, Terms, Word
+from .connections import NO_TERMS, Pool, Terms
+from .exceptions import LockError, LockUnavailable
 from .inbox import Inbox, Waker, inbox
+from .keys import is_index, name_of
 from .signals import LockEvent
+from .slots import Word
 from .waiting import DEAF, LINE
 
-if TYPE_CHECKING:
-    import redis
-
 T = TypeVar("T")
+
+run = coroutines.run
+
+MOMENT = 0.005
+"""Seconds, at least, for those of several servers whose answers decide nothing any more."""
 
 LOOK_UP = 0.25
 """Seconds after which who stands in line looks whether it was told meanwhile."""
@@ -45,7 +51,30 @@ class IO(Protocol):
         """A random number, so that not everybody asks at once."""
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`."""
+        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
+
+        All keys have to be of one slot, but for the index of all locks: on a cluster, the first
+        key stands in its place, and by that the scripts know that there is none.
+        """
+
+    def slot(self, key: str) -> int:
+        """Keys of the same slot may be given to one script. Without a cluster, all of them."""
+
+    async def ask_all(
+        self,
+        servers: Sequence[str],
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Word],
+        *,
+        within: float,
+        enough: Callable[[Sequence[Any]], bool],
+    ) -> Sequence[Any]:
+        """Run lua/<name>.lua on several servers at the same time.
+
+        Returns what each of them answered within so many seconds, in order, or a `LockError` in
+        its place. When that is `enough`, the others get only as much time again.
+        """
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -77,14 +106,42 @@ class IO(Protocol):
         """What happened, to the log and to whoever listens."""
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Finish a coroutine that awaits nothing but a `SyncIO`."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    coroutine.close()
-    raise RuntimeError("a primitive awaited something other than its port")
+class _Answers:
+    """What several servers say, as it comes in."""
+
+    def __init__(
+        self, servers: Sequence[str], key: str, within: float, enough: Callable[..., bool]
+    ) -> None:
+        self.all: list[Any] = [_silence(server, key, within) for server in servers]
+        self._began = now()
+        self._until = self._began + within
+        self._enough = enough
+        self._outstanding = len(servers)
+        self._decided = False
+
+    def take(self, number: int, answer: Any) -> None:
+        if isinstance(answer, Exception) and not isinstance(answer, LockError):
+            raise answer
+        self.all[number] = answer
+        self._outstanding -= 1
+        if not self._decided and self._enough(self.all):
+            # Who is about as fast as the others is heard, too: it is good to know of all.
+            self._decided = True
+            time_taken = now() - self._began
+            self._until = min(self._until, now() + time_taken + MOMENT)
+
+    def left(self) -> float:
+        """Seconds to wait for more; 0: that is all."""
+        return max(0.0, self._until - now()) if self._outstanding else 0.0
+
+
+def _silence(server: str, key: str, within: float) -> LockUnavailable:
+    return LockUnavailable(
+        f"{server!r} did not answer within {within:.3g} s",
+        name_of(key),
+        doubtful=True,
+        silent=True,
+    )
 
 
 class _Port:
@@ -112,10 +169,15 @@ class _Port:
         raise NotImplementedError
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        if connections.clustered(self._using):
+            keys = [keys[0] if is_index(key) else key for key in keys]
         try:
             return await scripts.call(self._execute, name, keys, args)
         finally:
             self._leave_line()
+
+    def slot(self, key: str) -> int:
+        return connections.slot(self._using, key)
 
     def _waker(self) -> Waker:
         raise NotImplementedError
@@ -165,6 +227,7 @@ class _Port:
         if self._listening is not None:
             box, token = self._listening
             box.forget(token)
+            self._listening = None
         self._leave_line()
 
 
@@ -177,14 +240,51 @@ class SyncIO(_Port):
         prefix: str = "",
         *,
         terms: Terms = NO_TERMS,
-        pool: redis.ConnectionPool | None = None,
+        pool: Pool | None = None,
+        background: bool = False,
     ) -> None:
         super().__init__(using, prefix, terms=terms)
-        self._background = pool is not None
-        self._pool = pool or connections.shared_pool(using)
+        self._background = background
+        self._pool = pool
 
     async def _execute(self, *command: Word) -> Any:
+        if self._pool is None:
+            self._pool = connections.shared_pool(self._using)
         return connections.execute(self._pool, *command, terms=self._terms)
+
+    async def ask_all(
+        self,
+        servers: Sequence[str],
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Word],
+        *,
+        within: float,
+        enough: Callable[[Sequence[Any]], bool],
+    ) -> Sequence[Any]:
+        ios = [SyncIO(one, pool=_server_pool(one), terms=Terms(within)) for one in servers]
+        answers = _Answers(servers, keys[0], within, enough)
+        box: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+
+        def ask(number: int, io: SyncIO) -> None:
+            try:
+                box.put((number, run(io.script(name, keys, args))))
+            except LockError as error:
+                box.put((number, error))
+
+        # A thread for each, since already to connect to a server may take as long as one waits.
+        for number, io in enumerate(ios):
+            thread = threading.Thread(
+                target=ask, args=(number, io), name="redislock-server", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter ends: one after the other, then
+                ask(number, io)
+        while left := answers.left():
+            with contextlib.suppress(queue.Empty):
+                answers.take(*box.get(timeout=left))
+        return answers.all
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -245,6 +345,39 @@ class AsyncIO(_Port):
         finally:
             await connections.aclose(pool)
 
+    async def ask_all(
+        self,
+        servers: Sequence[str],
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Word],
+        *,
+        within: float,
+        enough: Callable[[Sequence[Any]], bool],
+    ) -> Sequence[Any]:
+        answers = _Answers(servers, keys[0], within, enough)
+        box: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+
+        async def ask(number: int, server: str) -> None:
+            try:
+                async with asyncio.timeout(within):
+                    box.put_nowait((number, await AsyncIO(server).script(name, keys, args)))
+            except LockError as error:
+                box.put_nowait((number, error))
+            except TimeoutError:
+                box.put_nowait((number, answers.all[number]))
+            except Exception as error:  # the caller's, such as a wrong setting
+                box.put_nowait((number, error))
+
+        # They end by themselves: who is slow now may have its connection again later.
+        for number, server in enumerate(servers):
+            _keep(asyncio.ensure_future(ask(number, server)))
+        while left := answers.left():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    answers.take(*await box.get())
+        return answers.all
+
     if sys.version_info < (3, 12):
 
         async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
@@ -287,10 +420,7 @@ class AsyncIO(_Port):
                 self._line = line
 
     async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        task = asyncio.ensure_future(coroutine)
-        _finishing.add(task)  # the loop keeps only weak references to its tasks
-        task.add_done_callback(_finishing.discard)
-        await asyncio.shield(task)
+        await asyncio.shield(_keep(asyncio.ensure_future(coroutine)))
 
     async def beside_orm(self, call: Callable[[], T]) -> T:
         return await sync_to_async(call, thread_sensitive=True)()
@@ -300,7 +430,26 @@ class AsyncIO(_Port):
         await signals.asend(event)
 
 
-_finishing: set[asyncio.Task[Any]] = set()
+_finishing: set[asyncio.Future[Any]] = set()
+
+
+def _keep(task: asyncio.Future[Any]) -> asyncio.Future[Any]:
+    """Until it is done: the loop has only weak references to its tasks."""
+    _finishing.add(task)
+    task.add_done_callback(_finishing.discard)
+    return task
+
+
+_server_pools: dict[str, Pool] = {}
+
+
+def _server_pool(using: str) -> Pool:
+    """For one of several servers that are asked at the same time: a pool whose connections don't
+    wait for ever, as those of the project's cache may."""
+    address = connections.address(using)
+    found = _server_pools.get(address)
+    return found or _server_pools.setdefault(address, connections.background_pool(using))
+
 
 _lines: dict[str, threading.Semaphore] = {}
 

@@ -16,6 +16,8 @@ class Keys:
     index: str
     stem: str = ""
     """What the keys beside the lock begin with; "": as the lock itself."""
+    also: str = ""
+    """The key of a timestamp lock that is taken with it, as long as old clients are about."""
 
     @classmethod
     def of(cls, prefix: str, name: str) -> Keys:
@@ -32,6 +34,11 @@ class Keys:
         # A hash tag that it has comes first here, too; else it is one itself, as a whole.
         stem = f"{prefix}:tagged:{lock}" if "{" in lock else f"{prefix}:key:{{{lock}}}"
         return cls(key.decode(errors="backslashreplace"), lock, f"{prefix}:key:index", stem)
+
+    def beside(self) -> Keys:
+        """Of the timestamp lock that is taken with it."""
+        prefix = self.lock.removesuffix(f":{{{self.name}}}")
+        return Keys.verbatim(prefix, self.also.encode())
 
     @property
     def queue(self) -> str:
@@ -82,16 +89,34 @@ class Keys:
         """What the scripts of semaphores and read-write locks take: one more."""
         return [*self.mutex(token), self.holders]
 
+    def timestamp(self, token: str) -> list[str]:
+        """What the scripts of the timestamp lock take, in the order of lua/timestamp.lua."""
+        return [self.lock, self.tail, self.index, self.gone(token)]
+
 
 def presence(index: str, process: str) -> str:
     """Where a process shows that it lives, for the locks of an index."""
     return f"{index.removesuffix(':index')}:process:{process}"
 
 
+def is_index(key: str) -> bool:
+    """Whether a key is the index of all locks, and belongs to none of them."""
+    return key.endswith(":index") and "{" not in key
+
+
 def name_of(key: str) -> str | None:
     """The name in a key of ours; None for the keys that belong to no name."""
     _, brace, rest = key.partition("{")
     return rest.rpartition("}")[0] if brace else None
+
+
+def validate_key(key: object, what: str = "key") -> str:
+    """Return a key of Redis that others have named, or raise a `TypeError` or `ValueError`."""
+    if not isinstance(key, str):
+        raise TypeError(f"{what} must be a str, the key in Redis as it is, not {key!r}")
+    if not key:
+        raise ValueError(f"{what} is empty; write the key in Redis as it is, such as 'lock.foo'")
+    return str.__str__(key)
 
 
 def validate_name(name: object) -> str:

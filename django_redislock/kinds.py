@@ -5,16 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .primitives import mutex, places
+from .primitives import migration, mutex, places, timestamp
 from .primitives.primitive import Primitive
+from .primitives.redlock import Redlock
+from .servers import EXAMPLE, Servers
 
 if TYPE_CHECKING:
     from .conf import Policy
 
+
+def _redlock(policy: Policy) -> Primitive:
+    if not isinstance(policy.using, Servers):
+        raise ValueError(f"a Redlock needs several servers in using, {EXAMPLE}")
+    return Redlock(policy.using)
+
+
 KINDS: dict[str, Callable[[Policy], Primitive]] = {
-    "mutex": lambda _: mutex,
+    "mutex": lambda policy: migration if policy.timestamp_key else mutex,
+    "redlock": _redlock,
     "semaphore": lambda policy: places.semaphore(policy.limit),
     "read": lambda _: places.READ,
     "write": lambda _: places.WRITE,
+    "timestamp": lambda policy: timestamp.FRACTIONS if policy.fractions else timestamp.WHOLE,
 }
 """What makes the primitive of a policy. Raises `ValueError` where the policy lacks something."""
+
+WITH_TIMESTAMP = ("mutex", "timestamp")
+
+
+def primitive(policy: Policy) -> Primitive:
+    """The primitive of a policy. Raises `ValueError` where that makes no lock."""
+    if isinstance(policy.using, Servers) and policy.kind != "redlock":
+        raise ValueError("several servers in USING need 'KIND': 'redlock' beside them")
+    if policy.timestamp_key and policy.kind not in WITH_TIMESTAMP:
+        raise ValueError(f"timestamp_key is for a mutex, or a timestamp lock, not a {policy.kind}")
+    return KINDS[policy.kind](policy)
+
+
+TRAVEL = {kind: make for kind, make in KINDS.items() if kind != "redlock"} | {
+    migration.kind: lambda _: migration
+}
+"""What makes the primitive of a lease that came from another process, by what that says it is."""

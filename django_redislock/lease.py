@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,6 +54,15 @@ class Claim:
     """An answer was lost, so a command may still be on its way."""
     given_back: bool = False
     """A release was sent whose answer was lost."""
+    parts: tuple[Keys, ...] = ()
+    """Of a claim on several names: the keys of each. `keys` then begin as those of the first."""
+    fencing_tokens: dict[str, int] = field(default_factory=dict)
+    """And what each of them got, by name."""
+
+    @property
+    def every(self) -> tuple[Keys, ...]:
+        """The keys of all its names."""
+        return self.parts or (self.keys,)
 
 
 class Operations(Protocol):
@@ -117,6 +126,7 @@ class Lease:
         "release_at",
         "renew",
         "replicas",
+        "replicas_timeout",
         "using",
     )
 
@@ -132,6 +142,7 @@ class Lease:
         holder: Holding | None,
         renew: bool,
         replicas: int,
+        replicas_timeout: float,
         max_hold: float | None,
         release_at: str,
     ) -> None:
@@ -149,6 +160,8 @@ class Lease:
         self.renew = renew
         self.replicas = replicas
         """So many have to confirm each renewal."""
+        self.replicas_timeout = replicas_timeout
+        """Seconds that they have for it."""
         self.release_at = release_at
         self._hold_until = float("inf") if max_hold is None else sent + max_hold
         self.due = 0.0
@@ -189,6 +202,11 @@ class Lease:
         if self.fence is None:
             raise LockError(self.claim.primitive.unfenced, self.name)
         return self.fence
+
+    @property
+    def fencing_tokens(self) -> dict[str, int]:
+        """The fencing token of each of its names: of a `MultiLock` these are several."""
+        return dict(self.claim.fencing_tokens) or {self.name: self.fencing_token}
 
     @property
     def owner(self) -> str:
@@ -328,9 +346,13 @@ class Lease:
 
         From here on this process doesn't renew or release it; its state here is released.
         The other one has to restore it within `ttl`, and of several that try only the first
-        gets it. The text contains the token: treat it as a secret. Raises `LeaseLost`.
+        gets it. The text contains the token: treat it as a secret. Raises `LeaseLost`, and
+        `LockError` for a `MultiLock` or a `Redlock`, whose leases stay where they are.
         """
         self.check()
+        kind = self.claim.primitive.kind
+        if kind not in restorers:
+            raise LockError(f"A lease of the kind {kind!r} can't be exported.", self.name)
         return json.dumps(self._operations.export(self))
 
     @classmethod
@@ -641,12 +663,15 @@ EXPORT = {
     "name": str,
     "lock": str,
     "index": str,
+    "stem": str,
+    "also": str,
     "using": str,
     "token": str,
     "ttl": float,
     "label": str,
     "renew": bool,
     "replicas": int,
+    "replicas_timeout": float,
     "hold": float | None,
     "release": str,
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any, Literal, Self, TypedDict, Unpack
+from dataclasses import replace
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -18,13 +19,14 @@ from .arguments import (
     validate_text,
     validate_wait,
 )
-from .connections import Terms
 from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
 from .keys import Keys, validate_name
 from .lease import Cancellation, Claim, Lease
 from .primitives import places
 from .primitives.primitive import Grant, Primitive, Sight
+
+L = TypeVar("L", bound="Lock")
 
 UNSET: Any = object()
 """Not given: the settings decide."""
@@ -54,6 +56,8 @@ class LeaseOptions(TypedDict, total=False):
     """Extend the lease as long as its holder lives."""
     replicas: int
     """So many replicas have to confirm the lease, and each renewal of it."""
+    replicas_timeout: float
+    """How long they have for that, before the lease is asked for again or given up."""
     max_hold: float | None
     """When renewal ends, counted from the acquire; None: never."""
     label: str
@@ -103,7 +107,7 @@ class Lock:
         self._label = validate_label(given.pop("label", ""))
         on_lost = given.pop("on_lost", None)
         self._on_lost = None if on_lost is None else validate_on_lost(on_lost)
-        refuse_unknown(given, "redis_lock")
+        refuse_unknown(given, type(self).__name__)
         self._entered: list[Lease] = []
 
     def _of_kind(self, kind: str) -> Self:
@@ -119,9 +123,13 @@ class Lock:
 
     def _renamed(self, name: str, default_label: str) -> Lock:
         """A lock of the same policy for one call of a decorated function."""
-        lock = object.__new__(Lock)
-        lock.__dict__.update(self.__dict__)
+        lock = self._copy(Lock, default_label)
         lock._template = lock._name = validate_name(name)
+        return lock
+
+    def _copy(self, kind: type[L], default_label: str) -> L:
+        lock = object.__new__(kind)
+        lock.__dict__.update(self.__dict__)
         lock._label = self._label or default_label
         lock._entered = []
         return lock
@@ -240,10 +248,19 @@ class Lock:
         return mine[-1] if mine else (lost or self._entered)[0]
 
     def _primitive(self, policy: conf.Policy) -> Primitive:
-        return kinds.KINDS[policy.kind](policy)
+        return kinds.primitive(policy)
 
-    def _keys(self) -> Keys:
-        return Keys.of(conf.prefix(), self.name)
+    def _keys(self, policy: conf.Policy | None = None) -> Keys:
+        policy, name = policy or self.policy(), self.name
+        also = (policy.timestamp_key or "").replace("{name}", name)
+        if policy.kind == "timestamp":
+            return Keys.verbatim(conf.prefix(), (also or name).encode())
+        keys = Keys.of(conf.prefix(), name)
+        return replace(keys, also=also) if also else keys
+
+    def _parts(self) -> tuple[Keys, ...]:
+        """The keys of each name, where these are several."""
+        return ()
 
     # The coroutines that the twins share.
 
@@ -253,7 +270,7 @@ class Lock:
 
     async def _look(self, port: type[SyncIO | AsyncIO]) -> list[Sight]:
         policy = self.policy()
-        return await self._primitive(policy).look(port(policy.using), self._keys())
+        return await self._primitive(policy).look(port(policy.using), self._keys(policy))
 
     async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
         by = label.clean(validate_text(by, "by"))
@@ -264,7 +281,7 @@ class Lock:
         policy = self.policy()
         io, primitive = port(policy.using), self._primitive(policy)
         cleared = await operations.clear(
-            io, primitive, self._keys(), policy.using, seen, by, reason
+            io, primitive, self._keys(policy), policy.using, seen, by, reason
         )
         return seen[0].holder if cleared else None
 
@@ -283,7 +300,7 @@ class Lock:
     async def _attempt(
         self, port: type[SyncIO | AsyncIO], wait: float | None = UNSET
     ) -> Lease | LockNotAcquired:
-        policy, prefix = self.policy(), conf.prefix()
+        policy = self.policy()
         wait = policy.wait if wait is UNSET else validate_wait(wait)
         me = label.holder()
         if self._cancel_on_lost and not isinstance(me, asyncio.Task):
@@ -291,13 +308,12 @@ class Lock:
                 "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
                 "on_lost= or call lease.check() between steps."
             )
-        io = port(policy.using, prefix, terms=Terms(replicas=policy.replicas))
+        io = port(policy.using, conf.prefix(), terms=policy.terms())
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
-        keys = Keys.of(prefix, self.name)
-        primitive = self._primitive(policy)
-        held = self._held_already(primitive, operations.held(policy.using, keys.lock), me)
+        keys, primitive = self._keys(policy), self._primitive(policy)
+        held = self._held(policy.using, primitive, me)
         if held is not None and held.enter():
             if policy.release == "commit":
                 held.release_at = "commit"
@@ -305,6 +321,7 @@ class Lock:
             return held
         claim = Claim(
             keys=keys,
+            parts=self._parts(),
             token=tokens.new(),
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
             owner=label.owner(me),
@@ -330,11 +347,15 @@ class Lock:
             await operations.cut_short(error, port, policy.using, claim)
             raise
 
+    def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
+        """The lease of this thread or task that is to be held once more; None: it may take
+        another one. Raises `LockReentered`."""
+        return self._held_already(primitive, operations.held(using, self._keys().lock), me)
+
     def _held_already(
         self, primitive: Primitive, leases: list[Lease], me: label.Holding
     ) -> Lease | None:
-        """The lease of this thread or task that is to be held once more; None: it may take
-        another one. Raises `LockReentered`."""
+        """`_held`, of the leases on one name."""
         mine = [
             lease
             for lease in leases
@@ -365,6 +386,7 @@ class Lock:
             holder=me,
             renew=policy.renew,
             replicas=policy.replicas,
+            replicas_timeout=policy.replicas_timeout,
             max_hold=policy.max_hold,
             release_at=policy.release,
         )
@@ -383,7 +405,7 @@ class Lock:
 def _alike(one: Primitive, other: Primitive) -> bool:
     """Else the server tells that the name is locked as another kind."""
     both = {one.kind, other.kind}
-    return len(both) == 1 or both == {places.READ.kind, places.WRITE.kind}
+    return len(both) == 1 or both in ({places.READ.kind, places.WRITE.kind}, {"mutex", "multi"})
 
 
 def refuse_event_loop() -> None:

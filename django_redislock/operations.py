@@ -133,15 +133,19 @@ async def cut_short(
         await take_back(port(using), using, claim)
 
 
+def _terms(lease: Lease) -> Terms:
+    return Terms(None, lease.replicas, lease.replicas_timeout)
+
+
 class LeaseOperations:
     """What leases of every kind ask for; what differs is their claim's primitive."""
 
     def extend(self, lease: Lease, ttl: float | None = None) -> None:
-        io = SyncIO(lease.using, terms=Terms(replicas=lease.replicas))
+        io = SyncIO(lease.using, terms=_terms(lease))
         run(self._extend(io, lease, ttl))
 
     async def aextend(self, lease: Lease, ttl: float | None = None) -> None:
-        io = AsyncIO(lease.using, terms=Terms(replicas=lease.replicas))
+        io = AsyncIO(lease.using, terms=_terms(lease))
         await self._extend(io, lease, ttl)
 
     async def _extend(self, io: IO, lease: Lease, ttl: float | None) -> None:
@@ -292,12 +296,15 @@ class LeaseOperations:
             "name": claim.keys.name,
             "lock": claim.keys.lock,
             "index": claim.keys.index,
+            "stem": claim.keys.stem,
+            "also": claim.keys.also,
             "using": lease.using,
             "token": claim.token,
             "ttl": claim.ttl,
             "label": claim.label,
             "renew": lease.renew,
             "replicas": lease.replicas,
+            "replicas_timeout": lease.replicas_timeout,
             "hold": lease.hold_left(now()),
             "release": lease.release_at,
         }
@@ -317,26 +324,29 @@ class LeaseOperations:
         name: str,
         lock: str,
         index: str,
+        stem: str,
+        also: str,
         using: str,
         token: str,
         ttl: float,
         label: str,
         renew: bool,
         replicas: int,
+        replicas_timeout: float,
         hold: float | None,
         release: str,
     ) -> Lease:
         me = current_holder()
         claim = Claim(
-            keys=Keys(name, lock, index),
+            keys=Keys(name, lock, index, stem, also),
             token=tokens.new(),
             ttl=ttl if hold is None else min(ttl, hold),
             owner=owner_of(me),
             label=label,
-            primitive=kinds.KINDS[kind](conf.Policy(kind=kind, limit=limit)),
+            primitive=kinds.TRAVEL[kind](conf.Policy(kind=kind, limit=limit)),
         )
         try:
-            io = port(using, terms=Terms(replicas=replicas))
+            io = port(using, terms=Terms(None, replicas, replicas_timeout))
             got = await claim.primitive.adopt(io, token, claim)
             if isinstance(got, Refusal):
                 claim.sent = False  # there is nothing to take back
@@ -351,6 +361,7 @@ class LeaseOperations:
                 holder=me,
                 renew=renew,
                 replicas=replicas,
+                replicas_timeout=replicas_timeout,
                 max_hold=hold,
                 release_at=release,
             )
@@ -363,4 +374,4 @@ class LeaseOperations:
 
 
 LEASES = LeaseOperations()
-restorers.update(dict.fromkeys(kinds.KINDS, LEASES))
+restorers.update(dict.fromkeys(kinds.TRAVEL, LEASES))

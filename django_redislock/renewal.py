@@ -1,11 +1,14 @@
-"""The watchdog: one thread per process and server that keeps all its leases alive.
+"""The watchdog: one thread per process and server that keeps all its leases alive. The servers of
+a Redlock together have one of their own.
 
 Every lease is renewed at a third of its ttl, up to 250 in one request. A failed renewal
 makes a lease unknown and is tried again soon; when the lease's own deadline has passed, it
 is lost. The watchdog has only a weak reference to a lease: when its owner object is gone,
 nobody can release it any more, so it is left to expire, with a warning.
 
-A thread for each server, so that one which does not answer can't cost another's leases.
+A thread for each server, so that one which does not answer can't cost another's leases. A cluster
+is one server here, in which a node that did not answer is passed over until the next round; and a
+request has the leases of one slot, which mostly is one lease.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from .io import IO, SyncIO, run
 from .keys import presence
 from .lease import Claim, Lease, LeaseState
 from .primitives import record
+from .primitives.redlock import Redlock
+from .servers import Servers
+from .slots import Node
 
 logger = logging.getLogger("django_redislock")
 
@@ -50,7 +56,7 @@ LAST_WORDS = 2.0
 async def renew(io: IO, leases: Sequence[Lease], ttl: float | None = None) -> None:
     """Extend leases of one primitive and index in one request, and tell each what became of it.
 
-    With `ttl` they get another one, for good. Raises `LockUnavailable`; then they are unknown.
+    With `ttl` they get another one, for good. Raises `LockUnavailable`; then all are unknown.
     """
     sent = io.now()
     ttls = [lease.next_ttl(sent, ttl) for lease in leases]
@@ -62,13 +68,18 @@ async def renew(io: IO, leases: Sequence[Lease], ttl: float | None = None) -> No
             lease.unknown()
         raise
     for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
-        if refusal is None and lease.lost is None:
+        if isinstance(refusal, LockUnavailable):
+            lease.unknown()
+        elif refusal is None and lease.lost is None:
             # Else its own deadline came before the answer, and is the last word: others may
             # have held the lock since.
             lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
             lease.renewed(sent, its_ttl)
         elif refusal is not None and not lease.closing:  # else its release has overtaken us
             lease.lose(refusal.error(lease.name))
+    errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
+    if len(errors) == len(leases):
+        raise errors[0]
 
 
 class Owed(Protocol):
@@ -94,7 +105,7 @@ class Withdrawal:
 
 class _Watched(NamedTuple):
     lease: weakref.ref[Lease]
-    key: str
+    keys: tuple[str, ...]
     index_key: str
     name: str
     label: str
@@ -105,7 +116,9 @@ class Watchdog:
 
     def __init__(self, using: str) -> None:
         self._using = using
-        self._pool = connections.background_pool(using)
+        # Several servers are asked through pools of the port.
+        self._pool = None if isinstance(using, Servers) else connections.background_pool(using)
+        self._clustered = connections.clustered(using)
         self._leases: dict[str, _Watched] = {}
         """By token: what this process holds here."""
         self._tokens: dict[str, dict[str, None]] = {}
@@ -124,11 +137,13 @@ class Watchdog:
 
     def watch(self, lease: Lease) -> None:
         """Renew `lease` from now on, and notice when it is lost."""
-        key, index = lease.claim.keys.lock, lease.claim.keys.index
+        keys = tuple(its.lock for its in lease.claim.every)
+        index = lease.claim.keys.index
         self._leases[lease.token] = _Watched(
-            weakref.ref(lease), key, index, lease.name, lease.label
+            weakref.ref(lease), keys, index, lease.name, lease.label
         )
-        self._enter(key, lease.token)
+        for key in keys:
+            self._enter(key, lease.token)
         self.reconsider(lease)
         if self._thread is None:
             self._start()
@@ -143,13 +158,15 @@ class Watchdog:
 
     def _forget(self, token: str) -> None:
         watched = self._leases.pop(token, None)
-        tokens = self._tokens.get(watched.key) if watched is not None else None
-        if watched is not None and tokens is not None:
+        for key in watched.keys if watched is not None else ():
+            tokens = self._tokens.get(key)
+            if tokens is None:
+                continue
             tokens.pop(token, None)
             if not tokens:
-                self._tokens.pop(watched.key, None)
+                self._tokens.pop(key, None)
                 for other in tuple(tokens):  # of another thread, which was as fast
-                    self._enter(watched.key, other)
+                    self._enter(key, other)
 
     def _enter(self, key: str, token: str) -> None:
         # Without a lock: a finalizer may interrupt this very thread.
@@ -217,7 +234,7 @@ class Watchdog:
         """Renew and release what is due. Returns when to look next."""
         time = now()
         next_look = float("inf")
-        due: dict[tuple[str, str, int], list[Lease]] = {}
+        due: dict[tuple[str, str, int, int, float], list[Lease]] = {}
         for token, watched in self._leases.copy().items():
             lease = watched.lease()
             if lease is None:
@@ -239,20 +256,31 @@ class Watchdog:
                 )
                 lease.abandon()
             elif lease.renew and lease.due - time <= EARLY * lease.ttl / 3:
-                alike = lease.claim.primitive.kind, lease.claim.keys.index, lease.replicas
+                keys = lease.claim.keys
+                slot = connections.slot(self._using, keys.lock) if self._clustered else 0
+                replicas = lease.replicas, lease.replicas_timeout
+                alike = lease.claim.primitive.kind, keys.index, slot, *replicas
                 due.setdefault(alike, []).append(lease)
             else:
                 next_look = min(next_look, lease.due)
-        answers = True
+        silent: set[Node | None] = set()
         for leases in due.values():
+            server = self._node_of(leases[0])
             for start in range(0, len(leases), BATCH):
                 # Who did not answer once is not asked again in this round.
-                answers = self._renew(leases[start : start + BATCH], ask=answers)
+                if not self._renew(leases[start : start + BATCH], ask=server not in silent):
+                    silent.add(server)
             next_look = min(next_look, *(lease.due for lease in leases))
-        if answers:
+        if not silent or self._clustered:
             self._release_pending()
             next_look = min(next_look, self._show_life(time))
         return min(next_look, now() + 1.0) if self._to_release else next_look
+
+    def _node_of(self, lease: Lease) -> Node | None:
+        """Which node of a cluster it is to be asked at; None: there is but one server."""
+        if self._pool is None:
+            return None
+        return connections.node_of(self._pool, lease.claim.keys.lock)
 
     def _show_life(self, time: float) -> float:
         """Say that the process of our leases lives. Returns when to say it again."""
@@ -269,10 +297,16 @@ class Watchdog:
             for index in indexes:
                 key = presence(index, tokens.process)
                 try:
-                    run(record.keep(self._io(within), key, PRESENCE))
+                    run(self._keep(self._io(within), key, within))
                 except LockError as error:
                     logger.debug("No sign of life could be shown: %s", error)
         return self._show_at
+
+    async def _keep(self, io: IO, key: str, within: float) -> None:
+        if isinstance(self._using, Servers):
+            await Redlock(self._using).show_life(io, key, PRESENCE, within)
+        else:
+            await record.keep(io, key, PRESENCE)
 
     def _renew(self, leases: list[Lease], *, ask: bool) -> bool:
         """False: the server did not answer, or was not asked."""
@@ -280,7 +314,7 @@ class Watchdog:
         try:
             if ask:
                 within = PATIENCE * min(lease.ttl for lease in leases)
-                run(renew(self._io(within, leases[0].replicas), leases))
+                run(renew(self._io(within, leases[0]), leases))
                 return True
         except LockUnavailable as error:
             level = logging.WARNING if news else logging.DEBUG
@@ -300,17 +334,28 @@ class Watchdog:
                 pass  # has been logged
             except LockError as error:
                 if isinstance(error, LockUnavailable) and error.passing:
-                    return  # the others have to wait, too
+                    if not self._clustered:
+                        return  # the others have to wait, too
+                    # Those at other nodes need not, so this one comes last.
+                    self._to_release.remove(what)
+                    self._to_release.append(what)
+                    if error.silent:
+                        return  # once is enough in a round, or leases would have to wait
+                    continue
                 logger.warning("%r could not be released: %s", what.name, error)
             except Exception:
                 # Not tried again, or nothing after it would ever be released.
                 logger.exception("%r could not be released", what.name)
             self._to_release.remove(what)
 
-    def _io(self, within: float, replicas: int = 0) -> SyncIO:
+    def _io(self, within: float, lease: Lease | None = None) -> SyncIO:
         within = min(within, connections.BACKGROUND_TIMEOUT)
-        connections.bound(self._pool, within)
-        return SyncIO(self._using, pool=self._pool, terms=connections.Terms(within, replicas))
+        terms = connections.Terms(within)
+        if lease is not None:
+            terms = connections.Terms(within, lease.replicas, lease.replicas_timeout)
+        if self._pool is not None:
+            connections.bound(self._pool, within)
+        return SyncIO(self._using, pool=self._pool, terms=terms, background=True)
 
     def after_fork(self) -> None:
         """In a child: the leases are the parent's, and the thread stayed there."""

@@ -57,6 +57,16 @@ def slice_for(
     return min(seconds, left)
 
 
+def poll(polls: int, remaining: float | None, left: float, uniform: Uniform = uniform) -> float:
+    """Seconds to sleep before we look again, for the time of that number `polls`, where nobody
+    tells when the lock is free."""
+    longest = 0.05 * 2.0 ** min(polls, 3)
+    seconds = uniform(0.5, 1.0) * longest
+    if remaining is not None:
+        seconds = min(seconds, remaining + uniform(0.002, 0.02))
+    return min(seconds, left)
+
+
 LINE = 4
 """So many waiters of a process ask a server at a time, the others stand in line.
 

@@ -317,6 +317,9 @@ class SteppedIO:
         await Pause(f"answer {name}")
         return answer
 
+    def slot(self, key: str) -> int:
+        return 0
+
     async def sleep(self, seconds: float) -> None:
         await self._until(self.server.time + seconds)
 

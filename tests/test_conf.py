@@ -230,6 +230,8 @@ class TestWrong:
         [
             ({"KIND": "latch"}, r"\['KIND'\]: kind must be 'mutex'.*, not 'latch'"),
             ({"LIMIT": 0}, r"\['LIMIT'\]: limit must be between 1 and"),
+            ({"TIMESTAMP_KEY": ""}, r"\['TIMESTAMP_KEY'\]: timestamp_key is empty"),
+            ({"TIMESTAMP_KEY": 1}, r"\['TIMESTAMP_KEY'\]: timestamp_key must be a str"),
             ({"LIMIT": "3"}, r"\['LIMIT'\]: limit must be a number of holders, such as 3"),
         ],
     )
@@ -242,15 +244,19 @@ class TestWrong:
             policy()
         with (
             override_settings(REDISLOCK=entry),
-            pytest.raises(ImproperlyConfigured, match=r"^REDISLOCK has no key '(KIND|LIMIT)'"),
+            pytest.raises(
+                ImproperlyConfigured,
+                match=r"^REDISLOCK has no key '(KIND|LIMIT|TIMEST.*|FRACTIONS)'",
+            ),
         ):
             policy()
 
     @pytest.mark.parametrize("key", ["TIMEOUT", "ttl", "Ttl", "REENTRANT", "", 42, None])
     def test_an_unknown_key(self, key: Any) -> None:
         """An unknown key is named, with those that there are: a typo must not be silent."""
-        known = "it has USING, TTL, WAIT, RENEW, REPLICAS, MAX_HOLD, RELEASE, ON_CONFLICT"
-        known += ", VIEW_STATUS, VIEW_RESPONSE"
+        known = "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, MAX_HOLD"
+        known += ", RELEASE, ON_CONFLICT, VIEW_STATUS, VIEW_RESPONSE"
+        of_locks = "KIND, LIMIT, TIMESTAMP_KEY, FRACTIONS"
         with (
             override_settings(REDISLOCK={key: 5}),
             pytest.raises(ImproperlyConfigured, match=rf"^REDISLOCK has no key {key!r}; {known}"),
@@ -260,7 +266,7 @@ class TestWrong:
             configured(LOCKS={"job": {key: 5}}),
             pytest.raises(
                 ImproperlyConfigured,
-                match=rf"^REDISLOCK\['LOCKS'\]\['job'\] has no key {key!r}; {known}, KIND, LIMIT$",
+                match=rf"^REDISLOCK\['LOCKS'\]\['job'\] has no key {key!r}; {known}, {of_locks}$",
             ),
         ):
             policy()

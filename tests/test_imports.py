@@ -20,6 +20,7 @@ LAYERS = [
     "exceptions",
     "signals",
     "keys",
+    "servers",
     "arguments",
     "label",
     "tokens",
@@ -27,6 +28,9 @@ LAYERS = [
     "fencing",
     "scripts",
     "primitives",
+    "coroutines",
+    "slots",
+    "cluster",
     "connections",
     "inbox",
     "io",
@@ -39,7 +43,11 @@ LAYERS = [
     "completion",
     "locks",
     "decorators",
+    "multi",
+    "redlock",
+    "timestamps",
     "shared",
+    "timestamps",
     "runs",
     "values",
     "flights",
@@ -114,12 +122,12 @@ def test_primitives_only_await_their_port(path: Path) -> None:
 
 
 def test_one_module_knows_django_redis() -> None:
-    """All that we take from django-redis stands in one place; but a client class for it can only
-    be a subclass of its own."""
+    """All that we take from django-redis stands in one place; but a client class, or a
+    connection factory, for it can only be a subclass of its own."""
     who = {
         path.stem
         for path in MODULES
         for module, ours in imports_of(path)
         if not ours and module.partition(".")[0] == "django_redis"
     }
-    assert who == {"connections", "client"}
+    assert who == {"connections", "client", "cluster"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +15,7 @@ from django_redislock import (
     LeaseLost,
     LeaseRevoked,
     LockUnavailable,
+    TimestampLock,
     label,
     redis_lock,
     tokens,
@@ -533,3 +534,75 @@ class TestServer:
         settings.REDISLOCK = {"USING": "locks"}
         with held_elsewhere("job"):
             assert get(Inspector(), "job").using == "locks"
+
+
+class TestTimestampLocks:
+    @pytest.fixture(autouse=True)
+    def _clean(self, redis: Redis) -> Iterator[None]:
+        redis.delete("lock.import")
+        yield
+        redis.delete("lock.import")
+
+    def test_ours(self, redis: Redis) -> None:
+        """The key tells only when it ends; who holds it stands beside it."""
+        inspector = Inspector(cache_locks=True)
+        lock = TimestampLock("lock.import", ttl=30, label="shop/imports.py:42 in load")
+        lease = lock.acquire()
+        assert lease is not None
+        (found,) = inspector.page().items
+        assert (found.name, found.kind, found.state) == (
+            *("lock.import", Kind.TIMESTAMP),
+            State.HELD,
+        )
+        assert (found.holder.owner, found.holder.label) == (lease.owner, lease.label)
+        assert found.holder.fencing_token is None
+        assert found.holder.acquired_at == lease.acquired_at
+        assert found.holder.remaining is not None
+        assert 25 < found.holder.remaining <= 31
+        assert (found.ttl, found.waiters) == (30, 0)
+        assert inspector.clear(found, by="Ada", reason="stuck")
+        assert not redis.exists("lock.import")
+        with pytest.raises(LeaseRevoked, match="by Ada"):
+            lease.extend()
+        assert inspector.page().items == []
+
+    def test_one_that_changed_hands(self, redis: Redis) -> None:
+        """Is not cleared."""
+        inspector = Inspector(cache_locks=True)
+        with TimestampLock("lock.import"):
+            found = get(inspector, "lock.import")
+        with TimestampLock("lock.import") as lease:
+            assert not inspector.clear(found, by="Ada", reason="stuck")
+            lease.extend()
+
+    def test_one_whose_time_is_over(self, redis: Redis) -> None:
+        """Its holder is known nevertheless, and it is cleared by its value."""
+        inspector = Inspector(cache_locks=True)
+        lease = TimestampLock("lock.import", renew=False).acquire()
+        assert lease is not None
+        value = str(int(redis.time()[0]) - 5)
+        redis.set("lock.import", value)
+        redis.hset("redislock:key:{lock.import}:tail", "until", value)
+        found = get(inspector, "lock.import")
+        assert (found.kind, found.state) == (Kind.TIMESTAMP, State.STALE)
+        assert found.why.startswith("its time was over at")
+        assert (found.holder.owner, found.holder.remaining) == (lease.owner, 0)
+        assert [lock.name for lock in inspector.stale()] == ["lock.import"]
+        assert inspector.clear(found, by="Ada", reason="stuck")
+        assert not redis.exists("lock.import")
+
+    def test_an_old_client_that_ours_wait_for(self, redis: Redis) -> None:
+        """Is listed, too; what ours wrote before says nothing of it."""
+        inspector = Inspector(cache_locks=True)
+        with TimestampLock("lock.import"):
+            pass
+        redis.set("lock.import", int(redis.time()[0]) + 100)
+        assert inspector.page().items == []
+        assert TimestampLock("lock.import").acquire(wait=0) is None
+        (found,) = inspector.page().items
+        assert (found.kind, found.state) == (Kind.TIMESTAMP, State.HELD)
+        assert (found.holder.owner, found.ttl) == (None, None)
+        assert found.holder.remaining is not None
+        assert 90 < found.holder.remaining <= 100
+        assert inspector.clear(found, by="Ada", reason="it is gone")
+        assert not redis.exists("lock.import")

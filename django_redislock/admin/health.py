@@ -35,10 +35,11 @@ def health(alias: str) -> Health:
 
 def _look(alias: str) -> Health:
     try:
-        server = diagnosis.look(alias, keys=False)
+        servers = diagnosis.look(alias, keys=False)
     except diagnosis.Away:
         return _NOTHING  # the page says so itself
-    found = [*diagnosis.advice(alias), *diagnosis.judge(server)]
+    server = servers[0]  # or more than one, of a cluster: they are of one version
+    found = [*diagnosis.advice(alias), *(one for its in servers for one in diagnosis.judge(its))]
     bad = [one for one in found if one.level != Level.INFO]
     valkey, redis = (server.info.get(f"{name}_version") for name in ("valkey", "redis"))
     name = f"Valkey {valkey}" if valkey else f"Redis {redis}" if redis else ""

@@ -36,7 +36,7 @@ AWAY = "redislock.E101"
 def server_findings(alias: str) -> Iterator[Finding]:
     """What its server tells; this one connects to it."""
     try:
-        server = look(alias)
+        servers = look(alias)
     except Away as away:
         yield Finding(
             id=AWAY,
@@ -46,4 +46,5 @@ def server_findings(alias: str) -> Iterator[Finding]:
             alias=alias,
         )
     else:
-        yield from judge(server)
+        for server in servers:
+            yield from judge(server)

@@ -56,6 +56,12 @@ def replicas(alias: str) -> int:
     return max((policy.replicas for policy in policies() if policy.using == alias), default=0)
 
 
+def replicas_timeout(alias: str) -> float | None:
+    """How long they have for it, at most; None: none has to."""
+    those = (one for one in policies() if one.using == alias and one.replicas)
+    return max((policy.replicas_timeout for policy in those), default=None)
+
+
 def _source() -> Any:
     return getattr(settings, "REDISLOCK", {})
 

@@ -38,21 +38,25 @@ class Seen:
     cut_short: bool = False
 
 
-def look(client: redis.Redis, prefix: str) -> Seen:
-    return _Looking(client, prefix).look()
+def look(client: redis.Redis, prefix: str, *, listed: bool = True) -> Seen:
+    """What is at a server. On a cluster, no lock is `listed` in an index."""
+    return _Looking(client, prefix, listed).look()
 
 
 class _Looking:
-    def __init__(self, client: redis.Redis, prefix: str) -> None:
+    def __init__(self, client: redis.Redis, prefix: str, listed: bool) -> None:
         self._client = client
+        self._listed = listed
         self._prefix = prefix
         self._index = Keys.of(prefix, "-").index
 
     def look(self) -> Seen:
         begun = time.monotonic()
-        members: list[bytes] = self._client.zrange(  # type: ignore[assignment]
-            self._index, 0, MOST_NAMES - 1
-        )
+        members: list[bytes] = []
+        if self._listed:
+            members = self._client.zrange(  # type: ignore[assignment]
+                self._index, 0, MOST_NAMES - 1
+            )
         gone = self._twice(self._gone, [_text(name) for name in members])
         unlisted: list[str] = []
         endless: list[str] = []
@@ -65,7 +69,8 @@ class _Looking:
             looked_at += 1000
             keys = [_text(key) for key in found]
             names = [name for key in keys if (name := self._name(key)) is not None]
-            unlisted += self._twice(self._unlisted, names)
+            if self._listed:
+                unlisted += self._twice(self._unlisted, names)
             # What was done once for good is remembered for good.
             passing = [key for key in keys if not key.endswith((":index", "}:record"))]
             endless += self._twice(self._endless, passing)

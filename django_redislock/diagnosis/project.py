@@ -12,7 +12,8 @@ from redis.connection import BlockingConnectionPool, Connection, parse_url
 
 from .. import conf, connections
 from ..keys import MAX_NAME
-from .configured import aliases, entries, problems, replicas
+from ..slots import Cluster
+from .configured import aliases, entries, problems, replicas_timeout
 from .finding import Finding, listed
 
 MIN_CONNECTIONS = 10
@@ -105,6 +106,8 @@ def _places(entry: Any) -> set[tuple[Any, ...]]:
 
 def _connecting(alias: str) -> Iterator[Finding]:
     pool = connections.shared_pool(alias)
+    if isinstance(pool, Cluster):
+        pool = pool.pool(pool.seeds[0])  # that of each node has the same options
     connection: Any = None
     with suppress(Exception):  # a class of the project's own, perhaps, that is made otherwise
         # As the pool would make it. It connects when it is used, and this one never is.
@@ -121,13 +124,14 @@ def _connecting(alias: str) -> Iterator[Finding]:
             hint='"OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 2, "SOCKET_TIMEOUT": 5}',
             alias=alias,
         )
-    if replicas(alias) and answers is not None and answers <= connections.REPLICAS_WITHIN:
+    within = replicas_timeout(alias)
+    if within is not None and answers is not None and answers <= within:
         yield Finding(
             id="redislock.W005",
             message=f"The SOCKET_TIMEOUT of CACHES[{alias!r}] is {answers:g} s, and replicas have "
-            f"{connections.REPLICAS_WITHIN:g} s to confirm a lock: it is given up while they may "
+            f"{within:g} s to confirm a lock: it is given up while they may "
             f"yet do so.",
-            hint='"OPTIONS": {"SOCKET_TIMEOUT": 5}',
+            hint=f'"OPTIONS": {{"SOCKET_TIMEOUT": {within + 4:g}}}',
             alias=alias,
         )
     size = getattr(pool, "max_connections", MIN_CONNECTIONS)
@@ -172,7 +176,7 @@ def _remedy(path: tuple[str, ...]) -> str:
     if path[0] != "JOBS":
         known |= {field.upper(): value for field, value in conf.Policy()._asdict().items()}
     if key not in known:
-        meant = [key.upper(), *get_close_matches(key.upper(), known, 1)]
+        meant = [key.upper(), *get_close_matches(key.upper(), known, 1, 0.7)]
         key = next((name for name in meant if name in known), "")
     if not key:
         return "Remove it."

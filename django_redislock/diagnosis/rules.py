@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from . import permissions
 from .finding import Finding, listed
@@ -22,7 +23,9 @@ Rule = Callable[[Server], Iterator[Finding]]
 
 def judge(server: Server) -> Iterator[Finding]:
     for rule in RULES:
-        yield from rule(server)
+        for finding in rule(server):
+            message = f"Node {server.node}: {finding.message}" if server.node else finding.message
+            yield replace(finding, message=message)
 
 
 def _finding(server: Server, number: str, message: str, hint: str) -> Finding:
@@ -64,12 +67,14 @@ def role(server: Server) -> Iterator[Finding]:
 
 
 def cluster(server: Server) -> Iterator[Finding]:
-    if server.info.get("cluster_enabled"):
+    if server.info.get("cluster_enabled") and not server.node:
         yield _finding(
             server,
             "E104",
-            "The server is a node of a Redis Cluster, which locks do not support.",
-            "Give locks a server without cluster-enabled, and name it in REDISLOCK['USING'].",
+            f"The server is a node of a Redis Cluster, and CACHES[{server.alias!r}] takes it for "
+            f"all of it: other nodes have most of the locks.",
+            '"OPTIONS": {"CONNECTION_FACTORY": '
+            '"django_redislock.cluster.ClusterConnectionFactory"}',
         )
 
 

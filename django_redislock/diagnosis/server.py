@@ -37,6 +37,8 @@ class Server:
     round_trip: float
     skew: float
     """How far its clock is ahead of ours, at least; negative: behind."""
+    node: str = ""
+    """Its address, when it is a node of a cluster."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """Of the command INFO. Empty: not seen."""
     save: str | None = None
@@ -47,25 +49,26 @@ class Server:
     """What could not be seen, and why."""
 
 
-def look(alias: str, *, keys: bool = True) -> Server:
-    """Ask the server of an alias; without `keys` nothing that takes longer than a moment. Raises
-    `Away`."""
-    pool = None
+def look(alias: str, *, keys: bool = True) -> list[Server]:
+    """Ask the server of an alias, or each primary of its cluster; without `keys` nothing that
+    takes longer than a moment. Raises `Away`."""
+    pool, clients = None, []
     try:
         pool = connections.background_pool(alias)
-        client = redis.Redis(connection_pool=pool)
-        with suppress(NoPermissionError):
-            client.ping()  # what fails here is not one question, but all of them
+        for its in connections.primaries(pool):
+            clients.append(redis.Redis(connection_pool=its))
+            with suppress(NoPermissionError):
+                clients[-1].ping()  # what fails here is not one question, but all of them
     except Exception as error:  # a provider of credentials, for one, may raise anything
         if pool is not None:
-            pool.disconnect()
+            connections.close(pool)
         raise _away(alias, error) from error
     try:
-        return _Asking(client, alias).look(keys=keys)
+        return [_Asking(client, alias).look(keys=keys) for client in clients]
     except (RedisError, OSError) as error:
         raise _away(alias, error) from error
     finally:
-        pool.disconnect()
+        connections.close(pool)
 
 
 def _away(alias: str, error: Exception) -> Away:
@@ -80,7 +83,7 @@ class _Asking:
         self._unseen: list[str] = []
 
     def look(self, *, keys: bool) -> Server:
-        prefix = conf.prefix()
+        prefix, clustered = conf.prefix(), connections.clustered(self._alias)
         round_trip, skew = 0.0, 0.0
         with self._perhaps("its clock"):
             round_trip, skew = _clock(self._client.time)
@@ -93,12 +96,13 @@ class _Asking:
         seen = keyspace.Seen()
         if keys:
             with self._perhaps("what is left of locks"):
-                seen = keyspace.look(self._client, prefix)
+                seen = keyspace.look(self._client, prefix, listed=not clustered)
         if seen.cut_short:
             self._unseen.append(f"all keys (the first {seen.looked_at} were looked at)")
         options = self._client.connection_pool.connection_kwargs
         return Server(
             alias=self._alias,
+            node=f"{options.get('host')}:{options.get('port')}" if clustered else "",
             prefix=prefix,
             user=_user(options),
             db=int(options.get("db") or 0),

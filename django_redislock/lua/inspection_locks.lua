@@ -13,6 +13,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local OURS = '^%x+|%d+|%d+|%d+|[^|]*|'
 
 local index = KEYS[#KEYS]
+-- As in mutex.lua: then there is none, and each lock counts as listed.
+local CLUSTER = index == KEYS[1]
 local found = {string.format('%.0f', time[1] * 1000000 + time[2])}
 local most, listed = ARGV[#ARGV - 1], ARGV[#ARGV] == '1'
 
@@ -47,11 +49,11 @@ for i = 1, #ARGV - 2 do
   elseif value and pttl > 0 and string.find(value, OURS) then
     ends = string.format('%.0f', now + pttl)
   end
-  local known = redis.call('ZSCORE', index, name)
+  local known = CLUSTER or redis.call('ZSCORE', index, name)
   if listed and not known then value = false end
-  if not value then
+  if not value and not CLUSTER then
     redis.call('ZREM', index, name)
-  elseif ends and not known then
+  elseif value and ends and not known then
     redis.call('ZADD', index, ends, name)
   end
   local waiters = redis.pcall('ZCARD', queue)

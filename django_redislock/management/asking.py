@@ -37,7 +37,7 @@ def add_using(parser: CommandParser) -> None:
     parser.add_argument(
         "--cache-locks",
         action="store_true",
-        help="Not our own locks but those of cache.lock(), by their keys in Redis.",
+        help="Those of cache.lock() and TimestampLocks, which are named by their keys in Redis.",
     )
 
 

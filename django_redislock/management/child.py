@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -67,9 +68,12 @@ class Events:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        self._leave()
+
+    def _leave(self) -> None:
         self._raises = False
         _listening.discard(self)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         for number, handler in self._before.items():
             # None: one that was not installed by Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -114,17 +118,36 @@ class Events:
             if left == 0:
                 return None
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: from here on its signals are its own."""
+        self._leave()
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
 
 _listening: set[Events] = set()
+_forking = threading.local()
 
 
-def _after_fork() -> None:
-    # A child's signals are its own: through the pipe that it shares with us they would be ours.
+def _before_fork() -> None:
+    # Through the pipe that a child shares with us, its signals would be ours: until it has left
+    # that, it gets none.
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON if _listening else ())
+
+
+def _after_fork_in_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _after_fork_in_child() -> None:
     for events in _listening.copy():
-        events.__exit__()
+        events.leave_to_parent()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
 
 
 class Child:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from .. import conf, label, operations, tokens
 from ..clock import now
-from ..connections import Terms
 from ..decorators import call
 from ..exceptions import LeaseLost, LockError, LockUnavailable
 from ..io import IO, AsyncIO, SyncIO, run
@@ -65,7 +64,7 @@ class Request:
 
     def send(self) -> Answer:
         """Raises `LockUnavailable`; then it may be sent again, or is to be taken back."""
-        io = SyncIO(self.policy.using, terms=Terms(replicas=self.policy.replicas))
+        io = SyncIO(self.policy.using, terms=self.policy.terms())
         try:
             answer = run(ledger.claim(io, self.claim, self.job.name, self.run_id, self.wanted))
         except LockUnavailable as error:
@@ -117,6 +116,7 @@ class Assignment:
                 holder=me,
                 renew=policy.renew,
                 replicas=policy.replicas,
+                replicas_timeout=policy.replicas_timeout,
                 max_hold=policy.max_hold,
                 release_at="exit",
             )

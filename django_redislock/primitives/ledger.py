@@ -28,7 +28,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..exceptions import Holder, server_time
-from .primitive import Grant, milliseconds
+from .primitive import Grant, batches, milliseconds
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -234,44 +234,38 @@ async def finish(io: IO, keys: Keys, run: RunInfo, outcome: Outcome, why: str) -
 async def look(io: IO, keys: Sequence[Keys]) -> tuple[int, list[Sight]]:
     """The server's clock in microseconds, and what is known of these jobs. One that was not
     known begins now. Raises `LockUnavailable`."""
-    sights = []
+    sights: dict[int, Sight] = {}
     now = b"0"
-    for begin in range(0, len(keys), BATCH):
-        now, *replies = await io.script("ledger_look", _both(keys[begin : begin + BATCH]), [])
-        sights += [
-            Sight(
+    for batch in batches(io, [its.lock for its in keys], BATCH):
+        now, *replies = await io.script("ledger_look", _both([keys[i] for i in batch]), [])
+        for i, (claimed, tick, left) in zip(batch, replies, strict=True):
+            sights[i] = Sight(
                 claimed=int(claimed) if claimed else None,
                 open_tick=int(tick) if tick else None,
                 left=left / 1000 if left >= 0 else None,
             )
-            for claimed, tick, left in replies
-        ]
-    return int(now), sights
+    return int(now), [sights[i] for i in range(len(keys))]
 
 
 async def read(
     io: IO, jobs: Sequence[str], keys: Sequence[Keys]
 ) -> tuple[datetime, list[Entries]]:
     """The server's clock, and all that is written of these jobs. Raises `LockUnavailable`."""
-    found = []
+    found: dict[int, Entries] = {}
     now = b"0"
-    for begin in range(0, len(keys), BATCH):
-        now, *replies = await io.script("ledger_read", _both(keys[begin : begin + BATCH]), [])
-        for job, (claimed, paused, done, fence, *rest) in zip(
-            jobs[begin : begin + BATCH], replies, strict=True
-        ):
+    for batch in batches(io, [its.lock for its in keys], BATCH):
+        now, *replies = await io.script("ledger_read", _both([keys[i] for i in batch]), [])
+        for i, (claimed, paused, done, fence, *rest) in zip(batch, replies, strict=True):
             runs = zip(rest[::2], rest[1::2], strict=True)
-            found.append(
-                Entries(
-                    claimed=int(claimed) if claimed else None,
-                    paused=_pause(paused.decode()),
-                    done=_instant(done.decode()),
-                    runs=tuple(
-                        run for its_id, text in runs if (run := _run(job, its_id, text, fence))
-                    ),
-                )
+            found[i] = Entries(
+                claimed=int(claimed) if claimed else None,
+                paused=_pause(paused.decode()),
+                done=_instant(done.decode()),
+                runs=tuple(
+                    run for its_id, text in runs if (run := _run(jobs[i], its_id, text, fence))
+                ),
             )
-    return server_time(int(now)), found
+    return server_time(int(now)), [found[i] for i in range(len(keys))]
 
 
 def _pause(text: str) -> Pause | None:

@@ -55,14 +55,19 @@ async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list
 
     Raises `LockUnavailable`: then nothing is known of any of them.
     """
+    held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
+    replies: list[list[Any]] = await io.script("mutex_extend", *extension(held))
+    return [None if extended else Refusal(*rest) for extended, *rest in replies]
+
+
+def extension(held: Sequence[tuple[Keys, str, float]]) -> tuple[list[str], list[str | int]]:
+    """KEYS and ARGV that let tokens hold keys for so many seconds from now."""
     keys: list[str] = []
     args: list[str | int] = []
-    for claim, ttl in zip(claims, ttls, strict=True):
-        keys += claim.keys.lock, claim.keys.tail, claim.keys.gone(claim.token)
-        args += claim.token, claim.keys.name, milliseconds(ttl)
-    keys.append(claims[0].keys.index)
-    replies: list[list[Any]] = await io.script("mutex_extend", keys, args)
-    return [None if extended else Refusal(*rest) for extended, *rest in replies]
+    for its, token, ttl in held:
+        keys += its.lock, its.tail, its.gone(token)
+        args += token, its.name, milliseconds(ttl)
+    return [*keys, held[0][0].index], args
 
 
 async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired
+from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -26,12 +26,15 @@ class Refusal(NamedTuple):
 
     holder: bytes | None
     gone: bytes | None
+    name: str | None = None
+    """Which one it is, of a claim on several names."""
 
     @property
     def revoked(self) -> bool:
         return (self.gone or b"").startswith(b"cleared|")
 
     def error(self, name: str) -> LeaseLost:
+        name = self.name or name
         kind, *words = (self.gone or b"").decode(errors="replace").split("|", 2)
         if kind == "cleared":  # as lua/mutex_clear.lua wrote it
             return LeaseRevoked(name, *words)
@@ -78,8 +81,9 @@ class Primitive(Protocol):
 
     async def extend(
         self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
-    ) -> list[Refusal | None]:
-        """Let leases of this kind live for so long from now. None: extended."""
+    ) -> Sequence[Refusal | LockUnavailable | None]:
+        """Let leases of this kind live for so long from now. None: extended; an error in its
+        place: nothing is known of this one."""
 
     async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
         """Hold, as `claim`, the lease that `token` has held until now."""
@@ -96,3 +100,13 @@ class Primitive(Protocol):
 
 def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+def batches(io: IO, keys: Sequence[str], most: int) -> Iterator[list[int]]:
+    """The positions of keys that can be given to one script, up to `most` at a time."""
+    slots: dict[int, list[int]] = {}
+    for position, key in enumerate(keys):
+        slots.setdefault(io.slot(key), []).append(position)
+    for positions in slots.values():
+        for start in range(0, len(positions), most):
+            yield positions[start : start + most]

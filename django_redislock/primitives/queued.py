@@ -7,7 +7,7 @@ differs is the script that is asked, and what it is told besides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..clock import deadline
 from ..exceptions import Holder, LockNotAcquired, LockUnavailable
@@ -19,17 +19,45 @@ if TYPE_CHECKING:
     from ..lease import Claim
 
 
+class Acquire(Protocol):
+    """Asks for a lock, once."""
+
+    async def acquire(
+        self, io: IO, claim: Claim, inbox: str, ticket: str
+    ) -> tuple[list[Any], str]:
+        """The answer, as lua/mutex_acquire.lua gives it, and the name that it speaks of."""
+
+
+class Release(Protocol):
+    """Gives a lock back, once."""
+
+    async def release(self, io: IO, claim: Claim) -> Refusal | None: ...
+
+
 class Script(NamedTuple):
-    """What is asked."""
+    """What is asked, where that is one script."""
 
     name: str
     keys: list[str]
     more: Sequence[str | int] = ()
     """What it is told at last."""
 
+    async def acquire(
+        self, io: IO, claim: Claim, inbox: str, ticket: str
+    ) -> tuple[list[Any], str]:
+        name = claim.keys.name
+        ttl = milliseconds(claim.ttl)
+        args = [claim.token, name, ttl, claim.owner, claim.label, inbox, ticket, *self.more]
+        return await io.script(self.name, self.keys, args), name
+
+    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+        args = [claim.token, claim.keys.name, int(claim.doubtful), *self.more]
+        released, *rest = await io.script(self.name, self.keys, args)
+        return None if released else Refusal(*rest)
+
 
 async def acquire(
-    io: IO, claim: Claim, wait: float | None, ask: Script
+    io: IO, claim: Claim, wait: float | None, ask: Acquire
 ) -> Grant | LockNotAcquired:
     """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
 
@@ -49,20 +77,8 @@ async def acquire(
             last = patience.over(sent)
             known, claim.sent = claim.sent, True
             try:
-                code, *rest = await io.script(
-                    ask.name,
-                    ask.keys,
-                    [
-                        token,
-                        keys.name,
-                        milliseconds(claim.ttl),
-                        claim.owner,
-                        claim.label,
-                        "" if last else inbox,
-                        ticket,
-                        *ask.more,
-                    ],
-                )
+                answer, name = await ask.acquire(io, claim, "" if last else inbox, ticket)
+                code, *rest = answer
                 if code == 1 and io.now() >= deadline(sent, claim.ttl):
                     raise LockUnavailable(
                         f"Redis took longer to answer than the lease on {keys.name!r} lives",
@@ -85,16 +101,15 @@ async def acquire(
             failures = 0
             if code == 1:
                 fencing_token, acquired_us = rest
-                return Grant(int(fencing_token), int(acquired_us), sent)
+                fence = None if fencing_token is None else int(fencing_token)
+                return Grant(fence, int(acquired_us), sent)
             if code == -1:
-                raise Refusal(None, rest[0]).error(keys.name)
+                raise Refusal(None, rest[0]).error(name)
             value, pttl, now_us, position, ticket_bytes, lasted_us, *number = rest
             holder = Holder.parse(value or b"", pttl, int(now_us))
             if last:
                 lasted = None if lasted_us is None else max(0, int(lasted_us)) / 1e6
-                return LockNotAcquired(
-                    keys.name, holder, io.now() - began, position, lasted, *number
-                )
+                return LockNotAcquired(name, holder, io.now() - began, position, lasted, *number)
             ticket = ticket_bytes.decode()
             left = patience.left(io.now())
             if inbox == DEAF and not begun:
@@ -110,25 +125,20 @@ async def acquire(
         io.unlisten()
 
 
-async def release(io: IO, claim: Claim, ask: Script) -> Refusal | None:
+async def release(io: IO, claim: Claim, ask: Release) -> Refusal | None:
     """Give back the lease, or the place in the queue. None: released, now or before.
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
     """
     for attempt in (1, 2):
         try:
-            released, *rest = await io.script(
-                ask.name,
-                ask.keys,
-                [claim.token, claim.keys.name, int(claim.doubtful), *ask.more],
-            )
+            refusal = await ask.release(io, claim)
         except LockUnavailable as error:
             claim.doubtful |= error.doubtful
             claim.given_back = True
             if attempt == 2 or not error.passing or error.silent:
                 raise
         else:
-            refusal = None if released else Refusal(*rest)
             if refusal and claim.given_back and not refusal.revoked:
                 # The earlier send did it, as far as anybody can tell, and others have held
                 # the lock since.
@@ -159,5 +169,8 @@ async def adopt(io: IO, token: str, claim: Claim, ask: Script) -> Grant | Refusa
             if attempt == 2 or not error.passing or error.silent:
                 raise
         else:
-            return Grant(int(rest[0]), int(rest[1]), sent) if adopted else Refusal(*rest)
+            if not adopted:
+                return Refusal(*rest)
+            fence = None if rest[0] is None else int(rest[0])
+            return Grant(fence, int(rest[1]), sent)
     raise AssertionError("unreachable")

@@ -46,6 +46,16 @@ def shown(page: Any) -> list[str]:
     return [job.name for job in page.context["cl"].result_list]
 
 
+def test_a_broken_periodic_py(looker: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page of the admin falls over it; the system check tells."""
+
+    def discover() -> None:
+        raise SyntaxError("in shop/periodic.py")
+
+    monkeypatch.setattr("django_redislock.admin.jobs.discover", discover)
+    assert looker.get("/admin/").status_code == 200
+
+
 def test_the_list(looker: Client, job: Any) -> None:
     """What each does, when, and what came of it."""
     page = looker.get(LIST)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from django_redislock import Lease, ainitialise, initialise, once, redis_lock
+from django_redislock import Lease, ainitialise, initialise, once
 from django_redislock.exceptions import Holder
+from django_redislock.locks import Lock
 from tests.waiting import PATIENCE
 
 
@@ -23,16 +24,16 @@ class Port(Protocol):
         """A function to decorate that runs `body`, and `call` calls."""
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any: ...
-    def acquire(self, lock: redis_lock, **arguments: Any) -> Any: ...
-    def enter(self, lock: redis_lock | once, body: Callable[[Any], Any]) -> Any: ...
+    def acquire(self, lock: Lock, **arguments: Any) -> Any: ...
+    def enter(self, lock: Lock | once, body: Callable[[Any], Any]) -> Any: ...
     def forget(self, run: once) -> None: ...
     def initialise(self, name: str, value: Any, **options: Any) -> Any: ...
     def release(self, lease: Lease) -> Any: ...
     def extend(self, lease: Lease, *arguments: Any) -> Any: ...
     def downgrade(self, lease: Lease) -> None: ...
-    def holder(self, lock: redis_lock) -> Holder | None: ...
-    def holders(self, lock: redis_lock) -> list[Holder]: ...
-    def clear(self, lock: redis_lock, **arguments: Any) -> Any: ...
+    def holder(self, lock: Lock) -> Holder | None: ...
+    def holders(self, lock: Lock) -> list[Holder]: ...
+    def clear(self, lock: Lock, **arguments: Any) -> Any: ...
     def restore(self, text: str) -> Any: ...
     def close(self) -> None: ...
 
@@ -68,10 +69,10 @@ class SyncPort(InThreads):
     def initialise(self, name: str, value: Any, **options: Any) -> Any:
         return initialise(name, value, **options)
 
-    def acquire(self, lock: redis_lock, **arguments: Any) -> Lease | None:
+    def acquire(self, lock: Lock, **arguments: Any) -> Lease | None:
         return lock.acquire(**arguments)
 
-    def enter(self, lock: redis_lock | once, body: Callable[[Any], Any]) -> Any:
+    def enter(self, lock: Lock | once, body: Callable[[Any], Any]) -> Any:
         with lock as lease:
             return body(lease)
 
@@ -84,13 +85,13 @@ class SyncPort(InThreads):
     def downgrade(self, lease: Lease) -> None:
         lease.downgrade()
 
-    def holder(self, lock: redis_lock) -> Holder | None:
+    def holder(self, lock: Lock) -> Holder | None:
         return lock.holder()
 
-    def holders(self, lock: redis_lock) -> list[Holder]:
+    def holders(self, lock: Lock) -> list[Holder]:
         return lock.holders()
 
-    def clear(self, lock: redis_lock, **arguments: Any) -> Holder | None:
+    def clear(self, lock: Lock, **arguments: Any) -> Holder | None:
         return lock.clear(**arguments)
 
     def restore(self, text: str) -> Lease:
@@ -136,11 +137,11 @@ class AsyncPort(InThreads):
     def initialise(self, name: str, value: Any, **options: Any) -> Any:
         return self._run(ainitialise(name, value, **options))
 
-    def acquire(self, lock: redis_lock, **arguments: Any) -> Lease | None:
+    def acquire(self, lock: Lock, **arguments: Any) -> Lease | None:
         lease: Lease | None = self._run(lock.aacquire(**arguments))
         return lease
 
-    def enter(self, lock: redis_lock | once, body: Callable[[Any], Any]) -> Any:
+    def enter(self, lock: Lock | once, body: Callable[[Any], Any]) -> Any:
         async def block() -> Any:
             async with lock as lease:
                 return await asyncio.to_thread(body, lease)
@@ -156,15 +157,15 @@ class AsyncPort(InThreads):
     def downgrade(self, lease: Lease) -> None:
         self._run(lease.adowngrade())
 
-    def holders(self, lock: redis_lock) -> list[Holder]:
+    def holders(self, lock: Lock) -> list[Holder]:
         holders: list[Holder] = self._run(lock.aholders())
         return holders
 
-    def holder(self, lock: redis_lock) -> Holder | None:
+    def holder(self, lock: Lock) -> Holder | None:
         holder: Holder | None = self._run(lock.aholder())
         return holder
 
-    def clear(self, lock: redis_lock, **arguments: Any) -> Holder | None:
+    def clear(self, lock: Lock, **arguments: Any) -> Holder | None:
         holder: Holder | None = self._run(lock.aclear(**arguments))
         return holder
 

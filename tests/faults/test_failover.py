@@ -58,7 +58,7 @@ def pair(settings: Any) -> Iterator[Pair]:
             *("--replica-announce-ip", "127.0.0.1"),
         ]
         with RedisServer(tcp_port=0, args=options) as replica:
-            settings.CACHES = caches(primary.url)
+            settings.CACHES = caches(primary.url, SOCKET_TIMEOUT=2 * PATIENCE)
             pair = Pair(primary, replica, cable)
             eventually(pair.in_step)
             yield pair
@@ -95,6 +95,17 @@ def test_a_replica_that_comes_back_is_waited_for(pair: Pair, port: Port) -> None
     lease = waiter.result(PATIENCE)
     assert lease.state == LeaseState.HELD
     port.release(lease)
+
+
+def test_a_replica_that_takes_its_time(pair: Pair, port: Port) -> None:
+    """It has `replicas_timeout` seconds, and the lock is asked for once."""
+    pair.cut()
+    lock = redis_lock("job", replicas=1, replicas_timeout=PATIENCE)
+    first = port.start(lambda: port.acquire(lock, wait=0))
+    with Redis.from_url(pair.primary.url) as redis:
+        eventually(lambda: redis.exists(KEY))
+    pair.mend()
+    port.release(first.result(PATIENCE))
 
 
 def test_a_renewal_that_no_replica_confirms(pair: Pair, port: Port) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from io import StringIO
 from typing import Any
@@ -110,3 +111,18 @@ def hangs(path: str, every: str) -> None:
         time.sleep(3600)
 
     serve("--grace=0")
+
+
+def forks(path: str, every: str) -> None:
+    """Its job has a child of its own, which it ends by a signal."""
+
+    @periodic(every=float(every), name=NAME)
+    def job() -> None:
+        child = os.fork()
+        if not child:
+            time.sleep(3600)
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+        say("child", os.WTERMSIG(status))
+
+    serve()

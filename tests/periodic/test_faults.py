@@ -156,6 +156,15 @@ def test_told_to_stop_in_a_job(start: Start, journal: Path, redis: Redis) -> Non
     assert runs()[0].planned == runs()[1].planned
 
 
+def test_a_signal_to_a_child_of_a_job(start: Start, journal: Path) -> None:
+    """Is none to the scheduler, though the child began as a copy of it."""
+    worker = start("tests.periodic.programs:forks", str(journal), "1")
+    assert worker.says() == "begins"
+    for _ in range(2):
+        assert worker.says() == f"child {int(signal.SIGTERM)}"
+    assert worker.process.poll() is None
+
+
 def test_stopped_in_a_job(one_of_two: Any, redis: Redis) -> None:
     """It sleeps for longer than its lease: its tick is tried again, and what it does after that
     it does without its lease, and is told so. What is entered of it stays truth."""

@@ -1,0 +1,104 @@
+-- Take the locks of all names, or none and a place in the queue of one that is held. Idempotent: a
+-- name that is our token's already, from an earlier send or because it was handed to us, is kept
+-- when we get the others too, and else passed on.
+--
+-- KEYS     as in multi.lua
+-- ARGV     1, 2 as in multi.lua
+--          3 ttl     ms
+--          4 owner   without "|"
+--          5 label
+--          6 inbox   channel on which this process listens; "": this is the only try, or the last
+--          7 ticket  time of arrival from an earlier reply, or ""; it is good for every name
+--          8 on      the other names
+-- Returns  {1, acquired at µs, fencing token of each name}         we hold them all
+--          {0, value, pttl ms, now µs, position, ticket, lasted, number}  somebody else holds the
+--                                                                    name of this number
+--          {-1, why, number}                                         this token is gone for ever
+
+-- include mutex.lua
+-- include multi.lua
+
+local ttl, owner, label, inbox, ticket =
+  tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+
+local function turn(number) turn_to(number, 8) end
+
+-- What is at each lock, and of which names somebody waits.
+local values, waited, anybody = {}, {}, false
+for i = 1, NAMES do
+  turn(i)
+  values[i] = redis.call('GET', lock)
+  if holder(values[i]) ~= token and redis.call('EXISTS', queue, gone) > 0 then
+    local why = redis.call('GET', gone)
+    if why then return {-1, why, i} end
+    waited[i], anybody = true, true
+  end
+end
+
+if anybody and ticket == '' then
+  -- Behind whoever waits for one of them, also when the clock was set back meanwhile.
+  local arrival = now
+  for i in pairs(waited) do
+    turn(i)
+    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+    if last[1] ~= token then arrival = math.max(arrival, (last[2] or 0) + 1) end
+  end
+  ticket = integer(arrival)
+elseif ticket == '' then
+  ticket = integer(now)
+end
+
+-- A free lock for which somebody waits is the first one's, which may be ourselves.
+local blocked
+for i = 1, NAMES do
+  turn(i)
+  if not values[i] and waited[i] then
+    stand_in_line(ticket, inbox, ttl, owner, label)
+    local first = hand_over(grant, token)
+    if first and first ~= token then values[i] = redis.call('GET', lock) end
+  end
+  if values[i] and holder(values[i]) ~= token then blocked = blocked or i end
+end
+
+if not blocked then
+  local answer = {1, integer(now)}
+  for i = 1, NAMES do
+    turn(i)
+    local value = values[i]
+    if value then
+      -- As in mutex_acquire.lua.
+      local confirms = redis.call('HGET', tail, 'handed') == token
+      if confirms or redis.call('PTTL', lock) < ttl then
+        redis.call('PEXPIRE', lock, ttl)
+        enlist(now / 1000 + ttl)
+      end
+      local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
+      if confirms then
+        redis.call('HSET', tail, 'handed', '', fencing_token % HOLDERS, value)
+      end
+      answer[i + 2] = fencing_token
+    else
+      if waited[i] then leave_queue(token) end
+      answer[i + 2] = grant(token, ttl, ttl, owner, label)
+    end
+  end
+  return answer
+end
+
+-- None of them, then: what was handed to us goes to the next one, and we wait for one name only.
+for i = 1, NAMES do
+  turn(i)
+  if holder(values[i]) == token then
+    redis.call('DEL', lock)
+    if not hand_over(grant) then unlist() end
+  elseif waited[i] then
+    if i ~= blocked or inbox == '' then leave_queue(token) end
+    if not values[i] then hand_over(grant) end
+  end
+end
+
+turn(blocked)
+ticket = stand_in_line(ticket, inbox, ttl, owner, label)
+return {0, values[blocked], redis.call('PTTL', lock), integer(now),
+  redis.call('ZRANK', queue, token) or redis.call('ZCARD', queue), ticket,
+  redis.call('HGET', tail, 'lasted'), blocked}

@@ -1,0 +1,29 @@
+-- Let many leases live for another ttl from now: old clients see a later time. Whether fractions of
+-- a second are written is seen from what is there. A lease that is not ours is not touched.
+--
+-- KEYS     for each lease: lock, tail, gone; then index (as in timestamp.lua)
+-- ARGV     for each lease: token, name, ttl in ms
+-- Returns  for each lease: {1}                extended
+--                          {0, holder, gone}  not held: who holds it, why we don't
+
+-- include timestamp.lua
+
+local index = KEYS[#KEYS]
+local replies = {}
+for i = 1, (#KEYS - 1) / 3 do
+  local lock, tail, gone = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
+  local token, name, ttl = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
+  local value = look(lock)
+  local holder = holder_of(tail, value)
+  if holder and token_of(holder) == token then
+    -- First, since a full Redis denies other writes, but not after one that it has allowed.
+    redis.call('PEXPIRE', tail, math.max(MINUTE, 3 * ttl))
+    local fractions = string.find(redis.call('HGET', tail, 'until'), '.', 1, true)
+    local head, rest = string.match(holder, '^([^|]*|0|%d+|)%d+(|.*)$')
+    hold(lock, tail, index, name, head .. ttl .. rest, ttl, fractions, value)
+    replies[i] = {1}
+  else
+    replies[i] = {0, holder, redis.call('GET', gone)}
+  end
+end
+return replies

@@ -1,0 +1,37 @@
+-- Give back the lock. Nothing is deleted when its time is over, or when somebody else has written
+-- another one. Idempotent: repeated, it finds itself in the tail.
+--
+-- KEYS     1 lock  2 tail  3 index  4 gone  (as in timestamp.lua)
+-- ARGV     1 token
+--          2 name
+--          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
+--                      a tombstone, so that the late one is refused. Else 0.
+-- Returns  {1}                  released, now or before
+--          {0, holder, gone}    not held: who holds it now, what was written of our token
+
+-- include timestamp.lua
+
+local lock, tail, index, gone = unpack(KEYS)
+local token, name, withdraw = ARGV[1], ARGV[2], ARGV[3] == '1'
+
+local value = look(lock)
+local holder = holder_of(tail, value)
+local held = holder and token_of(holder) == token
+local why = (withdraw or not held) and redis.call('GET', gone)
+
+if held then
+  local acquired_at, ttl = string.match(holder, '^[^|]*|0|(%d+)|(%d+)')
+  -- First, since a full Redis denies other writes, but not after one that it has allowed.
+  redis.call('DEL', lock)
+  redis.call('HDEL', tail, 'holder', 'until')
+  redis.call('HSET', tail, 'released', token, 'lasted', integer(now - acquired_at))
+  redis.call('PEXPIRE', tail, math.max(MINUTE, 3 * ttl))
+  unlist(lock, index, name)
+end
+if withdraw and not why then
+  redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
+end
+if held or redis.call('HGET', tail, 'released') == token then
+  return {1}
+end
+return {0, holder, why}

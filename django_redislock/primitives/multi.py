@@ -1,0 +1,187 @@
+"""Several mutexes in one step: all or nothing. What people hope `MSETNX` would be.
+
+1.  Each name is held as the ordinary mutex of that name, all with one token. So a lock on one of
+    the names and a lock on several exclude each other, and whatever looks at a mutex, clears or
+    extends it, does so here.
+2.  *Acquire* is one script, which takes all names or none. It looks at all of them first; a free
+    one for which others wait belongs to the first of those.
+3.  Who waits holds nothing, and stands in the queue of one name at a time: the first one that
+    somebody else holds. When its turn comes, that name is handed to it, as to everybody else. In
+    the same round trip it takes the others too, or, when one of them is held, passes the name on
+    to its next waiter and goes to the queue of that other one, where its time of arrival still
+    counts. A waiter that were only told when it is its turn would come too late for every name
+    that others always wait for.
+4.  So nobody ever waits while holding: no order of names, and no two of these, can block each
+    other for ever. The price is that luck decides where several names are never free at the same
+    moment.
+5.  *Release* is one script. A name that was lost before keeps none of the others from being
+    released.
+6.  What must not be in one script, names in different slots of a cluster, is taken slot by slot in
+    the order of the names, and given back when a later one is held. Tokens are idempotent, so
+    asking again is safe at each point.
+
+`MSETNX` itself, which sets all keys or none, has no TTL, no token that says whose each key is, and
+no queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ..exceptions import LockError, LockNotAcquired, LockUnavailable
+from . import mutex, queued
+from .primitive import Grant, Refusal, milliseconds
+
+if TYPE_CHECKING:
+    from ..io import IO
+    from ..keys import Keys
+    from ..lease import Claim
+
+kind = "multi"
+unfenced = (
+    "A lease on several names has a fencing token for each: write "
+    "lease.fencing_tokens['account:1'], or queryset.fenced(lease.fencing_tokens['account:1'])."
+)
+
+BATCH = 250
+"""Names that are extended in one request."""
+
+
+async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+    """Hold all names of `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
+
+    Raises `LockUnavailable` when Redis can't be asked for as long; the caller then owes a
+    `release`, as after any other exception.
+    """
+    return await queued.acquire(io, claim, wait, _Asking())
+
+
+class _Asking:
+    """Asks for all names, group by group; a group is what one script may touch."""
+
+    def __init__(self) -> None:
+        self._asked: set[str] = set()
+        """The groups where something of ours may be."""
+
+    async def acquire(
+        self, io: IO, claim: Claim, inbox: str, ticket: str
+    ) -> tuple[list[Any], str]:
+        acquired = None
+        for group in _groups(claim):
+            index = group[0].index
+            self._asked.add(index)
+            code, *rest = await io.script(
+                "multi_acquire",
+                _keys(group, claim),
+                [
+                    claim.token,
+                    group[0].name,
+                    milliseconds(claim.ttl),
+                    claim.owner,
+                    claim.label,
+                    inbox,
+                    ticket,
+                    *(its.name for its in group[1:]),
+                ],
+            )
+            if code == 1:
+                acquired = acquired or rest[0]
+                fences = zip((its.name for its in group), map(int, rest[1:]), strict=True)
+                claim.fencing_tokens.update(fences)
+                continue
+            *rest, number = rest
+            if code == 0:
+                # Hold nothing, and stand nowhere else, while we wait here.
+                await self._leave(io, claim, besides=index)
+            return [code, *rest], group[number - 1].name
+        return [1, None, acquired], claim.keys.name
+
+    async def _leave(self, io: IO, claim: Claim, *, besides: str) -> None:
+        for group in _groups(claim):
+            index = group[0].index
+            if index != besides and index in self._asked:
+                await _give_back(io, claim, group, withdraw=False)
+                self._asked.remove(index)
+
+    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+        refusals: list[Refusal | None] = []
+        unavailable = None
+        for group in _groups(claim):
+            try:
+                refusals.append(await _give_back(io, claim, group, withdraw=claim.doubtful))
+            except LockUnavailable as error:
+                unavailable = unavailable or error
+        if unavailable is not None:
+            raise unavailable
+        return next(filter(None, refusals), None)
+
+
+async def release(io: IO, claim: Claim) -> Refusal | None:
+    """Give back all names, or the place in a queue. None: released, now or before.
+
+    Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
+    """
+    return await queued.release(io, claim, _Asking())
+
+
+async def _give_back(
+    io: IO, claim: Claim, group: Sequence[Keys], *, withdraw: bool
+) -> Refusal | None:
+    names = [its.name for its in group]
+    released, *rest = await io.script(
+        "multi_release",
+        _keys(group, claim),
+        [claim.token, names[0], int(withdraw), *names[1:]],
+    )
+    if released:
+        return None
+    value, gone, number = rest
+    return Refusal(value, gone, names[number - 1])
+
+
+async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list[Refusal | None]:
+    """Let leases live for so long from now, all names of all of them. None: extended.
+
+    Raises `LockUnavailable`: then nothing is known of any of them.
+    """
+    refusals: list[Refusal | None] = [None] * len(claims)
+    held = [
+        (number, its, claim.token, ttl)
+        for number, (claim, ttl) in enumerate(zip(claims, ttls, strict=True))
+        for its in claim.parts
+    ]
+    held.sort(key=lambda one: one[1].index)
+    for _, together in groupby(held, key=lambda one: one[1].index):
+        rest_of_them = list(together)
+        while rest_of_them:
+            batch, rest_of_them = rest_of_them[:BATCH], rest_of_them[BATCH:]
+            keys, args = mutex.extension([one[1:] for one in batch])
+            replies: list[list[Any]] = await io.script("mutex_extend", keys, args)
+            for (number, its, *_), (extended, *rest) in zip(batch, replies, strict=True):
+                if not extended:
+                    value, gone = rest
+                    refusals[number] = refusals[number] or Refusal(value, gone, its.name)
+    return refusals
+
+
+async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG001
+    """Its leases stay where they are."""
+    raise LockError(f"A lease of the kind {kind!r} can't be restored.", claim.keys.name)
+
+
+look, clear = mutex.look, mutex.clear  # of one of its names
+
+
+def _groups(claim: Claim) -> list[list[Keys]]:
+    """What may be in one script, in the order of the names: on one primary all of them, which
+    have one index; on a cluster, where the index is the key of the lock, each by itself."""
+    groups: dict[str, list[Keys]] = {}
+    for its in claim.parts:
+        groups.setdefault(its.index, []).append(its)
+    return list(groups.values())
+
+
+def _keys(group: Iterable[Keys], claim: Claim) -> list[str]:
+    return [key for its in group for key in its.mutex(claim.token)]

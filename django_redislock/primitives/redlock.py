@@ -1,0 +1,271 @@
+"""Redlock: a lease on the majority of several independent primaries.
+
+1.  On each server the lock is an ordinary mutex, asked for with one token and without a place in
+    its queue. All of them are asked at the same time, each for a small part of the ttl, so one
+    that hangs keeps nobody from asking the others.
+2.  The lease is ours when a *majority* has granted it, and there is time left: its *validity* is
+    the ttl less the time that asking took, less a margin for the *drift* of the clocks. That is
+    the deadline of every lease here (clock.py).
+3.  Else it is *undone* at every server, also at those that said no or nothing: each keeps a
+    tombstone, so that a request which arrives after its undo gets nothing. (Redlock as it is
+    published deletes the key if it is there, and a late request then locks for a whole ttl.) The
+    next try therefore has another token.
+4.  Two that try at the same time may each get a part of the servers, and none the majority. Both
+    undo and wait for a *random* time.
+5.  *Renewal* counts when a majority has extended the key that it has. A server that has lost it
+    is not given it back: another holder may have asked that server since. Without a majority the
+    lease is unknown, until the next try or its own deadline.
+6.  *Release* goes to all servers.
+
+There is no fencing token: each server has a clock and a counter of its own, and two majorities
+share one server only, whose number the others don't know. Nor is there a queue.
+
+Sources: "Distributed Locks with Redis", the Redis documentation, by Salvatore Sanfilippo; Martin
+Kleppmann, "How to do distributed locking" (2016), and Sanfilippo's answer "Is Redlock safe?".
+docs/redlock.md has what they disagree about.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import tokens
+from ..clock import deadline
+from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
+from ..servers import Servers
+from ..waiting import Deadline
+from . import mutex
+from .primitive import Grant, Refusal, Sight, milliseconds
+
+if TYPE_CHECKING:
+    from ..io import IO
+    from ..keys import Keys
+    from ..lease import Claim
+
+Answers = Sequence[Any]
+"""Of each server, in order: what its script has returned, or the error in its place."""
+
+PAUSE = 0.02, 0.2
+"""Seconds between two tries: at random, or those who collided once would do so again."""
+
+
+WITHIN = 0.5
+"""Seconds to wait for a server at most, to connect included."""
+
+
+def within(ttl: float) -> float:
+    """Seconds to wait for a server: a small part of the ttl, since that is lost validity."""
+    return min(ttl / 10, WITHIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Redlock:
+    """The algorithm, for these servers."""
+
+    servers: Servers
+
+    @property
+    def kind(self) -> str:
+        return "redlock"
+
+    @property
+    def unfenced(self) -> str:
+        return (
+            "A Redlock has no fencing token: its servers don't know of each other's. Where a late "
+            "writer must be refused, lock on one server, or compare what you have read when you "
+            "write."
+        )
+
+    async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+        began = io.now()
+        patience = Deadline(began, wait)
+        while True:
+            sent = io.now()
+            last = patience.over(sent)
+            claim.sent = True
+            answers = await self._ask(
+                io,
+                "mutex_acquire",
+                claim.keys.mutex(claim.token),
+                [
+                    claim.token,
+                    claim.keys.name,
+                    milliseconds(claim.ttl),
+                    claim.owner,
+                    claim.label,
+                    "",
+                    "",
+                ],
+                within(claim.ttl),
+                enough=self._decided,
+            )
+            granted = [answer for answer in answers if _says(answer, 1)]
+            in_time = io.now() < deadline(sent, claim.ttl)
+            if len(granted) >= self.servers.quorum and in_time:
+                claim.doubtful = any(isinstance(answer, LockError) for answer in answers)
+                return Grant(None, min(int(acquired_us) for _, _, acquired_us in granted), sent)
+            undone = await self._send_back(io, claim, withdraw=True)
+            claim.sent = any(map(_may_be_there, answers, undone))
+            error: LockNotAcquired | LockUnavailable
+            if any(_says(answer, 0) for answer in answers) and self._most(answers):
+                error = self._taken(claim.keys.name, answers, io.now() - began)
+            else:
+                error = self._unavailable(claim.keys.name, answers, in_time)
+            if isinstance(error, LockUnavailable) and (last or not error.passing):
+                raise error
+            if isinstance(error, LockNotAcquired) and last:
+                return error
+            claim.token, claim.sent = tokens.new(), False
+            await io.sleep(min(io.uniform(*PAUSE), patience.left(io.now())))
+
+    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+        """Give it back at all servers. None: a majority has released it, now or before."""
+        answers = await self._send_back(io, claim, withdraw=claim.doubtful)
+        refused = [answer for answer in answers if _says(answer, 0)]
+        if len(refused) >= self.servers.quorum:
+            return _refusal(refused)
+        if not self._most(answers):
+            claim.doubtful = True
+            raise self._unavailable(claim.keys.name, answers)
+        return None
+
+    async def extend(
+        self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
+    ) -> list[Refusal | LockUnavailable | None]:
+        """None: a majority has extended it. An error in its place: none has answered alike."""
+        held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
+        keys, args = mutex.extension(held)
+        heard = await self._ask(io, "mutex_extend", keys, args, within(min(ttls)))
+        results: list[Refusal | LockUnavailable | None] = []
+        for number, claim in enumerate(claims):
+            answers: Answers = [
+                one if isinstance(one, LockError) else one[number] for one in heard
+            ]
+            refused = [answer for answer in answers if _says(answer, 0)]
+            if sum(_says(answer, 1) for answer in answers) >= self.servers.quorum:
+                results.append(None)
+            elif len(refused) >= self.servers.quorum:
+                results.append(_refusal(refused))
+            else:
+                results.append(self._unavailable(claim.keys.name, answers))
+        return results
+
+    async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG002
+        """Its leases stay where they are."""
+        raise LockError("A lease of the kind 'redlock' can't be restored.", claim.keys.name)
+
+    async def look(self, io: IO, keys: Keys) -> list[Sight]:
+        """Who holds it at a majority of the servers."""
+        answers = await self._ask(io, "mutex_holder", [keys.lock], [], within(10))
+        if not self._most(answers):
+            raise self._unavailable(keys.name, answers)
+        seen: dict[bytes, list[Sight]] = {}
+        for answer in answers:
+            if isinstance(answer, list):
+                value, pttl, now_us = answer
+                sight = Sight.of(value, Holder.parse(value, pttl, int(now_us)))
+                seen.setdefault(sight.token, []).append(sight)
+        return [sights[0] for sights in seen.values() if len(sights) >= self.servers.quorum]
+
+    async def clear(
+        self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str
+    ) -> list[bool]:
+        """Take it away at every server, for an operator. False: it changed hands."""
+        answers = await self._ask(
+            io,
+            "mutex_clear",
+            keys.mutex(seen[0][:32].decode(errors="replace")),
+            [seen[0], keys.name, by.replace("|", "/"), reason],
+            within(10),
+        )
+        if not self._most(answers):
+            raise self._unavailable(keys.name, answers)
+        return [any(answer == 1 for answer in answers)]
+
+    async def show_life(self, io: IO, key: str, ttl: float, patience: float) -> None:
+        """Let the sign of life of this process be there, at every server."""
+        await self._ask(io, "record_set", [key], [b"", milliseconds(ttl)], patience)
+
+    async def _send_back(self, io: IO, claim: Claim, *, withdraw: bool) -> Answers:
+        return await self._ask(
+            io,
+            "mutex_release",
+            claim.keys.mutex(claim.token),
+            [claim.token, claim.keys.name, int(withdraw)],
+            within(claim.ttl),
+        )
+
+    async def _ask(
+        self,
+        io: IO,
+        script: str,
+        keys: Sequence[str],
+        args: Sequence[str | int | bytes],
+        seconds: float,
+        *,
+        enough: Callable[[Answers], bool] | None = None,
+    ) -> Answers:
+        return await io.ask_all(
+            self.servers.aliases,
+            script,
+            keys,
+            args,
+            within=seconds,
+            enough=enough or self._most,
+        )
+
+    def _decided(self, answers: Answers) -> bool:
+        """A majority has granted it, or can't any more."""
+        granted = sum(_says(answer, 1) for answer in answers)
+        silent = sum(isinstance(one, LockUnavailable) and one.silent for one in answers)
+        return granted >= self.servers.quorum or granted + silent < self.servers.quorum
+
+    def _most(self, answers: Answers) -> bool:
+        """A majority has answered."""
+        return sum(not isinstance(one, LockError) for one in answers) >= self.servers.quorum
+
+    def _taken(self, name: str, answers: Answers, waited: float) -> LockNotAcquired:
+        """Of several holders, the one that holds it at most servers."""
+        refusals = [answer for answer in answers if _says(answer, 0)]
+        of_token = Counter(value[:32] for _, value, *_ in refusals)
+        (token, _), *_ = of_token.most_common(1)
+        _, value, pttl, now_us, *_ = next(one for one in refusals if one[1][:32] == token)
+        return LockNotAcquired(name, Holder.parse(value, pttl, int(now_us)), waited)
+
+    def _unavailable(self, name: str, answers: Answers, in_time: bool = True) -> LockUnavailable:
+        errors = [answer for answer in answers if isinstance(answer, LockError)]
+        unavailable = [error for error in errors if isinstance(error, LockUnavailable)]
+        if not in_time:
+            why = "they took longer than the lease lives"
+        else:
+            why = "; ".join(map(str, errors)) or "they don't agree"
+        error = LockUnavailable(
+            f"No majority of the servers {self.servers} could be asked for {name!r}: {why}",
+            name,
+            doubtful=True,
+            passing=not errors or any(error.passing for error in unavailable),
+            silent=any(error.silent for error in unavailable),
+        )
+        error.__cause__ = errors[0] if errors else None
+        return error
+
+
+def _says(answer: Any, code: int) -> bool:
+    return isinstance(answer, list) and answer[0] == code
+
+
+def _may_be_there(asked: Any, undone: Any) -> bool:
+    """At one server: something of an acquire, or soon, whatever was done to take it back."""
+    never_sent = isinstance(asked, LockUnavailable) and not asked.doubtful
+    return not never_sent and isinstance(undone, LockError)
+
+
+def _refusal(refused: Sequence[list[Any]]) -> Refusal:
+    """One that tells most: of an operator, or of another holder."""
+    return max(
+        (Refusal(value, gone) for _, value, gone in refused),
+        key=lambda refusal: (refusal.revoked, refusal.holder is not None),
+    )

@@ -1,0 +1,150 @@
+"""The timestamp lock: a key that says when the lock ends. For fleets with old clients.
+
+1.  The algorithm is the one that the Redis documentation of SETNX had before there was
+    `SET NX PX`: `SETNX key <time + ttl + 1>`; who finds the key there reads it, and when its time
+    is over, writes its own with GETSET. Who gets a time back that is over has the lock; else
+    another one was faster. The holder looks at its own time before it deletes the key.
+2.  Here each of these steps is one script that does the same by the server's clock. So between
+    ours nobody is the loser of a GETSET, and no clocks have to agree. The old clients read what
+    we write, and we read what they do, in whole seconds or with fractions.
+3.  The key has no room for a token: that stands in the tail beside it, with what we wrote. We
+    believe that the lock is ours as long as our token was the last, our time is not over, and
+    the key says that time. But the loser of a GETSET, among old clients, moves it: by a little,
+    if their ttl is like ours. Two seconds are no loss, and the next renewal puts them right. More
+    may be such a loser with another ttl, or a successor: nobody can tell, so the lease is lost.
+4.  Against old clients it is as good as the algorithm is: their clocks have to agree with the
+    server's but for a second, and who deletes the key without a look at its time deletes ours,
+    too, which we learn at the next renewal.
+5.  Nobody hands over the lock, and old clients wake nobody: who waits looks again, soon at first,
+    later about three times a second, and when the time at the key is over.
+6.  In the old algorithm the key has no TTL. Ours has one, a minute after its time, when the value
+    says nothing any more; so a name that is never used again does not stay for ever. The GETSET
+    of an old client removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..clock import deadline
+from ..exceptions import Holder, LockNotAcquired, LockUnavailable
+from ..waiting import Deadline, backoff, poll
+from . import mutex, queued
+from .primitive import Grant, Refusal, Sight, milliseconds
+
+if TYPE_CHECKING:
+    from ..io import IO
+    from ..keys import Keys
+    from ..lease import Claim
+
+
+class Timestamp:
+    """The algorithm; `fractions`: of a second, in what is written."""
+
+    kind = "timestamp"
+    unfenced = (
+        "A TimestampLock has no fencing token: the clients that it shares its key with have none, "
+        "so there is no order that all holders would follow."
+    )
+
+    def __init__(self, *, fractions: bool) -> None:
+        self._fractions = fractions
+
+    async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+        """As `mutex.acquire`, but for the order in which those who wait have it."""
+        keys = claim.keys
+        began = io.now()
+        patience = Deadline(began, wait)
+        failures = polls = 0
+        while True:
+            sent = io.now()
+            last = patience.over(sent)
+            known, claim.sent = claim.sent, True
+            try:
+                code, *rest = await io.script(
+                    "timestamp_acquire",
+                    keys.timestamp(claim.token),
+                    [
+                        claim.token,
+                        keys.name,
+                        milliseconds(claim.ttl),
+                        claim.owner,
+                        claim.label,
+                        int(self._fractions),
+                    ],
+                )
+                if code == 1 and io.now() >= deadline(sent, claim.ttl):
+                    raise LockUnavailable(
+                        f"Redis took longer to answer than the lease on {keys.name!r} lives",
+                        keys.name,
+                        doubtful=True,
+                    )
+            except LockUnavailable as error:
+                claim.doubtful |= error.doubtful
+                claim.sent = known or error.doubtful
+                failures += 1
+                # Once more, as the mutex does.
+                once_more = failures == 1 and error.doubtful and not error.silent
+                if not error.passing or (last and not once_more):
+                    raise
+                await io.sleep(min(backoff(failures, uniform=io.uniform), patience.left(io.now())))
+                continue
+            failures = 0
+            if code == 1:
+                return Grant(None, int(rest[0]), sent)
+            if code == -1:
+                raise Refusal(None, rest[0]).error(keys.name)
+            holder = holder_of(*rest)
+            if last:
+                return LockNotAcquired(keys.name, holder, io.now() - began)
+            polls += 1
+            await io.sleep(poll(polls, holder.remaining, patience.left(io.now()), io.uniform))
+
+    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+        """As `mutex.release`."""
+        ask = queued.Script("timestamp_release", claim.keys.timestamp(claim.token))
+        return await queued.release(io, claim, ask)
+
+    async def extend(
+        self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
+    ) -> list[Refusal | None]:
+        """As `mutex.extend`."""
+        held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
+        replies: list[list[Any]] = await io.script("timestamp_extend", *mutex.extension(held))
+        return [None if extended else Refusal(*rest) for extended, *rest in replies]
+
+    async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
+        """As `mutex.adopt`."""
+        ask = queued.Script("timestamp_adopt", claim.keys.timestamp(token))
+        return await queued.adopt(io, token, claim, ask)
+
+    async def look(self, io: IO, keys: Keys) -> list[Sight]:
+        """Who holds the lock now; nobody, when its time is over."""
+        reply = await io.script("timestamp_holder", [keys.lock, keys.tail], [])
+        return [Sight.of(reply[0], holder_of(*reply))] if reply else []
+
+    async def clear(
+        self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str
+    ) -> list[bool]:
+        """As `mutex.clear`."""
+        cleared = await io.script(
+            "timestamp_clear",
+            keys.timestamp(seen[0][:32].decode(errors="replace")),  # an old one is told nothing
+            [seen[0], keys.name, by.replace("|", "/"), reason],
+        )
+        return [bool(cleared)]
+
+
+def holder_of(value: bytes, remains_ms: bytes | int, now_us: bytes | int) -> Holder:
+    """Read what the tail says of a holder of ours, or the time of an old client."""
+    holder = Holder.parse(value, int(remains_ms), int(now_us))
+    return holder._replace(fencing_token=None)
+
+
+A_LITTLE = 2.0
+"""Seconds by which the loser of a GETSET may have moved our time; as in lua/timestamp.lua."""
+
+WHOLE = Timestamp(fractions=False)
+"""What all old clients can read, also those that take an integer."""
+FRACTIONS = Timestamp(fractions=True)

@@ -1,0 +1,1 @@
+"""Locks on a real Redis Cluster, and through a real Sentinel."""

@@ -1,0 +1,293 @@
+"""Locks on three primaries: all that a lock does, wherever its name happens to be."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+
+from devtools.redis_cluster import RedisCluster
+from django_redislock import (
+    LeaseLost,
+    LeaseRevoked,
+    LeaseState,
+    LockUnavailable,
+    connections,
+    once,
+    redis_lock,
+    single_flight,
+)
+from django_redislock.client import Lock
+from django_redislock.diagnosis import server_findings
+from django_redislock.inspection import Inspector, State
+from django_redislock.renewal import watchdog
+from tests.cluster.caches import cluster as caches
+from tests.contract.ports import Port
+from tests.processes import Worker
+from tests.waiting import PATIENCE, eventually
+
+Begin = Callable[..., Worker]
+
+NAMES = [f"invoice:{number}" for number in range(12)]
+"""They are spread over all nodes."""
+
+
+def test_the_names_are_spread(cluster: RedisCluster) -> None:
+    """Else the tests below would say little."""
+    owners = {cluster.owner(f"redislock:{{{name}}}").tcp_port for name in NAMES}
+    assert len(owners) == 3
+
+
+def test_held_refused_released(cluster: RedisCluster, port: Port) -> None:
+    """On each node, and with fencing tokens that grow."""
+    for name in NAMES:
+        first = port.acquire(redis_lock(name), wait=0)
+        assert port.start(lambda n=name: port.acquire(redis_lock(n), wait=0)).result() is None
+        assert port.holder(redis_lock(name)).fencing_token == first.fencing_token
+        port.extend(first, 60)
+        port.release(first)
+        second = port.acquire(redis_lock(name), wait=0)
+        assert second.fencing_token > first.fencing_token
+        port.release(second)
+
+
+def test_a_waiter_is_handed_the_lock(cluster: RedisCluster, port: Port) -> None:
+    """In order of arrival; and told of it, over whatever node its process listens at."""
+    lease = port.acquire(redis_lock("job"))
+    waiters = []
+    for number in range(3):
+        waiters.append(port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE)))
+        eventually(lambda n=number: len(Inspector().waiters("job")) == n + 1)
+    for waiter in waiters:
+        port.release(lease)
+        lease = waiter.result(PATIENCE)
+    port.release(lease)
+
+
+def test_processes_at_different_nodes(cluster: RedisCluster, begin: Begin) -> None:
+    """Each knows another node, and all exclude each other."""
+    holder = begin(0, "hold", "30")
+    first = holder.holds()
+    second = begin(1, "wait")
+    eventually(lambda: len(Inspector().waiters("job")) == 1)
+    third = begin(2, "wait")
+    eventually(lambda: len(Inspector().waiters("job")) == 2)
+    holder.go_on()
+    its = second.holds()
+    second.go_on()
+    last = third.holds()
+    third.go_on()
+    assert first < its < last
+
+
+def test_a_killed_holder(cluster: RedisCluster, begin: Begin, port: Port) -> None:
+    """Its lease ends, and the waiter has it."""
+    holder = begin(1, "hold", "1.5")
+    holder.holds()
+    waiter = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
+    eventually(lambda: len(Inspector().waiters("job")) == 1)
+    holder.signal(signal.SIGKILL)
+    port.release(waiter.result(PATIENCE))
+
+
+def test_a_killed_waiter(cluster: RedisCluster, begin: Begin, port: Port) -> None:
+    """No node knows that it listens no more: it costs one claim window, and no more."""
+    lease = port.acquire(redis_lock("job", ttl=600))
+    killed = begin(2, "wait")
+    eventually(lambda: len(Inspector().waiters("job")) == 1)
+    waiter = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
+    eventually(lambda: len(Inspector().waiters("job")) == 2)
+    killed.signal(signal.SIGKILL)
+    killed.ends()
+    port.release(lease)
+    port.release(waiter.result(PATIENCE))
+
+
+def test_renewal(cluster: RedisCluster, port: Port) -> None:
+    """Of leases all over the cluster; one that was deleted is lost, and the others are not."""
+    leases = [port.acquire(redis_lock(name, ttl=0.9)) for name in NAMES]
+    key = f"redislock:{{{NAMES[3]}}}"
+    cluster.call(cluster.owner(key), "DEL", key)
+    eventually(lambda: leases[3].state == LeaseState.LOST)
+    del leases[3]
+    watched = watchdog("default")
+    for lease in leases:
+        due = lease.due
+        eventually(lambda lease=lease, due=due: lease.due > due)
+        assert watched.held(lease.claim.keys.lock) == [lease]
+        port.release(lease)
+
+
+def test_the_leases_of_a_silent_node(cluster: RedisCluster, port: Port) -> None:
+    """They are unknown, and those at the other nodes are renewed all the same."""
+    leases = {name: port.acquire(redis_lock(name, ttl=12)) for name in NAMES}
+    silent = cluster.owner(f"redislock:{{{NAMES[0]}}}")
+    there = {n for n in NAMES if cluster.owner(f"redislock:{{{n}}}") is silent}
+    due = {name: lease.due for name, lease in leases.items()}
+    for node in cluster.nodes:  # else a cluster stops as a whole when a primary has no successor
+        cluster.call(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+    silent.pause()
+    try:
+        eventually(lambda: all(leases[name].state == LeaseState.UNKNOWN for name in there))
+        others = set(NAMES) - there
+        eventually(lambda: all(leases[name].due > due[name] for name in others))
+        assert all(leases[name].state == LeaseState.HELD for name in others)
+    finally:
+        silent.resume()
+        for node in cluster.nodes:
+            cluster.call(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
+        cluster.settle()
+    eventually(lambda: all(leases[name].state == LeaseState.HELD for name in there))
+    for lease in leases.values():
+        port.release(lease)
+
+
+def test_cleared(cluster: RedisCluster, port: Port) -> None:
+    """The holder is told, and the next one has it."""
+    lease = port.acquire(redis_lock("job"))
+    port.clear(redis_lock("job"), by="ann", reason="stuck")
+    with pytest.raises(LeaseRevoked, match="stuck"):
+        port.release(lease)
+    port.release(port.acquire(redis_lock("job"), wait=0))
+
+
+def test_a_lease_that_travels(cluster: RedisCluster, port: Port) -> None:
+    """Exported and restored."""
+    text = port.acquire(redis_lock("job")).export()
+    restored = port.restore(text)
+    port.extend(restored)
+    port.release(restored)
+    with pytest.raises(LeaseLost):
+        port.restore(text)
+
+
+def test_once(cluster: RedisCluster, port: Port) -> None:
+    """It is done once, and known to be done."""
+    done = []
+    for _ in range(2):
+        port.enter(once("warm", ttl=60), lambda first: first and done.append(1))
+    assert done == [1]
+
+
+def test_single_flight(cluster: RedisCluster) -> None:
+    """The second one finds what the first has computed."""
+    calls = []
+
+    @single_flight("rates:{currency}", ttl=60)
+    def rates(currency: str) -> int:
+        calls.append(currency)
+        return 42
+
+    assert [rates("EUR"), rates("EUR")] == [42, 42]
+    assert calls == ["EUR"]
+
+
+def test_inspection(cluster: RedisCluster, port: Port) -> None:
+    """All locks are found, whichever node has them, with their waiters; also what others left."""
+    leases = [port.acquire(redis_lock(name, ttl=30 + at)) for at, name in enumerate(NAMES)]
+    waiter = port.start(lambda: port.acquire(redis_lock(NAMES[0]), wait=PATIENCE))
+    eventually(lambda: Inspector().get(NAMES[0]).waiters == 1)
+    foreign = "redislock:{left}"
+    cluster.call(cluster.owner(foreign), "SET", foreign, "by somebody")
+
+    inspector = Inspector()
+    page = inspector.page(limit=5)
+    assert [lock.name for lock in page.items] == NAMES[:5]
+    assert page.total == len(NAMES)
+    assert {lock.state for lock in inspector.all()} == {State.HELD}
+    assert inspector.counts().waiters == 1
+    assert [lock.name for lock in inspector.all("*:1*")] == [
+        "invoice:1",
+        "invoice:10",
+        "invoice:11",
+    ]
+    assert [lock.name for lock in inspector.discover()] == ["left"]
+    assert list(Inspector(cache_locks=True).all()) == []
+
+    out = StringIO()
+    call_command("redislock", "list", stdout=out)
+    assert all(name in out.getvalue() for name in NAMES)
+    port.release(leases[0])
+    for lease in [*leases[1:], waiter.result(PATIENCE)]:
+        port.release(lease)
+    assert inspector.page().total == 0
+
+
+def test_signs_of_life(cluster: RedisCluster, begin: Begin) -> None:
+    """One key for each process, not for each lock; it is found in whichever slot it is."""
+    begin(1, "hold", "600").holds()
+    mine = redis_lock("mine", ttl=600).acquire()
+
+    def shown() -> list[str]:
+        return sorted(
+            key for node in cluster.nodes for key in cluster.call(node, "KEYS", "*:process:*")
+        )
+
+    eventually(lambda: len(shown()) == 2)
+    assert mine is not None
+    assert all(key.startswith("redislock:process:") for key in shown())
+    assert len(Inspector()._left({key.rpartition(":")[2] for key in shown()})) == 2
+
+
+def test_the_doctor_sees_each_node(cluster: RedisCluster) -> None:
+    """And nothing is wrong with it being a cluster, or with the index that it has not."""
+    lease = redis_lock("job").acquire()
+    findings = list(server_findings("default"))
+    assert sum(one.id == "redislock.I101" for one in findings) == 3
+    assert all(one.message.startswith("Node 127.0.0.1:") for one in findings)
+    assert not {one.id for one in findings} & {"redislock.E104", "redislock.W108"}
+    assert lease is not None
+    lease.release()
+
+
+def test_a_single_server_that_is_a_node(cluster: RedisCluster, settings: Any) -> None:
+    """Without the factory a lock says what is missing, and so does the doctor."""
+    settings.CACHES = caches(
+        cluster.urls[0], CONNECTION_FACTORY="django_redis.pool.ConnectionFactory"
+    )
+    with pytest.raises(LockUnavailable, match="CONNECTION_FACTORY"):
+        for name in NAMES:
+            redis_lock(name).acquire(wait=0)
+    assert "redislock.E104" in {one.id for one in server_findings("default")}
+
+
+def test_replicas(cluster: RedisCluster, port: Port) -> None:
+    """There are none, and that is said, over the connection that has written."""
+    with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+        port.acquire(redis_lock("job", replicas=1), wait=0)
+    assert port.holder(redis_lock("job")) is None
+
+
+@pytest.mark.parametrize("url", ["unix:///run/redis.sock", "redis://localhost/3"])
+def test_what_can_be_no_node(settings: Any, url: str) -> None:
+    """Nodes are reached by host and port, and have one database."""
+    settings.CACHES = caches([url])
+    with pytest.raises(ImproperlyConfigured, match="redis://host:6379"):
+        redis_lock("job").acquire()
+
+
+def test_names_of_one_slot(cluster: RedisCluster) -> None:
+    """`connections.slot` tells which keys one script may touch."""
+    slots = {connections.slot("default", f"redislock:{{{name}}}") for name in NAMES}
+    assert len(slots) == len(NAMES)
+    tail, lock = (connections.slot("default", f"redislock:{{job}}{end}") for end in (":tail", ""))
+    assert tail == lock
+
+
+def test_the_cache_itself(cluster: RedisCluster) -> None:
+    """What the project does with this cache goes to the right node, too."""
+    for name in NAMES:
+        cache.set(name, name, 60)
+    assert [cache.get(name) for name in NAMES] == NAMES
+
+
+def test_the_drop_in(cluster: RedisCluster) -> None:
+    """It is for a single primary, and says so."""
+    with pytest.raises(TypeError, match="one primary"):
+        Lock(cache.client.get_client(), "job").acquire()

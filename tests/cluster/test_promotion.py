@@ -1,0 +1,94 @@
+"""A primary of a cluster is killed, and its replica takes over."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError
+
+from devtools.redis_cluster import RedisCluster
+from devtools.redis_server import RedisServer
+from django_redislock import Lease, LeaseLost, LeaseState, LockUnavailable, redis_lock
+from django_redislock.inspection import Inspector
+from tests.cluster.caches import cluster as caches
+from tests.contract.ports import Port
+from tests.waiting import PATIENCE, eventually
+
+NAMES = [f"invoice:{number}" for number in range(30)]
+
+
+@pytest.fixture
+def cluster(settings: Any) -> Iterator[RedisCluster]:
+    """Three primaries and a replica, which the test may harm."""
+    with RedisCluster(replicas=1) as cluster:
+        settings.CACHES = caches(cluster.urls[1:3], SOCKET_CONNECT_TIMEOUT=1)
+        yield cluster
+
+
+def name_at(cluster: RedisCluster, node: RedisServer) -> str:
+    return next(name for name in NAMES if cluster.owner(f"redislock:{{{name}}}") is node)
+
+
+def kill(cluster: RedisCluster, node: RedisServer) -> None:
+    """Kill it, and wait until another one has its slots."""
+    assert node.pid is not None
+    os.kill(node.pid, signal.SIGKILL)
+    eventually(lambda: not node.running)
+
+    def taken_over() -> bool:
+        try:
+            return cluster.call(cluster.nodes[3], "ROLE")[0] == "master"
+        except RedisError:
+            return False
+
+    eventually(taken_over)
+    cluster.settle()
+
+
+def extended(port: Port, lease: Lease) -> bool:
+    try:
+        port.extend(lease)
+    except LockUnavailable:
+        return False
+    return True
+
+
+def test_a_primary_is_killed(cluster: RedisCluster, port: Port) -> None:
+    """What the replica has got goes on: the lease, and the order of those who wait."""
+    primary, _, _, replica = cluster.nodes
+    name = name_at(cluster, primary)
+    key = f"redislock:{{{name}}}"
+    lease = port.acquire(redis_lock(name, ttl=60))
+    waiter = port.start(lambda: port.acquire(redis_lock(name), wait=2 * PATIENCE))
+    eventually(lambda: len(Inspector().waiters(name)) == 1)
+    with cluster.ask(replica) as client:
+        client.readonly()
+        eventually(lambda: client.exists(key, f"{key}:queue") == 2)
+
+    kill(cluster, primary)
+    eventually(lambda: extended(port, lease))
+    assert lease.state == LeaseState.HELD
+    port.release(lease)
+    following = waiter.result(2 * PATIENCE)
+    assert following.fencing_token > lease.fencing_token
+    port.release(following)
+
+
+def test_a_lease_that_the_new_primary_does_not_know(cluster: RedisCluster, port: Port) -> None:
+    """Its holder is told at its next renewal, and others get the lock."""
+    primary, _, _, replica = cluster.nodes
+    name = name_at(cluster, primary)
+    key = f"redislock:{{{name}}}"
+    lease = port.acquire(redis_lock(name, ttl=600))
+    kill(cluster, primary)
+    cluster.call(replica, "DEL", key, f"{key}:tail")  # as if it had not arrived there
+    with pytest.raises(LeaseLost):
+        eventually(lambda: extended(port, lease))
+    assert lease.state == LeaseState.LOST
+    following = port.acquire(redis_lock(name), wait=PATIENCE)
+    assert following.fencing_token > lease.fencing_token
+    port.release(following)

@@ -1,0 +1,259 @@
+"""What a lock owes that is a mutex and a timestamp lock in one, through both ports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redislock import (
+    LeaseLost,
+    LeaseRevoked,
+    LockNotAcquired,
+    TimestampLock,
+    redis_lock,
+)
+from tests.classic import Classic
+from tests.contract.ports import Port
+from tests.waiting import PATIENCE, eventually
+
+KEY, OLD = "redislock:{import}", "lock.import"
+
+
+@pytest.fixture(autouse=True)
+def _clean(redis: Redis, settings: Any) -> Iterator[None]:
+    redis.delete(OLD)
+    settings.REDISLOCK = {"LOCKS": {"import": {"TIMESTAMP_KEY": OLD}}}
+    yield
+    redis.delete(OLD)
+
+
+def elsewhere(port: Port, call: Callable[[], Any]) -> Any:
+    return port.start(call).result(PATIENCE)
+
+
+def test_both_are_held(port: Port, redis: Redis) -> None:
+    """And both are gone after the release. The fencing token is that of the mutex."""
+    lease = port.acquire(redis_lock("import"))
+    assert redis.get(KEY).startswith(lease.token.encode())
+    assert redis.get(OLD).isdigit()
+    assert lease.fencing_token > 0
+    assert not Classic(redis, OLD).acquire()
+    assert elsewhere(port, lambda: port.acquire(redis_lock("import"), wait=0)) is None
+    assert elsewhere(port, lambda: port.acquire(TimestampLock(OLD), wait=0)) is None
+    port.release(lease)
+    assert not redis.exists(KEY, OLD)
+
+
+def test_in_the_code(port: Port, redis: Redis, settings: Any) -> None:
+    """For one lock, or for those of a pattern; the settings do the same."""
+    settings.REDISLOCK = {}
+    lease = port.acquire(redis_lock("import", timestamp_key=OLD))
+    assert redis.exists(KEY, OLD) == 2
+    port.release(lease)
+    settings.REDISLOCK = {"LOCKS": {"im*": {"TIMESTAMP_KEY": "lock.{name}"}}}
+    lease = port.acquire(redis_lock("import"))
+    assert redis.exists(KEY, OLD) == 2
+    port.release(lease)
+
+
+def test_the_line_is_deleted(port: Port, redis: Redis, settings: Any) -> None:
+    """While the settings are rolled out, those with the line and those without it exclude each
+    other; and a lease is released as it was acquired."""
+    lease = port.acquire(redis_lock("import"))
+    settings.REDISLOCK = {}
+    assert elsewhere(port, lambda: port.acquire(redis_lock("import"), wait=0)) is None
+    port.release(lease)
+    assert not redis.exists(KEY, OLD)
+    lease = port.acquire(redis_lock("import"))
+    assert not redis.exists(OLD)
+    settings.REDISLOCK = {"LOCKS": {"import": {"TIMESTAMP_KEY": OLD}}}
+    assert elsewhere(port, lambda: port.acquire(redis_lock("import"), wait=0)) is None
+    port.release(lease)
+
+
+def test_an_old_client_holds_it(port: Port, redis: Redis) -> None:
+    """Who does not get the second lock gives the first one back, and says whom it waited for."""
+    old = Classic(redis, OLD)
+    assert old.acquire()
+    assert port.acquire(redis_lock("import"), wait=0) is None
+    assert port.acquire(redis_lock("import"), wait=0.2) is None
+    assert not redis.exists(KEY)
+    with pytest.raises(LockNotAcquired) as caught:
+        port.enter(redis_lock("import", wait=0), lambda lease: None)
+    holder = caught.value.holder
+    assert holder.owner is None
+    assert holder.remaining is not None
+    assert 25 < holder.remaining <= 31
+    assert port.holder(redis_lock("import")).remaining > 25
+    old.release()
+    lease = port.acquire(redis_lock("import"), wait=0)
+    assert lease is not None
+    port.release(lease)
+
+
+def test_it_waits_for_an_old_client(port: Port, redis: Redis) -> None:
+    """For longer than its own ttl: it extends the mutex meanwhile, and keeps its place."""
+    old = Classic(redis, OLD)
+    assert old.acquire()
+    first = port.start(lambda: port.acquire(redis_lock("import", ttl=0.6), wait=None))
+    eventually(lambda: redis.exists(KEY))
+    value = redis.get(KEY)
+    second = port.start(lambda: port.acquire(redis_lock("import"), wait=None))
+    eventually(lambda: redis.zcard(f"{KEY}:queue") == 1)
+    before = redis.time()[0]
+    eventually(lambda: redis.time()[0] >= before + 2)
+    assert redis.get(KEY) == value
+    assert not first.done()
+    old.release()
+    lease = first.result(PATIENCE)
+    lease.check()
+    assert redis.get(KEY) == value
+    port.release(lease)
+    port.release(second.result(PATIENCE))
+
+
+def test_the_mutex_is_lost_while_it_waits(port: Port, redis: Redis) -> None:
+    """It waits for it again."""
+    old = Classic(redis, OLD)
+    assert old.acquire()
+    waiter = port.start(lambda: port.acquire(redis_lock("import", ttl=0.6), wait=None))
+    eventually(lambda: redis.exists(KEY))
+    first = redis.get(KEY)
+    redis.delete(KEY)
+    eventually(lambda: redis.exists(KEY))
+    assert redis.get(KEY) != first
+    old.release()
+    lease = waiter.result(PATIENCE)
+    lease.check()
+    port.release(lease)
+
+
+def test_cleared_while_it_waits(port: Port, redis: Redis) -> None:
+    """By an operator: it is told, and nothing is left."""
+    old = Classic(redis, OLD)
+    assert old.acquire()
+    waiter = port.start(lambda: port.acquire(redis_lock("import", ttl=0.6), wait=None))
+    eventually(lambda: redis.exists(KEY))
+    port.clear(redis_lock("import"), by="Ada", reason="stuck")
+    with pytest.raises(LeaseRevoked):
+        waiter.result(PATIENCE)
+    eventually(lambda: not redis.exists(KEY))
+    assert redis.exists(OLD), "which is the old client's"
+
+
+def test_new_code_is_served_in_order(port: Port, redis: Redis) -> None:
+    """As a mutex serves it."""
+    order: list[int] = []
+    lease = port.acquire(redis_lock("import"))
+
+    def wait(number: int) -> None:
+        got = port.acquire(redis_lock("import"), wait=None)
+        order.append(number)
+        port.release(got)
+
+    waiters = []
+    for number in range(5):
+        waiters.append(port.start(lambda number=number: wait(number)))
+        eventually(lambda number=number: redis.zcard(f"{KEY}:queue") == number + 1)
+    port.release(lease)
+    for waiter in waiters:
+        waiter.result(PATIENCE)
+    assert order == list(range(5))
+
+
+def test_both_are_renewed(port: Port, redis: Redis) -> None:
+    """By the watchdog, too."""
+    lease = port.acquire(redis_lock("import", ttl=1))
+    before = int(redis.get(OLD))
+    eventually(lambda: int(redis.get(OLD)) >= before + 2)
+    lease.check()
+    assert redis.get(KEY).startswith(lease.token.encode())
+    port.extend(lease, 60)
+    assert int(redis.get(OLD)) > before + 50
+    assert redis.pttl(KEY) > 50_000
+    port.release(lease)
+
+
+@pytest.mark.parametrize("key", [KEY, OLD])
+def test_lost_when_either_is(port: Port, redis: Redis, key: str) -> None:
+    """And what is left of it is released."""
+    lease = port.acquire(redis_lock("import"))
+    redis.delete(key)
+    with pytest.raises(LeaseLost):
+        port.extend(lease)
+    with pytest.raises(LeaseLost):
+        port.release(lease)
+    assert not redis.exists(KEY, OLD)
+
+
+@pytest.mark.parametrize("key", [KEY, OLD])
+def test_lost_before_the_release(port: Port, redis: Redis, key: str) -> None:
+    """It is told, and both are released."""
+    lease = port.acquire(redis_lock("import"))
+    redis.delete(key)
+    with pytest.raises(LeaseLost):
+        port.release(lease)
+    assert not redis.exists(KEY, OLD)
+
+
+def test_clear(port: Port, redis: Redis) -> None:
+    """Both; and the time of an old client."""
+    lease = port.acquire(redis_lock("import"))
+    assert port.clear(redis_lock("import"), by="Ada", reason="stuck").owner == lease.owner
+    assert not redis.exists(KEY, OLD)
+    with pytest.raises(LeaseRevoked):
+        port.extend(lease)
+    assert Classic(redis, OLD).acquire()
+    assert port.clear(redis_lock("import"), by="Ada", reason="stuck").owner is None
+    assert not redis.exists(OLD)
+
+
+def test_an_exported_lease(port: Port, redis: Redis) -> None:
+    """Both are continued by the first that restores it."""
+    text = port.acquire(redis_lock("import")).export()
+    restored = port.restore(text)
+    with pytest.raises(LeaseLost):
+        port.restore(text)
+    assert redis.exists(KEY, OLD) == 2
+    port.extend(restored)
+    port.release(restored)
+    assert not redis.exists(KEY, OLD)
+
+
+def test_old_and_new_ones_exclude_each_other(port: Port, redis: Redis) -> None:
+    """Old clients, and new code in this and that settings: never two inside."""
+    inside, worst, rounds = [0], [0], [0]
+    guard = threading.Lock()
+
+    def work(lease: Any = None) -> None:
+        with guard:
+            inside[0] += 1
+            worst[0] = max(worst[0], inside[0])
+            rounds[0] += 1
+        threading.Event().wait(0.001)
+        with guard:
+            inside[0] -= 1
+
+    def old() -> None:
+        client = Classic(redis, OLD)
+        for _ in range(5):
+            while not client.acquire():
+                threading.Event().wait(0.01)
+            work()
+            client.release()
+
+    def new() -> None:
+        for _ in range(5):
+            port.enter(redis_lock("import", wait=PATIENCE), work)
+
+    def stamped() -> None:
+        for _ in range(5):
+            port.enter(TimestampLock(OLD, wait=PATIENCE), work)
+
+    for running in [port.start(target) for target in (old, new, stamped, old, new, stamped)]:
+        running.result(2 * PATIENCE)
+    assert (worst[0], rounds[0]) == (1, 30)

@@ -1,0 +1,381 @@
+"""What a lock on several names owes, through both ports, on a real Redis."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from redis import Redis
+
+from django_redislock import (
+    LeaseLost,
+    LeaseRevoked,
+    LeaseState,
+    LockError,
+    LockNotAcquired,
+    LockReentered,
+    MultiLock,
+    current_lease,
+    keys,
+    redis_lock,
+)
+from django_redislock.fencing import Fence
+from django_redislock.primitives import multi
+from django_redislock.renewal import BATCH
+from tests.contract.ports import Port
+from tests.contract.test_mutex import round_trips
+from tests.waiting import PATIENCE, eventually
+
+
+def key(name: str, beside: str = "") -> str:
+    return f"redislock:{{{name}}}{beside}"
+
+
+def waiting(redis: Redis, name: str, number: int = 1) -> bool:
+    return redis.zcard(key(name, ":queue")) == number
+
+
+def holds(redis: Redis, name: str, token: str) -> bool:
+    return (redis.get(key(name)) or b"").startswith(token.encode())
+
+
+def elsewhere(port: Port, lock: redis_lock | MultiLock, wait: float | None = 0) -> object:
+    """What another thread or task gets."""
+    return port.start(lambda: port.acquire(lock, wait=wait)).result(PATIENCE)
+
+
+@pytest.fixture(params=["together", "apart"])
+def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As on one primary, and as on a cluster: each name in a script of its own, and no index."""
+    if request.param == "apart":
+        monkeypatch.setattr(keys.Keys, "of", _apart)
+    return str(request.param)
+
+
+def _apart(prefix: str, name: str) -> keys.Keys:
+    lock = f"{prefix}:{{{name}}}"
+    return keys.Keys(name, lock, lock)
+
+
+pytestmark = pytest.mark.usefixtures("grouping")
+
+
+def test_it_holds_every_name(port: Port, redis: Redis) -> None:
+    """Each as the mutex of that name, with one token and a fencing token of its own; none is left
+    after the release."""
+    lease = port.acquire(MultiLock(["b", "a", "b"], ttl=30))
+    assert lease.state == LeaseState.HELD
+    assert lease.name == "a, b"
+    tokens = lease.fencing_tokens
+    assert list(tokens) == ["a", "b"]
+    for name, fencing_token in tokens.items():
+        assert redis.get(key(name)).decode().startswith(f"{lease.token}|{fencing_token}|")
+        assert 28 < redis.pttl(key(name)) / 1000 <= 30
+    port.release(lease)
+    assert lease.state == LeaseState.RELEASED
+    assert not redis.exists(*(key(n, b) for n in "ab" for b in ("", ":queue", ":waiters")))
+    assert redis.zcard("redislock:index") == 0
+
+
+def test_one_fencing_token_is_no_answer(port: Port) -> None:
+    """Whoever asks for it is told what to write; a fence takes the token of one name."""
+    lease = port.acquire(MultiLock(["account:1", "account:2"]))
+    with pytest.raises(LockError, match=r"lease\.fencing_tokens\['account:1'\]"):
+        assert lease.fencing_token
+    with pytest.raises(LockError, match=r"queryset\.fenced\(lease\.fencing_tokens"):
+        Fence.of(lease)
+    assert Fence.of(lease.fencing_tokens["account:1"]).token == lease.fencing_tokens["account:1"]
+    port.release(lease)
+    single = port.acquire(redis_lock("account:1"))
+    assert single.fencing_tokens == {"account:1": single.fencing_token}
+    assert single.fencing_token > lease.fencing_tokens["account:1"]
+    port.release(single)
+
+
+def test_all_or_nothing(port: Port, redis: Redis) -> None:
+    """When one name is held, none is taken, and the error says which one, and by whom."""
+    single = port.acquire(redis_lock("b"))
+    with pytest.raises(LockNotAcquired) as caught:
+        port.start(lambda: port.enter(MultiLock(["a", "b", "c"], wait=0), lambda _: None)).result()
+    assert caught.value.name == "b"
+    assert caught.value.holder.fencing_token == single.fencing_token
+    assert not redis.exists(key("a"), key("c"), key("b", ":queue"))
+    port.release(single)
+
+
+def test_it_excludes_each_of_its_names(port: Port) -> None:
+    """For locks on one name, and for others on several."""
+    lease = port.acquire(MultiLock(["a", "b"]))
+    for other in (redis_lock("a"), redis_lock("b"), MultiLock(["b", "c"])):
+        assert elsewhere(port, other) is None
+    port.release(elsewhere(port, redis_lock("c")))
+    port.release(lease)
+    port.release(elsewhere(port, MultiLock(["b", "c"])))
+
+
+def test_who_waits_keeps_no_name_from_anybody(port: Port, redis: Redis) -> None:
+    """While it waits for one name, the others come and go."""
+    single = port.acquire(redis_lock("b"))
+    waiter = port.start(lambda: port.acquire(MultiLock(["a", "b", "c"]), wait=None))
+    eventually(lambda: waiting(redis, "b"))
+    for name in ("a", "c"):
+        port.release(elsewhere(port, redis_lock(name)))
+    assert not waiter.done()
+    port.release(single)
+    lease = waiter.result(PATIENCE)
+    assert all(holds(redis, name, lease.token) for name in "abc")
+    assert not redis.exists(key("b", ":queue"))
+    port.release(lease)
+
+
+def test_it_waits_for_one_name_after_the_other(port: Port, redis: Redis) -> None:
+    """A name that is handed to it while another is held goes on to its next waiter at once, and
+    it stands in the queue of the other one."""
+    one, two = port.acquire(redis_lock("a")), port.acquire(redis_lock("b"))
+    several = port.start(lambda: port.acquire(MultiLock(["a", "b"]), wait=None))
+    eventually(lambda: waiting(redis, "a"))
+    single = port.start(lambda: port.acquire(redis_lock("a"), wait=None))
+    eventually(lambda: waiting(redis, "a", 2))
+    port.release(one)
+    next_one = single.result(PATIENCE)
+    port.release(two)
+    assert not several.done()
+    port.release(next_one)
+    lease = several.result(PATIENCE)
+    assert lease.fencing_tokens["a"] > next_one.fencing_token
+    port.release(lease)
+    assert not redis.exists(*(key(n, b) for n in "ab" for b in ("", ":queue", ":waiters")))
+
+
+def test_a_name_that_others_always_wait_for(port: Port, redis: Redis) -> None:
+    """It has its turn in their queue, in order of arrival, as everybody else."""
+    order: list[str] = []
+
+    def take(lock: redis_lock | MultiLock, who: str) -> None:
+        lease = port.acquire(lock, wait=None)
+        order.append(who)
+        port.release(lease)
+
+    lease = port.acquire(redis_lock("hot"))
+    waiters = []
+    for number, lock in enumerate(
+        [redis_lock("hot"), MultiLock(["cold", "hot"]), redis_lock("hot")]
+    ):
+        waiters.append(port.start(lambda lock=lock, who=str(number): take(lock, who)))
+        eventually(lambda number=number: waiting(redis, "hot", number + 1))
+    port.release(lease)
+    for waiter in waiters:
+        waiter.result(PATIENCE)
+    assert order == ["0", "1", "2"]
+
+
+def test_many_on_overlapping_names(port: Port) -> None:
+    """Each with two of five names, in a ring: none waits for ever, none meets another inside."""
+    inside: dict[int, int] = dict.fromkeys(range(5), 0)
+    clashes: list[int] = []
+
+    def dine(seat: int) -> None:
+        forks = seat, (seat + 1) % 5
+        for _ in range(5):
+            lease = port.acquire(MultiLock([f"fork:{fork}" for fork in forks]), wait=PATIENCE)
+            for fork in forks:
+                inside[fork] += 1
+                if inside[fork] > 1:
+                    clashes.append(fork)
+            for fork in forks:
+                inside[fork] -= 1
+            port.release(lease)
+
+    for diner in [port.start(lambda seat=seat: dine(seat)) for seat in range(5)]:
+        diner.result(PATIENCE)
+    assert not clashes
+
+
+def test_giving_up_leaves_the_queue(port: Port, redis: Redis) -> None:
+    """When the time to wait is over, nothing of it remains at any name."""
+    single = port.acquire(redis_lock("b"))
+    assert elsewhere(port, MultiLock(["a", "b", "c"]), wait=0.2) is None
+    left = [key(n, b) for n in "abc" for b in (":queue", ":waiters")]
+    assert not redis.exists(key("a"), key("c"), *left)
+    port.release(single)
+
+
+def test_a_waiter_notices_an_expired_holder(port: Port) -> None:
+    """When the holder of one name dies without a word, it has them soon after that lease ends."""
+    port.acquire(redis_lock("b", ttl=1, renew=False))
+    lease = elsewhere(port, MultiLock(["a", "b"]), wait=PATIENCE)
+    port.release(lease)
+
+
+def test_extend(port: Port, redis: Redis) -> None:
+    """All its names live for another ttl."""
+    lease = port.acquire(MultiLock(["a", "b"], ttl=10, renew=False))
+    port.extend(lease, 60)
+    assert all(55 < redis.pttl(key(name)) / 1000 <= 60 for name in "ab")
+    assert 55 < lease.remaining() <= 60
+    port.release(lease)
+
+
+def test_many_leases_are_extended_at_once(port: Port, redis: Redis) -> None:
+    """Of one that has lost a name, only that one is told."""
+    leases = [port.acquire(MultiLock([f"{n}:a", f"{n}:b"], renew=False)) for n in range(3)]
+    redis.delete(key("1:b"))
+    port.extend(leases[0])
+    with pytest.raises(LeaseLost, match="'1:b'"):
+        port.extend(leases[1])
+    port.extend(leases[2])
+    assert [lease.state for lease in leases] == ["held", "lost", "held"]
+    for lease in leases[0], leases[2]:
+        port.release(lease)
+
+
+def test_more_names_than_one_request_extends(port: Port, redis: Redis) -> None:
+    """They are extended in several."""
+    assert multi.BATCH == BATCH
+    lease = port.acquire(MultiLock([str(n) for n in range(BATCH)], ttl=10, renew=False))
+    port.extend(lease, 60)
+    assert all(redis.pttl(key(str(n))) > 55_000 for n in (0, BATCH - 1))
+    port.release(lease)
+    assert not redis.exists(key("0"), key("99"))
+
+
+def test_one_lost_name_is_a_lost_lease(port: Port, redis: Redis) -> None:
+    """Its end says so, and gives back all the others, and nobody else's."""
+    lease = port.acquire(MultiLock(["a", "b", "c"], renew=False))
+    redis.delete(key("b"))
+    successor = elsewhere(port, redis_lock("b"))
+    with pytest.raises(LeaseLost, match=r"'b' is lost.*holds the lock now"):
+        port.release(lease)
+    assert lease.state == LeaseState.LOST
+    assert not redis.exists(key("a"), key("c"))
+    port.release(successor)
+
+
+def test_an_operator_clears_one_name(port: Port, redis: Redis) -> None:
+    """The holder of all is told by whom, and why."""
+    lease = port.acquire(MultiLock(["a", "b"], renew=False))
+    assert port.clear(redis_lock("b"), by="eva", reason="stuck").owner == lease.owner
+    with pytest.raises(LeaseRevoked, match=r"eva.*stuck") as caught:
+        port.extend(lease)
+    assert caught.value.name == "b"
+    with pytest.raises(LeaseRevoked):
+        port.release(lease)
+    assert not redis.exists(key("a"))
+
+
+def test_clear_wants_one_name(port: Port) -> None:
+    """Since each may have another holder."""
+    with pytest.raises(TypeError, match=r"redis_lock\('a'\)\.clear"):
+        port.clear(MultiLock(["a", "b"]), reason="none")
+
+
+def test_holder(port: Port) -> None:
+    """Whoever holds one of them; None: nobody."""
+    assert port.holder(MultiLock(["a", "b"])) is None
+    lease = port.acquire(redis_lock("b"))
+    assert port.holder(MultiLock(["a", "b"])).fencing_token == lease.fencing_token
+    port.release(lease)
+
+
+def test_a_released_lease_has_been_a_holder_of_each(port: Port, redis: Redis) -> None:
+    """The next one is told for how long it lasted, as with every lock."""
+    port.release(port.acquire(MultiLock(["a", "b"])))
+    for name in "ab":
+        assert redis.hget(key(name, ":tail"), "lasted") is not None
+
+
+def test_as_a_block(port: Port, redis: Redis) -> None:
+    """They are held inside, and not after."""
+
+    def body(lease: object) -> int:
+        return int(redis.exists(key("a"), key("b")))
+
+    assert port.enter(MultiLock(["a", "b"]), body) == 2
+    assert not redis.exists(key("a"), key("b"))
+
+
+def test_as_a_decorator(port: Port, redis: Redis) -> None:
+    """Names are templates over the arguments, or what a function makes of these."""
+    seen: list[list[bytes]] = []
+
+    def body(*_: object) -> None:
+        seen.append(sorted(redis.keys("redislock:{account:*}")))
+
+    def transfer(a: SimpleNamespace, b: SimpleNamespace) -> list[str]:
+        return [f"account:{a.pk}", f"account:{b.pk}"]
+
+    function = port.function(body)
+    one, two = SimpleNamespace(pk=1), SimpleNamespace(pk=2)
+    both = [b"redislock:{account:1}", b"redislock:{account:2}"]
+    by_template = MultiLock(["account:{arguments[0].pk}", "account:{arguments[1].pk}"])(function)
+    by_function = MultiLock(transfer)(function)
+    for decorated in by_template, by_function:
+        port.call(decorated, two, one)
+        port.call(decorated, one, one)
+    assert seen == [both, both[:1]] * 2
+    assert not redis.keys("redislock:{account:*}")
+
+
+def test_wrong_names() -> None:
+    """They are refused where they are written, as far as that can be."""
+    with pytest.raises(TypeError, match="names must be a list of names"):
+        MultiLock("account:1")
+    with pytest.raises(ValueError, match="names is empty"):
+        MultiLock([])
+    with pytest.raises(ValueError, match="contains a brace"):
+        MultiLock(["account:{pk}"]).acquire()
+    with pytest.raises(ValueError, match="up to 250 names, not 251"):
+        MultiLock([str(n) for n in range(251)]).acquire()
+    with pytest.raises(TypeError, match="function as its names"):
+        MultiLock(lambda: ["a"]).acquire()
+    with pytest.raises(ValueError, match="needs the argument 'b'"):
+        MultiLock(["{a}", "{b}"])(lambda a: a)
+    with pytest.raises(TypeError, match="no argument 'limit'"):
+        MultiLock(["a"], limit=3)  # type: ignore[call-arg]
+    assert MultiLock([str(n) for n in range(5)]).name == "0, 1, 2 and 2 others"
+
+
+def test_a_name_that_we_hold_already() -> None:
+    """We would wait for ourselves, also with reentrant=True: only all of them can be one lease."""
+    for reentrant in (False, True):
+        lock = MultiLock(["a", "b"], reentrant=reentrant)
+        with redis_lock("a"), pytest.raises(LockReentered, match="take all names in one step"):
+            lock.acquire(wait=0)
+    with MultiLock(["a", "b"]), pytest.raises(LockReentered, match="reentrant=True"):
+        MultiLock(["a", "b"]).acquire(wait=0)
+    with MultiLock(["a", "b"]), pytest.raises(LockReentered):
+        redis_lock("b").acquire(wait=0)
+
+
+def test_held_again(redis: Redis) -> None:
+    """With reentrant=True by who holds all of its names in one lease: all of these, or fewer."""
+    with MultiLock(["a", "b"]) as outer:
+        for again in (MultiLock(["b", "a"], reentrant=True), redis_lock("a", reentrant=True)):
+            with again as inner:
+                assert inner is outer
+                assert current_lease() is outer
+            assert holds(redis, "a", outer.token)
+        with pytest.raises(LockReentered):
+            MultiLock(["a", "b", "c"], reentrant=True).acquire(wait=0)
+    assert not redis.exists(key("a"), key("b"))
+
+
+def test_it_stays_where_it_is(port: Port) -> None:
+    """Its leases are not exported, and nothing happens to one that was to be."""
+    lease = port.acquire(MultiLock(["a", "b"]))
+    with pytest.raises(LockError, match="can't be exported"):
+        lease.export()
+    lease.check()
+    port.release(lease)
+
+
+@pytest.mark.usefixtures("no_signs_of_life")
+def test_round_trips(port: Port, redis: Redis, grouping: str) -> None:
+    """One for an uncontended acquire of all names, one for their release; where each is in a slot
+    of its own, as many as there are names."""
+    lock = MultiLock(["a", "b", "c"])
+    port.release(port.acquire(lock))
+    before = round_trips(redis)
+    for _ in range(10):
+        port.release(port.acquire(lock))
+    assert round_trips(redis) - before in ((20, 21) if grouping == "together" else (60, 61))

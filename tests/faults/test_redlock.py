@@ -1,0 +1,603 @@
+"""Redlock on five servers of its own, of which some are stopped, paused, restarted or cut off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from redis import Redis
+
+from devtools.redis_server import RedisServer, find_server
+from django_redislock import (
+    Lease,
+    LeaseLost,
+    LeaseRevoked,
+    LeaseState,
+    LockError,
+    LockNotAcquired,
+    LockReentered,
+    LockUnavailable,
+    Redlock,
+    redis_lock,
+)
+from django_redislock.clock import now
+from django_redislock.exceptions import Holder
+from django_redislock.inspection import Inspector
+from django_redislock.primitives import redlock
+from django_redislock.renewal import watchdog
+from django_redislock.servers import Servers
+from tests.contract.ports import Port
+from tests.faults.caches import caches
+from tests.faults.conftest import load_scripts
+from tests.faults.proxy import Fault, Proxy, script
+from tests.processes import Worker
+from tests.waiting import PATIENCE, eventually
+
+KEY = "redislock:{job}"
+ALIASES = ["a", "b", "c", "d", "e"]
+TTL = 60.0
+
+
+class Nodes:
+    """Five servers, by alias."""
+
+    def __init__(self, servers: dict[str, RedisServer]) -> None:
+        self.servers = servers
+        self.clients = {alias: Redis.from_url(one.url) for alias, one in servers.items()}
+
+    def prepare(self) -> None:
+        """They run, are empty, and know our scripts."""
+        for alias, server in self.servers.items():
+            if not server.running:
+                server.start()
+            self.clients[alias].flushall()
+            load_scripts(self.clients[alias])
+
+    def holding(self, lease: Lease) -> list[str]:
+        """Where the lease's token is at the lock."""
+        return [alias for alias in ALIASES if self.token(alias) == lease.token]
+
+    def token(self, alias: str) -> str | None:
+        value = self.clients[alias].get(KEY)
+        return None if value is None else value[:32].decode()
+
+    def held(self) -> list[str]:
+        """Where the lock is anybody's."""
+        return [alias for alias in ALIASES if self.token(alias) is not None]
+
+    def stop(self, *aliases: str) -> None:
+        for alias in aliases:
+            self.servers[alias].stop()
+
+    def restart(self, *aliases: str) -> None:
+        """They come back empty."""
+        for alias in aliases:
+            self.servers[alias].stop()
+            self.servers[alias].start()
+            load_scripts(self.clients[alias])
+
+    @contextmanager
+    def paused(self, *aliases: str) -> Iterator[None]:
+        """They answer nothing, and their kernel goes on accepting connections and data."""
+        for alias in aliases:
+            self.servers[alias].pause()
+        try:
+            yield
+        finally:
+            for alias in aliases:
+                self.servers[alias].resume()
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Nodes]:
+    found = find_server()
+    if found.url is not None:
+        pytest.skip("Redlock needs servers of its own, and only somebody else's is there")
+    with ExitStack() as stack:
+        yield Nodes({alias: stack.enter_context(RedisServer(found)) for alias in ALIASES})
+
+
+@pytest.fixture
+def nodes(servers: Nodes, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    servers.prepare()
+    # A busy machine is no fault that is tested here; servers that hang are given up sooner below.
+    monkeypatch.setattr(redlock, "WITHIN", 5.0)
+    settings.CACHES = caches(servers.servers["a"].url) | {
+        alias: caches(server.url)["default"] for alias, server in servers.servers.items()
+    }
+    return servers
+
+
+@pytest.fixture
+def behind_proxy(nodes: Nodes, settings: Any) -> Iterator[Proxy]:
+    """Server e is reached through it."""
+    with Proxy(nodes.servers["e"]) as proxy:
+        settings.CACHES = {**settings.CACHES, "e": caches(proxy.url)["default"]}
+        yield proxy
+
+
+def lock(using: list[str] = ALIASES, ttl: float = TTL, **options: Any) -> Redlock:
+    return Redlock("job", using, ttl=ttl, **options)
+
+
+def elsewhere(port: Port, lock: Redlock, wait: float | None = 0) -> Any:
+    """What another thread or task gets."""
+    return port.start(lambda: port.acquire(lock, wait=wait)).result(PATIENCE)
+
+
+def conflict(port: Port, **options: Any) -> LockNotAcquired:
+    """What another thread or task is told."""
+    with pytest.raises(LockNotAcquired) as caught:
+        port.start(lambda: port.enter(lock(**options), lambda _: None)).result(PATIENCE)
+    return caught.value
+
+
+# All servers are there.
+
+
+def test_acquire_and_release(port: Port, nodes: Nodes) -> None:
+    """It is held on every server, and after its release on none."""
+    lease = port.acquire(lock())
+    assert lease.state == LeaseState.HELD
+    eventually(lambda: nodes.holding(lease) == ALIASES)
+    assert 0 < lease.remaining() <= TTL
+    port.release(lease)
+    assert lease.state == LeaseState.RELEASED
+    eventually(lambda: nodes.held() == [])
+
+
+def test_no_fencing_token(port: Port, nodes: Nodes) -> None:
+    """Whoever asks for it is told why there is none."""
+    lease = port.acquire(lock())
+    with pytest.raises(LockError, match="Redlock has no fencing token: its servers"):
+        assert lease.fencing_token
+    with pytest.raises(LockError, match="Redlock has no fencing token"):
+        assert lease.fencing_tokens
+    port.release(lease)
+
+
+def test_a_conflict_says_who(port: Port, nodes: Nodes) -> None:
+    """And nothing remains of who didn't get it."""
+    lease = port.acquire(lock(label="shop/jobs.py:7"))
+    error = conflict(port, wait=0)
+    assert error.holder.label == "shop/jobs.py:7"
+    assert error.holder.owner == lease.owner
+    assert nodes.holding(lease) == ALIASES
+    assert not any(client.exists(f"{KEY}:queue") for client in nodes.clients.values())
+    port.release(lease)
+
+
+def test_it_waits(port: Port, nodes: Nodes) -> None:
+    """It asks again at random times until it is free."""
+    lease = port.acquire(lock())
+    waiter = port.start(lambda: port.acquire(lock(), wait=PATIENCE))
+    assert elsewhere(port, lock(), wait=0.3) is None
+    assert not waiter.done()
+    port.release(lease)
+    port.release(waiter.result(PATIENCE))
+
+
+def test_extend(port: Port, nodes: Nodes) -> None:
+    """On every server that has it."""
+    lease = port.acquire(lock(renew=False))
+    port.extend(lease, 600)
+    assert 500 < lease.remaining() <= 600
+    eventually(lambda: all(client.pttl(KEY) > 500_000 for client in nodes.clients.values()))
+    port.release(lease)
+
+
+def test_renewal(port: Port, nodes: Nodes) -> None:
+    """The watchdog of these servers extends it, and shows at each of them that it lives."""
+    lease = port.acquire(lock(ttl=2))
+    before = lease._deadline
+    eventually(lambda: lease._deadline > before)
+    for alias in ALIASES:
+        info = Inspector(alias).get("job")
+        assert info is not None
+        assert info.state == "held"
+        eventually(lambda alias=alias: nodes.clients[alias].keys("redislock:process:*"))
+    port.release(lease)
+
+
+def test_holder_and_clear(port: Port, nodes: Nodes) -> None:
+    """Who holds the majority; an operator takes it away everywhere."""
+    assert port.holder(lock()) is None
+    assert port.clear(lock(), reason="none") is None
+    lease = port.acquire(lock(renew=False))
+    assert port.holder(lock()).owner == lease.owner
+    cleared = port.clear(lock(), by="eva", reason="stuck")
+    assert isinstance(cleared, Holder)
+    with pytest.raises(LeaseRevoked, match=r"eva.*stuck"):
+        port.extend(lease)
+    eventually(lambda: nodes.held() == [])
+
+
+def test_not_twice_by_one_holder(nodes: Nodes) -> None:
+    """It would wait for itself; with reentrant=True it is held once more."""
+    with lock() as lease:
+        with pytest.raises(LockReentered):
+            lock(["e", "d", "c", "b", "a"]).acquire(wait=0)
+        with lock(reentrant=True) as inner:
+            assert inner is lease
+        lease.check()
+
+
+def test_two_that_race(port: Port, nodes: Nodes) -> None:
+    """They never hold it at the same time, and both come to their end."""
+    inside = 0
+    most = 0
+    guard = threading.Lock()
+
+    def race() -> None:
+        nonlocal inside, most
+        for _ in range(6):
+            lease = port.acquire(lock(), wait=PATIENCE)
+            with guard:
+                inside += 1
+                most = max(most, inside)
+            lease.check()
+            with guard:
+                inside -= 1
+            port.release(lease)
+
+    for racer in [port.start(race) for _ in range(3)]:
+        racer.result(3 * PATIENCE)
+    assert most == 1
+
+
+def test_as_a_decorator(port: Port, nodes: Nodes) -> None:
+    """With a name made from the arguments."""
+    seen: list[list[str]] = []
+    function = port.function(lambda _: seen.append(nodes.held()))
+    port.call(Redlock("{arguments[0]}", ALIASES, ttl=TTL)(function), "job")
+    assert len(seen[0]) >= 3
+    eventually(lambda: nodes.held() == [])
+
+
+# Some of them are away.
+
+
+def test_a_minority_may_be_down(port: Port, nodes: Nodes) -> None:
+    """Nobody notices, on acquire, renewal and release."""
+    nodes.stop("b", "d")
+    lease = port.acquire(lock(), wait=0)
+    eventually(lambda: lease.state == LeaseState.HELD)
+    port.extend(lease)
+    assert conflict(port, wait=0).holder.owner == lease.owner
+    port.release(lease)
+
+
+def test_a_majority_that_is_down(port: Port, nodes: Nodes) -> None:
+    """It can't be asked, and what was taken of the others is given back."""
+    nodes.stop("b", "c", "d")
+    with pytest.raises(LockUnavailable, match="No majority of the servers a, b, c, d, e"):
+        port.acquire(lock(), wait=0)
+    live = [nodes.clients[alias] for alias in ("a", "e")]
+    eventually(lambda: not any(client.exists(KEY) for client in live))
+
+
+def test_a_majority_that_comes_back(port: Port, nodes: Nodes) -> None:
+    """It is waited for, as long as `wait` lasts."""
+    nodes.stop("b", "c", "d")
+    waiter = port.start(lambda: port.acquire(lock(), wait=PATIENCE))
+    nodes.restart("b")
+    port.release(waiter.result(PATIENCE))
+
+
+def test_one_that_hangs_delays_nobody(port: Port, nodes: Nodes) -> None:
+    """The majority decides; the others are waited for only a little longer. What they have got
+    of it, and not heard of its release, ends with its ttl."""
+    port.release(port.acquire(lock()))  # all are connected
+    with nodes.paused("a", "b"):
+        began = now()
+        for _ in range(10):
+            lease = port.acquire(lock(ttl=10), wait=0)
+            port.extend(lease)
+            port.release(lease)
+        assert now() - began < 30 * redlock.within(TTL) / 2
+    eventually(lambda: nodes.held() == [])
+
+
+def test_a_majority_that_hangs(port: Port, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up soon. When the servers go on, they carry out what was sent to them, and
+    nothing of it remains."""
+    monkeypatch.setattr(redlock, "WITHIN", 0.5)
+    port.release(port.acquire(lock()))
+    with nodes.paused("a", "b", "c"):
+        with pytest.raises(LockUnavailable, match="did not answer within"):
+            port.acquire(lock(ttl=600), wait=0)
+    eventually(lambda: nodes.held() == [])
+    port.release(port.acquire(lock(), wait=PATIENCE))
+
+
+def test_a_minority_is_given_back(port: Port, nodes: Nodes) -> None:
+    """Who gets two of five because others have the rest holds none of them afterwards."""
+    for number, alias in enumerate("abc"):
+        redis_lock("job", using=alias, ttl=TTL, label=f"holder {number}").acquire()
+    error = conflict(port, wait=0)
+    assert error.holder.label.startswith("holder")
+    assert nodes.held() == ["a", "b", "c"]
+
+
+def test_a_stranger_on_a_minority(port: Port, nodes: Nodes) -> None:
+    """He keeps nobody from the majority, and his lock is left to him."""
+    redis_lock("job", using="a", ttl=TTL).acquire()
+    before = nodes.token("a")
+    lease = port.acquire(lock(), wait=0)
+    eventually(lambda: nodes.holding(lease) == ["b", "c", "d", "e"])
+    port.release(lease)
+    assert nodes.token("a") == before
+
+
+# Answers get lost.
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.RESET_AFTER, Fault.HOLD_REQUEST])
+def test_a_lost_answer_is_undone_too(
+    port: Port, nodes: Nodes, behind_proxy: Proxy, fault: Fault
+) -> None:
+    """The server has granted it, or will, and nobody heard: it is taken back there as well."""
+    nodes.stop("a", "b", "c")  # so that it fails
+    rule = behind_proxy.on(script("mutex_acquire"), fault)
+    with pytest.raises(LockUnavailable):
+        port.acquire(lock(ttl=600), wait=0)
+    rule.happened()
+    rule.let_go()
+    eventually(lambda: rule.carried_out == 1)
+    eventually(lambda: nodes.clients["e"].exists(KEY) == 0)
+    assert nodes.clients["e"].keys(f"{KEY}:gone:*"), "a later acquire would get nothing"
+
+
+def test_an_acquire_that_arrives_after_its_undo(
+    port: Port, nodes: Nodes, behind_proxy: Proxy
+) -> None:
+    """It gets nothing: there is a tombstone. It would lock that server for a whole ttl."""
+    nodes.stop("a", "b", "c")
+    rule = behind_proxy.on(script("mutex_acquire"), Fault.HOLD_REQUEST)
+    with pytest.raises(LockUnavailable):
+        port.acquire(lock(ttl=600), wait=0)
+    eventually(lambda: nodes.clients["e"].keys(f"{KEY}:gone:*"))
+    assert rule.carried_out == 0
+    rule.let_go()
+    eventually(lambda: rule.carried_out == 1)
+    assert nodes.clients["e"].exists(KEY) == 0
+
+
+def test_a_late_acquire_after_the_release(port: Port, nodes: Nodes, behind_proxy: Proxy) -> None:
+    """The majority had decided, and its lease was released, when one server hears of it."""
+    rule = behind_proxy.on(script("mutex_acquire"), Fault.HOLD_REQUEST)
+    lease = port.acquire(lock(ttl=600), wait=0)
+    port.release(lease)
+    eventually(lambda: nodes.clients["e"].keys(f"{KEY}:gone:*"))
+    rule.let_go()
+    eventually(lambda: rule.carried_out == 1)
+    assert nodes.held() == []
+
+
+def test_a_lost_answer_to_a_release(port: Port, nodes: Nodes, behind_proxy: Proxy) -> None:
+    """The majority has released it."""
+    lease = port.acquire(lock())
+    behind_proxy.on(script("mutex_release"), Fault.LOSE_REPLY)
+    port.release(lease)
+    assert lease.state == LeaseState.RELEASED
+    eventually(lambda: nodes.held() == [])
+
+
+# Time.
+
+
+def test_an_answer_that_takes_too_long(
+    port: Port, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is granted after the validity is over is undone."""
+    monkeypatch.setattr(redlock, "deadline", lambda sent, ttl: sent)
+    with pytest.raises(LockUnavailable, match="took longer than the lease lives"):
+        port.acquire(lock(), wait=0)
+    eventually(lambda: nodes.held() == [])
+
+
+def test_its_validity_counts_from_the_sending(port: Port, nodes: Nodes) -> None:
+    """Less a margin for clocks that drift."""
+    before = now()
+    lease = port.acquire(lock(ttl=10, renew=False))
+    assert lease.remaining() <= 10 - (now() - lease.began) - 0.1
+    assert before <= lease.began
+    port.release(lease)
+
+
+def test_a_lease_that_is_not_renewed(port: Port, nodes: Nodes) -> None:
+    """It ends at its deadline, and the servers are free soon after."""
+    lease = port.acquire(lock(ttl=1, renew=False))
+    other = elsewhere(port, lock(), wait=PATIENCE)
+    assert lease.state == LeaseState.LOST
+    port.release(other)
+
+
+# While it is held.
+
+
+def test_servers_that_go_away_one_by_one(port: Port, nodes: Nodes) -> None:
+    """With a majority it is renewed; without one it is unknown, and lost at its own deadline."""
+    lease = port.acquire(lock(ttl=3))
+    nodes.stop("a", "b")
+    port.extend(lease)
+    assert lease.state == LeaseState.HELD
+    nodes.stop("c")
+    with pytest.raises(LockUnavailable):
+        port.extend(lease)
+    assert lease.state == LeaseState.UNKNOWN
+    lease.check()
+    eventually(lambda: lease.state == LeaseState.LOST)
+    assert lease.remaining() == 0
+    with pytest.raises(LeaseLost):
+        port.release(lease)
+
+
+def test_servers_that_come_back_in_time(port: Port, nodes: Nodes) -> None:
+    """An unknown lease is held again."""
+    lease = port.acquire(lock(ttl=20))
+    with nodes.paused("a", "b", "c"):
+        with pytest.raises(LockUnavailable):
+            port.extend(lease)
+        assert lease.state == LeaseState.UNKNOWN
+    eventually(lambda: lease.state == LeaseState.HELD)
+    port.release(lease)
+
+
+def test_a_server_that_has_lost_it_is_not_given_it_back(port: Port, nodes: Nodes) -> None:
+    """Renewal extends what is there: another holder may have asked that server since."""
+    lease = port.acquire(lock())
+    eventually(lambda: nodes.holding(lease) == ALIASES)
+    nodes.clients["a"].delete(KEY)
+    port.extend(lease)
+    assert nodes.holding(lease) == ["b", "c", "d", "e"]
+    port.release(lease)
+
+
+def test_a_majority_that_has_lost_it(port: Port, nodes: Nodes) -> None:
+    """The lease is lost, and no waiting helps."""
+    lease = port.acquire(lock(renew=False))
+    for alias in "abc":
+        nodes.clients[alias].delete(KEY)
+    with pytest.raises(LeaseLost):
+        port.extend(lease)
+    assert lease.state == LeaseState.LOST
+    with pytest.raises(LeaseLost):
+        port.release(lease)
+    assert nodes.held() == []
+
+
+def test_neither_extended_nor_refused_by_a_majority(port: Port, nodes: Nodes) -> None:
+    """One lease that is in doubt costs none of the others its renewal."""
+    doubted, sound = port.acquire(lock()), port.acquire(Redlock("other", ALIASES, ttl=TTL))
+    eventually(lambda: nodes.holding(doubted) == ALIASES)
+    for alias in "ab":
+        nodes.clients[alias].delete(KEY)
+    nodes.stop("e")
+    before = sound._deadline
+    for lease in doubted, sound:
+        lease.due = 0.0
+    watchdog(lease.using).reconsider(sound)
+    port.extend(sound)
+    assert sound._deadline > before
+    nodes.clients["c"].delete(KEY)
+    with pytest.raises((LockUnavailable, LeaseLost)):
+        port.extend(doubted)
+    sound.check()
+    port.release(sound)
+
+
+def test_the_documented_hole(port: Port, nodes: Nodes) -> None:
+    """A server that restarts without its data, and is used again at once, lets a second holder
+    in: the majorities of both have only that server in common. So it has to stay away for the
+    longest ttl."""
+    nodes.stop("d", "e")
+    first = port.acquire(lock(renew=False))
+    assert nodes.servers["c"].running
+    nodes.restart("c", "d", "e")
+    second = elsewhere(port, lock(), wait=0)
+    assert second is not None
+    first.check()
+    assert first.state == second.state == LeaseState.HELD
+    port.release(second)
+
+
+def test_a_server_that_stays_away_for_a_ttl(port: Port, nodes: Nodes) -> None:
+    """Then nobody gets in: those that came back empty are no majority."""
+    nodes.stop("d", "e")
+    first = port.acquire(lock())
+    nodes.stop("c")  # and it stays away
+    nodes.restart("d", "e")
+    assert elsewhere(port, lock(), wait=0) is None
+    first.check()
+    port.release(first)
+
+
+def test_a_killed_holder(nodes: Nodes, port: Port, start: Callable[..., Worker]) -> None:
+    """Its lock is free after the ttl: nobody renews it."""
+    urls = [nodes.servers[alias].url for alias in ALIASES]
+    worker = start("tests.faults.redlock_programs:hold", "3", *urls)
+    assert worker.says() == "held"
+    assert elsewhere(port, lock(), wait=0) is None
+    worker.close()
+    port.release(elsewhere(port, lock(), wait=PATIENCE))
+
+
+# What is wrong, is said.
+
+
+@pytest.mark.parametrize(
+    ("using", "error", "match"),
+    [
+        ("default", TypeError, "list of aliases"),
+        ([], ValueError, "three or five"),
+        (["a", "b"], ValueError, "three or five"),
+        (["a", "b", "c", "d"], ValueError, "three or five"),
+        (["a", "b", "b"], ValueError, "twice"),
+        (["a", "b", 3], TypeError, "aliases of CACHES"),
+    ],
+)
+def test_wrong_servers(using: Any, error: type[Exception], match: str) -> None:
+    """Where they are written."""
+    with pytest.raises(error, match=match):
+        Redlock("job", using)
+
+
+def test_no_servers() -> None:
+    """Neither in the code nor in the settings."""
+    with pytest.raises(ValueError, match="needs several servers in using"):
+        Redlock("job").acquire(wait=0)
+
+
+def test_replicas_have_no_meaning() -> None:
+    """All its servers are primaries."""
+    with pytest.raises(TypeError, match="replicas"):
+        Redlock("job", ALIASES, replicas=1)
+
+
+def test_two_aliases_of_one_server(nodes: Nodes, settings: Any) -> None:
+    """Two databases of one server fail together."""
+    url = nodes.servers["a"].url
+    settings.CACHES = {**settings.CACHES, "f": caches(url.replace("db=0", "db=1"))["default"]}
+    with pytest.raises(ImproperlyConfigured, match="lead to the same server"):
+        Redlock("job", ["a", "b", "f"]).acquire(wait=0)
+
+
+def test_by_settings(nodes: Nodes, settings: Any, port: Port) -> None:
+    """An entry of LOCKS makes any lock a Redlock, without touching the code."""
+    settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["a", "b", "c"]}}}
+    for one in redis_lock("job"), Redlock("job"):
+        lease = port.acquire(one)
+        assert isinstance(lease.using, Servers)
+        assert port.holder(one).owner == lease.owner
+        eventually(lambda lease=lease: nodes.holding(lease) == ["a", "b", "c"])
+        port.release(lease)
+
+
+@pytest.mark.parametrize(
+    ("entry", "match"),
+    [
+        ({"KIND": "redlock"}, "needs several servers"),
+        ({"KIND": "redlock", "USING": "a"}, "needs several servers"),
+        ({"USING": ["a", "b", "c"]}, "KIND"),
+        ({"KIND": "redlock", "USING": ["a", "b"]}, "three or five"),
+    ],
+)
+def test_wrong_settings(settings: Any, entry: dict[str, Any], match: str) -> None:
+    """They are refused when they are read."""
+    settings.REDISLOCK = {"LOCKS": {"job": entry}}
+    with pytest.raises(ImproperlyConfigured, match=match):
+        redis_lock("job").acquire(wait=0)
+
+
+def test_it_stays_where_it_is(port: Port, nodes: Nodes) -> None:
+    """Its leases are not exported."""
+    lease = port.acquire(lock())
+    with pytest.raises(LockError, match="can't be exported"):
+        lease.export()
+    lease.check()
+    port.release(lease)

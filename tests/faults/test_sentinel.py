@@ -1,0 +1,171 @@
+"""A failover by real sentinels in the middle of holding and of waiting, which loses nothing.
+
+What a failover may lose, and what comes of that: test_failover.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from devtools.redis_sentinel import RedisSentinels
+from devtools.redis_server import RedisServer, find_server
+from django_redislock import Lease, LeaseState, LockUnavailable, redis_lock
+from django_redislock.inspection import Inspector
+from tests.contract.ports import Port
+from tests.faults.caches import caches
+from tests.waiting import PATIENCE, eventually
+
+KEY = "redislock:{job}"
+
+pytestmark = pytest.mark.skipif(
+    find_server().binary is None, reason="needs servers of its own, and REDISLOCK_SERVER is a URL"
+)
+
+
+class Watched(NamedTuple):
+    """A primary and its replica, watched by three sentinels."""
+
+    primary: RedisServer
+    replica: RedisServer
+    sentinels: RedisSentinels
+
+    def kill(self) -> None:
+        """Kill the primary, and wait for its successor."""
+        assert self.primary.pid is not None
+        os.kill(self.primary.pid, signal.SIGKILL)
+        eventually(lambda: not self.primary.running)
+        eventually(self.taken_over)
+
+    def order(self) -> None:
+        """Make them change places, as an operator does before maintenance."""
+        self.sentinels.ask("SENTINEL", "FAILOVER", self.sentinels.service)
+        eventually(self.taken_over)
+
+    def taken_over(self) -> bool:
+        try:
+            with Redis.from_url(self.replica.url) as redis:
+                promoted = redis.role()[0] == b"master"
+        except RedisError:  # it ends all connections when it is promoted
+            return False
+        return promoted and self.sentinels.primary_port() == self.replica.tcp_port
+
+
+@pytest.fixture
+def watched(settings: Any) -> Iterator[Watched]:
+    """Everybody asks the sentinels for the primary."""
+    options = ["--repl-diskless-sync-delay", "0"]
+    with RedisServer(tcp_port=0, args=options) as primary:
+        follow = [*options, "--replicaof", "127.0.0.1", str(primary.tcp_port)]
+        with (
+            RedisServer(tcp_port=0, args=follow) as replica,
+            RedisSentinels(primary) as sentinels,
+        ):
+            settings.CACHES = caches(
+                f"redis://{sentinels.service}/0",
+                CLIENT_CLASS="django_redis.client.SentinelClient",
+                CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
+                SENTINELS=sentinels.addresses,
+                SOCKET_TIMEOUT=2,
+                SOCKET_CONNECT_TIMEOUT=0.5,
+            )
+            yield Watched(primary, replica, sentinels)
+
+
+@pytest.fixture(params=["kill", "order"])
+def failover(request: pytest.FixtureRequest, watched: Watched) -> Callable[[], None]:
+    """The primary dies, or is told to step back."""
+    change: Callable[[], None] = getattr(watched, request.param)
+    return change
+
+
+def arrived(watched: Watched, waiters: int = 0) -> None:
+    """Wait until the replica has the lock, and those who wait for it."""
+    with Redis.from_url(watched.replica.url) as redis:
+        eventually(lambda: redis.exists(KEY) and redis.zcard(f"{KEY}:queue") == waiters)
+
+
+def extended(port: Port, lease: Lease) -> bool:
+    try:
+        port.extend(lease)
+    except LockUnavailable:
+        return False
+    return True
+
+
+def test_holding_and_waiting(watched: Watched, failover: Callable[[], None], port: Port) -> None:
+    """The lease goes on, and those who wait get the lock, in the order in which they came."""
+    lease = port.acquire(redis_lock("job", ttl=60))
+    waiters = []
+    for number in range(3):
+        waiters.append(
+            port.start(lambda: port.acquire(redis_lock("job", ttl=60), wait=2 * PATIENCE))
+        )
+        eventually(lambda n=number: len(Inspector().waiters("job")) == n + 1)
+    arrived(watched, waiters=3)
+    failover()
+    eventually(lambda: extended(port, lease))
+    assert lease.state == LeaseState.HELD
+    for waiter in waiters:
+        assert not waiter.done()
+        port.release(lease)
+        following = waiter.result(2 * PATIENCE)
+        assert following.fencing_token > lease.fencing_token
+        lease = following
+    port.release(lease)
+    with Redis.from_url(watched.replica.url) as redis:
+        assert not redis.exists(KEY, f"{KEY}:queue")
+
+
+def test_while_nobody_is_primary(watched: Watched, port: Port) -> None:
+    """A renewal fails, and the lease is unknown; who waits goes on waiting."""
+    lease = port.acquire(redis_lock("job", ttl=60))
+    waiter = port.start(lambda: port.acquire(redis_lock("job"), wait=2 * PATIENCE))
+    arrived(watched, waiters=1)
+    assert watched.primary.pid is not None
+    os.kill(watched.primary.pid, signal.SIGSTOP)
+    with pytest.raises(LockUnavailable):
+        port.extend(lease)
+    assert lease.state == LeaseState.UNKNOWN
+    lease.check()
+    os.kill(watched.primary.pid, signal.SIGKILL)
+    eventually(lambda: extended(port, lease))
+    assert lease.state == LeaseState.HELD
+    port.release(lease)
+    port.release(waiter.result(2 * PATIENCE))
+
+
+def test_renewed_by_the_watchdog(
+    watched: Watched, failover: Callable[[], None], port: Port
+) -> None:
+    """It finds the new primary by itself."""
+    lease = port.acquire(redis_lock("job", ttl=12))
+    arrived(watched)
+    failover()
+    due = lease.due
+    eventually(lambda: lease.due > due and lease.state == LeaseState.HELD)
+    with Redis.from_url(watched.replica.url) as redis:
+        assert redis.get(KEY).decode().startswith(lease.token)
+    port.release(lease)
+
+
+def test_a_lease_that_was_confirmed(watched: Watched, port: Port) -> None:
+    """With `replicas` it is on the new primary for sure. That has no replica itself yet, so no
+    renewal counts until the old primary is back, and follows it."""
+    lease = port.acquire(redis_lock("job", ttl=60, replicas=1))
+    watched.kill()
+    with pytest.raises(LockUnavailable):
+        port.extend(lease)
+    assert lease.state == LeaseState.UNKNOWN
+    with Redis.from_url(watched.replica.url) as redis:
+        assert redis.get(KEY).decode().startswith(lease.token)
+    watched.primary.start()
+    eventually(lambda: extended(port, lease))
+    assert lease.state == LeaseState.HELD
+    port.release(lease)

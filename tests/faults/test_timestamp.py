@@ -1,0 +1,199 @@
+"""Timestamp locks, alone and beside a mutex: killed holders, and messages that get lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, redis_lock
+from django_redislock.io import SyncIO, run
+from django_redislock.primitives import timestamp
+from tests.classic import Classic
+from tests.contract.ports import Port
+from tests.faults.caches import caches
+from tests.faults.proxy import Fault, Proxy, Rule, script
+from tests.processes import Worker
+from tests.waiting import PATIENCE, eventually
+
+KEY, MUTEX = "lock.import", "redislock:{import}"
+SHORT = 0.5
+"""Seconds after which a client gives up on an answer that was swallowed."""
+
+FAULTS = pytest.mark.parametrize(
+    "fault", [Fault.RESET_AFTER, Fault.RESET_BEFORE, Fault.LOSE_REPLY]
+)
+BOTH = pytest.mark.parametrize("both", [False, True], ids=["alone", "with-a-mutex"])
+
+
+@pytest.fixture(autouse=True)
+def _clean(redis: Redis) -> Iterator[None]:
+    redis.delete(KEY)
+    yield
+    redis.delete(KEY)
+
+
+@pytest.fixture
+def lossy(proxy: Proxy, redis_server: RedisServer, settings: Any) -> Proxy:
+    """A proxy behind which clients are impatient; "direct" goes past it."""
+    impatient = caches(proxy.url, SOCKET_TIMEOUT=SHORT)["default"]
+    settings.CACHES = {"default": impatient, "direct": caches(redis_server.url)["default"]}
+    return proxy
+
+
+def lock(both: bool, **options: Any) -> Any:
+    if both:
+        return redis_lock("import", timestamp_key=KEY, **options)
+    return TimestampLock(KEY, **options)
+
+
+def free(redis: Redis) -> bool:
+    return not redis.exists(KEY, MUTEX)
+
+
+def held_by(redis: Redis, lease: Lease) -> bool:
+    holder = redis.hget(f"redislock:key:{{{KEY}}}:tail", "holder") or b""
+    return bool(redis.exists(KEY)) and holder.startswith(lease.token.encode())
+
+
+def release(port: Port, lease: Lease) -> None:
+    """As often as it takes."""
+    for _ in range(3):
+        try:
+            port.release(lease)
+            break
+        except LockUnavailable:
+            pass
+    assert lease.state == LeaseState.RELEASED
+
+
+@BOTH
+def test_a_killed_holder(
+    start: Callable[..., Worker], port: Port, redis: Redis, both: bool
+) -> None:
+    """It has renewed its lock; what the key says then is the time at which the next one gets it,
+    ours or an old client."""
+    program = "hold_both" if both else "hold"
+    holder = start(f"tests.faults.timestamp_programs:{program}", "1")
+    assert holder.says() == "holding"
+    first = int(redis.get(KEY))
+    eventually(lambda: int(redis.get(KEY)) > first)
+    assert port.acquire(lock(both), wait=0) is None
+    holder.signal(signal.SIGKILL)
+    holder.ends()
+    ends = int(redis.get(KEY))
+    lease = port.acquire(lock(both), wait=PATIENCE)
+    assert redis.time()[0] >= ends
+    port.release(lease)
+    assert free(redis)
+
+    holder = start(f"tests.faults.timestamp_programs:{program}", "1")
+    assert holder.says() == "holding"
+    holder.signal(signal.SIGKILL)
+    holder.ends()
+    old = Classic(redis, KEY)
+    assert not old.acquire()
+    eventually(old.acquire)
+
+
+@BOTH
+@FAULTS
+def test_an_acquire_is_lost(
+    port: Port, lossy: Proxy, redis: Redis, fault: Fault, both: bool
+) -> None:
+    """It asks again with its token, and holds one lock."""
+    rule = lossy.on(script("timestamp_acquire"), fault)
+    lease = port.acquire(lock(both), wait=PATIENCE)
+    assert rule.count == 1
+    assert held_by(redis, lease)
+    assert lease.remaining() > 25
+    release(port, lease)
+    assert free(redis)
+
+
+@BOTH
+def test_an_acquire_that_may_not_wait_is_lost(
+    port: Port, lossy: Proxy, redis: Redis, both: bool
+) -> None:
+    """It is told that Redis could not be asked; what the server did is taken back."""
+    rule = lossy.on(script("timestamp_acquire"), Fault.LOSE_REPLY)
+    with pytest.raises(LockUnavailable):
+        port.acquire(lock(both), wait=0)
+    assert rule.count == 1
+    eventually(lambda: free(redis))
+
+
+@BOTH
+def test_an_acquire_that_arrives_late(port: Port, lossy: Proxy, redis: Redis, both: bool) -> None:
+    """After it was withdrawn: it is no lock that nobody holds."""
+    rule = lossy.on(script("timestamp_acquire"), Fault.HOLD_REQUEST)
+    with pytest.raises(LockUnavailable):
+        port.acquire(lock(both), wait=0)
+    tombstones = f"redislock:key:{{{KEY}}}:gone:*"
+    eventually(lambda: list(redis.scan_iter(match=tombstones, count=1000)))
+    arrive(rule)
+    assert free(redis)
+
+
+def arrive(rule: Rule) -> None:
+    rule.let_go()
+    eventually(lambda: rule.carried_out == rule.count)
+
+
+@BOTH
+@FAULTS
+@pytest.mark.parametrize("name", ["timestamp_release", "mutex_release"])
+def test_a_release_is_lost(
+    port: Port, lossy: Proxy, redis: Redis, fault: Fault, both: bool, name: str
+) -> None:
+    """It is no loss, and can be repeated."""
+    if name == "mutex_release" and not both:
+        pytest.skip("there is no mutex")
+    lease = port.acquire(lock(both))
+    rule = lossy.on(script(name), fault)
+    release(port, lease)
+    assert rule.count == 1
+    assert lease.lost is None
+    assert free(redis)
+
+
+def test_a_release_by_who_does_not_know_of_the_first(port: Port, redis: Redis) -> None:
+    """The server remembers that it was released."""
+    lease = port.acquire(TimestampLock(KEY))
+    first, second = replace(lease.claim), replace(lease.claim)
+    assert run(timestamp.WHOLE.release(SyncIO("default"), first)) is None
+    assert run(timestamp.WHOLE.release(SyncIO("default"), second)) is None
+    assert free(redis)
+
+
+def test_a_release_is_repeated_after_others_have_held_it(
+    port: Port, lossy: Proxy, redis: Redis
+) -> None:
+    """What they hold is left alone."""
+    lease = port.acquire(TimestampLock(KEY))
+    lossy.on(script("timestamp_release"), Fault.LOSE_REPLY)
+    with pytest.raises(LockUnavailable):
+        port.release(lease)
+    other = port.acquire(TimestampLock(KEY, using="direct"), wait=PATIENCE)
+    value = redis.get(KEY)
+    port.release(lease)
+    assert lease.state == LeaseState.RELEASED
+    assert redis.get(KEY) == value
+    port.release(other)
+
+
+@BOTH
+def test_renewals_are_lost(port: Port, lossy: Proxy, redis: Redis, both: bool) -> None:
+    """One costs nothing; when all are, the lease is lost at its own deadline, which comes before
+    the time that is written at the key."""
+    lease = port.acquire(lock(both, ttl=3))
+    rule = lossy.on(script("timestamp_extend"), Fault.LOSE_REPLY, times=10**9)
+    rule.happened()
+    eventually(lambda: lease.lost is not None)
+    assert redis.time()[0] <= int(redis.get(KEY))
+    rule.let_go()

@@ -1,0 +1,142 @@
+"""Those who do the work of periodic jobs, when a job misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redislock import LockUnavailable
+from django_redislock.periodic import Ledger, Outcome
+from django_redislock.periodic.execution import Assignment, Request, aperform, perform
+from django_redislock.periodic.job import Job
+from django_redislock.periodic.workers import Crew
+from django_redislock.primitives import ledger, mutex
+from tests.waiting import PATIENCE, eventually
+
+Make = Callable[..., Job]
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    crew = Crew(2, lambda: None)
+    yield crew
+    crew.dismiss()
+
+
+def assigned(job: Job) -> Assignment:
+    """A run of it, by hand."""
+    request = Request.of(job, ledger.Wanted(tick=None))
+    return Assignment.of(request, request.send())
+
+
+def outcomes(name: str) -> list[str]:
+    return [run.outcome for run in Ledger().runs(name)]
+
+
+def test_a_coroutine_that_keeps_the_loop(crew: Crew, make: Make) -> None:
+    """While others can't begin, no more are claimed: other hosts can run those."""
+    inside, leave = threading.Event(), threading.Event()
+
+    async def blocks() -> None:
+        inside.set()
+        leave.wait(PATIENCE)
+
+    async def quick() -> None: ...
+
+    make(blocks, name="blocks")
+    jobs = [make(quick, name=name) for name in ("second", "third")]
+    crew.start(assigned(make(blocks, name="keeps")))
+    try:
+        assert inside.wait(PATIENCE)
+        assert crew.free(jobs[0])
+        crew.start(assigned(jobs[0]))
+        assert not crew.free(jobs[1])
+    finally:
+        leave.set()
+    eventually(lambda: outcomes("second") == ["done"])
+    assert crew.free(jobs[1])
+
+
+def test_a_task_that_ends_the_loop(crew: Crew, make: Make) -> None:
+    """`SystemExit` in what a job has started is none of the others' business."""
+
+    async def leave() -> None:
+        raise SystemExit
+
+    async def starts_it() -> None:
+        task = asyncio.ensure_future(leave())
+        with pytest.raises(SystemExit):
+            await task
+
+    async def quick() -> None: ...
+
+    crew.start(assigned(make(starts_it, name="starts it")))
+    eventually(lambda: outcomes("starts it") == ["done"])
+    crew.start(assigned(make(quick, name="quick")))
+    eventually(lambda: outcomes("quick") == ["done"])
+
+
+def test_a_job_that_hangs(crew: Crew, make: Make, settings: Any, redis: Redis) -> None:
+    """It keeps the thread that it has, and gets no other one, though its lease is long over."""
+    settings.REDISLOCK = {"TTL": 0.5}
+    inside, leave = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        inside.set()
+        leave.wait(PATIENCE)
+
+    job, other = make(hangs, name="hangs"), make(name="other")
+    crew.start(assigned(job))
+    try:
+        assert inside.wait(PATIENCE)
+        redis.delete("redislock:{periodic:hangs}")
+        [one] = crew.busy
+        eventually(lambda: crew.free(other) and not crew.free(job))
+        assert crew.busy == [one]
+    finally:
+        leave.set()
+    eventually(lambda: crew.free(job))
+
+
+def test_a_function_around_a_coroutine(make: Make) -> None:
+    """It would have run without its lock, or never: no such run is done."""
+
+    async def work() -> None: ...
+
+    def around() -> Any:
+        return work()
+
+    ended = perform(assigned(make(around, name="around")), lambda *_: None)
+    assert ended is not None
+    assert ended.outcome == Outcome.FAILED
+    assert "coroutine" in ended.why
+
+
+def test_done_while_redis_was_away(
+    make: Make, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coroutine that has come to its end in time is done, though its lease is over before that
+    can be written down; and nobody cancels it any more."""
+    settings.REDISLOCK = {"TTL": 0.5}
+    finish, away_until = ledger.finish, time.monotonic() + 3600.0
+
+    async def away(*arguments: Any) -> Any:
+        if time.monotonic() < away_until:
+            raise LockUnavailable("the cable is cut")
+        return await finish(*arguments)
+
+    async def work() -> None:
+        nonlocal away_until
+        away_until = time.monotonic() + 1.0
+
+    monkeypatch.setattr(ledger, "finish", away)
+    monkeypatch.setattr(mutex, "extend", away)
+    ended = asyncio.run(aperform(assigned(make(work, name="work")), lambda *_: None))
+    assert ended is not None
+    assert ended.outcome == Outcome.DONE

@@ -1,0 +1,288 @@
+"""The documented races of the old SETNX locks, as scripts on a real Redis; and ours among them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from django_redislock import Lease, LeaseLost, TimestampLock
+from tests.classic import Classic, Naive
+from tests.waiting import PATIENCE
+
+KEY = "lock.import"
+TAIL = "redislock:key:{lock.import}:tail"
+
+FORMS = pytest.mark.parametrize("fractions", [False, True], ids=["whole", "fractions"])
+
+
+@pytest.fixture(autouse=True)
+def _clean(redis: Redis) -> Iterator[None]:
+    redis.delete(KEY)
+    yield
+    redis.delete(KEY)
+
+
+def crashed(redis: Redis) -> None:
+    """A holder that was killed a while ago."""
+    redis.set(KEY, int(time.time()) - 5)
+
+
+def acquire(**options: object) -> Lease | None:
+    return TimestampLock(KEY, wait=0, **options).acquire()
+
+
+def overrun(redis: Redis) -> None:
+    """The time of whoever holds it is over, without waiting for it."""
+    value = str(int(time.time()) - 5)
+    redis.set(KEY, value)
+    redis.hset(TAIL, "until", value)
+
+
+class TestTwoAfterAnExpiry:
+    """DEL and SETNX to take over: the second DEL removes the first one's lock."""
+
+    def test_naive_ones_both_get_in(self, redis: Redis) -> None:
+        """Which is why the documentation says GETSET."""
+        crashed(redis)
+        first, second = Naive(redis, KEY), Naive(redis, KEY)
+        assert not first.setnx()
+        assert not second.setnx()
+        assert first.read()
+        assert second.read()
+        first.delete()
+        assert first.setnx()
+        second.delete()
+        assert second.setnx(), "both are in"
+
+    def test_classic_ones_do_not(self, redis: Redis) -> None:
+        crashed(redis)
+        first, second = Classic(redis, KEY), Classic(redis, KEY)
+        assert first.read()
+        assert second.read()
+        assert first.getset()
+        assert not second.getset()
+
+    def test_ours_do_not(self, redis: Redis) -> None:
+        """Sixteen at once, after each of twenty crashes: one is in."""
+        for _ in range(20):
+            crashed(redis)
+            got: list[Lease] = []
+            together = threading.Barrier(16)
+
+            def contend(together: threading.Barrier = together, got: list[Lease] = got) -> None:
+                together.wait(PATIENCE)
+                if (lease := acquire()) is not None:
+                    got.append(lease)
+
+            threads = [threading.Thread(target=contend) for _ in range(16)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            (lease,) = got
+            lease.release()
+
+    @FORMS
+    def test_ours_and_a_classic_one(self, redis: Redis, fractions: bool) -> None:
+        """Whoever comes second is out, whatever it has read before."""
+        crashed(redis)
+        old = Classic(redis, KEY, fractions=fractions)
+        assert old.read()
+        lease = acquire(fractions=fractions)
+        assert lease is not None
+        assert not old.getset()
+        lease.check()
+        lease.release()
+        crashed(redis)
+        assert old.read()
+        assert old.getset()
+        assert acquire(fractions=fractions) is None
+
+    def test_a_naive_one_removes_ours_too(self, redis: Redis) -> None:
+        """What no lock at that key can prevent. We learn it at the next renewal."""
+        crashed(redis)
+        old = Naive(redis, KEY, timeout=60)
+        assert old.read()
+        lease = acquire()
+        assert lease is not None
+        old.delete()
+        assert old.setnx(), "both are in"
+        with pytest.raises(LeaseLost):
+            lease.extend()
+
+
+class TestTheLoserOfGetset:
+    def test_moves_the_time_of_a_classic_one(self, redis: Redis) -> None:
+        """By a little; the winner doesn't know."""
+        crashed(redis)
+        winner, loser = Classic(redis, KEY, fractions=True), Classic(redis, KEY, fractions=True)
+        assert winner.read()
+        assert loser.read()
+        assert winner.getset()
+        assert not loser.getset()
+        assert 0 < float(redis.get(KEY)) - winner.ends < 2
+
+    @FORMS
+    @pytest.mark.parametrize("ours", [False, True], ids=["we-whole", "we-fractions"])
+    def test_moves_ours(self, redis: Redis, fractions: bool, ours: bool) -> None:
+        """It is ours nevertheless: it can be renewed, which puts it right, and released; and
+        nobody else gets it."""
+        crashed(redis)
+        old = Classic(redis, KEY, fractions=fractions)
+        old.reads = float
+        assert old.read()
+        lease = acquire(fractions=ours)
+        assert lease is not None
+        assert not old.getset()
+        assert redis.ttl(KEY) == -1, "GETSET has removed it"
+        assert acquire_elsewhere() is None
+        lease.extend()
+        assert redis.ttl(KEY) > 30
+        lease.check()
+        lease.release()
+        assert not redis.exists(KEY)
+
+        crashed(redis)
+        assert old.read()
+        lease = acquire(fractions=ours)
+        assert lease is not None
+        assert not old.getset()
+        lease.release()
+        assert not redis.exists(KEY), "also without a renewal in between"
+
+    def test_with_another_ttl(self, redis: Redis) -> None:
+        """It could as well be a successor: rather lost than two at work."""
+        crashed(redis)
+        old = Classic(redis, KEY, timeout=300)
+        assert old.read()
+        lease = acquire()
+        assert lease is not None
+        assert not old.getset()
+        with pytest.raises(LeaseLost, match="a stranger holds the lock now"):
+            lease.extend()
+        assert lease.lost is not None
+
+
+def acquire_elsewhere() -> Lease | None:
+    """In another thread, since this one holds it."""
+    got: list[Lease | None] = []
+    thread = threading.Thread(target=lambda: got.append(acquire()))
+    thread.start()
+    thread.join()
+    return got[0]
+
+
+class TestAHolderThatOverran:
+    def test_a_naive_one_deletes_its_successors_lock(self, redis: Redis) -> None:
+        first, second, third = (Naive(redis, KEY) for _ in range(3))
+        assert first.acquire()
+        crashed(redis)  # its time is over
+        assert second.acquire()
+        first.release()
+        assert third.acquire(), "beside the second"
+
+    def test_a_classic_one_does_not(self, redis: Redis) -> None:
+        first, second = Classic(redis, KEY, timeout=-5), Classic(redis, KEY)
+        assert first.acquire()
+        assert second.acquire()
+        first.release()
+        assert redis.exists(KEY)
+        assert acquire() is None
+
+    @FORMS
+    def test_ours_does_not(self, redis: Redis, fractions: bool) -> None:
+        lease = acquire(renew=False)
+        assert lease is not None
+        overrun(redis)
+        second = Classic(redis, KEY, fractions=fractions)
+        assert second.acquire()
+        value = redis.get(KEY)
+        with pytest.raises(LeaseLost):
+            lease.release()
+        assert redis.get(KEY) == value
+        second.release()
+        assert not redis.exists(KEY)
+
+    def test_with_the_very_value_of_ours(self, redis: Redis) -> None:
+        """One of ours, in the same second: the token beside the key tells them apart."""
+        lease = acquire()
+        assert lease is not None
+        value = redis.get(KEY)
+        redis.delete(KEY)
+        other = acquire_elsewhere()
+        assert other is not None
+        redis.set(KEY, value)
+        redis.hset(TAIL, "until", value)
+        with pytest.raises(LeaseLost, match="holds the lock now"):
+            lease.extend()
+        other.release()
+
+
+class TestBothWays:
+    @FORMS
+    @pytest.mark.parametrize("ours", [False, True], ids=["we-whole", "we-fractions"])
+    def test_they_exclude_each_other(self, redis: Redis, fractions: bool, ours: bool) -> None:
+        """An old client that takes integers can read only whole seconds."""
+        old = Classic(redis, KEY, fractions=fractions)
+        lease = acquire(fractions=ours)
+        assert lease is not None
+        if ours and not fractions:
+            with pytest.raises(ValueError, match="invalid literal"):
+                old.acquire()
+        else:
+            assert not old.acquire()
+        lease.release()
+        assert old.acquire()
+        assert acquire(fractions=ours) is None
+        old.release()
+        lease = acquire(fractions=ours)
+        assert lease is not None
+        lease.release()
+
+    def test_a_renewed_one_stays(self, redis: Redis) -> None:
+        """Old clients respect the later time."""
+        lease = acquire(ttl=1)
+        assert lease is not None
+        before = int(redis.get(KEY))
+        lease.extend(60)
+        assert int(redis.get(KEY)) > before + 50
+        assert not Classic(redis, KEY).acquire()
+        lease.release()
+
+    def test_in_turns(self, redis: Redis) -> None:
+        """Old ones and ours, each in threads of its own: never two inside."""
+        inside, worst, rounds = [0], [0], [0]
+        guard = threading.Lock()
+
+        def work() -> None:
+            with guard:
+                inside[0] += 1
+                worst[0] = max(worst[0], inside[0])
+                rounds[0] += 1
+            time.sleep(0.001)
+            with guard:
+                inside[0] -= 1
+
+        def old() -> None:
+            client = Classic(redis, KEY)
+            for _ in range(10):
+                while not client.acquire():
+                    time.sleep(0.01)
+                work()
+                client.release()
+
+        def new() -> None:
+            for _ in range(10):
+                with TimestampLock(KEY, wait=PATIENCE):
+                    work()
+
+        threads = [threading.Thread(target=target) for target in (old, new, old, new)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * PATIENCE)
+        assert (worst[0], rounds[0]) == (1, 40)
