@@ -22,21 +22,21 @@ reach the server, is *unknown*: it may yet come back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import conf, connections, label, operations
 from .arguments import validate_text, validate_using
 from .exceptions import Holder, cleared, server_time
 from .io import SyncIO, run
 from .keys import Keys, name_of, presence, validate_name
-from .primitives import mutex, timestamp
-from .primitives.primitive import Sight, batches
+from .primitives import mutex, places, timestamp
+from .primitives.primitive import Primitive, Sight, batches
 from .renewal import PRESENCE, PRESENCE_EVERY
 from .tokens import process_of
 
@@ -60,11 +60,34 @@ class State(StrEnum):
 
 class Kind(StrEnum):
     MUTEX = "mutex"
+    SEMAPHORE = "semaphore"
+    READ = "read"
+    """A read-write lock that is held for reading."""
+    WRITE = "write"
+    """One that is held for writing."""
     FOREIGN = "foreign"
     """A value that this package did not write."""
     TIMESTAMP = "timestamp"
     """A value that is a time, as the old `SETNX` locks have it; of a `TimestampLock` of ours, who
     holds it is known."""
+
+
+SHARED = frozenset({Kind.SEMAPHORE, Kind.READ, Kind.WRITE})
+"""Those that several may hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderInfo:
+    """One who holds a lock, as it was seen. Times are seconds."""
+
+    holder: Holder
+    state: State
+    why: str
+    """Why it is unknown or stale."""
+    ttl: float | None
+    """How long its lease lives without renewal."""
+    seen: bytes = field(repr=False)
+    """What binds `clear` to this very holder: a secret, since it is its token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +98,37 @@ class LockInfo:
     using: str
     kind: Kind
     state: State
+    """The worst one of its holders."""
     why: str
     """Why it is unknown or stale."""
-    holder: Holder
-    ttl: float | None
-    """How long its lease lives without renewal."""
+    holders: tuple[HolderInfo, ...]
+    """Those who hold it, up to 1000; the one whose lease ends first comes first."""
+    holding: int
+    """How many hold it."""
+    limit: int | None
+    """How many may hold a semaphore, as the last one said who has a place."""
     waiters: int
     keys: Keys = field(repr=False)
-    seen: bytes = field(repr=False)
-    """What binds `clear` to this very holder: a secret, since it is its token."""
+
+    @property
+    def holder(self) -> Holder:
+        """Who holds it; of several, the one whose lease ends first."""
+        return self.holders[0].holder
+
+    @property
+    def ttl(self) -> float | None:
+        """How long that lease lives without renewal."""
+        return self.holders[0].ttl
+
+    @property
+    def seen(self) -> bytes:
+        """What binds `clear` to that holder: a secret, since it is its token."""
+        return self.holders[0].seen
+
+    def only(self, wanted: Callable[[HolderInfo], bool]) -> LockInfo | None:
+        """The lock with those of its holders that are wanted: what `clear` takes it from."""
+        holders = tuple(filter(wanted, self.holders))
+        return replace(self, holders=holders) if holders else None
 
     @property
     def cache_lock(self) -> bool:
@@ -96,6 +141,8 @@ class WaiterInfo:
     """Who waits for a lock. Times are seconds."""
 
     position: int
+    kind: Kind
+    """What for: of a read-write lock, whether to read or to write."""
     owner: str
     label: str
     waited: float
@@ -169,6 +216,17 @@ ORDERS = {
 come first."""
 
 
+class _Seen(NamedTuple):
+    """A lock that is held, as the server told it."""
+
+    keys: Keys
+    waiters: int
+    holding: int
+    each: list[tuple[bytes, int, bytes | None]]
+    """Of each holder: what it says of itself, its TTL in ms; its token, where several may be."""
+    now_us: int
+
+
 class Inspector:
     """What there is at the server of one alias of CACHES. Raises `LockUnavailable`.
 
@@ -196,10 +254,12 @@ class Inspector:
         time, *found = self._ask("inspection_waiters", [keys.queue, keys.waiters], [limit])
         waiting = []
         for position, (_, ticket, says) in enumerate(found):
-            seen, _ttl, _inbox, owner, its_label = (says or b"0||||").decode().split("|", 4)
+            text, _, wants = (says or b"0||||").decode().partition("\t")
+            seen, _ttl, _inbox, owner, its_label = text.split("|", 4)
             waiting.append(
                 WaiterInfo(
                     position=position,
+                    kind=Kind(wants.partition("|")[0] or Kind.MUTEX),
                     owner=owner,
                     label=its_label,
                     waited=max(0.0, (int(time) - int(ticket)) / 1e6),
@@ -211,7 +271,9 @@ class Inspector:
     def past(self, lock: str | LockInfo) -> Past:
         """What is known of those who held it before."""
         keys = self._keys(lock)
-        fence, lasted, value, *known = self._ask("inspection_tail", [keys.tail, keys.lock], [])
+        fence, lasted, value, *known = self._ask(
+            "inspection_tail", [keys.tail, keys.lock, keys.holders], []
+        )
         present = value and Holder.parse(value, -1, 0).fencing_token
         found = [holder for text in known if (holder := past_holder(text)) is not None]
         found = [holder for holder in found if holder.fencing_token != present]
@@ -223,19 +285,23 @@ class Inspector:
         )
 
     def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
-        """Take a lock away from the holder that was seen, and hand it to the next waiter.
+        """Take a lock away from the holders that were seen, and hand it to the next waiter.
 
-        That holder gets `LeaseRevoked`, with `by` and `reason`, at its next renewal. False: it
-        has changed hands since it was seen, and nothing was done.
+        They get `LeaseRevoked`, with `by` and `reason`, at their next renewals. False: it has
+        changed hands since it was seen, and nothing was done.
         """
         by, reason = (
             label.clean(validate_text(text, what))
             for text, what in ((by, "by"), (reason, "reason"))
         )
-        sight = Sight(lock.seen, lock.holder)
-        primitive = timestamp.WHOLE if lock.cache_lock and lock.kind == Kind.TIMESTAMP else mutex
+        primitive: Primitive = mutex
+        if lock.kind in SHARED:
+            primitive = places.READ
+        elif lock.cache_lock and lock.kind == Kind.TIMESTAMP:
+            primitive = timestamp.WHOLE
+        seen = [Sight(one.seen, one.holder) for one in lock.holders]
         return run(
-            operations.clear(self._io(), primitive, lock.keys, self.using, [sight], by, reason)
+            operations.clear(self._io(), primitive, lock.keys, self.using, seen, by, reason)
         )
 
     # Many locks.
@@ -274,7 +340,7 @@ class Inspector:
                 lock
                 for lock in locks
                 if (not states or lock.state in states)
-                and (lock.holder.owner or "").startswith(host)
+                and any((one.holder.owner or "").startswith(host) for one in lock.holders)
             ),
             key=ORDERS[order],
         )
@@ -371,40 +437,41 @@ class Inspector:
 
     def _look(self, locks: Sequence[Keys]) -> list[LockInfo]:
         """Those of them that are held."""
-        io, sights = self._io(), {}
+        io, found = self._io(), {}
         for batch in batches(io, [lock.lock for lock in locks], BATCH):
             some = [locks[position] for position in batch]
-            keys = [key for lock in some for key in (lock.lock, lock.queue)]
-            args: list[str | int] = [*(lock.name for lock in some), int(self._cache_locks)]
-            time, *found = run(io.script("inspection_locks", [*keys, self._index], args))
-            for position, (value, pttl, waiters) in zip(batch, found, strict=True):
+            keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
+            names = [lock.name for lock in some]
+            args: list[Any] = [*names, places.SHOWN, int(self._cache_locks)]
+            time, *seen = run(io.script("inspection_locks", [*keys, self._index], args))
+            for position, (value, pttl, waiters, holding, *all_) in zip(batch, seen, strict=True):
                 if value is not None:
-                    sights[position] = locks[position], value, pttl, waiters, int(time)
-        written = self._written(sights.values())
-        says = [written.get(keys.lock, value) for keys, value, *_ in sights.values()]
+                    each = all_ or [[value, pttl, None]]
+                    found[position] = _Seen(locks[position], waiters, holding, each, int(time))
+        locked = [found[position] for position in sorted(found)]
+        written = self._written(locked)
+        says = [value for seen in locked for value, _, _ in seen.each] + list(written.values())
         left = self._left({value[:8].decode(errors="replace") for value in says})
-        return [
-            self._info(*sights[position], left, written.get(sights[position][0].lock))
-            for position in sorted(sights)
-        ]
+        return [self._info(seen, left, written.get(seen.keys.lock)) for seen in locked]
 
-    def _written(self, sights: Iterable[tuple[Keys, bytes, int, int, int]]) -> dict[str, bytes]:
+    def _written(self, locked: Sequence[_Seen]) -> dict[str, bytes]:
         """What ours, who hold timestamp locks, have written beside their keys."""
         if not self._cache_locks:
             return {}
         times = [
-            (keys, value)
-            for keys, value, _, _, now_us in sights
-            if foreign(value, None, now_us / 1e6)[0] == Kind.TIMESTAMP
+            (seen.keys, seen.each[0][0])
+            for seen in locked
+            if foreign(seen.each[0][0], None, seen.now_us / 1e6)[0] == Kind.TIMESTAMP
         ]
-        if not times:
-            return {}
-        found = self._ask("inspection_written", [keys.tail for keys, _ in times], [])
-        return {
-            keys.lock: holder
-            for (keys, value), (holder, until) in zip(times, found, strict=True)
-            if holder and until and abs(float(value) - float(until)) <= timestamp.A_LITTLE
-        }
+        written = {}
+        tails = [keys.tail for keys, _ in times]
+        for batch in batches(self._io(), tails, BATCH):
+            found = self._ask("inspection_written", [tails[position] for position in batch], [])
+            for position, (holder, until) in zip(batch, found, strict=True):
+                keys, value = times[position]
+                if holder and until and abs(float(value) - float(until)) <= timestamp.A_LITTLE:
+                    written[keys.lock] = holder
+        return written
 
     def _left(self, processes: set[str]) -> dict[str, float | None]:
         """For how many seconds each process is believed to live yet; None: it is not."""
@@ -418,21 +485,50 @@ class Inspector:
                 left[known[position]] = pttl / 1000 if pttl > 0 else None
         return left
 
-    def _info(
+    def _info(self, seen: _Seen, left: dict[str, float | None], written: bytes | None) -> LockInfo:
+        kind, limit, newest = Kind.MUTEX, None, 0
+        holders = []
+        for value, pttl, token in seen.each:
+            its_kind, one = self._holder(value, pttl, token, seen.now_us, left, written)
+            if token is None:
+                kind = its_kind
+            elif (one.holder.fencing_token or 0) >= newest:
+                newest = one.holder.fencing_token or 0
+                kind, limit = _shared(value)
+            holders.append(one)
+        worst = max(holders, key=lambda one: list(State).index(one.state))
+        why = worst.why
+        if why and seen.holding > 1:
+            alike = sum(one.state == worst.state for one in holders)
+            why = f"{alike} of {seen.holding} holders: {why}"
+        return LockInfo(
+            name=seen.keys.name,
+            using=self.using,
+            kind=kind,
+            state=worst.state,
+            why=why,
+            holders=tuple(holders),
+            holding=seen.holding,
+            limit=limit,
+            waiters=seen.waiters,
+            keys=seen.keys,
+        )
+
+    def _holder(
         self,
-        keys: Keys,
         value: bytes,
         pttl: int,
-        waiters: int,
+        token: bytes | None,
         now_us: int,
         left: dict[str, float | None],
         written: bytes | None,
-    ) -> LockInfo:
+    ) -> tuple[Kind, HolderInfo]:
+        """One who holds a lock, by what it has written; and the kind, if it is not `SHARED`."""
         holder = Holder.parse(value, pttl, now_us)
-        seen = Sight.of(value, holder).token
         kind, state, why, ttl = Kind.MUTEX, State.HELD, "", None
         if holder.owner is None:
             kind, state, why = foreign(value, holder.remaining, now_us / 1e6)
+        seen = token or Sight.of(value, holder).token
         if kind == Kind.TIMESTAMP and self._cache_locks:
             remains_ms = max(0, round(float(value) * 1000 - now_us / 1000))
             holder = timestamp.holder_of(written or value, remains_ms, now_us)
@@ -441,19 +537,14 @@ class Inspector:
             ttl = int(value.split(b"|", 4)[3]) / 1000
             process = process_of(value[:8].decode())
             state, why = decide(holder, ttl, process is None, left.get(process or ""))
-            seen = Sight.of(value, holder).token
-        return LockInfo(
-            name=keys.name,
-            using=self.using,
-            kind=kind,
-            state=state,
-            why=why,
-            holder=holder,
-            ttl=ttl,
-            waiters=waiters,
-            keys=keys,
-            seen=seen,
-        )
+            seen = token or Sight.of(value, holder).token
+        return kind, HolderInfo(holder=holder, state=state, why=why, ttl=ttl, seen=seen)
+
+
+def _shared(value: bytes) -> tuple[Kind, int | None]:
+    """The kind and limit that lua/places.lua writes behind a tab."""
+    kind, limit = value.partition(b"\t")[2].decode().split("|")[:2]
+    return Kind(kind), int(limit) if kind == Kind.SEMAPHORE else None
 
 
 def decide(holder: Holder, ttl: float, independent: bool, left: float | None) -> tuple[State, str]:

@@ -29,6 +29,9 @@ STATES = [
 ]
 KINDS = [
     (Kind.MUTEX.value, _("mutex")),
+    (Kind.SEMAPHORE.value, _("semaphore")),
+    (Kind.READ.value, _("read-write lock, read")),
+    (Kind.WRITE.value, _("read-write lock, written")),
     (Kind.FOREIGN.value, _("value of others")),
     (Kind.TIMESTAMP.value, _("time of an old lock")),
 ]

@@ -74,9 +74,9 @@ async def clear(
 ) -> bool:
     """Take a lock away from the holders that an operator saw. False: it changed hands."""
     tokens = [sight.token for sight in seen]
-    if not await primitive.clear(io, keys, tokens, by, reason):
-        return False
-    for sight in seen if signals.wanted("cleared") else ():
+    done = await primitive.clear(io, keys, tokens, by, reason)
+    cleared = [sight for sight, was in zip(seen, done, strict=True) if was]
+    for sight in cleared if signals.wanted("cleared") else ():
         await io.tell(
             LockEvent(
                 outcome="cleared",
@@ -91,7 +91,7 @@ async def clear(
                 why=reason,
             )
         )
-    return True
+    return bool(cleared)
 
 
 def withdraw(using: str, claim: Claim) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 from django.utils.timezone import is_aware, localtime
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ..inspection import Ending, PastHolder
+from ..inspection import SHARED, Ending, HolderInfo, Kind, PastHolder, WaiterInfo
 from ..management.formatting import clean, duration
 from ..models import KINDS, STATES, Lock
 from ..primitives.ledger import Outcome, RunInfo
@@ -32,6 +32,12 @@ _ENDINGS = {
     Ending.EXPIRED: _("expired"),
     Ending.CLEARED: _("cleared"),
 }
+
+
+def waiter_label(waiter: WaiterInfo) -> str:
+    """Where it waits, and of a read-write lock what for."""
+    wants = {Kind.READ: gettext("to read"), Kind.WRITE: gettext("to write")}.get(waiter.kind)
+    return f"{wants}, {waiter.label}" if wants else waiter.label
 
 
 def broken(text: str) -> str:
@@ -64,12 +70,45 @@ def kind(lock: Lock) -> str:
 def holder(lock: Lock) -> str:
     if not lock.owner:
         return kind(lock) if lock.info else NOTHING
-    return person(lock.owner, lock.label)
+    if lock.info is None or lock.info.kind not in SHARED:
+        return person(lock.owner, lock.label)
+    return format_html("{}{}", crowd(lock), quiet(person_text(lock.owner)))
+
+
+def crowd(lock: Lock) -> str:
+    """How many hold one that several may hold."""
+    info = lock.info
+    assert info is not None
+    if info.kind == Kind.SEMAPHORE:
+        numbers = {"number": info.holding, "limit": info.limit}
+        return gettext("%(number)s of %(limit)s") % numbers
+    if info.kind == Kind.WRITE:
+        return gettext("a writer")
+    return ngettext("%(number)s reader", "%(number)s readers", info.holding) % {
+        "number": info.holding
+    }
+
+
+def one_holder(info: HolderInfo) -> dict[str, str]:
+    """One of several who hold a lock."""
+    of = info.holder
+    return {
+        "holder": person(of.owner or "", of.label),
+        "state": format_html("{}{}", badge(info.state, STATES, info.why), quiet(info.why)),
+        "since": moment(of.acquired_at),
+        "held": NOTHING if of.held is None else duration(of.held),
+        "remaining": NOTHING if of.remaining is None else duration(of.remaining),
+        "fencing_token": number(of.fencing_token),
+    }
 
 
 def person(owner: str, label: str) -> str:
     """Host and process; below it, where in the code."""
-    return with_quiet(" · ".join(owner.split(":", 2)[:2]), label)
+    return with_quiet(person_text(owner), label)
+
+
+def person_text(owner: str) -> str:
+    return " · ".join(owner.split(":", 2)[:2])
 
 
 def with_quiet(text: str, more: str) -> str:

@@ -3,7 +3,8 @@
 The confirmation carries along, signed, who held each of the locks that it shows: a digest of the
 holder's token, which itself stays here. When it comes back, each lock is looked at again. Where
 the digest is another one, the lock has changed hands, and is left alone; and what is the same is
-cleared by its token, so that it can't change hands in between.
+cleared by its token, so that it can't change hands in between. Of several holders, those that were
+seen lose it, and who has come since keeps it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..clearing import Outcome, Target
-from ..inspection import Inspector, LockInfo
+from ..inspection import HolderInfo, Inspector, LockInfo
 from ..management.formatting import clean, whose
 from ..models import Lock, place, row_of
 
@@ -43,9 +44,9 @@ class ClearForm(forms.Form):
     )
     seen = forms.CharField(widget=forms.HiddenInput)
 
-    def clean_seen(self) -> dict[str, str]:
+    def clean_seen(self) -> dict[str, list[str]]:
         try:
-            seen: dict[str, str] = signing.loads(
+            seen: dict[str, list[str]] = signing.loads(
                 self.cleaned_data["seen"], salt=SALT, max_age=GOOD_FOR
             )
             for id in seen:
@@ -57,11 +58,11 @@ class ClearForm(forms.Form):
 
 def sealed(locks: Iterable[Lock]) -> str:
     """What the operator is shown, for `ClearForm.seen`."""
-    seen = {lock.id: _digest(lock.info) for lock in locks if lock.info is not None}
+    seen = {lock.id: _digests(lock.info) for lock in locks if lock.info is not None}
     return signing.dumps(seen, salt=SALT, compress=True)
 
 
-def shown(seen: dict[str, str]) -> list[Lock]:
+def shown(seen: dict[str, list[str]]) -> list[Lock]:
     """The locks that the operator was shown and nobody else holds by now."""
     return [
         Lock.from_row(row_of(target.lock), None)
@@ -70,25 +71,27 @@ def shown(seen: dict[str, str]) -> list[Lock]:
     ]
 
 
-def targets(seen: dict[str, str]) -> Iterator[Target]:
+def targets(seen: dict[str, list[str]]) -> Iterator[Target]:
     """The locks that were seen, as they are now. Raises `LockUnavailable`."""
-    servers: dict[tuple[str, bool], dict[str, str]] = defaultdict(dict)
-    for id, digest in seen.items():
+    servers: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(dict)
+    for id, its_digests in seen.items():
         using, cache_locks, name = place(id)
-        servers[using, cache_locks][name] = digest
+        servers[using, cache_locks][name] = its_digests
     for (using, cache_locks), digests in servers.items():
         inspector = Inspector(using, cache_locks=cache_locks)
         found = {lock.name: lock for lock in inspector.those(list(digests))}
-        for name, digest in digests.items():
-            target = Target(name, inspector, found.get(name))
-            if target.lock is None:
+        for name, known in digests.items():
+            lock = found.get(name)
+            same = lock and _those(lock, known)
+            target = Target(name, inspector, same or lock)
+            if lock is None:
                 target.outcome = Outcome.FREE
-            elif _digest(target.lock) != digest:
+            elif same is None:
                 target.outcome = Outcome.CHANGED
             yield target
 
 
-def clear(user: Any, seen: dict[str, str], reason: str) -> list[Target]:
+def clear(user: Any, seen: dict[str, list[str]], reason: str) -> list[Target]:
     """Clear what was seen, and write it into the history. Raises `LockUnavailable` before."""
     found = list(targets(seen))
     asking = True
@@ -127,5 +130,14 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> None:
     LogEntry.objects.bulk_create(entries)
 
 
-def _digest(lock: LockInfo) -> str:
-    return salted_hmac(SALT, lock.seen, algorithm="sha256").hexdigest()[:16]
+def _digests(lock: LockInfo) -> list[str]:
+    return [_digest(one) for one in lock.holders]
+
+
+def _those(lock: LockInfo, known: list[str]) -> LockInfo | None:
+    """The lock, with those of its holders that were seen."""
+    return lock.only(lambda one: _digest(one) in known)
+
+
+def _digest(one: HolderInfo) -> str:
+    return salted_hmac(SALT, one.seen, algorithm="sha256").hexdigest()[:16]

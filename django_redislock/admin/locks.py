@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import conf
 from ..clearing import Outcome, Target
-from ..inspection import State
+from ..inspection import SHARED, State
 from ..keys import validate_name
 from ..live import Snapshot, servers
 from ..management.configuring import place_text, value_text
@@ -138,6 +138,9 @@ class LockAdmin(LiveAdmin):
         about = [("its_name", "its_state_and_why"), ("kind", "using")]
         if obj is None or obj.info is None:
             return [(None, {"fields": about})]
+        if obj.info.kind in SHARED:
+            about.append(("its_crowd", "waiters"))
+            return [(None, {"fields": about})]  # its page has a table of them
         holder = [("its_owner", "its_label"), ("its_since", "its_held")]
         lease = [("its_remaining", "its_ttl"), ("its_fencing_token", "waiters")]
         return [
@@ -153,6 +156,10 @@ class LockAdmin(LiveAdmin):
     @admin.display(description=_("holder"))
     def its_owner(self, lock: Lock) -> str:
         return cells.owner(lock)
+
+    @admin.display(description=_("held by"))
+    def its_crowd(self, lock: Lock) -> str:
+        return cells.crowd(lock)
 
     @admin.display(description=_("label"))
     def its_label(self, lock: Lock) -> str:
@@ -174,10 +181,14 @@ class LockAdmin(LiveAdmin):
         inspector = where.inspector()
         seen = lock.info or where.name
         waiters, past = inspector.waiters(seen, SHOWN), inspector.past(seen)
+        shared = lock.info is not None and lock.info.kind in SHARED
+        holders = lock.info.holders if lock.info is not None and shared else ()
         context |= {
+            "holders": [cells.one_holder(one) for one in holders[:SHOWN]],
+            "more_holders": lock.info.holding - SHOWN if lock.info is not None and shared else 0,
             "waiters": [
                 {
-                    "holder": cells.person(waiter.owner, waiter.label),
+                    "holder": cells.person(waiter.owner, cells.waiter_label(waiter)),
                     "waited": duration(waiter.waited),
                 }
                 for waiter in waiters
@@ -293,7 +304,12 @@ class LockAdmin(LiveAdmin):
             "more": max(0, len(locks) - SHOWN),
             "total": len(locks),
             "waiters": sum(lock.waiters for lock in locks),
-            "alive": sum(lock.state == State.HELD for lock in locks),
+            "alive": sum(
+                one.state == State.HELD
+                for lock in locks
+                if lock.info is not None
+                for one in lock.info.holders
+            ),
             "clear_url": self._url("clear"),
             "back_url": self._url("changelist"),
         }

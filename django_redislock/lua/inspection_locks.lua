@@ -1,10 +1,12 @@
 -- Look at many locks. The index is put right on the way: what has gone leaves it, and what is there
 -- enters it, unless a stranger has written it.
 --
--- KEYS     for each lock: lock, queue; then index (as in mutex.lua)
--- ARGV     for each lock: name; then 1: only those in the index, since of other keys nobody knows
---          what they are; else 0
--- Returns  {now µs, {value or nil, pttl ms, number of waiters}, ...}
+-- KEYS     for each lock: lock, queue, holders; then index (as in queue.lua and places.lua)
+-- ARGV     for each lock: name; then how many holders of one at most; then 1: only those in the
+--          index, since of other keys nobody knows what they are; else 0
+-- Returns  {now µs, {value or nil, pttl ms, number of waiters, number of holders, ...}, ...}; of a
+--          lock that several may hold, value and pttl are those of the one whose lease ends first,
+--          and then come {value, pttl ms, token} of all
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -14,21 +16,47 @@ local index = KEYS[#KEYS]
 -- As in mutex.lua: then there is none, and each lock counts as listed.
 local CLUSTER = index == KEYS[1]
 local found = {string.format('%.0f', time[1] * 1000000 + time[2])}
-local listed = ARGV[#ARGV] == '1'
-for i = 1, #ARGV - 1 do
-  local lock, queue, name = KEYS[2 * i - 1], KEYS[2 * i], ARGV[i]
-  local value = redis.pcall('GET', lock)
-  -- What is at the key when it is of another type: not ours, that much is certain.
-  if type(value) == 'table' then value = 'no string' end
+local most, listed = ARGV[#ARGV - 1], ARGV[#ARGV] == '1'
+
+-- Those who hold one that several may hold; nil: it is none.
+local function holders_of(lock, holders)
+  local alive = string.format('(%.0f', now)
+  local number = redis.pcall('ZCOUNT', lock, alive, '+inf')
+  if type(number) == 'table' then return end
+  local each = {number}
+  local ends = redis.call('ZRANGE', lock, alive, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  for i = 1, #ends, 2 do
+    local record = redis.pcall('HGET', holders, ends[i])
+    if type(record) ~= 'string' then return end
+    each[#each + 1] = {record, ends[i + 1] - now, ends[i]}
+  end
+  return each, redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
+end
+
+for i = 1, #ARGV - 2 do
+  local lock, queue, holders, name = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], ARGV[i]
+  local value, pttl, each, ends = redis.pcall('GET', lock), redis.call('PTTL', lock), {1}, false
+  if type(value) == 'table' then
+    each, ends = holders_of(lock, holders)
+    if not each then
+      -- Of another type: not ours, that much is certain.
+      value, each = 'no string', {1}
+    elseif each[1] == 0 then
+      value = false
+    else
+      value, pttl = each[2][1], each[2][2]
+    end
+  elseif value and pttl > 0 and string.find(value, OURS) then
+    ends = string.format('%.0f', now + pttl)
+  end
   local known = CLUSTER or redis.call('ZSCORE', index, name)
   if listed and not known then value = false end
-  local pttl = redis.call('PTTL', lock)
   if not value and not CLUSTER then
     redis.call('ZREM', index, name)
-  elseif value and pttl > 0 and string.find(value, OURS) and not known then
-    redis.call('ZADD', index, string.format('%.0f', now + pttl), name)
+  elseif value and ends and not known then
+    redis.call('ZADD', index, ends, name)
   end
   local waiters = redis.pcall('ZCARD', queue)
-  found[i + 1] = {value, pttl, type(waiters) == 'number' and waiters or 0}
+  found[i + 1] = {value, pttl, type(waiters) == 'number' and waiters or 0, unpack(each)}
 end
 return found

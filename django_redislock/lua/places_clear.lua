@@ -5,15 +5,16 @@
 -- ARGV     1, 2 as in places.lua (1 is not used)
 --          3 by, 4 reason
 --          and the tokens of the holders that the operator saw
--- Returns  of how many it was taken away; the others had none any more
+-- Returns  for each of these: 1 it was taken away, 0 it had none any more
 
 -- include places.lua
 
 expire()
-local cleared = 0
+local cleared = {}
 for i = 5, #ARGV do
+  cleared[i - 4] = 0
   if redis.call('ZSCORE', lock, ARGV[i]) then
-    cleared = cleared + 1
+    cleared[i - 4] = 1
     local record = drop(ARGV[i])
     -- A waiter that has not confirmed it does not know of it: it waits on, and is told nothing.
     if not record or not is_handed(record) then

@@ -22,7 +22,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ..clearing import Outcome, Target
 from ..commands import BUSY, UNAVAILABLE
-from ..inspection import LockInfo, State
+from ..inspection import HolderInfo, LockInfo, State
 from . import serialising
 from .asking import FREE, WRONG, add_json, add_using, answering, inspector, name_argument
 from .formatting import clean, count, whose
@@ -69,12 +69,16 @@ def _compare(target: Target, as_of: datetime | None) -> None:
     """There may be nothing to clear, or somebody else's."""
     if target.lock is None:
         target.outcome = Outcome.FREE
-    elif as_of is not None and _later(target.lock, as_of):
-        target.outcome = Outcome.CHANGED
+    elif as_of is not None:
+        before = target.lock.only(lambda one: not _later(one, as_of))
+        if before is None:
+            target.outcome = Outcome.CHANGED
+        else:
+            target.lock = before
 
 
-def _later(lock: LockInfo, as_of: datetime) -> bool:
-    acquired_at = lock.holder.acquired_at
+def _later(one: HolderInfo, as_of: datetime) -> bool:
+    acquired_at = one.holder.acquired_at
     return acquired_at is not None and acquired_at > as_of
 
 
@@ -108,6 +112,11 @@ class Clear:
         parser.add_argument("--pattern", help="All locks whose names match, as in 'invoice:*'.")
         parser.add_argument(
             "--stale", action="store_true", help="Only locks whose holders can't come back."
+        )
+        parser.add_argument(
+            "--host",
+            default="",
+            help="Only from holders whose owners begin so: a host, or host:pid.",
         )
         parser.add_argument("--yes", action="store_true", help="Do it.")
         parser.add_argument(
@@ -150,13 +159,27 @@ def _targets(options: dict[str, Any]) -> Iterator[Target]:
     if options["names"]:
         for name in dict.fromkeys(options["names"]):
             where = inspector(options, name)
-            yield Target(name, where, where.get(name))
+            lock = where.get(name)
+            yield Target(name, where, lock and _narrowed(lock, options))
         return
     where = inspector(options)
     states = [State.STALE] if options["stale"] else []
-    page = where.page(pattern=options["pattern"] or "*", states=states, limit=None)
+    host = options["host"]
+    page = where.page(pattern=options["pattern"] or "*", states=states, host=host, limit=None)
     for lock in page.items:
-        yield Target(lock.name, where, lock)
+        narrowed = _narrowed(lock, options)
+        if narrowed is not None:
+            yield Target(lock.name, where, narrowed)
+
+
+def _narrowed(lock: LockInfo, options: dict[str, Any]) -> LockInfo | None:
+    """Of several who hold it, those that are meant; None: none of them is."""
+    return lock.only(
+        lambda one: (
+            (one.state == State.STALE or not options["stale"])
+            and (one.holder.owner or "").startswith(options["host"])
+        )
+    )
 
 
 class _Clearing:
@@ -225,7 +248,7 @@ class _Clearing:
     def _command(self, locks: list[LockInfo]) -> str:
         options = self._options
         words = ["manage.py", "redislock", "clear"]
-        given = [term for term in ("pattern", "using", "by") if options[term] is not None]
+        given = [term for term in ("pattern", "using", "by", "host") if options[term]]
         words += [f"--{term}={options[term]}" for term in given]
         words += [
             f"--{flag}" for flag in ("stale", "cache-locks") if options[flag.replace("-", "_")]
@@ -257,9 +280,10 @@ def seen_at(locks: list[LockInfo]) -> datetime | None:
     """
     return min(
         (
-            lock.holder.acquired_at + timedelta(seconds=lock.holder.held)
+            one.holder.acquired_at + timedelta(seconds=one.holder.held)
             for lock in locks
-            if lock.holder.acquired_at is not None and lock.holder.held is not None
+            for one in lock.holders
+            if one.holder.acquired_at is not None and one.holder.held is not None
         ),
         default=None,
     )

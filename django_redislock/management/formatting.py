@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from unicodedata import combining, east_asian_width
 
-from ..inspection import Kind, LockInfo
+from ..inspection import SHARED, Kind, LockInfo
 
 NOTHING = "-"
 
@@ -72,8 +72,16 @@ def remaining(lock: LockInfo) -> str:
 
 
 def holder(lock: LockInfo) -> str:
-    """Who holds it, in short."""
-    return clean(lock.holder.owner or _OTHERS.get(lock.kind, NOTHING))
+    """Who holds it, in short; of several, how many, and the one whose lease ends first."""
+    its = clean(lock.holder.owner or _OTHERS.get(lock.kind, NOTHING))
+    return f"{crowd(lock)}: {its}" if lock.kind in SHARED else its
+
+
+def crowd(lock: LockInfo) -> str:
+    """How many hold one that several may hold."""
+    if lock.kind == Kind.SEMAPHORE:
+        return f"{lock.holding} of {lock.limit}"
+    return "writer" if lock.kind == Kind.WRITE else count(lock.holding, "reader")
 
 
 def whose(lock: LockInfo) -> str:
@@ -83,6 +91,8 @@ def whose(lock: LockInfo) -> str:
         text += f" ({lock.holder.label})"
     if lock.holder.acquired_at is not None:
         text += f" since {instant(lock.holder.acquired_at)}, for {duration(lock.holder.held)}"
+    if len(lock.holders) > 1:
+        text += f", and {len(lock.holders) - 1} more"
     return clean(text)
 
 

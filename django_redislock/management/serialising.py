@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from ..conf import Setting
-from ..inspection import LockInfo, Past, PastHolder, WaiterInfo
+from ..inspection import HolderInfo, LockInfo, Past, PastHolder, WaiterInfo
 from ..label import of_function
 from ..periodic.ledger import JobInfo
 from ..primitives.ledger import RunInfo
@@ -33,13 +33,32 @@ def lock(info: LockInfo) -> Json:
         "held": holder.held,
         "remaining": holder.remaining,
         "ttl": info.ttl,
+        "holders": [one_holder(one) for one in info.holders],
+        "holding": info.holding,
+        "limit": info.limit,
         "waiters": info.waiters,
+    }
+
+
+def one_holder(info: HolderInfo) -> Json:
+    holder = info.holder
+    return {
+        "owner": holder.owner,
+        "label": holder.label,
+        "state": str(info.state),
+        "why": info.why or None,
+        "fencing_token": holder.fencing_token,
+        "acquired_at": instant(holder.acquired_at),
+        "held": holder.held,
+        "remaining": holder.remaining,
+        "ttl": info.ttl,
     }
 
 
 def waiter(info: WaiterInfo) -> Json:
     return {
         "position": info.position,
+        "kind": str(info.kind),
         "owner": info.owner,
         "label": info.label,
         "waited": info.waited,

@@ -10,14 +10,22 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from .. import conf
-from ..inspection import Inspector, LockInfo, Past, WaiterInfo
+from ..inspection import SHARED, Inspector, Kind, LockInfo, Past, WaiterInfo
 from . import serialising
 from .asking import FREE, add_json, add_using, answering, inspector, name_argument
 from .configuring import settings_table
-from .formatting import NOTHING, clean, count, duration, holder, instant
+from .formatting import NOTHING, clean, count, crowd, duration, holder, instant
 from .listing import limit_argument, state_paint
 from .printing import Printer
 from .tables import Cell, Column, table
+
+KINDS = {
+    Kind.SEMAPHORE: "semaphore",
+    Kind.READ: "read-write lock, held for reading",
+    Kind.WRITE: "read-write lock, held for writing",
+}
+_WANTS = {Kind.READ: "to read, ", Kind.WRITE: "to write, "}
+"""What the waiters of a read-write lock wait for."""
 
 ALL = 100_000
 """Waiters of one lock: more than there can be."""
@@ -27,6 +35,14 @@ _BEFORE = (
     Column("SINCE"),
     Column("FOR", right=True),
     Column("THEN", shrinks=True),
+    Column("LABEL", shrinks=True),
+)
+_HOLDERS = (
+    Column("HOLDER", shrinks=True),
+    Column("STATE"),
+    Column("HELD FOR", right=True),
+    Column("REMAINING", right=True),
+    Column("FENCING TOKEN", right=True),
     Column("LABEL", shrinks=True),
 )
 _COLUMNS = (
@@ -75,6 +91,9 @@ class Sheet:
         for title, text in facts:
             yield printer.fact(title, text, 17)
         yield ""
+        if self.lock is not None and self.lock.kind in SHARED:
+            yield from self._holders(self.lock, printer)
+            yield ""
         if self.past.holders:
             yield from self._before(printer)
             yield ""
@@ -90,6 +109,10 @@ class Sheet:
         else:
             text = state_paint(lock.state, printer)(lock.state)
             yield "State", f"{text}: {clean(lock.why)}" if lock.why else text
+        if lock is not None and lock.kind in SHARED:
+            yield "Kind", KINDS[lock.kind]
+            yield "Held by", crowd(lock)
+        elif lock is not None:
             yield "Holder", holder(lock)
             yield "Label", clean(lock.holder.label) or NOTHING
             if lock.holder.acquired_at is not None:
@@ -99,6 +122,20 @@ class Sheet:
             yield "Fencing token", str(lock.holder.fencing_token or NOTHING)
         if lock is None and self.past.fencing_token is not None:
             yield "Fencing token", f"{self.past.fencing_token}, of the last one who held it"
+
+    def _holders(self, lock: LockInfo, printer: Printer) -> Iterator[str]:
+        rows = [
+            [
+                Cell(clean(one.holder.owner or NOTHING)),
+                Cell(one.state, state_paint(one.state, printer)),
+                Cell(duration(one.holder.held)),
+                Cell(duration(one.holder.remaining)),
+                Cell(str(one.holder.fencing_token or NOTHING)),
+                Cell(clean(one.holder.label)),
+            ]
+            for one in lock.holders
+        ]
+        yield from table(_HOLDERS, rows, heading=printer.style.MIGRATE_HEADING, fit=printer.fit)
 
     def _before(self, printer: Printer) -> Iterator[str]:
         rows = [
@@ -123,7 +160,7 @@ class Sheet:
                 Cell(str(waiter.position + 1)),
                 Cell(clean(waiter.owner) or NOTHING),
                 Cell(duration(waiter.waited)),
-                Cell(clean(waiter.label)),
+                Cell(clean(f"{_WANTS.get(waiter.kind, '')}{waiter.label}")),
             ]
             for waiter in self.waiters
         ]
@@ -140,7 +177,7 @@ def _remaining(lock: LockInfo) -> str:
 
 
 class Show:
-    help = "Show one lock: its holder, its waiters, its past and its settings."
+    help = "Show one lock: its holders, its waiters, its past and its settings."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")

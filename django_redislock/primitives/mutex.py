@@ -83,10 +83,10 @@ async def look(io: IO, keys: Keys) -> list[Sight]:
     return [Sight.of(value, Holder.parse(value, pttl, int(now_us)))]
 
 
-async def clear(io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
-    cleared: int = await io.script(
+async def clear(io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
+    cleared = await io.script(
         "mutex_clear",
         keys.mutex(seen[0][:32].decode(errors="replace")),  # a stranger is told nothing
         [seen[0], keys.name, by.replace("|", "/"), reason],
     )
-    return cleared
+    return [bool(cleared)]

@@ -102,14 +102,16 @@ class Places:
             for record, pttl, token in found
         ]
 
-    async def clear(self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
+    async def clear(
+        self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str
+    ) -> list[bool]:
         tokens = [token.decode() for token in seen]
-        cleared: int = await io.script(
+        cleared = await io.script(
             "places_clear",
             [*keys.places(""), *map(keys.gone, tokens)],
             ["", keys.name, by.replace("|", "/"), reason, *tokens],
         )
-        return cleared
+        return [bool(one) for one in cleared]
 
     @property
     def _wants(self) -> tuple[str, int]:

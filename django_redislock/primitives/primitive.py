@@ -91,9 +91,11 @@ class Primitive(Protocol):
     async def look(self, io: IO, keys: Keys) -> list[Sight]:
         """Who holds it now, the one whose lease ends first comes first."""
 
-    async def clear(self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
-        """Take it away, for an operator, from the holders that were seen. Returns from how many;
-        the others hold it no more."""
+    async def clear(
+        self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str
+    ) -> list[bool]:
+        """Take it away, for an operator, from the holders that were seen. False: that one holds
+        it no more."""
 
 
 def milliseconds(seconds: float) -> int:

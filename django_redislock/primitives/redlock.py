@@ -170,8 +170,10 @@ class Redlock:
                 seen.setdefault(sight.token, []).append(sight)
         return [sights[0] for sights in seen.values() if len(sights) >= self.servers.quorum]
 
-    async def clear(self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
-        """Take it away at every server, for an operator. 0: it changed hands."""
+    async def clear(
+        self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str
+    ) -> list[bool]:
+        """Take it away at every server, for an operator. False: it changed hands."""
         answers = await self._ask(
             io,
             "mutex_clear",
@@ -181,7 +183,7 @@ class Redlock:
         )
         if not self._most(answers):
             raise self._unavailable(keys.name, answers)
-        return int(any(answer == 1 for answer in answers))
+        return [any(answer == 1 for answer in answers)]
 
     async def show_life(self, io: IO, key: str, ttl: float, patience: float) -> None:
         """Let the sign of life of this process be there, at every server."""

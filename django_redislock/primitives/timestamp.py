@@ -124,14 +124,16 @@ class Timestamp:
         reply = await io.script("timestamp_holder", [keys.lock, keys.tail], [])
         return [Sight.of(reply[0], holder_of(*reply))] if reply else []
 
-    async def clear(self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> int:
+    async def clear(
+        self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str
+    ) -> list[bool]:
         """As `mutex.clear`."""
-        cleared: int = await io.script(
+        cleared = await io.script(
             "timestamp_clear",
             keys.timestamp(seen[0][:32].decode(errors="replace")),  # an old one is told nothing
             [seen[0], keys.name, by.replace("|", "/"), reason],
         )
-        return cleared
+        return [bool(cleared)]
 
 
 def holder_of(value: bytes, remains_ms: bytes | int, now_us: bytes | int) -> Holder:

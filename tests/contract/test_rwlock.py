@@ -112,6 +112,7 @@ def test_a_writer_that_gives_up_lets_readers_pass(port: Port, redis: Redis) -> N
     behind = other(port, read(), wait=None)
     waiting(redis, 2)
     assert writer.result(PATIENCE) is None
+    assert redis.zcard(KEY) == 2, "in the same step"
     port.release(behind.result(PATIENCE))
     port.release(reader)
 
@@ -132,6 +133,7 @@ def test_downgrade(port: Port, redis: Redis) -> None:
     writer = other(port, write(), wait=None)
     waiting(redis, 2)
     port.downgrade(lease)
+    assert redis.zcard(KEY) == 2, "in the same step"
     beside = reader.result(PATIENCE)
     assert redis.zcard(KEY) == 2
     assert not writer.done()

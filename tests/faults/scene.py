@@ -267,7 +267,7 @@ def in_every_way(scenario: Scenario) -> Callable[..., None]:
     return _named(test, scenario)
 
 
-def with_every_fault(scenario: Scenario) -> Callable[..., None]:
+def with_every_fault(scenario: Scenario, scene: type[Scene] = Scene) -> Callable[..., None]:
     """A test that runs `scenario` for each port and fault; the client's retries differ."""
 
     def test(
@@ -278,7 +278,7 @@ def with_every_fault(scenario: Scenario) -> Callable[..., None]:
         settings: Any,
     ) -> None:
         scenes = [
-            Scene(port, proxy, redis, name=f"{kind}:{which}", fault=fault, retries=retries)
+            scene(port, proxy, redis, name=f"{kind}:{which}", fault=fault, retries=retries)
             for ((kind, fault), (which, port)), retries in zip(
                 product(FAULTS.items(), ports.items()), cycle(RETRIES), strict=False
             )

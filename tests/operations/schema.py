@@ -13,6 +13,7 @@ PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 _TABLES = {
     "lock": "A lock",
+    "holder": "A holder",
     "waiter": "A waiter",
     "past": "The past",
     "past holder": "A past holder",

@@ -9,14 +9,14 @@ import pytest
 from django.test import override_settings
 from redis import Redis
 
-from django_redislock import LockUnavailable, redis_lock
+from django_redislock import LockUnavailable, ReadWriteLock, Semaphore, redis_lock
 from django_redislock.inspection import Inspector
 from tests.operations.calling import Done, call, granted, strangers
 from tests.operations.schema import Seen
 from tests.processes import Worker
 from tests.waiting import eventually
 
-SETTINGS = {"TTL": 60, "ON_CONFLICT": print, "LOCKS": {"job": {"WAIT": None}}}
+SETTINGS = {"TTL": 60, "ON_CONFLICT": print, "LOCKS": {"job": {"WAIT": None, "LIMIT": 3}}}
 
 
 def test_keys_and_types(
@@ -42,9 +42,16 @@ def test_keys_and_types(
     granted(redis, "pausing", silent=25)
     strangers(redis)
     redis.lpush("redislock:{odd}", "x")
+    shared = [
+        Semaphore("exports", 3).acquire(),
+        ReadWriteLock("catalogue").read().acquire(),
+        ReadWriteLock("prices").write().acquire(),
+    ]
+    assert all(shared)
 
     listed = say("list output", "list", "--foreign").json
-    assert {lock["kind"] for lock in listed["items"]} == {"mutex", "foreign", "timestamp"}
+    kinds = {"mutex", "semaphore", "read", "write", "foreign", "timestamp"}
+    assert {lock["kind"] for lock in listed["items"]} == kinds
     assert {lock["state"] for lock in listed["items"]} == {"held", "unknown", "stale"}
     assert say("list output", "list", "--pattern", "x").json["items"] == []
     say("show", "show", "job")

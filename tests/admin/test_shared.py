@@ -1,0 +1,56 @@
+"""The admin's pages of locks that several hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from redis import Redis
+
+from django_redislock import LeaseRevoked, ReadWriteLock, Semaphore
+from tests.admin.conftest import LIST
+from tests.admin.test_clear import ask, confirm
+from tests.shared import dead_holder
+
+pytestmark = pytest.mark.django_db
+
+
+def text(page: Any) -> str:
+    return str(page.content.decode())
+
+
+def test_the_list(operator: Client, redis: Redis) -> None:
+    """How many of how many; and by kind."""
+    dead_holder(redis, "exports")
+    with Semaphore("exports", 3), ReadWriteLock("catalogue").read():
+        page = text(operator.get(LIST))
+        assert "2 of 3" in page
+        assert "1 reader" in page
+        assert "exports" in text(operator.get(LIST, {"kind": "semaphore"}))
+        assert "exports" not in text(operator.get(LIST, {"kind": "read"}))
+
+
+def test_a_lock(operator: Client, redis: Redis) -> None:
+    """All of its holders, with what is left of their leases."""
+    dead_holder(redis, "exports", owner="web3:77:x")
+    with Semaphore("exports", 3, label="here") as lease:
+        page = text(operator.get(f"{LIST}default_3Aexports/change/"))
+    for words in ("2 of 3", "Holders", "web3 · 77", "here", str(lease.fencing_token), "stale"):
+        assert words in page
+    assert lease.token not in page
+
+
+def test_clear_takes_it_from_those_who_were_seen(operator: Client, redis: Redis) -> None:
+    """Who came since keeps its place."""
+    dead_holder(redis, "exports")
+    seen = Semaphore("exports", 3).acquire()
+    assert seen is not None
+    page = ask(operator, "exports")
+    assert "2 of 3" in text(page)
+    with Semaphore("exports", 3) as since:
+        assert confirm(operator, page) == ["Cleared “exports”."]
+        since.extend()
+        with pytest.raises(LeaseRevoked):
+            seen.extend()
+        assert "changed hands" in confirm(operator, page)[0]

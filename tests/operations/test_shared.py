@@ -1,0 +1,133 @@
+"""`redislock list`, `show` and `clear` of locks that several hold."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from redis import Redis
+
+from django_redislock import Lease, LeaseRevoked, ReadWriteLock, Semaphore
+from tests.operations.calling import call
+from tests.shared import dead_holder
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def exports(redis: Redis) -> Lease:
+    """A semaphore of three that we hold, and a process that died, and one that is silent."""
+    dead_holder(redis, "exports", owner="web3:1:x")
+    dead_holder(redis, "exports", owner="web4:1:x", silent=25)
+    lease = Semaphore("exports", 3, label="here").acquire()
+    assert lease is not None
+    return lease
+
+
+def owners(name: str) -> list[str]:
+    lock = call("show", name, "--json").json["lock"]
+    return [holder["owner"].partition(":")[0] for holder in lock["holders"]]
+
+
+class TestList:
+    def test_one_line(self, exports: Lease) -> None:
+        """How many hold it, and the one whose lease ends first; as bad as the worst of them."""
+        out = call("list").out
+        assert "exports  stale  3 of 3: " in out
+        assert "1 lock: 0 held, 0 unknown, 1 stale" in out
+        (lock,) = call("list", "--host", "web4:", "--json").json["items"]
+        assert (lock["kind"], lock["holding"], lock["limit"]) == ("semaphore", 3, 3)
+        assert lock["why"].startswith("1 of 3 holders: its process has shown no sign of life")
+
+    def test_readers_and_a_writer(self) -> None:
+        """They are told from one another."""
+        with ReadWriteLock("catalogue").read():
+            assert "1 reader: " in call("list").out
+        with ReadWriteLock("catalogue").write():
+            assert "writer: " in call("list").out
+        assert call("list", "--json").json["items"] == []
+
+
+class TestShow:
+    def test_all_holders(self, exports: Lease) -> None:
+        """Each with its state, and what is left of its lease."""
+        out = call("show", "exports").out
+        assert "Kind:            semaphore" in out
+        assert "Held by:         3 of 3" in out
+        for text in ("web3:1:x", "web4:1:x", exports.owner, str(exports.fencing_token), "here"):
+            assert text in out
+        assert exports.token not in out
+
+    def test_what_waiters_want(self, redis: Redis) -> None:
+        """To read, or to write."""
+        catalogue = ReadWriteLock("catalogue", wait=None)
+        lease = catalogue.write().acquire()
+        assert lease is not None
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(lambda: catalogue.write().acquire())
+            eventually(lambda: redis.zcard("redislock:{catalogue}:queue") == 1)
+            second = threads.submit(lambda: catalogue.read().acquire())
+            eventually(lambda: redis.zcard("redislock:{catalogue}:queue") == 2)
+            out = call("show", "catalogue").out
+            waiters = call("show", "catalogue", "--json").json["waiters"]
+            lease.release()
+            for waiter in (first, second):
+                got = waiter.result()
+                assert got is not None
+                got.release()
+            assert out.index("to write, ") < out.index("to read, ")
+            assert [waiter["kind"] for waiter in waiters] == ["write", "read"]
+            assert "read-write lock, held for writing" in out
+
+    def test_its_past(self, redis: Redis) -> None:
+        """Released, cleared, and expired, also when nobody has looked since."""
+        with Semaphore("exports", 3, label="released"):
+            pass
+        Semaphore("exports", 3, label="cleared", renew=False).acquire()
+        call("clear", "exports", "--yes", "--reason", "it hangs")
+        Semaphore("exports", 3, label="expired", renew=False).acquire()
+        redis.delete("redislock:{exports}")
+        past = call("show", "exports", "--json").json["past"]["holders"]
+        assert [one["label"] for one in past] == ["expired", "cleared", "released"]
+        assert [one["ending"] for one in past] == ["expired", "cleared", "released"]
+        assert "it hangs" in past[1]["why"]
+        with Semaphore("exports", 3):
+            pass
+        past = call("show", "exports", "--json").json["past"]["holders"]
+        assert [one["ending"] for one in past[1:]] == ["expired", "cleared", "released"]
+
+
+class TestClear:
+    def test_all(self, exports: Lease) -> None:
+        """Who holds it loses it, and is told."""
+        done = call("clear", "exports", "--yes", "--reason", "it hangs")
+        assert "and 2 more" in done.out
+        assert call("list", "--json").json["items"] == []
+        with pytest.raises(LeaseRevoked, match="it hangs"):
+            exports.extend()
+
+    def test_stale_ones(self, exports: Lease) -> None:
+        """The others keep their places."""
+        assert call("clear", "--stale", "--yes", "--reason", "dead").code == 0
+        assert sorted(owners("exports")) == sorted(["web4", exports.owner.partition(":")[0]])
+        exports.extend()
+
+    def test_those_of_a_host(self, exports: Lease) -> None:
+        """By the beginning of their owner."""
+        dry = call("clear", "exports", "--host", "web4:")
+        assert "--host=web4:" in dry.out
+        assert len(owners("exports")) == 3
+        assert call("clear", "exports", "--host", "web4:", "--yes", "--reason", "x").code == 0
+        assert "web4" not in owners("exports")
+        exports.extend()
+
+    def test_as_of(self, exports: Lease) -> None:
+        """Who came later keeps its place."""
+        before = call("clear", "exports", "--json").json["as_of"]
+        with Semaphore("exports", 4) as later:
+            command = ("clear", "exports", f"--as-of={before}", "--yes", "--reason", "x")
+            assert call(*command).code == 0
+            assert len(owners("exports")) == 1
+            later.extend()
+            assert "changed hands" in call(*command).out
+        with pytest.raises(LeaseRevoked):
+            exports.extend()
