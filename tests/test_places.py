@@ -139,7 +139,9 @@ def play(redis: Redis, story: list[tuple[str, int, Wants]]) -> None:
 
 
 def stories(wants: st.SearchStrategy[Wants]) -> Any:
-    return st.lists(st.tuples(STEPS, st.integers(0, len(TOKENS) - 1), wants), min_size=10, max_size=50)
+    return st.lists(
+        st.tuples(STEPS, st.integers(0, len(TOKENS) - 1), wants), min_size=10, max_size=50
+    )
 
 
 relaxed = settings(
