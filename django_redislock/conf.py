@@ -67,6 +67,8 @@ class Policy(NamedTuple):
     """The key of a timestamp lock that is taken with it; of the kind "timestamp", its own key."""
     fractions: bool = False
     """Whether a timestamp lock writes fractions of a second."""
+    lock_order: str = "off"
+    """What becomes of locks that are taken in two orders: lock_order.py finds them."""
     view_status: int = 409
     """What a view answers that did not get its lock."""
     view_response: Callable[..., Any] | str | None = None
@@ -95,7 +97,11 @@ VIEW_VALIDATORS: dict[str, Callable[[Any], Any]] = {
 }
 """Of settings that say nothing to a lock, only to a view under it."""
 
-_SETTINGS = VALIDATORS | VIEW_VALIDATORS
+ORDER_VALIDATORS: dict[str, Callable[[Any], Any]] = {
+    "lock_order": lambda value: validate_choice(value, "lock_order", ("off", "warn", "raise")),
+}
+
+_SETTINGS = VALIDATORS | VIEW_VALIDATORS | ORDER_VALIDATORS
 
 KIND_VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "kind": lambda value: validate_choice(value, "kind", tuple(kinds.KINDS)),

@@ -133,6 +133,14 @@ class LockReentered(LockError):
         self.label = label
 
 
+class LockOrderError(LockError):
+    """Two locks are taken in one order here, and in the other order there: a deadlock to come."""
+
+
+class LockOrderWarning(UserWarning):
+    """What `LockOrderError` says, where it is to be told only."""
+
+
 class FlightFailed(LockError):
     """The computation that we waited for has failed where it was made."""
 

@@ -216,6 +216,17 @@ ORDERS = {
 come first."""
 
 
+class _Seen(NamedTuple):
+    """A lock that is held, as the server told it."""
+
+    keys: Keys
+    waiters: int
+    holding: int
+    each: list[tuple[bytes, int, bytes | None]]
+    """Of each holder: what it says of itself, its TTL in ms; its token, where several may be."""
+    now_us: int
+
+
 class Inspector:
     """What there is at the server of one alias of CACHES. Raises `LockUnavailable`.
 
@@ -426,48 +437,41 @@ class Inspector:
 
     def _look(self, locks: Sequence[Keys]) -> list[LockInfo]:
         """Those of them that are held."""
-        io, sights = self._io(), {}
+        io, found = self._io(), {}
         for batch in batches(io, [lock.lock for lock in locks], BATCH):
             some = [locks[position] for position in batch]
             keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
-            args: list[str | int] = [lock.name for lock in some]
-            args += places.SHOWN, int(self._cache_locks)
-            time, *found = run(io.script("inspection_locks", [*keys, self._index], args))
-            for position, (value, pttl, *rest) in zip(batch, found, strict=True):
+            names = [lock.name for lock in some]
+            args: list[Any] = [*names, places.SHOWN, int(self._cache_locks)]
+            time, *seen = run(io.script("inspection_locks", [*keys, self._index], args))
+            for position, (value, pttl, waiters, holding, *all_) in zip(batch, seen, strict=True):
                 if value is not None:
-                    waiters, holding, *each = rest
-                    each = each or [[value, pttl, None]]
-                    lock = locks[position]
-                    sights[position] = _Seen(lock, value, waiters, holding, each, int(time))
-        written = self._written(sights.values())
-        says = [
-            written.get(seen.keys.lock, value)
-            for seen in sights.values()
-            for value, *_ in seen.each
-        ]
+                    each = all_ or [[value, pttl, None]]
+                    found[position] = _Seen(locks[position], waiters, holding, each, int(time))
+        locked = [found[position] for position in sorted(found)]
+        written = self._written(locked)
+        says = [value for seen in locked for value, _, _ in seen.each] + list(written.values())
         left = self._left({value[:8].decode(errors="replace") for value in says})
-        return [
-            self._info(seen, left, written.get(seen.keys.lock))
-            for _, seen in sorted(sights.items())
-        ]
+        return [self._info(seen, left, written.get(seen.keys.lock)) for seen in locked]
 
-    def _written(self, sights: Iterable[_Seen]) -> dict[str, bytes]:
+    def _written(self, locked: Sequence[_Seen]) -> dict[str, bytes]:
         """What ours, who hold timestamp locks, have written beside their keys."""
         if not self._cache_locks:
             return {}
         times = [
-            (seen.keys, seen.value)
-            for seen in sights
-            if foreign(seen.value, None, seen.now_us / 1e6)[0] == Kind.TIMESTAMP
+            (seen.keys, seen.each[0][0])
+            for seen in locked
+            if foreign(seen.each[0][0], None, seen.now_us / 1e6)[0] == Kind.TIMESTAMP
         ]
-        if not times:
-            return {}
-        found = self._ask("inspection_written", [keys.tail for keys, _ in times], [])
-        return {
-            keys.lock: holder
-            for (keys, value), (holder, until) in zip(times, found, strict=True)
-            if holder and until and abs(float(value) - float(until)) <= timestamp.A_LITTLE
-        }
+        written = {}
+        tails = [keys.tail for keys, _ in times]
+        for batch in batches(self._io(), tails, BATCH):
+            found = self._ask("inspection_written", [tails[position] for position in batch], [])
+            for position, (holder, until) in zip(batch, found, strict=True):
+                keys, value = times[position]
+                if holder and until and abs(float(value) - float(until)) <= timestamp.A_LITTLE:
+                    written[keys.lock] = holder
+        return written
 
     def _left(self, processes: set[str]) -> dict[str, float | None]:
         """For how many seconds each process is believed to live yet; None: it is not."""
@@ -486,13 +490,12 @@ class Inspector:
         holders = []
         for value, pttl, token in seen.each:
             its_kind, one = self._holder(value, pttl, token, seen.now_us, left, written)
-            holders.append(one)
-            fence = one.holder.fencing_token or 0
             if token is None:
                 kind = its_kind
-            elif fence >= newest:
-                newest = fence
+            elif (one.holder.fencing_token or 0) >= newest:
+                newest = one.holder.fencing_token or 0
                 kind, limit = _shared(value)
+            holders.append(one)
         worst = max(holders, key=lambda one: list(State).index(one.state))
         why = worst.why
         if why and seen.holding > 1:
@@ -522,10 +525,10 @@ class Inspector:
     ) -> tuple[Kind, HolderInfo]:
         """One who holds a lock, by what it has written; and the kind, if it is not `SHARED`."""
         holder = Holder.parse(value, pttl, now_us)
-        seen = Sight.of(value, holder).token
         kind, state, why, ttl = Kind.MUTEX, State.HELD, "", None
         if holder.owner is None:
             kind, state, why = foreign(value, holder.remaining, now_us / 1e6)
+        seen = token or Sight.of(value, holder).token
         if kind == Kind.TIMESTAMP and self._cache_locks:
             remains_ms = max(0, round(float(value) * 1000 - now_us / 1000))
             holder = timestamp.holder_of(written or value, remains_ms, now_us)
@@ -534,20 +537,8 @@ class Inspector:
             ttl = int(value.split(b"|", 4)[3]) / 1000
             process = process_of(value[:8].decode())
             state, why = decide(holder, ttl, process is None, left.get(process or ""))
-            seen = Sight.of(value, holder).token
-        return kind, HolderInfo(holder=holder, state=state, why=why, ttl=ttl, seen=token or seen)
-
-
-class _Seen(NamedTuple):
-    """What the server says of a lock."""
-
-    keys: Keys
-    value: bytes
-    waiters: int
-    holding: int
-    each: list[Any]
-    """Value, what is left in ms, and token where there may be several."""
-    now_us: int
+            seen = token or Sight.of(value, holder).token
+        return kind, HolderInfo(holder=holder, state=state, why=why, ttl=ttl, seen=seen)
 
 
 def _shared(value: bytes) -> tuple[Kind, int | None]:

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -698,6 +698,17 @@ def _parse_export(text: str) -> tuple[Operations, dict[str, Any]]:
 _current: contextvars.ContextVar[weakref.ref[Lease] | None] = contextvars.ContextVar(
     "django_redislock_current", default=None
 )
+
+
+def enclosing() -> Iterator[Lease]:
+    """The leases of all blocks that are running, from the innermost outwards."""
+    again: dict[str, int] = {}
+    current = _current.get()
+    while current is not None and (lease := current()) is not None:
+        yield lease
+        # One that was taken again is its own outer one.
+        depth = again[lease.token] = again.get(lease.token, 0) + 1
+        current = lease._outer[-depth] if depth <= len(lease._outer) else None
 
 
 class Steps:

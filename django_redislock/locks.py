@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from . import conf, kinds, label, operations, tokens, transactions
+from . import conf, kinds, label, lock_order, operations, tokens, transactions
 from .arguments import (
     refuse_unknown,
     validate_flag,
@@ -328,6 +328,8 @@ class Lock:
             label=label.clean(self._label) if self._label else label.of_caller(),
             primitive=primitive,
         )
+        if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
+            lock_order.check(claim, me, policy.lock_order)
         began = io.now()
         try:
             got = await claim.primitive.acquire(io, claim, wait)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
-from . import conf, label, operations
+from . import conf, kinds, label, operations
 from .decorators import WRAPPERS, FunctionDecorator, LockFor
 from .exceptions import Holder, LockReentered
 from .io import AsyncIO, SyncIO
@@ -13,7 +13,7 @@ from .keys import Keys, validate_name
 from .lease import Lease
 from .locks import Lock, Options
 from .naming import name_maker
-from .primitives import multi
+from .primitives import multi, mutex
 from .primitives.primitive import Primitive, Sight
 
 MAX_NAMES = 250
@@ -80,7 +80,11 @@ class MultiLock(FunctionDecorator, Lock):
     ) -> Callable[..., Any]:
         return WRAPPERS[kind](function, lock_for)
 
-    def _primitive(self, policy: conf.Policy) -> Primitive:  # noqa: ARG002 - its names are mutexes
+    def _primitive(self, policy: conf.Policy) -> Primitive:  # noqa: ARG002
+        for name in self.names:
+            if kinds.primitive(own := conf.policy(name, {})) is not mutex:
+                what = "to be migrated" if own.kind == "mutex" else f"a {own.kind}"
+                raise ValueError(f"MultiLock takes plain locks; LOCKS has {name!r} as {what}")
         return multi
 
     def _keys(self, policy: conf.Policy | None = None) -> Keys:  # noqa: ARG002

@@ -28,6 +28,7 @@ from .clock import now
 from .exceptions import LeaseLost, LockError, LockUnavailable
 from .io import IO, SyncIO, run
 from .keys import presence
+from .label import Holding
 from .lease import Claim, Lease, LeaseState
 from .primitives import record
 from .primitives.redlock import Redlock
@@ -375,6 +376,16 @@ def watchdog(using: str) -> Watchdog:
     found = _watchdogs.get(address)
     # Two threads may make one each, but both get the one that was first.
     return found or _watchdogs.setdefault(address, Watchdog(using))
+
+
+def held_by(me: Holding) -> list[Lease]:
+    """What a thread or task of this process holds, at all servers."""
+    leases = [
+        watched.lease()
+        for one in list(_watchdogs.values())
+        for watched in one._leases.copy().values()
+    ]
+    return [lease for lease in leases if lease is not None and lease.holder is me]
 
 
 def _after_fork() -> None:

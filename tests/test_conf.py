@@ -196,6 +196,9 @@ WRONG = [
     ("WAIT", False, "wait must be a number of seconds"),
     ("RENEW", 1, "renew must be True or False"),
     ("RENEW", None, "renew must be True or False"),
+    ("REPLICAS_TIMEOUT", "1", "replicas_timeout must be a number of seconds"),
+    ("REPLICAS_TIMEOUT", 0, "replicas_timeout must be between"),
+    ("REPLICAS_TIMEOUT", float("nan"), "replicas_timeout must be between"),
     ("MAX_HOLD", 0, "max_hold must be between"),
     ("MAX_HOLD", "60", "max_hold must be a number of seconds"),
     ("RELEASE", "never", "release must be 'exit' .* or 'commit'"),
@@ -255,7 +258,7 @@ class TestWrong:
     def test_an_unknown_key(self, key: Any) -> None:
         """An unknown key is named, with those that there are: a typo must not be silent."""
         known = "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, MAX_HOLD"
-        known += ", RELEASE, ON_CONFLICT, VIEW_STATUS, VIEW_RESPONSE"
+        known += ", RELEASE, ON_CONFLICT, VIEW_STATUS, VIEW_RESPONSE, LOCK_ORDER"
         of_locks = "KIND, LIMIT, TIMESTAMP_KEY, FRACTIONS"
         with (
             override_settings(REDISLOCK={key: 5}),

@@ -40,6 +40,7 @@ LAYERS = [
     "transactions",
     "naming",
     "operations",
+    "lock_order",
     "completion",
     "locks",
     "decorators",
@@ -56,6 +57,7 @@ LAYERS = [
     "periodic",
     "__init__",
     # The edges to Django.
+    "testing",
     "client",
     "commands",
     "views",

@@ -5,7 +5,7 @@
 --     tail   hash     what only we know: who of ours took it last ("holder", as the value of
 --                     a mutex, with 0 for the fencing token), and what it wrote at the key ("until");
 --                     "released", the token that was released last; for how long it "lasted", µs
---     index  zset     as in mutex.lua
+--     index  zset     as in mutex.lua; on a cluster, where there is none, false
 --     gone   string   as in mutex.lua
 
 -- The loser of a GETSET moves the time that the winner has written by about the time between
@@ -77,7 +77,7 @@ local function hold(lock, tail, index, name, holder, ttl, fractions, value)
   ends = time_of(text)
   redis.call('HSET', tail, 'holder', holder, 'until', text)
   redis.call('PEXPIRE', tail, math.max(MINUTE, 3 * ttl))
-  if index ~= lock then  -- else it is a cluster, as in mutex.lua
+  if index then
     redis.call('ZADD', index, integer(ends / 1000), name)
     redis.call('ZREMRANGEBYSCORE', index, '-inf', integer(now / 1000 - MINUTE))
   end
@@ -85,6 +85,6 @@ local function hold(lock, tail, index, name, holder, ttl, fractions, value)
   redis.call('SET', lock, text, 'PX', integer((ends - now) / 1000 + MINUTE))
 end
 
-local function unlist(lock, index, name)
-  if index ~= lock then redis.call('ZREM', index, name) end
+local function unlist(index, name)
+  if index then redis.call('ZREM', index, name) end
 end

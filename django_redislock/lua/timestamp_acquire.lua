@@ -16,6 +16,7 @@
 -- include timestamp.lua
 
 local lock, tail, index, gone = unpack(KEYS)
+index = index ~= lock and index
 local token, name, ttl, owner, label, fractions = unpack(ARGV)
 
 -- A key of another type is an error at once.
@@ -23,7 +24,7 @@ local value = redis.call('GET', lock)
 local holder = holder_of(tail, value)
 
 if holder and token_of(holder) ~= token then
-  if index ~= lock and not redis.call('ZSCORE', index, name) then
+  if index and not redis.call('ZSCORE', index, name) then
     -- Who asks for the locks sees old clients, too, while ours wait for them.
     redis.call('ZADD', index, integer((time_of(value) or now) / 1000), name)
   end

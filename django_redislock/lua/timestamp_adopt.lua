@@ -14,6 +14,7 @@
 -- include timestamp.lua
 
 local lock, tail, index, gone = unpack(KEYS)
+index = index ~= lock and index
 local token, name, heir, ttl, owner, label = unpack(ARGV)
 
 local value = look(lock)

@@ -10,6 +10,7 @@
 -- include timestamp.lua
 
 local lock, tail, index, gone = unpack(KEYS)
+index = index ~= lock and index
 local seen, name, by, reason = unpack(ARGV)
 
 local value = redis.call('GET', lock)
@@ -18,7 +19,7 @@ if not value or (value ~= seen and not (token_of(holder) == seen and ours(tail, 
   return 0
 end
 redis.call('DEL', lock)
-unlist(lock, index, name)
+unlist(index, name)
 if value ~= seen then
   local acquired_at, ttl = string.match(holder, '^[^|]*|0|(%d+)|(%d+)')
   redis.call('HDEL', tail, 'holder', 'until')

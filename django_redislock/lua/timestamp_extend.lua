@@ -8,7 +8,7 @@
 
 -- include timestamp.lua
 
-local index = KEYS[#KEYS]
+local index = KEYS[#KEYS] ~= KEYS[1] and KEYS[#KEYS]
 local replies = {}
 for i = 1, (#KEYS - 1) / 3 do
   local lock, tail, gone = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]

@@ -12,6 +12,7 @@
 -- include timestamp.lua
 
 local lock, tail, index, gone = unpack(KEYS)
+index = index ~= lock and index
 local token, name, withdraw = ARGV[1], ARGV[2], ARGV[3] == '1'
 
 local value = look(lock)
@@ -26,7 +27,7 @@ if held then
   redis.call('HDEL', tail, 'holder', 'until')
   redis.call('HSET', tail, 'released', token, 'lasted', integer(now - acquired_at))
   redis.call('PEXPIRE', tail, math.max(MINUTE, 3 * ttl))
-  unlist(lock, index, name)
+  unlist(index, name)
 end
 if withdraw and not why then
   redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)

@@ -73,14 +73,16 @@ async def release(io: IO, claim: Claim) -> Refusal | None:
 
 
 async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list[Refusal | None]:
-    """As `mutex.extend`, in two round trips."""
+    """As `mutex.extend`, in two round trips; on a cluster, in one more for each slot."""
     refusals = await mutex.extend(io, claims, ttls)
-    # What is lost is not extended, so that it ends.
-    good = [number for number, refusal in enumerate(refusals) if refusal is None]
-    if good:
-        seconds = [_second(claims[number]) for number in good]
-        also = await WHOLE.extend(io, seconds, [ttls[number] for number in good])
-        for number, refusal in zip(good, also, strict=True):
+    slots: dict[int, list[int]] = {}
+    for number, refusal in enumerate(refusals):
+        if refusal is None:  # what is lost is not extended, so that it ends
+            slots.setdefault(io.slot(claims[number].keys.also), []).append(number)
+    for numbers in slots.values():
+        seconds = [_second(claims[number]) for number in numbers]
+        also = await WHOLE.extend(io, seconds, [ttls[number] for number in numbers])
+        for number, refusal in zip(numbers, also, strict=True):
             refusals[number] = refusal
     return refusals
 
@@ -108,6 +110,6 @@ async def look(io: IO, keys: Keys) -> list[Sight]:
 
 async def clear(io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
     """As `mutex.clear`."""
-    here = await mutex.clear(io, keys, seen, by, reason)
-    there = await WHOLE.clear(io, keys.beside(), seen, by, reason)
-    return [any((*here, *there))]
+    cleared = await mutex.clear(io, keys, seen, by, reason)
+    also = await WHOLE.clear(io, keys.beside(), seen, by, reason)
+    return [any(both) for both in zip(cleared, also, strict=True)]

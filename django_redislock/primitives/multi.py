@@ -27,12 +27,11 @@ no queue.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ..exceptions import LockError, LockNotAcquired, LockUnavailable
 from . import mutex, queued
-from .primitive import Grant, Refusal, milliseconds
+from .primitive import Grant, Refusal, batches, milliseconds
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -62,16 +61,15 @@ class _Asking:
     """Asks for all names, group by group; a group is what one script may touch."""
 
     def __init__(self) -> None:
-        self._asked: set[str] = set()
+        self._asked: set[int] = set()
         """The groups where something of ours may be."""
 
     async def acquire(
         self, io: IO, claim: Claim, inbox: str, ticket: str
     ) -> tuple[list[Any], str]:
         acquired = None
-        for group in _groups(claim):
-            index = group[0].index
-            self._asked.add(index)
+        for slot, group in _groups(io, claim.parts).items():
+            self._asked.add(slot)
             code, *rest = await io.script(
                 "multi_acquire",
                 _keys(group, claim),
@@ -94,21 +92,20 @@ class _Asking:
             *rest, number = rest
             if code == 0:
                 # Hold nothing, and stand nowhere else, while we wait here.
-                await self._leave(io, claim, besides=index)
+                await self._leave(io, claim, besides=slot)
             return [code, *rest], group[number - 1].name
         return [1, None, acquired], claim.keys.name
 
-    async def _leave(self, io: IO, claim: Claim, *, besides: str) -> None:
-        for group in _groups(claim):
-            index = group[0].index
-            if index != besides and index in self._asked:
+    async def _leave(self, io: IO, claim: Claim, *, besides: int) -> None:
+        for slot, group in _groups(io, claim.parts).items():
+            if slot != besides and slot in self._asked:
                 await _give_back(io, claim, group, withdraw=False)
-                self._asked.remove(index)
+                self._asked.remove(slot)
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         refusals: list[Refusal | None] = []
         unavailable = None
-        for group in _groups(claim):
+        for group in _groups(io, claim.parts).values():
             try:
                 refusals.append(await _give_back(io, claim, group, withdraw=claim.doubtful))
             except LockUnavailable as error:
@@ -152,17 +149,14 @@ async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list
         for number, (claim, ttl) in enumerate(zip(claims, ttls, strict=True))
         for its in claim.parts
     ]
-    held.sort(key=lambda one: one[1].index)
-    for _, together in groupby(held, key=lambda one: one[1].index):
-        rest_of_them = list(together)
-        while rest_of_them:
-            batch, rest_of_them = rest_of_them[:BATCH], rest_of_them[BATCH:]
-            keys, args = mutex.extension([one[1:] for one in batch])
-            replies: list[list[Any]] = await io.script("mutex_extend", keys, args)
-            for (number, its, *_), (extended, *rest) in zip(batch, replies, strict=True):
-                if not extended:
-                    value, gone = rest
-                    refusals[number] = refusals[number] or Refusal(value, gone, its.name)
+    for positions in batches(io, [its.lock for _, its, *_ in held], BATCH):
+        batch = [held[position] for position in positions]
+        keys, args = mutex.extension([one[1:] for one in batch])
+        replies: list[list[Any]] = await io.script("mutex_extend", keys, args)
+        for (number, its, *_), (extended, *rest) in zip(batch, replies, strict=True):
+            if not extended:
+                value, gone = rest
+                refusals[number] = refusals[number] or Refusal(value, gone, its.name)
     return refusals
 
 
@@ -174,13 +168,13 @@ async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:  # noqa: A
 look, clear = mutex.look, mutex.clear  # of one of its names
 
 
-def _groups(claim: Claim) -> list[list[Keys]]:
-    """What may be in one script, in the order of the names: on one primary all of them, which
-    have one index; on a cluster, where the index is the key of the lock, each by itself."""
-    groups: dict[str, list[Keys]] = {}
-    for its in claim.parts:
-        groups.setdefault(its.index, []).append(its)
-    return list(groups.values())
+def _groups(io: IO, parts: Iterable[Keys]) -> dict[int, list[Keys]]:
+    """What may be in one script, by its slot, in the order of the names: on one primary that is
+    everything."""
+    groups: dict[int, list[Keys]] = {}
+    for its in parts:
+        groups.setdefault(io.slot(its.lock), []).append(its)
+    return groups
 
 
 def _keys(group: Iterable[Keys], claim: Claim) -> list[str]:

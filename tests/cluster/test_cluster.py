@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
+import time
 from collections.abc import Callable
 from io import StringIO
 from typing import Any
@@ -18,6 +20,7 @@ from django_redislock import (
     LeaseRevoked,
     LeaseState,
     LockUnavailable,
+    TimestampLock,
     connections,
     once,
     redis_lock,
@@ -27,6 +30,7 @@ from django_redislock.client import Lock
 from django_redislock.diagnosis import server_findings
 from django_redislock.inspection import Inspector, State
 from django_redislock.renewal import watchdog
+from django_redislock.slots import slot_of
 from tests.cluster.caches import cluster as caches
 from tests.contract.ports import Port
 from tests.processes import Worker
@@ -291,3 +295,31 @@ def test_the_drop_in(cluster: RedisCluster) -> None:
     """It is for a single primary, and says so."""
     with pytest.raises(TypeError, match="one primary"):
         Lock(cache.client.get_client(), "job").acquire()
+
+
+def test_timestamp_locks(cluster: RedisCluster, port: Port) -> None:
+    """Alone, and beside a mutex: both keys may be in any slots, also of several that are renewed
+    in one request."""
+    leases = []
+    # The mutexes are in one slot, what is beside them is not.
+    slots: dict[int, list[str]] = {}
+    for number in itertools.count():
+        names = slots.setdefault(slot_of(f"{{job:{number}}}"), [])
+        names.append(f"job:{number}")
+        if len(names) == 4:
+            break
+    for number, name in enumerate(names):
+        leases.append(port.acquire(redis_lock(name, timestamp_key=f"lock.{number}", ttl=2)))
+        leases.append(port.acquire(TimestampLock(f"lock.alone.{number}", ttl=2)))
+        other = TimestampLock(f"lock.{number}", wait=0)
+        assert port.start(lambda other=other: port.acquire(other)).result(PATIENCE) is None
+    until = time.monotonic() + 4
+    eventually(lambda: time.monotonic() > until)
+    for lease in leases:
+        lease.check()
+        port.extend(lease, 30)
+    leases[0] = port.restore(leases[0].export())
+    for lease in leases:
+        port.release(lease)
+    for number in range(4):
+        port.release(port.acquire(TimestampLock(f"lock.{number}"), wait=0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
 
 import pytest
 from redis import Redis
@@ -15,8 +17,8 @@ from django_redislock import (
     LockNotAcquired,
     LockReentered,
     MultiLock,
+    connections,
     current_lease,
-    keys,
     redis_lock,
 )
 from django_redislock.fencing import Fence
@@ -46,15 +48,10 @@ def elsewhere(port: Port, lock: redis_lock | MultiLock, wait: float | None = 0) 
 
 @pytest.fixture(params=["together", "apart"])
 def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """As on one primary, and as on a cluster: each name in a script of its own, and no index."""
+    """As on one primary, and as on a cluster: each name in a script of its own."""
     if request.param == "apart":
-        monkeypatch.setattr(keys.Keys, "of", _apart)
+        monkeypatch.setattr(connections, "slot", lambda using, key: crc32(key.encode()))
     return str(request.param)
-
-
-def _apart(prefix: str, name: str) -> keys.Keys:
-    lock = f"{prefix}:{{{name}}}"
-    return keys.Keys(name, lock, lock)
 
 
 pytestmark = pytest.mark.usefixtures("grouping")
@@ -333,6 +330,17 @@ def test_wrong_names() -> None:
     with pytest.raises(TypeError, match="no argument 'limit'"):
         MultiLock(["a"], limit=3)  # type: ignore[call-arg]
     assert MultiLock([str(n) for n in range(5)]).name == "0, 1, 2 and 2 others"
+
+
+def test_names_that_are_no_plain_locks(settings: Any) -> None:
+    """By the settings: with another kind of lock they would not exclude each other."""
+    for entry, what in (
+        ({"KIND": "semaphore", "LIMIT": 3}, "a semaphore"),
+        ({"TIMESTAMP_KEY": "old"}, "to be migrated"),
+    ):
+        settings.REDISLOCK = {"LOCKS": {"b": entry}}
+        with pytest.raises(ValueError, match=f"LOCKS has 'b' as {what}"):
+            MultiLock(["a", "b"]).acquire(wait=0)
 
 
 def test_a_name_that_we_hold_already() -> None:
