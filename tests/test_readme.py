@@ -7,6 +7,7 @@ import asyncio
 import re
 import textwrap
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from django.test.utils import isolate_apps
 from redis import Redis
 
 import django_redislock
+from devtools.redis_server import RedisServer, find_server
 from django_redislock import (
     LeaseLost,
     LockNotAcquired,
@@ -36,6 +38,7 @@ from django_redislock.arguments import MIN_TTL
 from django_redislock.client import Lock
 from django_redislock.fencing import FencedModel
 from django_redislock.periodic import job
+from tests.faults.caches import caches
 from tests.models import Product
 from tests.waiting import eventually
 
@@ -315,6 +318,33 @@ def test_once() -> None:
         assert example["salt"] == "salt"
         example["consume"]({"id": 7})
     assert sorted(calls) == ["rates", "salt", "warm"]
+
+
+def test_several_names_several_servers(settings: Any, redis: Redis) -> None:
+    """Both names are held, and a majority of the servers."""
+    found = find_server()
+    if found.url is not None:
+        pytest.skip("needs servers of its own")
+    seen: list[int] = []
+
+    def transfer(*_: object, fencing_tokens: dict[str, int]) -> None:
+        seen.append(len(fencing_tokens))
+        seen.append(int(redis.exists("redislock:{account:1}", "redislock:{account:2}")))
+
+    one, two = SimpleNamespace(pk=1), SimpleNamespace(pk=2)
+    with ExitStack() as stack:
+        servers = {f"redis-{letter}": stack.enter_context(RedisServer(found)) for letter in "abc"}
+        entries = {name: caches(server.url)["default"] for name, server in servers.items()}
+        settings.CACHES = settings.CACHES | entries
+
+        def export() -> None:
+            for server in servers.values():
+                with Redis.from_url(server.url) as client:
+                    seen.append(int(client.exists("redislock:{export}")))
+
+        run(block("MultiLock("), source=one, target=two, transfer=transfer, export=export)
+    assert seen[:2] == [2, 2]
+    assert sum(seen[2:]) >= 2
 
 
 @pytest.mark.django_db

@@ -1,0 +1,143 @@
+"""A lock on several names when messages are lost, late, or come from who is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock import LeaseState, LockUnavailable, MultiLock, redis_lock
+from tests.contract.ports import Port
+from tests.faults.caches import caches
+from tests.faults.proxy import Fault, Proxy, script
+from tests.faults.scene import FAULTS, TIMEOUT
+from tests.waiting import PATIENCE, eventually
+
+ACQUIRE, RELEASE = script("multi_acquire"), script("multi_release")
+NAMES = ["a", "b", "c"]
+
+
+@pytest.fixture(autouse=True)
+def _past_the_proxy(proxy: Proxy, redis_server: RedisServer, settings: Any) -> None:
+    """Clients give up on an answer soon; "direct" is a way past the proxy."""
+    settings.CACHES = caches(proxy.url, SOCKET_TIMEOUT=TIMEOUT) | {
+        "direct": caches(redis_server.url)["default"]
+    }
+
+
+def key(name: str, beside: str = "") -> str:
+    return f"redislock:{{{name}}}{beside}"
+
+
+def left(redis: Redis) -> list[bytes]:
+    """What is there of any name, but what outlives every lock."""
+    return [
+        found
+        for found in redis.keys("redislock:{*")
+        if not found.endswith(b":tail") and b":gone:" not in found
+    ]
+
+
+def direct(name: str) -> redis_lock:
+    return redis_lock(name, using="direct")
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_lost_acquire(port: Port, proxy: Proxy, redis: Redis, fault: Fault) -> None:
+    """Asked again with the same token, all names are ours, whatever the first send has done."""
+    rule = proxy.on(ACQUIRE, fault)
+    lease = port.acquire(MultiLock(NAMES, ttl=600), wait=PATIENCE)
+    assert rule.count == 1
+    values = [redis.get(key(name)).decode() for name in NAMES]
+    assert all(value.startswith(lease.token) for value in values)
+    assert list(lease.fencing_tokens.values()) == [int(value.split("|")[1]) for value in values]
+    port.release(lease)
+    assert left(redis) == []
+
+
+def test_an_acquire_that_nobody_heard_of(port: Port, proxy: Proxy, redis: Redis) -> None:
+    """It is taken back at every name."""
+    rule = proxy.on(ACQUIRE, Fault.RESET_AFTER, times=1000)
+    with pytest.raises(LockUnavailable):
+        port.acquire(MultiLock(NAMES, ttl=600), wait=0)
+    rule.happened()
+    rule.let_go()
+    eventually(lambda: left(redis) == [])
+
+
+def test_an_acquire_that_arrives_too_late(port: Port, proxy: Proxy, redis: Redis) -> None:
+    """It was withdrawn at every name, so it gets none of them."""
+    rule = proxy.on(ACQUIRE, Fault.HOLD_REQUEST)
+    with pytest.raises(LockUnavailable):
+        port.acquire(MultiLock(NAMES, ttl=600), wait=0)
+    eventually(lambda: len(redis.keys("redislock:{*}:gone:*")) == len(NAMES))
+    rule.let_go()
+    eventually(lambda: rule.carried_out == 1)
+    assert left(redis) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_lost_release(port: Port, proxy: Proxy, redis: Redis, fault: Fault) -> None:
+    """Leaving the block is no error, and soon none of the names is held."""
+    rule = proxy.on(RELEASE, fault)
+    port.enter(MultiLock(NAMES, ttl=600), lambda _: None)
+    rule.happened()
+    eventually(lambda: left(redis) == [])
+
+
+def test_a_release_is_repeated(port: Port, proxy: Proxy) -> None:
+    """The names may be others' by then: that is no loss."""
+    lease = port.acquire(MultiLock(NAMES, ttl=600))
+    rule = proxy.on(RELEASE, Fault.RESET_AFTER, times=2)
+    with pytest.raises(LockUnavailable):
+        port.release(lease)
+    rule.happened(2)
+    others = [port.acquire(direct(name)) for name in NAMES]
+    port.release(lease)
+    assert lease.state == LeaseState.RELEASED
+    for other in others:
+        other.check()
+        port.release(other)
+
+
+def test_a_lost_wakeup(port: Port, proxy: Proxy, redis: Redis) -> None:
+    """Its next slice finds the name its own, or free, and takes the others too."""
+    single = port.acquire(direct("b"))
+    waiter = port.start(lambda: port.acquire(MultiLock(NAMES), wait=PATIENCE))
+    eventually(lambda: redis.zcard(key("b", ":queue")))
+    proxy.deaf = True
+    port.release(single)
+    lease = waiter.result(PATIENCE)
+    port.release(lease)
+    assert left(redis) == []
+
+
+def test_a_waiter_that_is_gone(port: Port, proxy: Proxy, redis: Redis) -> None:
+    """What was handed to it goes on to the next one when its claim window is over."""
+    single = port.acquire(direct("b"))
+    rule = proxy.on(ACQUIRE, Fault.LOSE_REQUEST, times=0)
+    gone = port.start(lambda: port.acquire(MultiLock(NAMES), wait=PATIENCE))
+    eventually(lambda: redis.zcard(key("b", ":queue")))
+    next_one = port.start(lambda: port.acquire(direct("b"), wait=PATIENCE))
+    eventually(lambda: redis.zcard(key("b", ":queue")) == 2)
+    rule.times = 10**9  # from here on, nothing of it arrives
+    port.release(single)
+    lease = next_one.result(PATIENCE)
+    rule.let_go()
+    port.release(lease)
+    port.release(gone.result(PATIENCE))
+    assert left(redis) == []
+
+
+def test_names_that_were_lost_while_it_waited(port: Port, proxy: Proxy, redis: Redis) -> None:
+    """A FLUSHDB in the middle: it comes back to its place, and gets all of them in the end."""
+    single = port.acquire(direct("b"))
+    waiter = port.start(lambda: port.acquire(MultiLock(NAMES), wait=PATIENCE))
+    eventually(lambda: redis.zcard(key("b", ":queue")))
+    redis.delete(*redis.keys("redislock:*"))
+    lease = waiter.result(PATIENCE)
+    assert all(redis.get(key(name)).decode().startswith(lease.token) for name in NAMES)
+    assert single.token != lease.token
+    port.release(lease)
