@@ -69,12 +69,13 @@ def test_the_second_key_is_of_another_type(port: Port, redis: Redis) -> None:
     assert redis.lrange(OLD, 0, -1) == [b"x"]
 
 
-def test_once(port: Port, redis: Redis) -> None:
+def test_once(port: Port, redis: Redis, settings: Any) -> None:
     """What is done once is done under both, too."""
+    settings.REDISLOCK = {"LOCKS": {"once:import": {"TIMESTAMP_KEY": OLD}}}
     done = []
     for _ in range(2):
-        port.enter(once("import"), lambda first: first and done.append(redis.exists(KEY, OLD)))
-    assert done == [2]
+        port.enter(once("import"), lambda first: first and done.append(redis.exists(OLD)))
+    assert done == [1]
     assert not redis.exists(OLD)
 
 
