@@ -57,9 +57,11 @@ class RedisSentinels:
         with Redis(host=host, port=port, decode_responses=True) as client:
             return client.execute_command(*command)
 
-    def primary_port(self) -> int:
-        """Which server is the primary now."""
-        return int(self.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)[1])
+    def agree_on(self, primary: RedisServer) -> bool:
+        """Whether all of them say that this one is the primary now."""
+        question = "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service
+        answers = {int(self.ask(*question, at=at)[1]) for at in range(len(self.addresses))}
+        return answers == {primary.tcp_port}
 
     def _together(self) -> bool:
         """All know each other, and a replica that could be promoted."""

@@ -578,8 +578,8 @@ def _confirm(replicas: int, terms: Terms) -> None:
 
 def _keeps(error: BaseException) -> bool:
     """The connection may be used again after this."""
-    if isinstance(error, ReadOnlyError):
-        # It leads to a primary that was demoted; a new one may find its successor.
+    if isinstance(error, ReadOnlyError) or "NOREPLICAS " in str(error):
+        # It leads to a primary that was demoted, or will be; a new one may find its successor.
         return False
     # Else the answer may still come, and would be taken for that of the next command.
     return isinstance(error, ResponseError | TooFewReplicas)

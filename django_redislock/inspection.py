@@ -523,6 +523,7 @@ class Inspector:
         left: dict[str, float | None],
         written: bytes | None,
     ) -> tuple[Kind, HolderInfo]:
+        """One who holds a lock, by what it has written; and the kind, if it is not `SHARED`."""
         holder = Holder.parse(value, pttl, now_us)
         kind, state, why, ttl = Kind.MUTEX, State.HELD, "", None
         if holder.owner is None:

@@ -71,6 +71,8 @@ def test_while_it_moves(
     assert cluster.migrate_keys(KEY, source, target) > 0
     with pytest.raises(LockUnavailable):  # asked there, behind ASKING
         port.extend(lease)
+    # What needs one key only finds it: the old node says where, and the new one is told to look.
+    assert port.holder(redis_lock("job")).fencing_token == lease.fencing_token
     late = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
     cluster.migrated(KEY, target)
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from django.db import transaction
 from redis import Redis
 
-from devtools.redis_server import RedisServer, find_server
+from devtools.redis_sentinel import RedisSentinels
+from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LeaseState, LockUnavailable, redis_lock
 from django_redislock.fencing import StaleLease
 from tests.contract.ports import Port
@@ -141,115 +138,72 @@ def test_one_replica_too_few(pair: Pair) -> None:
         redis_lock("job", replicas=2).acquire(wait=0)
 
 
-@contextmanager
-def sentinel(primary: RedisServer, folder: Path) -> Iterator[int]:
-    """One that is quick to decide; its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    configuration = folder / "sentinel.conf"
-    configuration.write_text(
-        f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
-        f"sentinel monitor shop{port} 127.0.0.1 {primary.tcp_port} 1\n"
-        f"sentinel down-after-milliseconds shop{port} 500\n"
-        f"sentinel failover-timeout shop{port} 5000\n"
-    )
-    binary = find_server().binary
-    assert binary is not None
-    process = subprocess.Popen(
-        [binary, str(configuration), "--sentinel"], stdout=subprocess.DEVNULL
-    )
-    try:
-        yield port
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.mark.django_db(transaction=True)
-def test_a_failover_that_loses_a_lease(
-    pair: Pair, port: Port, settings: Any, tmp_path: Path
-) -> None:
+def test_a_failover_that_loses_a_lease(pair: Pair, port: Port, settings: Any) -> None:
     """Two believe that they hold the lock. The first one learns it at its next renewal, and its
     late write is refused by the row, which has seen a newer fencing token."""
     product = Product.objects.create(name="lamp", stock=10)
-    with sentinel(pair.primary, tmp_path) as sentinel_port:
-        with Redis(port=sentinel_port, decode_responses=True) as control:
-            eventually(lambda: knows_replica(control, sentinel_port))
-            settings.CACHES = through(sentinel_port)
-            pair.cut()
-            first = port.acquire(redis_lock("job", ttl=600))
-            assert Product.objects.fenced(first).get(pk=product.pk).stock == 10
+    with RedisSentinels(pair.primary, number=1) as sentinels:
+        settings.CACHES = through(sentinels)
+        pair.cut()
+        first = port.acquire(redis_lock("job", ttl=600))
+        assert Product.objects.fenced(first).get(pk=product.pk).stock == 10
 
-            assert pair.primary.pid is not None
-            os.kill(pair.primary.pid, signal.SIGSTOP)
-            try:
-                second = port.start(
-                    lambda: port.acquire(redis_lock("job", ttl=600), wait=2 * PATIENCE)
-                ).result(3 * PATIENCE)
-                assert first.state == second.state == LeaseState.HELD
+        assert pair.primary.pid is not None
+        os.kill(pair.primary.pid, signal.SIGSTOP)
+        try:
+            second = port.start(
+                lambda: port.acquire(redis_lock("job", ttl=600), wait=2 * PATIENCE)
+            ).result(3 * PATIENCE)
+            assert first.state == second.state == LeaseState.HELD
 
-                assert second.fencing_token > first.fencing_token
-                seen = Product.objects.fenced(second).get(pk=product.pk)
-                with transaction.atomic(), pytest.raises(StaleLease):
-                    Product.objects.fenced(first).filter(pk=product.pk).update(stock=9)
-                seen.stock -= 3
-                seen.save(lease=second)
-                product.refresh_from_db()
-                assert product.stock == 7
-                port.release(second)
-            finally:
-                os.kill(pair.primary.pid, signal.SIGCONT)
+            assert second.fencing_token > first.fencing_token
+            seen = Product.objects.fenced(second).get(pk=product.pk)
+            with transaction.atomic(), pytest.raises(StaleLease):
+                Product.objects.fenced(first).filter(pk=product.pk).update(stock=9)
+            seen.stock -= 3
+            seen.save(lease=second)
+            product.refresh_from_db()
+            assert product.stock == 7
+            port.release(second)
+        finally:
+            os.kill(pair.primary.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("asks", ["itself", "watchdog"])
 def test_the_first_holder_learns_of_a_failover(
-    pair: Pair, port: Port, settings: Any, tmp_path: Path, asks: str
+    pair: Pair, port: Port, settings: Any, asks: str
 ) -> None:
     """At its next renewal, by whom that ever is: the new primary does not know its lease."""
-    with sentinel(pair.primary, tmp_path) as sentinel_port:
-        with Redis(port=sentinel_port, decode_responses=True) as control:
-            eventually(lambda: knows_replica(control, sentinel_port))
-            settings.CACHES = through(sentinel_port)
-            pair.cut()
-            lease = port.acquire(redis_lock("job", ttl=600 if asks == "itself" else 9))
-            pair.primary.stop()
-            eventually(
-                lambda: (
-                    int(control.sentinel_master(f"shop{sentinel_port}")["port"])
-                    == pair.replica.tcp_port
-                )
-            )
+    with RedisSentinels(pair.primary, number=1) as sentinels:
+        settings.CACHES = through(sentinels)
+        pair.cut()
+        lease = port.acquire(redis_lock("job", ttl=600 if asks == "itself" else 9))
+        pair.primary.stop()
+        eventually(lambda: sentinels.agree_on(pair.replica))
 
-            def told() -> bool:
-                if asks == "watchdog":
-                    return lease.state == LeaseState.LOST
-                try:
-                    port.extend(lease)
-                except LockUnavailable:
-                    return False
-                except LeaseLost:
-                    return True
-                raise AssertionError("renewed where it is not known")
+        def told() -> bool:
+            if asks == "watchdog":
+                return lease.state == LeaseState.LOST
+            try:
+                port.extend(lease)
+            except LockUnavailable:
+                return False
+            except LeaseLost:
+                return True
+            raise AssertionError("renewed where it is not known")
 
-            eventually(told)
-            assert lease.remaining() == 0
+        eventually(told)
+        assert lease.remaining() == 0
 
 
-def knows_replica(control: Redis, port: int) -> bool:
-    """The sentinel has seen a replica that it could promote."""
-    replicas = control.sentinel_slaves(f"shop{port}")
-    return any(replica["flags"] == "slave" for replica in replicas)
-
-
-def through(port: int) -> dict[str, Any]:
-    """CACHES that ask the sentinel. It has a name of its own for the service, since django-redis
-    keeps the pool of a URL for as long as the process lives."""
+def through(sentinels: RedisSentinels) -> dict[str, Any]:
+    """CACHES that ask the sentinels."""
     return caches(
-        f"redis://shop{port}/0",
+        f"redis://{sentinels.service}/0",
         CLIENT_CLASS="django_redis.client.SentinelClient",
         CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
-        SENTINELS=[("127.0.0.1", port)],
+        SENTINELS=sentinels.addresses,
         SOCKET_TIMEOUT=0.5,
         SOCKET_CONNECT_TIMEOUT=0.5,
     )

@@ -44,7 +44,8 @@ class Watched(NamedTuple):
         eventually(self.taken_over)
 
     def order(self) -> None:
-        """Make them change places, as an operator does before maintenance."""
+        """Make them change places, as an operator does before maintenance. The old primary learns
+        it later."""
         self.sentinels.ask("SENTINEL", "FAILOVER", self.sentinels.service)
         eventually(self.taken_over)
 
@@ -54,14 +55,16 @@ class Watched(NamedTuple):
                 promoted = redis.role()[0] == b"master"
         except RedisError:  # it ends all connections when it is promoted
             return False
-        return promoted and self.sentinels.primary_port() == self.replica.tcp_port
+        return promoted and self.sentinels.agree_on(self.replica)
 
 
 @pytest.fixture
 def watched(settings: Any) -> Iterator[Watched]:
     """Everybody asks the sentinels for the primary."""
     options = ["--repl-diskless-sync-delay", "0"]
-    with RedisServer(tcp_port=0, args=options) as primary:
+    # Else it would go on granting locks while it does not know yet that it has a successor.
+    refuses = ["--min-replicas-to-write", "1"]
+    with RedisServer(tcp_port=0, args=[*options, *refuses]) as primary:
         follow = [*options, "--replicaof", "127.0.0.1", str(primary.tcp_port)]
         with (
             RedisServer(tcp_port=0, args=follow) as replica,
@@ -100,7 +103,8 @@ def extended(port: Port, lease: Lease) -> bool:
 
 
 def test_holding_and_waiting(watched: Watched, failover: Callable[[], None], port: Port) -> None:
-    """The lease goes on, and those who wait get the lock, in the order in which they came."""
+    """The lease goes on, and those who wait get the lock, in the order in which they came, once
+    their process listens at the new primary. Before that, the first one to ask would have it."""
     lease = port.acquire(redis_lock("job", ttl=60))
     waiters = []
     for number in range(3):
@@ -112,6 +116,8 @@ def test_holding_and_waiting(watched: Watched, failover: Callable[[], None], por
     failover()
     eventually(lambda: extended(port, lease))
     assert lease.state == LeaseState.HELD
+    with Redis.from_url(watched.replica.url) as redis:
+        eventually(lambda: redis.pubsub_channels("redislock:inbox:*"))
     for waiter in waiters:
         assert not waiter.done()
         port.release(lease)

@@ -134,8 +134,10 @@ class TestKilled:
         holders = [start(HOLD, "read", ttl) for ttl in ("1", "1.3")]
         for holder in holders:
             holder.holds()
-        waiters = [start(HOLD, kind, "30") for kind in ("write", "read", "write")]
-        eventually(lambda: queued(redis, 3))
+        waiters = []
+        for number, kind in enumerate(("write", "read", "write")):
+            waiters.append(start(HOLD, kind, "30"))
+            eventually(lambda number=number: queued(redis, number + 1))
         for process in holders:
             kill(process)
         kill_waiters(redis, *waiters)

@@ -1,0 +1,54 @@
+"""Periodic jobs whose ledgers are on different nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from devtools.redis_cluster import RedisCluster
+from django_redislock.io import SyncIO, run
+from django_redislock.periodic import JobState, Ledger, Outcome, periodic
+from django_redislock.periodic import job as jobs
+from django_redislock.periodic.execution import Request
+from django_redislock.primitives import ledger
+from django_redislock.primitives.ledger import Wanted
+
+
+@pytest.fixture
+def planned(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> list[jobs.Job]:
+    """Some jobs, spread over all nodes."""
+    monkeypatch.setattr(jobs, "_registry", {})
+
+    def nothing() -> None: ...
+
+    for number in range(8):
+        periodic(name=f"job-{number}", every=3600)(nothing)
+    found = list(jobs.jobs())
+    assert len({cluster.owner(job.keys.lock).tcp_port for job in found}) == 3
+    return found
+
+
+def test_looked_at_claimed_and_written_down(planned: list[jobs.Job]) -> None:
+    """As a scheduler does it, and as people see it; in the order in which they were asked for."""
+    io = SyncIO("default")
+    _, sights = run(ledger.look(io, [job.keys for job in planned]))
+    assert all(sight.claimed for sight in sights)
+    for job in planned[::2]:
+        answer = Request.of(job, Wanted(tick=None, overlap="skip")).send()
+        assert answer.run is not None
+        run(ledger.finish(io, job.keys, answer.run, Outcome.DONE, ""))
+    Ledger().pause("job-1", by="ann", reason="a move")
+
+    found = Ledger().jobs()
+    assert [info.name for info in found] == [job.name for job in planned]
+    for at, info in enumerate(found):
+        assert [its.outcome for its in info.runs] == [Outcome.DONE] * (at % 2 == 0)
+        assert info.state == (JobState.PAUSED if at == 1 else JobState.OK)
+
+
+def test_a_tick_is_claimed_once(planned: list[jobs.Job]) -> None:
+    """On each node."""
+    now, _ = run(ledger.look(SyncIO("default"), [job.keys for job in planned]))
+    for job in planned:
+        wanted = Wanted(tick=now + 1_000_000, overlap="skip")
+        first, second = (Request.of(job, wanted).send() for _ in range(2))
+        assert (first.what, second.what) == ("run", "taken")

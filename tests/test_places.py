@@ -1,0 +1,168 @@
+"""Random stories of semaphores and read-write locks on a real Redis, against a model that is short
+enough to be seen to be right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from django_redislock import scripts
+from django_redislock.keys import Keys
+from django_redislock.primitives.places import MANY
+from django_redislock.waiting import DEAF
+
+KEYS = Keys.of("redislock", "story")
+NOBODY = "f" * 32
+
+
+class Wants(NamedTuple):
+    kind: str
+    limit: int
+
+
+@dataclass
+class Model:
+    """Who holds and who waits, in order."""
+
+    holders: dict[str, Wants] = field(default_factory=dict)
+    queue: list[tuple[str, Wants]] = field(default_factory=list)
+
+    def fits(self, wants: Wants) -> bool:
+        if any(holder.kind == "write" for holder in self.holders.values()):
+            return False
+        if wants.kind == "write":
+            return not self.holders
+        return not self.holders or len(self.holders) < wants.limit
+
+    def serve(self) -> None:
+        while self.queue and self.fits(self.queue[0][1]):
+            token, wants = self.queue.pop(0)
+            self.holders[token] = wants
+
+    def ask(self, token: str, wants: Wants, *, wait: bool) -> None:
+        if token in self.holders:
+            return
+        if token not in dict(self.queue):
+            self.queue.append((token, wants))
+        self.serve()
+        if not wait:
+            self.leave(token)
+
+    def leave(self, token: str) -> None:
+        self.queue = [entry for entry in self.queue if entry[0] != token]
+        self.serve()
+
+    def release(self, token: str) -> None:
+        self.holders.pop(token, None)
+        self.leave(token)
+
+    def turn(self, token: str) -> None:
+        if token in self.holders:
+            self.holders[token] = Wants("read", MANY)
+            self.serve()
+
+
+class Server:
+    """The same, said by our scripts."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        keys = [key.decode() for key in redis.scan_iter(match="redislock:{story}*", count=1000)]
+        if keys:
+            redis.delete(*keys)
+
+    def _call(self, name: str, token: str, *args: Any) -> Any:
+        keys = KEYS.places(token)
+        return self._redis.eval(  # type: ignore[no-untyped-call]
+            scripts.load(name).source, len(keys), *keys, token, KEYS.name, *args
+        )
+
+    def ask(self, token: str, wants: Wants, *, wait: bool) -> None:
+        inbox = DEAF if wait else ""
+        self._call("places_acquire", token, 60_000, "owner", "label", inbox, "", *wants)
+
+    def release(self, token: str) -> None:
+        self._call("places_release", token, 0)
+
+    def turn(self, token: str) -> None:
+        self._call("places_turn", token, "read", MANY)
+
+    def end(self, token: str) -> None:
+        """Its lease ends, and the next script of whomever comes."""
+        self._redis.zadd(KEYS.lock, {token: 1}, xx=True)
+        self.release(NOBODY)
+
+    @property
+    def holders(self) -> set[str]:
+        now = self._redis.time()[0] * 1000
+        return {
+            token.decode()
+            for token, ends in self._redis.zrange(KEYS.lock, 0, -1, withscores=True)
+            if ends > now
+        }
+
+    @property
+    def queue(self) -> list[str]:
+        return [token.decode() for token in self._redis.zrange(KEYS.queue, 0, -1)]
+
+
+TOKENS = [f"{number:032d}" for number in range(6)]
+STEPS = st.sampled_from(["ask", "ask", "ask", "try", "release", "release", "end", "turn"])
+
+
+def play(redis: Redis, story: list[tuple[str, int, Wants]]) -> None:
+    model, server = Model(), Server(redis)
+    wanted: dict[str, Wants] = {}
+    for step, number, one_of in story:
+        token = TOKENS[number]
+        wants = wanted.setdefault(token, one_of)
+        if step in ("ask", "try"):
+            for one in (model, server):
+                one.ask(token, wants, wait=step == "ask")
+        elif step == "turn":
+            if model.holders.get(token, wants).kind == "write":
+                model.turn(token)
+                server.turn(token)
+        elif step == "end" and token in model.holders:
+            server.end(token)
+            model.release(token)
+        else:
+            server.release(token)
+            model.release(token)
+        assert server.holders == set(model.holders)
+        assert server.queue == [waiter for waiter, _ in model.queue]
+        assert set(map(bytes.decode, redis.hkeys(KEYS.holders))) == set(model.holders)
+
+
+def stories(wants: st.SearchStrategy[Wants]) -> Any:
+    return st.lists(st.tuples(STEPS, st.integers(0, len(TOKENS) - 1), wants), max_size=40)
+
+
+relaxed = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@relaxed
+@given(story=stories(st.integers(1, 4).map(lambda limit: Wants("semaphore", limit))))
+def test_semaphores(redis: Redis, story: list[tuple[str, int, Wants]]) -> None:
+    """Never more than who asks says, in order of arrival, and nobody waits for nothing; also when
+    each says another limit."""
+    play(redis, story)
+
+
+@relaxed
+@given(
+    story=stories(
+        st.sampled_from(["read", "read", "write"]).map(lambda kind: Wants(kind, MANY)),
+    )
+)
+def test_read_write_locks(redis: Redis, story: list[tuple[str, int, Wants]]) -> None:
+    """A writer is alone; readers are together as far as no writer came before them."""
+    play(redis, story)
