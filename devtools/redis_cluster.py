@@ -23,8 +23,9 @@ from redis.exceptions import RedisError
 
 from .redis_server import START_SECONDS, RedisServer
 
-NODE_TIMEOUT = 1.0
-"""Seconds without an answer after which the others take a node for dead."""
+NODE_TIMEOUT = 15.0
+"""Seconds without an answer after which the others take a node for dead: no busy machine takes so
+long to answer. A test that kills one wants it shorter."""
 
 BUS = 10_000
 """So far is the port on which nodes talk to each other from the one for clients."""
@@ -33,9 +34,12 @@ BUS = 10_000
 class RedisCluster:
     """Three primaries, by default without replicas."""
 
-    def __init__(self, primaries: int = 3, replicas: int = 0) -> None:
+    def __init__(
+        self, primaries: int = 3, replicas: int = 0, *, node_timeout: float = NODE_TIMEOUT
+    ) -> None:
         self._number = primaries
         self._replicas = replicas
+        self._node_timeout = node_timeout
         self._exit = ExitStack()
         self.nodes: list[RedisServer] = []
         """The primaries first, and then the replicas: the first of them follows the first."""
@@ -48,7 +52,7 @@ class RedisCluster:
     def __enter__(self) -> Self:
         with ExitStack() as started:
             for _ in range(self._number + self._replicas):
-                self.nodes.append(started.enter_context(_node()))
+                self.nodes.append(started.enter_context(_node(self._node_timeout)))
             self._form()
             self._exit = started.pop_all()
         return self
@@ -160,10 +164,10 @@ class RedisCluster:
             time.sleep(0.02)
 
 
-def _node() -> RedisServer:
+def _node(timeout: float) -> RedisServer:
     options = [
         *("--cluster-enabled", "yes"),
-        *("--cluster-node-timeout", str(round(NODE_TIMEOUT * 1000))),
+        *("--cluster-node-timeout", str(round(timeout * 1000))),
         *("--cluster-replica-validity-factor", "0"),
         *("--repl-diskless-sync-delay", "0"),
     ]

@@ -324,9 +324,9 @@ def primaries(pool: Pool) -> list[redis.ConnectionPool]:
     return run(pool.primaries(_sender(("",), NO_TERMS)))
 
 
-def listening_pool(using: str) -> redis.ConnectionPool:
-    """A `background_pool` to hear what is published: in a cluster, all nodes hear it."""
-    return random.SystemRandom().choice(primaries(background_pool(using)))
+def any_primary(pool: Pool) -> redis.ConnectionPool:
+    """Where to hear what is published: in a cluster, all nodes do. Raises `LockUnavailable`."""
+    return random.SystemRandom().choice(primaries(pool))
 
 
 def close(pool: Pool) -> None:

@@ -93,9 +93,10 @@ class Inbox:
 
     def _messages(self) -> Iterator[str]:
         """The tokens that we are told of, until the connection fails."""
-        pool = connections.listening_pool(self._using)
-        pubsub = redis.Redis(connection_pool=pool).pubsub()
+        pool = connections.background_pool(self._using)
+        pubsub = None
         try:
+            pubsub = redis.Redis(connection_pool=connections.any_primary(pool)).pubsub()
             pubsub.subscribe(self.channel)
             self._connection = pubsub.connection
             pinged = False
@@ -116,8 +117,9 @@ class Inbox:
                 elif message["type"] == "message":
                     yield message["data"].decode()
         finally:
-            pubsub.close()
-            pool.disconnect()
+            if pubsub is not None:
+                pubsub.close()
+            connections.close(pool)
 
 
 _inboxes: dict[tuple[str, str], Inbox] = {}

@@ -110,8 +110,8 @@ class Server:
         return [token.decode() for token in self._redis.zrange(KEYS.queue, 0, -1)]
 
 
-TOKENS = [f"{number:032d}" for number in range(6)]
-STEPS = st.sampled_from(["ask", "ask", "ask", "try", "release", "release", "end", "turn"])
+TOKENS = [f"{number:032d}" for number in range(5)]
+STEPS = st.sampled_from(["ask", "ask", "ask", "try", "try", "release", "end", "turn"])
 
 
 def play(redis: Redis, story: list[tuple[str, int, Wants]]) -> None:
@@ -139,11 +139,13 @@ def play(redis: Redis, story: list[tuple[str, int, Wants]]) -> None:
 
 
 def stories(wants: st.SearchStrategy[Wants]) -> Any:
-    return st.lists(st.tuples(STEPS, st.integers(0, len(TOKENS) - 1), wants), max_size=40)
+    return st.lists(
+        st.tuples(STEPS, st.integers(0, len(TOKENS) - 1), wants), min_size=10, max_size=50
+    )
 
 
 relaxed = settings(
-    max_examples=150,
+    max_examples=250,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -81,7 +81,7 @@ def charge(charged: list[int]) -> Callable[..., None]:
 
 def test_every_block_is_python() -> None:
     """And there are as many as the tests below run."""
-    assert len(BLOCKS) == 19
+    assert len(BLOCKS) == 20
     for text in BLOCKS:
         compile(text, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
@@ -284,6 +284,21 @@ def test_errors(capsys: pytest.CaptureFixture[str], charge: Any) -> None:
 
     run(text, charge=lose, invoice=None)
     assert "cleared by eva" in capsys.readouterr().out
+
+
+def test_several_at_a_time(redis: Redis) -> None:
+    """How many hold it while the body runs, and as what."""
+    seen: list[bytes] = []
+
+    def look(name: str) -> Callable[[], None]:
+        key = f"redislock:{{{name}}}:holders"
+        return lambda: seen.extend(record.rpartition(b"\t")[2] for record in redis.hvals(key))
+
+    catalogue = look("catalogue")
+    run(block("ReadWriteLock("), export=look("exports"), show=catalogue, rebuild=catalogue)
+    assert [what.partition(b"|")[0] for what in seen] == [b"semaphore", b"read", b"write"]
+    assert seen[0] == b"semaphore|3"
+    assert not redis.exists("redislock:{exports}", "redislock:{catalogue}")
 
 
 def test_once() -> None:

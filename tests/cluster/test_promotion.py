@@ -24,7 +24,7 @@ NAMES = [f"invoice:{number}" for number in range(30)]
 @pytest.fixture
 def cluster(settings: Any) -> Iterator[RedisCluster]:
     """Three primaries and a replica, which the test may harm."""
-    with RedisCluster(replicas=1) as cluster:
+    with RedisCluster(replicas=1, node_timeout=1) as cluster:
         settings.CACHES = caches(cluster.urls[1:3], SOCKET_CONNECT_TIMEOUT=1)
         yield cluster
 

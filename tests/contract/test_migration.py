@@ -12,12 +12,15 @@ from redis import Redis
 from django_redislock import (
     LeaseLost,
     LeaseRevoked,
+    LockError,
     LockNotAcquired,
     TimestampLock,
+    once,
     redis_lock,
 )
 from tests.classic import Classic
 from tests.contract.ports import Port
+from tests.contract.test_timestamp import round_trips
 from tests.waiting import PATIENCE, eventually
 
 KEY, OLD = "redislock:{import}", "lock.import"
@@ -46,6 +49,34 @@ def test_both_are_held(port: Port, redis: Redis) -> None:
     assert elsewhere(port, lambda: port.acquire(TimestampLock(OLD), wait=0)) is None
     port.release(lease)
     assert not redis.exists(KEY, OLD)
+
+
+def test_a_cycle_is_four_round_trips(port: Port, redis: Redis, no_signs_of_life: None) -> None:
+    """Two for each of the two."""
+    port.release(port.acquire(redis_lock("import")))
+    before = round_trips(redis)
+    for _ in range(10):
+        port.release(port.acquire(redis_lock("import")))
+    assert round_trips(redis) - before == 40
+
+
+def test_the_second_key_is_of_another_type(port: Port, redis: Redis) -> None:
+    """An error at once, and the first lock is given back."""
+    redis.rpush(OLD, "x")
+    with pytest.raises(LockError):
+        port.acquire(redis_lock("import"), wait=None)
+    assert not redis.exists(KEY)
+    assert redis.lrange(OLD, 0, -1) == [b"x"]
+
+
+def test_once(port: Port, redis: Redis, settings: Any) -> None:
+    """What is done once is done under both, too."""
+    settings.REDISLOCK = {"LOCKS": {"once:import": {"TIMESTAMP_KEY": OLD}}}
+    done = []
+    for _ in range(2):
+        port.enter(once("import"), lambda first: first and done.append(redis.exists(OLD)))
+    assert done == [1]
+    assert not redis.exists(OLD)
 
 
 def test_in_the_code(port: Port, redis: Redis, settings: Any) -> None:

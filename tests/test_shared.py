@@ -1,0 +1,200 @@
+"""Locks that several hold: in the settings, as decorators, renewed; and what stays a mutex."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+from redis import Redis
+
+from django_redislock import (
+    Lease,
+    LeaseState,
+    LockError,
+    LockReentered,
+    LockUnavailable,
+    ReadWriteLock,
+    Semaphore,
+    deduplicate,
+    once,
+    redis_lock,
+    single_flight,
+)
+from django_redislock.io import SyncIO
+from django_redislock.renewal import watchdog
+from tests.waiting import PATIENCE, eventually
+
+
+def configured(**locks: Any) -> override_settings:
+    return override_settings(REDISLOCK={"LOCKS": locks})
+
+
+def kind_of(redis: Redis, name: str) -> str:
+    """What is at its key: of a lock that several hold, what the first of them wants."""
+    key = f"redislock:{{{name}}}"
+    if redis.type(key) == b"string":
+        return "mutex"
+    record: bytes = redis.hvals(f"{key}:holders")[0]
+    return record.rpartition(b"\t")[2].decode()
+
+
+class TestSettings:
+    def test_a_semaphore(self, redis: Redis) -> None:
+        """redis_lock is one where the settings say so, without touching the code."""
+        with configured(job={"KIND": "semaphore", "LIMIT": 2}):
+            with redis_lock("job"), redis_lock("job"):
+                assert kind_of(redis, "job") == "semaphore|2"
+                assert redis.zcard("redislock:{job}") == 2
+
+            @redis_lock("{name}")
+            def work(name: str) -> str:
+                return kind_of(redis, name)
+
+            assert work("job") == "semaphore|2"
+            assert work("other") == "mutex"
+
+    def test_a_pattern(self, redis: Redis) -> None:
+        """As other settings: the exact name beats it."""
+        with configured(
+            **{"export:*": {"KIND": "semaphore", "LIMIT": 2}, "export:1": {"LIMIT": 5}}
+        ):
+            with redis_lock("export:7"):
+                assert kind_of(redis, "export:7") == "semaphore|2"
+            with redis_lock("export:1"):
+                assert kind_of(redis, "export:1") == "mutex"
+
+    def test_reading_and_writing(self, redis: Redis) -> None:
+        """Each is a kind of its own."""
+        with configured(job={"KIND": "read"}):
+            with redis_lock("job"):
+                assert kind_of(redis, "job").startswith("read|")
+        with configured(job={"KIND": "write"}), redis_lock("job"):
+            assert kind_of(redis, "job").startswith("write|")
+
+    def test_without_a_limit(self) -> None:
+        """There is none by default: it is told what to write."""
+        with (
+            configured(job={"KIND": "semaphore"}),
+            pytest.raises(ImproperlyConfigured, match=r"job'\]: a semaphore needs a limit.*LIMIT"),
+        ):
+            redis_lock("job").acquire()
+        with pytest.raises(ValueError, match=r"Semaphore\(name, 3\)"):
+            Semaphore("job").acquire()
+
+    def test_the_limit_of_the_settings(self, redis: Redis) -> None:
+        """For a Semaphore that says none; an argument beats it."""
+        with configured(job={"LIMIT": 7}):
+            with Semaphore("job"):
+                assert kind_of(redis, "job") == "semaphore|7"
+            with Semaphore("job", 3):
+                assert kind_of(redis, "job") == "semaphore|3"
+
+    @pytest.mark.parametrize("limit", [0, -1, True, "3", 2.0, 10**9])
+    def test_a_wrong_limit(self, limit: Any) -> None:
+        """It is named where the lock is made."""
+        with pytest.raises((TypeError, ValueError), match="limit must be"):
+            Semaphore("job", limit)
+
+    @pytest.mark.parametrize(
+        "run",
+        [
+            lambda look: once("job")(look)(),
+            lambda look: deduplicate("job", ttl=60)(look)(),
+            lambda look: single_flight("job")(look)(),
+            lambda look: _with(cache.lock("job"), look),  # type: ignore[attr-defined]
+        ],
+        ids=["once", "deduplicate", "single_flight", "cache.lock"],
+    )
+    def test_what_stays_a_mutex(self, redis: Redis, run: Callable[[Any], Any]) -> None:
+        """What reads the mutex's value, whatever the settings say of its name."""
+        found: list[bytes] = []
+
+        def look() -> int:
+            locks = [*redis.scan_iter(match="redislock:*{*job}"), *redis.scan_iter(match="*job*")]
+            found.extend(redis.type(key) for key in locks if not key.endswith(b":tail"))
+            return 1
+
+        with configured(**{"*": {"KIND": "semaphore", "LIMIT": 2}}):
+            run(look)
+        assert b"string" in found
+        assert b"zset" not in found
+
+
+def _with(lock: Any, look: Callable[[], Any]) -> Any:
+    with lock:
+        return look()
+
+
+class TestLeases:
+    def test_all_of_a_process_are_renewed(self, redis: Redis) -> None:
+        """Also when several are on one key; in one request."""
+        leases = [Semaphore("job", 3, ttl=0.6).acquire() for _ in range(3)]
+        ends = redis.zrange("redislock:{job}", 0, 0, withscores=True)[0][1]
+        eventually(lambda: redis.zrange("redislock:{job}", 0, 0, withscores=True)[0][1] > ends)
+        for lease in leases:
+            assert lease is not None
+            assert lease.state == LeaseState.HELD
+            lease.release()
+        assert watchdog("default").held("redislock:{job}") == []
+
+    def test_each_thread_finds_its_own(self) -> None:
+        """Many threads enter and leave one key all the time; each counts on the lease it has."""
+        errors: list[BaseException] = []
+        lock = ReadWriteLock("job", reentrant=True)
+
+        def work() -> None:
+            try:
+                for _ in range(40):
+                    with lock.read() as outer, lock.read() as inner:
+                        assert inner is outer
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert errors == []
+        assert watchdog("default").held("redislock:{job}") == []
+        assert watchdog("default")._tokens.get("redislock:{job}") is None
+
+    def test_a_semaphore_of_one(self) -> None:
+        """It is held by this thread as a whole, so asking again would be waiting for itself."""
+        with Semaphore("job", 1), pytest.raises(LockReentered, match="reentrant=True"):
+            Semaphore("job", 1).acquire()
+
+    def test_of_other_kinds(self) -> None:
+        """A lease of another kind on the same name does not count, and the server tells."""
+        with Semaphore("job", 2), pytest.raises(LockError, match="of another type"):
+            redis_lock("job", reentrant=True).acquire()
+
+    def test_a_downgrade_is_for_reading_from_then_on(self, redis: Redis, monkeypatch: Any) -> None:
+        """Also if it can't be asked for: who believes to read can do no harm."""
+        lease = ReadWriteLock("job").write().acquire()
+        assert isinstance(lease, Lease)
+
+        async def away(*_args: Any, **_options: Any) -> Any:
+            raise LockUnavailable("away", passing=False)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SyncIO, "script", away)
+            with pytest.raises(LockUnavailable):
+                lease.downgrade()
+        assert lease.claim.primitive.kind == "read"
+        lease.downgrade()
+        assert kind_of(redis, "job").startswith("read|")
+        lease.release()
+
+
+class TestRepr:
+    def test_it_is_readable(self) -> None:
+        """With what was given."""
+        assert repr(Semaphore("job", 3)) == "<Semaphore 'job', kind='semaphore', limit=3>"
+        assert repr(ReadWriteLock("job")) == "<ReadWriteLock 'job'>"
+        assert repr(ReadWriteLock("job").read()) == "<redis_lock 'job', kind='read'>"
