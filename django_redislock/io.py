@@ -268,9 +268,10 @@ class SyncIO(_Port):
 
         def ask(number: int, io: SyncIO) -> None:
             try:
-                box.put((number, run(io.script(name, keys, args))))
-            except LockError as error:
-                box.put((number, error))
+                answer = run(io.script(name, keys, args))
+            except Exception as error:
+                answer = error
+            box.put((number, answer))
 
         # A thread for each, since already to connect to a server may take as long as one waits.
         for number, io in enumerate(ios):
@@ -359,15 +360,15 @@ class AsyncIO(_Port):
         box: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
 
         async def ask(number: int, server: str) -> None:
+            answer: Any
             try:
                 async with asyncio.timeout(within):
-                    box.put_nowait((number, await AsyncIO(server).script(name, keys, args)))
-            except LockError as error:
-                box.put_nowait((number, error))
+                    answer = await AsyncIO(server).script(name, keys, args)
             except TimeoutError:
-                box.put_nowait((number, answers.all[number]))
-            except Exception as error:  # the caller's, such as a wrong setting
-                box.put_nowait((number, error))
+                answer = answers.all[number]
+            except Exception as error:
+                answer = error
+            box.put_nowait((number, answer))
 
         # They end by themselves: who is slow now may have its connection again later.
         for number, server in enumerate(servers):

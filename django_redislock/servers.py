@@ -37,3 +37,8 @@ class Servers(str):
     def quorum(self) -> int:
         """So many are a majority."""
         return len(self.aliases) // 2 + 1
+
+
+def aliases_of(using: str) -> tuple[str, ...]:
+    """The one alias, or those of all servers."""
+    return using.aliases if isinstance(using, Servers) else (using,)

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
+from ..servers import aliases_of
 
 
 class Problem(NamedTuple):
@@ -48,7 +49,8 @@ def policies() -> list[conf.Policy]:
 
 def aliases() -> list[str]:
     """The aliases of CACHES that locks use."""
-    return list(dict.fromkeys(policy.using for policy in policies()))
+    used = (aliases_of(policy.using) for policy in policies())
+    return list(dict.fromkeys(alias for those in used for alias in those))
 
 
 def replicas(alias: str) -> int:

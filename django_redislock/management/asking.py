@@ -17,6 +17,7 @@ from ..commands import UNAVAILABLE
 from ..exceptions import LockError, LockUnavailable
 from ..inspection import Inspector
 from ..keys import validate_name
+from ..servers import aliases_of
 from .formatting import clean
 
 WRONG = 1
@@ -54,8 +55,9 @@ def name_argument(text: str) -> str:
 
 
 def inspector(options: dict[str, Any], name: str = "") -> Inspector:
-    """Where the locks are; a lock may have an alias of its own in the settings."""
-    using = options["using"] or conf.policy(name, {}).using
+    """Where the locks are; a lock may have an alias of its own in the settings, and of the servers
+    of a Redlock it is the first."""
+    using = options["using"] or aliases_of(conf.policy(name, {}).using)[0]
     return Inspector(using, cache_locks=options["cache_locks"])
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
@@ -22,6 +24,7 @@ from django_redislock import (
     LockReentered,
     LockUnavailable,
     Redlock,
+    diagnosis,
     redis_lock,
 )
 from django_redislock.clock import now
@@ -577,6 +580,18 @@ def test_by_settings(nodes: Nodes, settings: Any, port: Port) -> None:
         assert port.holder(one).owner == lease.owner
         eventually(lambda lease=lease: nodes.holding(lease) == ["a", "b", "c"])
         port.release(lease)
+
+
+def test_operators_see_each_server(nodes: Nodes, settings: Any) -> None:
+    """What asks for the lock by its name looks at the first; checks look at all of them."""
+    settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
+    assert diagnosis.aliases() == ["default", "c", "b", "a"]
+    with Redlock("job") as lease:
+        eventually(lambda: len(nodes.holding(lease)) == 3)
+        out = StringIO()
+        call_command("redislock", "show", "job", stdout=out)
+        assert "'c'" in out.getvalue()
+        assert lease.owner in out.getvalue()
 
 
 @pytest.mark.parametrize(
