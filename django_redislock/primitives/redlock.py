@@ -218,10 +218,12 @@ class Redlock:
         )
 
     def _decided(self, answers: Answers) -> bool:
-        """A majority has granted it, or can't any more."""
+        """A majority has granted it; or can't any more, and a majority has said so."""
         granted = sum(_says(answer, 1) for answer in answers)
         silent = sum(isinstance(one, LockUnavailable) and one.silent for one in answers)
-        return granted >= self.servers.quorum or granted + silent < self.servers.quorum
+        if granted >= self.servers.quorum:
+            return True
+        return granted + silent < self.servers.quorum and self._most(answers)
 
     def _most(self, answers: Answers) -> bool:
         """A majority has answered."""

@@ -337,6 +337,21 @@ def test_a_stranger_on_a_minority(port: Port, nodes: Nodes) -> None:
     assert nodes.token("a") == before
 
 
+def test_when_the_answers_decide() -> None:
+    """Two that say no and one that is down can't make it a majority, but are none themselves: the
+    others are waited for, or it would look as if nobody could be asked."""
+    algorithm = redlock.Redlock(Servers.of(ALIASES))
+    yes, no = [1, b"1", b"1"], [0, b"x" * 32, 1000, b"1", 0, b"", None]
+    down = LockUnavailable("refused")
+    pending = LockUnavailable("nothing yet", doubtful=True, silent=True)
+    assert not algorithm._decided([no, no, down, pending, pending])
+    assert not algorithm._decided([yes, yes, down, pending, pending])
+    assert not algorithm._decided([yes, yes, no, no, pending])
+    assert algorithm._decided([no, no, down, yes, pending])
+    assert algorithm._decided([no, no, no, pending, pending])
+    assert algorithm._decided([yes, yes, yes, pending, pending])
+
+
 # Answers get lost.
 
 
