@@ -55,14 +55,19 @@ class Claim:
     given_back: bool = False
     """A release was sent whose answer was lost."""
     parts: tuple[Keys, ...] = ()
-    """Of a claim on several names: the keys of each. `keys` then begin as those of the first."""
+    """Of a claim on several names: the keys of each. `keys` are then no keys of the server."""
     fencing_tokens: dict[str, int] = field(default_factory=dict)
     """And what each of them got, by name."""
 
     @property
     def every(self) -> tuple[Keys, ...]:
-        """The keys of all its names."""
-        return self.parts or (self.keys,)
+        """By which this process finds what it holds."""
+        return (self.keys, *self.parts)
+
+    @property
+    def first(self) -> Keys:
+        """By which it is known where it is renewed."""
+        return self.parts[0] if self.parts else self.keys
 
 
 class Operations(Protocol):

@@ -88,8 +88,7 @@ class MultiLock(FunctionDecorator, Lock):
         return multi
 
     def _keys(self, policy: conf.Policy | None = None) -> Keys:  # noqa: ARG002
-        first = self._parts()[0]
-        return Keys(self.name, first.lock, first.index)
+        return Keys.of(conf.prefix(), self.name)  # of no key: for who looks for it by its name
 
     def _parts(self) -> tuple[Keys, ...]:
         prefix = conf.prefix()

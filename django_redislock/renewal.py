@@ -257,7 +257,7 @@ class Watchdog:
                 )
                 lease.abandon()
             elif lease.renew and lease.due - time <= EARLY * lease.ttl / 3:
-                keys = lease.claim.keys
+                keys = lease.claim.first
                 slot = connections.slot(self._using, keys.lock) if self._clustered else 0
                 replicas = lease.replicas, lease.replicas_timeout
                 alike = lease.claim.primitive.kind, keys.index, slot, *replicas
@@ -281,7 +281,7 @@ class Watchdog:
         """Which node of a cluster it is to be asked at; None: there is but one server."""
         if self._pool is None:
             return None
-        return connections.node_of(self._pool, lease.claim.keys.lock)
+        return connections.node_of(self._pool, lease.claim.first.lock)
 
     def _show_life(self, time: float) -> float:
         """Say that the process of our leases lives. Returns when to say it again."""

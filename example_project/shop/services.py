@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from django.db import transaction
 
-from django_redislock import Lease, current_lease, redis_lock
+from django_redislock import Lease, MultiLock, current_lease, redis_lock
 
 from .models import Order, Product
 
@@ -100,3 +100,23 @@ def order_under(lease: Lease, product_pk: int, customer: str) -> Order | None:
     product.stock -= 1
     product.save(lease=lease)
     return order
+
+
+@MultiLock(["stock:{source_pk}", "stock:{target_pk}"])
+def move(source_pk: int, target_pk: int, units: int) -> bool:
+    """Relabel units of one product as another, with nobody else at the stock of either. False:
+    there are not so many.
+
+    Two that move in opposite directions at the same time don't block each other for ever.
+    """
+    tokens = current_lease().fencing_tokens
+    with transaction.atomic():
+        for pk, change in ((source_pk, -units), (target_pk, units)):
+            lease = tokens[f"stock:{pk}"]  # each row sees the token of its own lock
+            product = Product.objects.fenced(lease).get(pk=pk)
+            if product.stock + change < 0:
+                transaction.set_rollback(True)
+                return False
+            product.stock += change
+            product.save(lease=lease)
+    return True

@@ -26,7 +26,7 @@ from . import catalogue
 from .models import Cart, Order, Product, StockReport
 from .periodic import PATIENCE, abandoned_carts, put_back, stock_report
 from .receivers import write_down
-from .services import Sale, record, sell, sell_locked
+from .services import Sale, move, record, sell, sell_locked
 
 
 def setUpModule() -> None:
@@ -123,6 +123,26 @@ class SellingTest(TestCase):
         with self.assertRaises(StaleLease):
             sell_locked(self.product.pk, "me", overtaken)
         self.assert_product(stock=2, orders=0)
+
+
+class MovingTest(TestCase):
+    def setUp(self) -> None:
+        self.lamp = Product.objects.create(name="lamp", stock=2)
+        self.chair = Product.objects.create(name="chair", stock=0)
+
+    def test_units_are_moved_or_nothing_is(self) -> None:
+        """And each row has seen the fencing token of its own lock."""
+        self.assertTrue(move(self.lamp.pk, self.chair.pk, 2))
+        self.assertFalse(move(self.lamp.pk, self.chair.pk, 1))
+        self.lamp.refresh_from_db()
+        self.chair.refresh_from_db()
+        self.assertEqual((self.lamp.stock, self.chair.stock), (0, 2))
+        self.assertTrue(self.lamp.fencing_token and self.chair.fencing_token)
+
+    def test_both_stocks_are_locked(self) -> None:
+        """Whoever sells one of them waits until the units are there."""
+        with redis_lock(f"stock:{self.chair.pk}"), self.assertRaises(LockReentered):
+            move(self.lamp.pk, self.chair.pk, 1)
 
 
 class PagesTest(TransactionTestCase):  # with transactions that end, as the views' do

@@ -19,6 +19,7 @@ from django_redislock import (
     MultiLock,
     connections,
     current_lease,
+    operations,
     redis_lock,
 )
 from django_redislock.fencing import Fence
@@ -72,6 +73,15 @@ def test_it_holds_every_name(port: Port, redis: Redis) -> None:
     assert lease.state == LeaseState.RELEASED
     assert not redis.exists(*(key(n, b) for n in "ab" for b in ("", ":queue", ":waiters")))
     assert redis.zcard("redislock:index") == 0
+
+
+def test_it_is_found_by_the_name_of_its_events(port: Port) -> None:
+    """As metrics and traces look for the lease of an event."""
+    lease = port.acquire(MultiLock(["a", "b"]))
+    for name in ("a", "b", lease.name):
+        assert operations.held("default", key(name)) == [lease]
+    port.release(lease)
+    assert operations.held("default", key(lease.name)) == []
 
 
 def test_one_fencing_token_is_no_answer(port: Port) -> None:
@@ -142,6 +152,20 @@ def test_it_waits_for_one_name_after_the_other(port: Port, redis: Redis) -> None
     assert lease.fencing_tokens["a"] > next_one.fencing_token
     port.release(lease)
     assert not redis.exists(*(key(n, b) for n in "ab" for b in ("", ":queue", ":waiters")))
+
+
+def test_a_name_in_vain(port: Port, redis: Redis, grouping: str) -> None:
+    """One that is handed to it while another is held, and that nobody else waits for, is free in
+    that moment, and not when its claim window is over."""
+    one, two = port.acquire(redis_lock("a")), port.acquire(redis_lock("b"))
+    several = port.start(lambda: port.acquire(MultiLock(["a", "b"]), wait=None))
+    eventually(lambda: waiting(redis, "a"))
+    port.release(one)
+    eventually(lambda: waiting(redis, "b"))
+    assert grouping == "apart" or not redis.exists(key("a"))  # apart, it takes one more request
+    eventually(lambda: not redis.exists(key("a")))
+    port.release(two)
+    port.release(several.result(PATIENCE))
 
 
 def test_a_name_that_others_always_wait_for(port: Port, redis: Redis) -> None:
