@@ -224,12 +224,16 @@ def _read_entries(
     )
 
 
+class Incomplete(ImproperlyConfigured):
+    """An entry whose parts are right, and don't make a lock together."""
+
+
 def _refuse_half_a_kind(name: str, values: _Values) -> None:
     policy = Policy(**values)
     try:
         kinds.primitive(policy)
     except ValueError as error:
-        raise ImproperlyConfigured(f"REDISLOCK['LOCKS'][{name!r}]: {error}") from None
+        raise Incomplete(f"REDISLOCK['LOCKS'][{name!r}]: {error}") from None
 
 
 def _snapshot(value: Any) -> Any:

@@ -130,6 +130,21 @@ class TestE001:
         ]
         assert {message.obj for message in messages} == {"REDISLOCK"}
 
+    def test_a_kind(self) -> None:
+        """What belongs together is looked at together."""
+        entry = {"KIND": "semaphore", "LIMIT": 3, "TTL": 60}
+        with configured(LOCKS={"a": entry, "b": {"KIND": "read"}, "c": {"LIMIT": 3}}):
+            assert static() == []
+        with configured(LOCKS={"a": {"KIND": "semaphore"}}):
+            (message,) = static()
+            assert message.msg.startswith("REDISLOCK['LOCKS']['a']: a semaphore needs a limit")
+            assert '"LIMIT": 3' in message.hint
+        with configured(LOCKS={"a": {"KIND": "latch", "LIMIT": 0}}):
+            assert [str(message.msg).partition(": ")[0] for message in static()] == [
+                "REDISLOCK['LOCKS']['a']['KIND']",
+                "REDISLOCK['LOCKS']['a']['LIMIT']",
+            ]
+
     @pytest.mark.parametrize(
         "value",
         [

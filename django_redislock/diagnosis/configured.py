@@ -18,16 +18,25 @@ class Problem(NamedTuple):
     path: tuple[str, ...]
     """Its keys in `REDISLOCK`, from the outside in."""
     message: str
+    incomplete: bool = False
+    """Each setting of the entry is right, and something is missing."""
+
+
+_FIELD = ("LOCKS", "name", "field")
+"""What the path of a single field of an entry looks like."""
 
 
 def problems() -> list[Problem]:
     """All that is wrong; who takes a lock is told of the first one only."""
-    found = {}
+    found: dict[str, Problem] = {}
     for path, part in _parts(_source()):
         try:
             conf._parse(part)
         except ImproperlyConfigured as error:
-            found[str(error)] = Problem(tuple(map(str, path)), str(error))
+            incomplete = isinstance(error, conf.Incomplete)
+            if not incomplete or len(path) < len(_FIELD):  # else others may complete it
+                problem = Problem(tuple(map(str, path)), str(error), incomplete)
+                found.setdefault(str(error), problem)
     return list(found.values())
 
 
@@ -84,3 +93,4 @@ def _parts(source: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
             yield (key, name), {key: {name: {}}}
             for field, its in entry.items():
                 yield (key, name, field), {key: {name: {field: its}}}
+            yield (key, name), {key: {name: entry}}

@@ -20,11 +20,15 @@ MIN_CONNECTIONS = 10
 """Of a pool that is too full to lock, rather than of one that was made small on purpose."""
 
 
+_COMPLETE = 'For example: "LOCKS": {"exports": {"KIND": "semaphore", "LIMIT": 3}}'
+
+
 def settings_findings() -> Iterator[Finding]:
     """What keeps the settings from being understood, or from having an effect."""
     wrong = problems()
     for problem in wrong:
-        yield Finding(id="redislock.E001", message=problem.message, hint=_remedy(problem.path))
+        hint = _COMPLETE if problem.incomplete else _remedy(problem.path)
+        yield Finding(id="redislock.E001", message=problem.message, hint=hint)
     if wrong:
         return  # what else they say can't be known
     for alias in aliases():

@@ -70,7 +70,10 @@ REDISLOCK = {
     "PREFIX": "redislock-shop",
     # Short, since a sale is: when its worker is killed, nobody waits for longer than this. A
     # worker that lives renews its lease, so it may well work for longer.
-    "LOCKS": {"stock:*": {"TTL": 2}},
+    "LOCKS": {
+        "stock:*": {"TTL": 2},
+        "export": {"KIND": "semaphore", "LIMIT": 3},
+    },
     # To see something of periodic jobs without waiting for so long.
     "JOBS": {"shop.periodic.*": {"EVERY": float(EVERY), "JITTER": 0}} if EVERY else {},
 }

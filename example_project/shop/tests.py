@@ -22,6 +22,7 @@ from django_redislock import LeaseLost, LockReentered, StaleLease, redis_lock
 from django_redislock.client import Lock
 from django_redislock.signals import lock_lost
 
+from . import catalogue
 from .models import Cart, Order, Product, StockReport
 from .periodic import PATIENCE, abandoned_carts, put_back, stock_report
 from .receivers import write_down
@@ -36,12 +37,13 @@ def setUpModule() -> None:
 
 
 @contextmanager
-def held_elsewhere(name: str) -> Iterator[None]:
+def held_elsewhere(lock: str | redis_lock) -> Iterator[None]:
     """Another thread has the lock, as another process would."""
+    lock = redis_lock(lock) if isinstance(lock, str) else lock
     held, enough = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with redis_lock(name):
+        with lock:
             held.set()
             enough.wait()
 
@@ -49,7 +51,7 @@ def held_elsewhere(name: str) -> Iterator[None]:
     holder.start()
     try:
         if not held.wait(30):
-            raise AssertionError(f"{name} is not free")
+            raise AssertionError(f"{lock} is not free")
         yield
     finally:
         enough.set()
@@ -216,6 +218,25 @@ class PagesTest(TransactionTestCase):  # with transactions that end, as the view
         parts = [part async for part in labels]
         self.assertEqual(b"".join(parts).count(b"\n"), 3)
         labels.close()
+
+    def test_orders(self) -> None:
+        """Three at a time, until each of them is sent."""
+        answers = [self.client.get("/orders.csv") for _ in range(3)]
+        self.assertEqual(self.client.get("/orders.csv").status_code, 409)
+        answers.pop().close()
+        answers.append(self.client.get("/orders.csv"))
+        for answer in answers:
+            self.assertEqual(b"".join(answer).splitlines()[0], b"order,product,by")
+            answer.close()
+
+    def test_catalogue(self) -> None:
+        """Whoever reads is not kept by others who read, but by one who writes."""
+        self.assertEqual(self.client.post("/catalogue/").json(), {"pages": 1})
+        with held_elsewhere(catalogue.lock.read()):
+            self.assertIn(b"lamp: 2 left", self.client.get("/catalogue/").content)
+            self.assertIsNone(catalogue.lock.write().acquire(wait=0))
+        with held_elsewhere(catalogue.lock.write()):
+            self.assertIsNone(catalogue.lock.read().acquire(wait=0))
 
     async def test_reorder(self) -> None:
         """Once at a time."""

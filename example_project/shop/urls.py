@@ -18,5 +18,7 @@ urlpatterns = [
     path("products/<int:pk>/orders/", csrf_exempt(views.order)),
     path("products/<int:pk>/labels.csv", views.labels),
     path("products/<int:pk>/reorder/", csrf_exempt(views.Reorder.as_view())),
+    path("orders.csv", views.orders),
+    path("catalogue/", csrf_exempt(views.Catalogue.as_view())),
     path("news/<str:event>/", csrf_exempt(views.news)),
 ]

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_GET, require_POST
 from django_redislock import current_lease
 from django_redislock.views import idempotent_view, lock_view
 
-from . import outside, receipts, services, streams
+from . import catalogue, outside, receipts, services, streams
 from .models import LockIncident, Order, Product
 
 MAX_SECONDS = 60.0
@@ -72,6 +72,26 @@ def labels(request: HttpRequest, pk: int) -> StreamingHttpResponse:
     if isinstance(request, ASGIRequest):
         parts = streams.for_asgi(parts)
     return StreamingHttpResponse(parts, content_type="text/csv")
+
+
+@require_GET
+@lock_view("export", wait=0)  # a semaphore, as the settings say: three at a time
+def orders(_request: HttpRequest) -> StreamingHttpResponse:
+    """All orders, for the accounts: a long answer, of which the database can make so many."""
+    found = Order.objects.order_by("pk").values_list("pk", "product__name", "worker")
+    lines = [f"{pk},{name},{worker}\n" for pk, name, worker in found]
+    return StreamingHttpResponse(iter(["order,product,by\n", *lines]), content_type="text/csv")
+
+
+@method_decorator(non_atomic_requests, name="dispatch")
+class Catalogue(View):
+    """Many read it at a time; a new edition waits for them, and they for it."""
+
+    def get(self, _request: HttpRequest) -> HttpResponse:
+        return HttpResponse("\n".join(catalogue.pages()), content_type="text/plain")
+
+    def post(self, _request: HttpRequest) -> HttpResponse:
+        return JsonResponse({"pages": catalogue.rebuild()}, status=201)
 
 
 @method_decorator(non_atomic_requests, name="dispatch")  # Django has no other kind for coroutines
