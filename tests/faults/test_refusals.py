@@ -30,7 +30,7 @@ from django_redislock import (
     redis_lock,
     waiting,
 )
-from django_redislock.primitives import mutex
+from django_redislock.primitives import queued
 from tests.contract.ports import Port, SyncPort
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
@@ -110,9 +110,9 @@ def as_clerk(server: RedisServer) -> str:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters look often, so that the tests take less time."""
-    monkeypatch.setattr(mutex, "slice_for", lambda *_: 0.05)
+    monkeypatch.setattr(queued, "slice_for", lambda *_: 0.05)
     monkeypatch.setattr(
-        mutex, "backoff", lambda *args, **more: min(0.1, waiting.backoff(*args, **more))
+        queued, "backoff", lambda *args, **more: min(0.1, waiting.backoff(*args, **more))
     )
 
 
@@ -411,7 +411,7 @@ SOURCES = files("django_redislock").joinpath("lua")
 CALLED = {
     command
     for source in SOURCES.iterdir()
-    if source.name.startswith("mutex")  # the others are for looking on
+    if source.name.startswith(("mutex", "queue"))  # the others are for looking on
     for command in re.findall(r"redis\.p?call\('(\w+)'", source.read_text())
 }
 """What our scripts call."""
