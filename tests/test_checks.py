@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,22 @@ def ids(messages: list[checks.CheckMessage]) -> list[str]:
 
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Nobody may connect, or look up a host."""
+    """Nobody may connect, or look up a host, but for the threads in which something goes on that
+    earlier tests have begun."""
     tried: list[Any] = []
+    here = threading.current_thread()
 
-    def refuse(*args: Any, **options: Any) -> Any:
-        tried.append(args)
-        raise AssertionError(f"connects to {args}")
+    def refusing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(*args: Any, **options: Any) -> Any:
+            if threading.current_thread() is not here:
+                return real(*args, **options)
+            tried.append(args)
+            raise AssertionError(f"connects to {args}")
 
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+        return refuse
+
+    monkeypatch.setattr(socket.socket, "connect", refusing(socket.socket.connect))
+    monkeypatch.setattr(socket, "getaddrinfo", refusing(socket.getaddrinfo))
     yield tried
     assert not tried
 
