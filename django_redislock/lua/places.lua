@@ -31,9 +31,11 @@ local millis = math.floor(now / 1000)
 local NO_ZSET = 'no sorted set'
 local foreign = type(redis.pcall('ZCARD', lock)) == 'table'
 
--- Whether there is room beside those who hold it, for one that says `wants` behind its tab.
+-- Whether there is room beside those who hold it, for one that says `wants` behind its tab. nil: it
+-- says nothing, since it waits for a mutex.
 local function fits(wants)
   local kind, limit = string.match(wants, '\t(%a+)|(%d+)')
+  if not kind then return nil end
   local number = redis.call('ZCARD', lock)
   if number == 0 then return true end
   if kind == 'write' or number >= tonumber(limit) then return false end
@@ -90,20 +92,6 @@ local function expire()
   end
 end
 
--- A place for `to`, for `lives` ms. Returns the fencing token, which is as in mutex.lua the server's
--- clock, or more than the last one.
-local function grant(to, ttl, lives, owner, label, handed)
-  local fence = math.max(now, 1 + (redis.call('HGET', tail, 'fence') or 0))
-  local fencing_token = integer(fence)
-  local record = table.concat({to, fencing_token, integer(now), ttl, owner, label}, '|')
-  redis.call('ZADD', lock, integer(millis + lives), to)
-  redis.call('HSET', holders, to, record .. (handed and '|handed' or ''))
-  redis.call('HSET', tail, 'fence', fencing_token)
-  keep_tail(ttl, fence)
-  if fence % HOLDERS == 1 then unlist_ended() end
-  return fencing_token
-end
-
 -- After a change: the key lives as long as the last lease, and the index knows it.
 local function settle()
   local ends = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
@@ -112,4 +100,20 @@ local function settle()
   redis.call('PEXPIRE', lock, lives)
   redis.call('PEXPIRE', holders, lives + MINUTE)
   enlist(ends)
+end
+
+-- A place for `to`, for `lives` ms. Returns the fencing token, which is as in mutex.lua the server's
+-- clock, or more than the last one.
+local function grant(to, ttl, lives, owner, label, handed)
+  local fence = math.max(now, 1 + (redis.call('HGET', tail, 'fence') or 0))
+  local fencing_token = integer(fence)
+  local record = table.concat({to, fencing_token, integer(now), ttl, owner, label}, '|')
+  redis.call('HSET', tail, 'fence', fencing_token)
+  keep_tail(ttl, fence)
+  if fence % HOLDERS == 1 then unlist_ended() end
+  redis.call('HSET', holders, to, record .. (handed and '|handed' or ''))
+  -- Last, and at once with an end: whatever ends the script, nothing stays locked.
+  redis.call('ZADD', lock, integer(millis + lives), to)
+  settle()
+  return fencing_token
 end

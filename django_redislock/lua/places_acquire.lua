@@ -42,7 +42,6 @@ end
 
 if redis.call('EXISTS', queue, gone) == 0 and fits(label) then
   local fencing_token = grant(token, ttl, ttl, owner, label)
-  settle()
   return {1, fencing_token, integer(now)}
 end
 
