@@ -53,7 +53,8 @@ PAST = 5
 class State(StrEnum):
     HELD = "held"
     UNKNOWN = "unknown"
-    """Its process has been silent for a while, and may yet come back."""
+    """Its process has been silent for a while, and may yet come back; or what one of several
+    holders has said of itself is lost."""
     STALE = "stale"
     """Its holder can't come back."""
 
@@ -66,7 +67,7 @@ class Kind(StrEnum):
     WRITE = "write"
     """One that is held for writing."""
     FOREIGN = "foreign"
-    """A value that this package did not write."""
+    """A value that this package did not write, or of which it can't tell what it has been."""
     TIMESTAMP = "timestamp"
     """A value that is a time, as the old `SETNX` locks have it; of a `TimestampLock` of ours, who
     holds it is known."""
@@ -109,6 +110,8 @@ class LockInfo:
     """How many may hold a semaphore, as the last one said who has a place."""
     waiters: int
     keys: Keys = field(repr=False)
+    has_places: bool = field(repr=False)
+    """It is a semaphore or a read-write lock, also where nothing tells which."""
 
     @property
     def holder(self) -> Holder:
@@ -295,7 +298,7 @@ class Inspector:
             for text, what in ((by, "by"), (reason, "reason"))
         )
         primitive: Primitive = mutex
-        if lock.kind in SHARED:
+        if lock.has_places:
             primitive = places.READ
         elif lock.cache_lock and lock.kind == Kind.TIMESTAMP:
             primitive = timestamp.WHOLE
@@ -486,13 +489,13 @@ class Inspector:
         return left
 
     def _info(self, seen: _Seen, left: dict[str, float | None], written: bytes | None) -> LockInfo:
-        kind, limit, newest = Kind.MUTEX, None, 0
+        kind, limit, newest = Kind.FOREIGN, None, 0
         holders = []
         for value, pttl, token in seen.each:
             its_kind, one = self._holder(value, pttl, token, seen.now_us, left, written)
             if token is None:
                 kind = its_kind
-            elif (one.holder.fencing_token or 0) >= newest:
+            elif (one.holder.fencing_token or 0) > newest:
                 newest = one.holder.fencing_token or 0
                 kind, limit = _shared(value)
             holders.append(one)
@@ -512,6 +515,7 @@ class Inspector:
             limit=limit,
             waiters=seen.waiters,
             keys=seen.keys,
+            has_places=seen.each[0][2] is not None,
         )
 
     def _holder(
@@ -528,6 +532,8 @@ class Inspector:
         kind, state, why, ttl = Kind.MUTEX, State.HELD, "", None
         if holder.owner is None:
             kind, state, why = foreign(value, holder.remaining, now_us / 1e6)
+            if token:
+                state, why = State.UNKNOWN, "what its holder said of itself is lost"
         seen = token or Sight.of(value, holder).token
         if kind == Kind.TIMESTAMP and self._cache_locks:
             remains_ms = max(0, round(float(value) * 1000 - now_us / 1000))
@@ -543,8 +549,10 @@ class Inspector:
 
 def _shared(value: bytes) -> tuple[Kind, int | None]:
     """The kind and limit that lua/places.lua writes behind a tab."""
-    kind, limit = value.partition(b"\t")[2].decode().split("|")[:2]
-    return Kind(kind), int(limit) if kind == Kind.SEMAPHORE else None
+    kind, *limit = value.partition(b"\t")[2].decode(errors="replace").split("|")
+    if kind == Kind.SEMAPHORE and limit and limit[0].isdecimal():
+        return Kind.SEMAPHORE, int(limit[0])
+    return (Kind(kind) if kind in (Kind.READ, Kind.WRITE) else Kind.FOREIGN), None
 
 
 def decide(holder: Holder, ttl: float, independent: bool, left: float | None) -> tuple[State, str]:

@@ -15,6 +15,7 @@ from django_redislock import (
     LeaseLost,
     LeaseRevoked,
     LockUnavailable,
+    Semaphore,
     TimestampLock,
     label,
     redis_lock,
@@ -534,6 +535,61 @@ class TestServer:
         settings.REDISLOCK = {"USING": "locks"}
         with held_elsewhere("job"):
             assert get(Inspector(), "job").using == "locks"
+
+
+class TestPlaces:
+    """Semaphores and read-write locks of which the server has not all that we have written."""
+
+    def test_a_record_that_says_no_kind(self, inspector: Inspector, redis: Redis) -> None:
+        """It is listed, and keeps no other lock from being."""
+        lease = Semaphore("places", 2).acquire()
+        with redis_lock("job"):
+            record = redis.hget("redislock:{places}:holders", lease.token)
+            for odd in (b"", b"\tsemaphore", b"\tsemaphore|x", b"\tother|1", b"\t\xff"):
+                text = record.partition(b"\t")[0] + odd
+                redis.hset("redislock:{places}:holders", lease.token, text)
+                lock = get(inspector, "places")
+                assert (lock.kind, lock.limit, lock.holder.owner) == (
+                    Kind.FOREIGN,
+                    None,
+                    lease.owner,
+                )
+                assert {one.name for one in inspector.page().items} == {"places", "job"}
+            assert inspector.clear(lock, by="Ada", reason="odd")
+        assert inspector.get("places") is None
+
+    def test_lost_records(self, inspector: Inspector, redis: Redis) -> None:
+        """Nobody knows who holds it; an operator can take it away."""
+        lease = Semaphore("places", 2).acquire()
+        redis.delete("redislock:{places}:holders")
+        lock = get(inspector, "places")
+        assert (lock.kind, lock.state, lock.holding) == (Kind.FOREIGN, State.UNKNOWN, 1)
+        assert lock.holder.owner is None
+        assert 0 < (lock.holder.remaining or 0) <= 30
+        assert "is lost" in lock.why
+        assert [one.name for one in inspector.page().items] == ["places"]
+        assert inspector.clear(lock, by="Ada", reason="lost")
+        assert inspector.get("places") is None
+        with pytest.raises(LeaseRevoked, match="Ada"):
+            lease.extend()
+
+    def test_one_lost_record(self, inspector: Inspector, redis: Redis) -> None:
+        """The others are known."""
+        lease = Semaphore("places", 2, ttl=20).acquire()
+        Semaphore("places", 2, ttl=30).acquire()
+        redis.hdel("redislock:{places}:holders", lease.token)
+        lock = get(inspector, "places")
+        assert (lock.kind, lock.limit, lock.holding) == (Kind.SEMAPHORE, 2, 2)
+        assert [one.state for one in lock.holders] == [State.UNKNOWN, State.HELD]
+        assert lock.why == "1 of 2 holders: what its holder said of itself is lost"
+        inspector.clear(lock, by="Ada", reason="lost")
+        assert inspector.get("places") is None
+
+    def test_what_is_none(self, inspector: Inspector, redis: Redis) -> None:
+        """A sorted set of others."""
+        redis.zadd("redislock:{places}", {"somebody": 4e12})
+        lock = get(inspector, "places")
+        assert (lock.kind, lock.state) == (Kind.FOREIGN, State.STALE)
 
 
 class TestTimestampLocks:

@@ -6,11 +6,12 @@
 --          index, since of other keys nobody knows what they are; else 0
 -- Returns  {now µs, {value or nil, pttl ms, number of waiters, number of holders, ...}, ...}; of a
 --          lock that several may hold, value and pttl are those of the one whose lease ends first,
---          and then come {value, pttl ms, token} of all
+--          and then come {value, pttl ms, token} of all; "" is the value of one whose record is lost
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local OURS = '^%x+|%d+|%d+|%d+|[^|]*|'
+local TOKEN = '^' .. string.rep('%w', 32) .. '$'
 
 local index = KEYS[#KEYS]
 -- As in mutex.lua: then there is none, and each lock counts as listed.
@@ -27,7 +28,10 @@ local function holders_of(lock, holders)
   local ends = redis.call('ZRANGE', lock, alive, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   for i = 1, #ends, 2 do
     local record = redis.pcall('HGET', holders, ends[i])
-    if type(record) ~= 'string' then return end
+    if type(record) ~= 'string' then
+      if not string.find(ends[i], TOKEN) then return end
+      record = ''
+    end
     each[#each + 1] = {record, ends[i + 1] - now, ends[i]}
   end
   return each, redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
