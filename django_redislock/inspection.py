@@ -46,6 +46,9 @@ BATCH = 500
 MOST_KEYS = 100_000
 """So many keys of a database, or of all nodes of a cluster, are looked at, whatever they are."""
 
+OTHER_TYPE = b"no string"
+"""What lua/inspection_locks.lua has for the value at a key that can be no lock."""
+
 PAST = 5
 """Former holders of a lock: one less than lua/mutex.lua has room for."""
 
@@ -353,7 +356,7 @@ class Inspector:
         """All locks of such names, in the order in which their leases end."""
         if self._clustered:
             names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
-            ours = (lock for lock in self.those(names) if lock.holder.owner is not None)
+            ours = filter(_ours, self.those(names))
             yield from sorted(ours, key=ORDERS["remaining"])
             return
         _, names = self._names(0, None)
@@ -387,11 +390,15 @@ class Inspector:
         """
         if self._cache_locks:
             return []
-        if self._clustered:
-            found = self.those(self._scan(limit))
-            return [lock for lock in found if lock.holder.owner is None]
-        _, known = self._names(0, None)
-        return list(self.those(sorted(set(self._scan(limit)) - set(known))))
+        names = self._scan(limit)
+        if not self._clustered:
+            _, known = self._names(0, None)
+            names = sorted(set(names) - set(known))
+        return [
+            lock
+            for lock in self.those(names)
+            if lock.seen != OTHER_TYPE and not (self._clustered and _ours(lock))
+        ]
 
     # How it is done.
 
@@ -545,6 +552,10 @@ class Inspector:
             state, why = decide(holder, ttl, process is None, left.get(process or ""))
             seen = token or Sight.of(value, holder).token
         return kind, HolderInfo(holder=holder, state=state, why=why, ttl=ttl, seen=seen)
+
+
+def _ours(lock: LockInfo) -> bool:
+    return lock.has_places or lock.holder.owner is not None
 
 
 def _shared(value: bytes) -> tuple[Kind, int | None]:

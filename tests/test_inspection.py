@@ -284,10 +284,12 @@ class TestDiscover:
         redis.rpush("redislock:{list}", "no string")
         grant(redis, "lost", process=tokens.NO_PROCESS)
         redis.zrem(INDEX, "lost")
-        with redis_lock("known"):
+        with redis_lock("known"), Semaphore("several", 2):
+            redis.zrem(INDEX, "several")
             found = {lock.name: lock for lock in inspector.discover()}
         redis.delete("other:{plain}")
-        assert set(found) == {"plain", "old", "old:future", "lost"}
+        assert set(found) == {"plain", "old", "old:future", "lost", "several"}
+        assert found["several"].kind == Kind.SEMAPHORE
         assert (found["plain"].kind, found["plain"].state) == (Kind.FOREIGN, State.STALE)
         assert (found["old"].kind, found["old"].state) == (Kind.TIMESTAMP, State.STALE)
         assert (found["old:future"].kind, found["old:future"].state) == (
