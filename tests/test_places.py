@@ -230,3 +230,19 @@ class TestOtherKinds:
         script(redis, "mutex_acquire", KEYS.mutex(TOKENS[2]), TOKENS[2], *ASKS, "", "")
         assert redis.get(KEYS.lock).startswith(TOKENS[2].encode())
         assert server.queue == []
+
+    def test_waiters_for_a_read_write_lock(self, redis: Redis) -> None:
+        """Of those who waited to write or read, none goes in beside a semaphore."""
+        server = Server(redis)
+        server.ask(NOBODY, Wants("write", MANY), wait=False)
+        server.ask(TOKENS[0], Wants("read", MANY), wait=True)
+        waiters = redis.hgetall(KEYS.waiters)
+        server.release(TOKENS[0])
+        server.release(NOBODY)
+        server.ask(TOKENS[1], Wants("semaphore", 5), wait=False)
+        # As if the key of the writer had been deleted at that moment.
+        redis.zadd(KEYS.queue, {TOKENS[0]: 1})
+        redis.hset(KEYS.waiters, mapping=waiters)
+        server.ask(TOKENS[2], Wants("semaphore", 5), wait=False)
+        assert server.holders == {TOKENS[1], TOKENS[2]}
+        assert server.queue == []

@@ -31,18 +31,30 @@ local millis = math.floor(now / 1000)
 local NO_ZSET = 'no sorted set'
 local foreign = type(redis.pcall('ZCARD', lock)) == 'table'
 
+-- As what it is held, by the one whose lease ends first; nil: nobody does, or nothing is known of it.
+local function held_as()
+  local first = redis.call('ZRANGE', lock, 0, 0)[1]
+  local record = first and redis.call('HGET', holders, first)
+  return record and string.match(record, '\t(%a+)')
+end
+
+-- Whether those who hold it have a lock of another kind: a semaphore is no read-write lock.
+local function differs(kind, held)
+  return held and (kind == 'semaphore') ~= (held == 'semaphore')
+end
+
 -- Whether there is room beside those who hold it, for one that says `wants` behind its tab. nil: it
--- says nothing, since it waits for a mutex.
+-- wants another kind of lock than they have, or a mutex, for which nothing is there.
 local function fits(wants)
   local kind, limit = string.match(wants, '\t(%a+)|(%d+)')
   if not kind then return nil end
   local number = redis.call('ZCARD', lock)
   if number == 0 then return true end
+  local held = held_as()
+  if differs(kind, held) then return nil end
   if kind == 'write' or number >= tonumber(limit) then return false end
-  if number > 1 then return true end
-  local only = redis.call('HGET', holders, redis.call('ZRANGE', lock, 0, 0)[1])
   -- One of whom nothing is known has them all, until its lease ends.
-  return only and string.match(only, '\t(%a+)') ~= 'write'
+  return number > 1 or held and held ~= 'write' or false
 end
 
 local function is_handed(record)
