@@ -449,15 +449,19 @@ class Inspector:
         """Those of them that are held."""
         io, found = self._io(), {}
         for batch in batches(io, [lock.lock for lock in locks], BATCH):
-            some = [locks[position] for position in batch]
-            keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
-            names = [lock.name for lock in some]
-            args: list[Any] = [*names, places.SHOWN, int(self._cache_locks)]
-            time, *seen = run(io.script("inspection_locks", [*keys, self._index], args))
-            for position, (value, pttl, waiters, holding, *all_) in zip(batch, seen, strict=True):
-                if value is not None:
-                    each = all_ or [[value, pttl, None]]
-                    found[position] = _Seen(locks[position], waiters, holding, each, int(time))
+            unseen = batch
+            while unseen:  # where several have many holders, not all are looked at in one request
+                some = [locks[position] for position in unseen]
+                keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
+                names = [lock.name for lock in some]
+                args: list[Any] = [*names, places.SHOWN, int(self._cache_locks)]
+                time, *seen = run(io.script("inspection_locks", [*keys, self._index], args))
+                for position, answer in zip(unseen, seen, strict=False):
+                    value, pttl, waiters, holding, *all_ = answer
+                    if value is not None:
+                        each = all_ or [[value, pttl, None]]
+                        found[position] = _Seen(locks[position], waiters, holding, each, int(time))
+                unseen = unseen[len(seen) :]
         locked = [found[position] for position in sorted(found)]
         written = self._written(locked)
         says = [value for seen in locked for value, _, _ in seen.each] + list(written.values())

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -32,6 +33,8 @@ from django_redislock.inspection import (
     decide,
     foreign,
 )
+from django_redislock.io import SyncIO
+from django_redislock.primitives import places
 from django_redislock.renewal import PRESENCE, watchdog
 from tests.processes import Worker
 from tests.test_decorators import held_elsewhere
@@ -586,6 +589,32 @@ class TestPlaces:
         assert lock.why == "1 of 2 holders: what its holder said of itself is lost"
         inspector.clear(lock, by="Ada", reason="lost")
         assert inspector.get("places") is None
+
+    def test_many_holders(
+        self, inspector: Inspector, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Redis does not stand still until those of all locks of a page are read."""
+        monkeypatch.setattr(places, "SHOWN", 4)
+        looked_at = []
+
+        async def script(self: SyncIO, name: str, *args: Any) -> Any:
+            answer = await ask(self, name, *args)
+            if name == "inspection_locks":
+                looked_at.append(sum(len(lock) - 4 for lock in answer[1:]))
+            return answer
+
+        ask = SyncIO.script
+        monkeypatch.setattr(SyncIO, "script", script)
+        with ExitStack() as held:
+            for number in range(6):
+                held.enter_context(redis_lock(f"mutex:{number}", ttl=60 + number))
+                for _ in range(3 if number else 5):
+                    held.enter_context(Semaphore(f"places:{number}", 9, ttl=50 + number))
+            found = {lock.name: lock for lock in inspector.page().items}
+        assert max(looked_at) < 4 + 4
+        assert len(found) == 12
+        assert [len(found[f"places:{number}"].holders) for number in range(6)] == [4] + 5 * [3]
+        assert [found[f"places:{number}"].holding for number in range(6)] == [5] + 5 * [3]
 
     def test_what_is_none(self, inspector: Inspector, redis: Redis) -> None:
         """A sorted set of others."""
