@@ -46,6 +46,9 @@ BATCH = 500
 MOST_KEYS = 100_000
 """So many keys of a database, or of all nodes of a cluster, are looked at, whatever they are."""
 
+OTHER_TYPE = b"no string"
+"""What lua/inspection_locks.lua has for the value at a key that can be no lock."""
+
 PAST = 5
 """Former holders of a lock: one less than lua/mutex.lua has room for."""
 
@@ -53,7 +56,8 @@ PAST = 5
 class State(StrEnum):
     HELD = "held"
     UNKNOWN = "unknown"
-    """Its process has been silent for a while, and may yet come back."""
+    """Its process has been silent for a while, and may yet come back; or what one of several
+    holders has said of itself is lost."""
     STALE = "stale"
     """Its holder can't come back."""
 
@@ -66,7 +70,7 @@ class Kind(StrEnum):
     WRITE = "write"
     """One that is held for writing."""
     FOREIGN = "foreign"
-    """A value that this package did not write."""
+    """A value that this package did not write, or of which it can't tell what it has been."""
     TIMESTAMP = "timestamp"
     """A value that is a time, as the old `SETNX` locks have it; of a `TimestampLock` of ours, who
     holds it is known."""
@@ -109,6 +113,8 @@ class LockInfo:
     """How many may hold a semaphore, as the last one said who has a place."""
     waiters: int
     keys: Keys = field(repr=False)
+    has_places: bool = field(repr=False)
+    """It is a semaphore or a read-write lock, also where nothing tells which."""
 
     @property
     def holder(self) -> Holder:
@@ -295,7 +301,7 @@ class Inspector:
             for text, what in ((by, "by"), (reason, "reason"))
         )
         primitive: Primitive = mutex
-        if lock.kind in SHARED:
+        if lock.has_places:
             primitive = places.READ
         elif lock.cache_lock and lock.kind == Kind.TIMESTAMP:
             primitive = timestamp.WHOLE
@@ -350,7 +356,7 @@ class Inspector:
         """All locks of such names, in the order in which their leases end."""
         if self._clustered:
             names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
-            ours = (lock for lock in self.those(names) if lock.holder.owner is not None)
+            ours = filter(_ours, self.those(names))
             yield from sorted(ours, key=ORDERS["remaining"])
             return
         _, names = self._names(0, None)
@@ -384,11 +390,15 @@ class Inspector:
         """
         if self._cache_locks:
             return []
-        if self._clustered:
-            found = self.those(self._scan(limit))
-            return [lock for lock in found if lock.holder.owner is None]
-        _, known = self._names(0, None)
-        return list(self.those(sorted(set(self._scan(limit)) - set(known))))
+        names = self._scan(limit)
+        if not self._clustered:
+            _, known = self._names(0, None)
+            names = sorted(set(names) - set(known))
+        return [
+            lock
+            for lock in self.those(names)
+            if lock.seen != OTHER_TYPE and not (self._clustered and _ours(lock))
+        ]
 
     # How it is done.
 
@@ -439,15 +449,19 @@ class Inspector:
         """Those of them that are held."""
         io, found = self._io(), {}
         for batch in batches(io, [lock.lock for lock in locks], BATCH):
-            some = [locks[position] for position in batch]
-            keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
-            names = [lock.name for lock in some]
-            args: list[Any] = [*names, places.SHOWN, int(self._cache_locks)]
-            time, *seen = run(io.script("inspection_locks", [*keys, self._index], args))
-            for position, (value, pttl, waiters, holding, *all_) in zip(batch, seen, strict=True):
-                if value is not None:
-                    each = all_ or [[value, pttl, None]]
-                    found[position] = _Seen(locks[position], waiters, holding, each, int(time))
+            unseen = batch
+            while unseen:  # where several have many holders, not all are looked at in one request
+                some = [locks[position] for position in unseen]
+                keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
+                names = [lock.name for lock in some]
+                args: list[Any] = [*names, places.SHOWN, int(self._cache_locks)]
+                time, *seen = run(io.script("inspection_locks", [*keys, self._index], args))
+                for position, answer in zip(unseen, seen, strict=False):
+                    value, pttl, waiters, holding, *all_ = answer
+                    if value is not None:
+                        each = all_ or [[value, pttl, None]]
+                        found[position] = _Seen(locks[position], waiters, holding, each, int(time))
+                unseen = unseen[len(seen) :]
         locked = [found[position] for position in sorted(found)]
         written = self._written(locked)
         says = [value for seen in locked for value, _, _ in seen.each] + list(written.values())
@@ -486,13 +500,13 @@ class Inspector:
         return left
 
     def _info(self, seen: _Seen, left: dict[str, float | None], written: bytes | None) -> LockInfo:
-        kind, limit, newest = Kind.MUTEX, None, 0
+        kind, limit, newest = Kind.FOREIGN, None, 0
         holders = []
         for value, pttl, token in seen.each:
             its_kind, one = self._holder(value, pttl, token, seen.now_us, left, written)
             if token is None:
                 kind = its_kind
-            elif (one.holder.fencing_token or 0) >= newest:
+            elif (one.holder.fencing_token or 0) > newest:
                 newest = one.holder.fencing_token or 0
                 kind, limit = _shared(value)
             holders.append(one)
@@ -512,6 +526,7 @@ class Inspector:
             limit=limit,
             waiters=seen.waiters,
             keys=seen.keys,
+            has_places=seen.each[0][2] is not None,
         )
 
     def _holder(
@@ -528,6 +543,8 @@ class Inspector:
         kind, state, why, ttl = Kind.MUTEX, State.HELD, "", None
         if holder.owner is None:
             kind, state, why = foreign(value, holder.remaining, now_us / 1e6)
+            if token:
+                state, why = State.UNKNOWN, "what its holder said of itself is lost"
         seen = token or Sight.of(value, holder).token
         if kind == Kind.TIMESTAMP and self._cache_locks:
             remains_ms = max(0, round(float(value) * 1000 - now_us / 1000))
@@ -541,10 +558,16 @@ class Inspector:
         return kind, HolderInfo(holder=holder, state=state, why=why, ttl=ttl, seen=seen)
 
 
+def _ours(lock: LockInfo) -> bool:
+    return lock.has_places or lock.holder.owner is not None
+
+
 def _shared(value: bytes) -> tuple[Kind, int | None]:
     """The kind and limit that lua/places.lua writes behind a tab."""
-    kind, limit = value.partition(b"\t")[2].decode().split("|")[:2]
-    return Kind(kind), int(limit) if kind == Kind.SEMAPHORE else None
+    kind, *limit = value.partition(b"\t")[2].decode(errors="replace").split("|")
+    if kind == Kind.SEMAPHORE and limit and limit[0].isdecimal():
+        return Kind.SEMAPHORE, int(limit[0])
+    return (Kind(kind) if kind in (Kind.READ, Kind.WRITE) else Kind.FOREIGN), None
 
 
 def decide(holder: Holder, ttl: float, independent: bool, left: float | None) -> tuple[State, str]:

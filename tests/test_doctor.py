@@ -22,7 +22,7 @@ from django.test import override_settings
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
-from django_redislock import LeaseLost, initialise, naming, once, redis_lock, scripts
+from django_redislock import LeaseLost, Semaphore, initialise, naming, once, redis_lock, scripts
 from django_redislock.checks import check_deployment, check_settings
 from django_redislock.diagnosis import keyspace, permissions, rules
 from django_redislock.diagnosis import server as asking
@@ -560,12 +560,13 @@ class TestTheIndex:
 
     def test_w108_a_lock_that_is_not_listed(self, good: Redis) -> None:
         """W108: the index was deleted; the next renewal enters it again."""
-        with redis_lock("a") as lease:
+        with redis_lock("a") as lease, Semaphore("b", 2) as place:
             good.delete("redislock:index")
             report = doctor()
             assert report.wrong == {"W108"}
-            assert "not list: 'a'." in report.findings["W108"]["message"]
+            assert "not list: 'a', 'b'." in report.findings["W108"]["message"]
             lease.extend()
+            place.extend()
             assert doctor().wrong == set()
 
     def test_values_of_others(self, good: Redis) -> None:

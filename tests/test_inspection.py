@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from django_redislock import (
     LeaseLost,
     LeaseRevoked,
     LockUnavailable,
+    Semaphore,
     TimestampLock,
     label,
     redis_lock,
@@ -31,6 +33,8 @@ from django_redislock.inspection import (
     decide,
     foreign,
 )
+from django_redislock.io import SyncIO
+from django_redislock.primitives import places
 from django_redislock.renewal import PRESENCE, watchdog
 from tests.processes import Worker
 from tests.test_decorators import held_elsewhere
@@ -283,10 +287,12 @@ class TestDiscover:
         redis.rpush("redislock:{list}", "no string")
         grant(redis, "lost", process=tokens.NO_PROCESS)
         redis.zrem(INDEX, "lost")
-        with redis_lock("known"):
+        with redis_lock("known"), Semaphore("several", 2):
+            redis.zrem(INDEX, "several")
             found = {lock.name: lock for lock in inspector.discover()}
         redis.delete("other:{plain}")
-        assert set(found) == {"plain", "old", "old:future", "lost"}
+        assert set(found) == {"plain", "old", "old:future", "lost", "several"}
+        assert found["several"].kind == Kind.SEMAPHORE
         assert (found["plain"].kind, found["plain"].state) == (Kind.FOREIGN, State.STALE)
         assert (found["old"].kind, found["old"].state) == (Kind.TIMESTAMP, State.STALE)
         assert (found["old:future"].kind, found["old:future"].state) == (
@@ -534,6 +540,87 @@ class TestServer:
         settings.REDISLOCK = {"USING": "locks"}
         with held_elsewhere("job"):
             assert get(Inspector(), "job").using == "locks"
+
+
+class TestPlaces:
+    """Semaphores and read-write locks of which the server has not all that we have written."""
+
+    def test_a_record_that_says_no_kind(self, inspector: Inspector, redis: Redis) -> None:
+        """It is listed, and keeps no other lock from being."""
+        lease = Semaphore("places", 2).acquire()
+        with redis_lock("job"):
+            record = redis.hget("redislock:{places}:holders", lease.token)
+            for odd in (b"", b"\tsemaphore", b"\tsemaphore|x", b"\tother|1", b"\t\xff"):
+                text = record.partition(b"\t")[0] + odd
+                redis.hset("redislock:{places}:holders", lease.token, text)
+                lock = get(inspector, "places")
+                assert (lock.kind, lock.limit, lock.holder.owner) == (
+                    Kind.FOREIGN,
+                    None,
+                    lease.owner,
+                )
+                assert {one.name for one in inspector.page().items} == {"places", "job"}
+            assert inspector.clear(lock, by="Ada", reason="odd")
+        assert inspector.get("places") is None
+
+    def test_lost_records(self, inspector: Inspector, redis: Redis) -> None:
+        """Nobody knows who holds it; an operator can take it away."""
+        lease = Semaphore("places", 2).acquire()
+        redis.delete("redislock:{places}:holders")
+        lock = get(inspector, "places")
+        assert (lock.kind, lock.state, lock.holding) == (Kind.FOREIGN, State.UNKNOWN, 1)
+        assert lock.holder.owner is None
+        assert 0 < (lock.holder.remaining or 0) <= 30
+        assert "is lost" in lock.why
+        assert [one.name for one in inspector.page().items] == ["places"]
+        assert inspector.clear(lock, by="Ada", reason="lost")
+        assert inspector.get("places") is None
+        with pytest.raises(LeaseRevoked, match="Ada"):
+            lease.extend()
+
+    def test_one_lost_record(self, inspector: Inspector, redis: Redis) -> None:
+        """The others are known."""
+        lease = Semaphore("places", 2, ttl=20).acquire()
+        Semaphore("places", 2, ttl=30).acquire()
+        redis.hdel("redislock:{places}:holders", lease.token)
+        lock = get(inspector, "places")
+        assert (lock.kind, lock.limit, lock.holding) == (Kind.SEMAPHORE, 2, 2)
+        assert [one.state for one in lock.holders] == [State.UNKNOWN, State.HELD]
+        assert lock.why == "1 of 2 holders: what its holder said of itself is lost"
+        inspector.clear(lock, by="Ada", reason="lost")
+        assert inspector.get("places") is None
+
+    def test_many_holders(
+        self, inspector: Inspector, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Redis does not stand still until those of all locks of a page are read."""
+        monkeypatch.setattr(places, "SHOWN", 4)
+        looked_at = []
+
+        async def script(self: SyncIO, name: str, *args: Any) -> Any:
+            answer = await ask(self, name, *args)
+            if name == "inspection_locks":
+                looked_at.append(sum(len(lock) - 4 for lock in answer[1:]))
+            return answer
+
+        ask = SyncIO.script
+        monkeypatch.setattr(SyncIO, "script", script)
+        with ExitStack() as held:
+            for number in range(6):
+                held.enter_context(redis_lock(f"mutex:{number}", ttl=60 + number))
+                for _ in range(3 if number else 5):
+                    held.enter_context(Semaphore(f"places:{number}", 9, ttl=50 + number))
+            found = {lock.name: lock for lock in inspector.page().items}
+        assert max(looked_at) < 4 + 4
+        assert len(found) == 12
+        assert [len(found[f"places:{number}"].holders) for number in range(6)] == [4] + 5 * [3]
+        assert [found[f"places:{number}"].holding for number in range(6)] == [5] + 5 * [3]
+
+    def test_what_is_none(self, inspector: Inspector, redis: Redis) -> None:
+        """A sorted set of others."""
+        redis.zadd("redislock:{places}", {"somebody": 4e12})
+        lock = get(inspector, "places")
+        assert (lock.kind, lock.state) == (Kind.FOREIGN, State.STALE)
 
 
 class TestTimestampLocks:

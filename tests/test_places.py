@@ -14,14 +14,19 @@ from django_redislock import scripts
 from django_redislock.keys import Keys
 from django_redislock.primitives.places import MANY
 from django_redislock.waiting import DEAF
+from tests.waiting import PATIENCE
 
 KEYS = Keys.of("redislock", "story")
 NOBODY = "f" * 32
+ASKS = KEYS.name, 60_000, "owner", "label"
 
 
 class Wants(NamedTuple):
     kind: str
     limit: int
+
+
+ONE = Wants("semaphore", 1)
 
 
 @dataclass
@@ -66,6 +71,12 @@ class Model:
             self.serve()
 
 
+def script(redis: Redis, name: str, keys: list[str], *args: Any) -> Any:
+    return redis.eval(  # type: ignore[no-untyped-call]
+        scripts.load(name).source, len(keys), *keys, *args
+    )
+
+
 class Server:
     """The same, said by our scripts."""
 
@@ -77,9 +88,7 @@ class Server:
 
     def _call(self, name: str, token: str, *args: Any) -> Any:
         keys = KEYS.places(token)
-        return self._redis.eval(  # type: ignore[no-untyped-call]
-            scripts.load(name).source, len(keys), *keys, token, KEYS.name, *args
-        )
+        return script(self._redis, name, keys, token, KEYS.name, *args)
 
     def ask(self, token: str, wants: Wants, *, wait: bool) -> None:
         inbox = DEAF if wait else ""
@@ -168,3 +177,72 @@ def test_semaphores(redis: Redis, story: list[tuple[str, int, Wants]]) -> None:
 def test_read_write_locks(redis: Redis, story: list[tuple[str, int, Wants]]) -> None:
     """A writer is alone; readers are together as far as no writer came before them."""
     play(redis, story)
+
+
+class TestOtherKinds:
+    """A name's kind was changed, and some still wait for the other one when its key goes away."""
+
+    def waits_for_the_mutex(self, redis: Redis, token: str, inbox: str = DEAF) -> None:
+        script(redis, "mutex_acquire", KEYS.mutex(token), token, *ASKS, inbox, "")
+
+    def waits_for_a_place(self, redis: Redis, token: str) -> None:
+        script(redis, "places_acquire", KEYS.places(token), token, *ASKS, DEAF, "", *ONE)
+
+    def test_waiters_for_a_mutex(self, redis: Redis) -> None:
+        """They get no place, and are woken, to ask again; nothing stays without an end."""
+        server = Server(redis)
+        redis.set(KEYS.lock, "held")
+        with redis.pubsub() as inbox:
+            inbox.subscribe("inbox")
+            inbox.get_message(timeout=PATIENCE)
+            for token in TOKENS[:2]:
+                self.waits_for_the_mutex(redis, token, "inbox")
+            redis.delete(KEYS.lock)
+            server.ask(TOKENS[2], ONE, wait=False)
+            woken = [inbox.get_message(timeout=PATIENCE) for _ in range(2)]
+        assert [message["data"].decode() for message in woken] == TOKENS[:2]
+        assert server.holders == {TOKENS[2]}
+        assert server.queue == []
+        assert redis.pttl(KEYS.lock) > 0
+        assert redis.pttl(KEYS.holders) > 0
+
+    def test_waiters_for_a_mutex_behind_those_for_a_place(self, redis: Redis) -> None:
+        """Nor from who gives its place back."""
+        server = Server(redis)
+        redis.set(KEYS.lock, "held")
+        self.waits_for_the_mutex(redis, TOKENS[0])
+        queued = redis.zrange(KEYS.queue, 0, -1, withscores=True)
+        waiter = redis.hget(KEYS.waiters, TOKENS[0])
+        redis.delete(KEYS.lock, KEYS.queue)
+        server.ask(TOKENS[1], ONE, wait=False)
+        redis.zadd(KEYS.queue, dict(queued))
+        redis.hset(KEYS.waiters, TOKENS[0], waiter)
+        server.release(TOKENS[1])
+        assert (server.holders, server.queue) == (set(), [])
+
+    def test_waiters_for_a_place(self, redis: Redis) -> None:
+        """They don't get the mutex."""
+        server = Server(redis)
+        server.ask(NOBODY, ONE, wait=False)
+        for token in TOKENS[:2]:
+            self.waits_for_a_place(redis, token)
+        redis.delete(KEYS.lock)
+        script(redis, "mutex_acquire", KEYS.mutex(TOKENS[2]), TOKENS[2], *ASKS, "", "")
+        assert redis.get(KEYS.lock).startswith(TOKENS[2].encode())
+        assert server.queue == []
+
+    def test_waiters_for_a_read_write_lock(self, redis: Redis) -> None:
+        """Of those who waited to write or read, none goes in beside a semaphore."""
+        server = Server(redis)
+        server.ask(NOBODY, Wants("write", MANY), wait=False)
+        server.ask(TOKENS[0], Wants("read", MANY), wait=True)
+        waiters = redis.hgetall(KEYS.waiters)
+        server.release(TOKENS[0])
+        server.release(NOBODY)
+        server.ask(TOKENS[1], Wants("semaphore", 5), wait=False)
+        # As if the key of the writer had been deleted at that moment.
+        redis.zadd(KEYS.queue, {TOKENS[0]: 1})
+        redis.hset(KEYS.waiters, mapping=waiters)
+        server.ask(TOKENS[2], Wants("semaphore", 5), wait=False)
+        assert server.holders == {TOKENS[1], TOKENS[2]}
+        assert server.queue == []

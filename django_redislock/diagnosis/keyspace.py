@@ -121,10 +121,14 @@ class _Looking:
             for name, ends, pttl in zip(names, answers, answers[len(names) :], strict=False)
             if ends is None and pttl > 0
         ]
-        for name, value in zip(
-            found, self._ask([("GET", self._lock(name), "") for name in found]), strict=True
-        ):
-            if isinstance(value, bytes) and Holder.parse(value, 1, 0).owner is not None:
+        asked = [("GET", self._lock(name), "") for name in found]
+        asked += [("EXISTS", Keys.of(self._prefix, name).holders, "") for name in found]
+        answers = self._ask(asked)
+        for name, value, records in zip(found, answers, answers[len(found) :], strict=False):
+            ours = isinstance(value, bytes) and Holder.parse(value, 1, 0).owner is not None
+            # Several may hold it; what is at its key is no string, which is an error here.
+            several = isinstance(value, ResponseError) and records
+            if ours or several:
                 yield name
 
     def _endless(self, keys: list[str]) -> Iterator[str]:

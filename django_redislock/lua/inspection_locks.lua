@@ -2,21 +2,25 @@
 -- enters it, unless a stranger has written it.
 --
 -- KEYS     for each lock: lock, queue, holders; then index (as in queue.lua and places.lua)
--- ARGV     for each lock: name; then how many holders of one at most; then 1: only those in the
+-- ARGV     for each lock: name; then how many holders of one at most, and of how many in all not to
+--          begin with another lock: Redis would stand still meanwhile; then 1: only those in the
 --          index, since of other keys nobody knows what they are; else 0
--- Returns  {now µs, {value or nil, pttl ms, number of waiters, number of holders, ...}, ...}; of a
---          lock that several may hold, value and pttl are those of the one whose lease ends first,
---          and then come {value, pttl ms, token} of all
+-- Returns  {now µs, {value or nil, pttl ms, number of waiters, number of holders, ...}, ...} of the
+--          first locks, and perhaps not of all: ask again for the others; of a lock that several
+--          may hold, value and pttl are those of the one whose lease ends first, and then come
+--          {value, pttl ms, token} of all; "" is the value of one whose record is lost
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local OURS = '^%x+|%d+|%d+|%d+|[^|]*|'
+local TOKEN = '^' .. string.rep('%w', 32) .. '$'
 
 local index = KEYS[#KEYS]
 -- As in mutex.lua: then there is none, and each lock counts as listed.
 local CLUSTER = index == KEYS[1]
 local found = {string.format('%.0f', time[1] * 1000000 + time[2])}
 local most, listed = ARGV[#ARGV - 1], ARGV[#ARGV] == '1'
+local looked_at = 0
 
 -- Those who hold one that several may hold; nil: it is none.
 local function holders_of(lock, holders)
@@ -27,13 +31,18 @@ local function holders_of(lock, holders)
   local ends = redis.call('ZRANGE', lock, alive, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   for i = 1, #ends, 2 do
     local record = redis.pcall('HGET', holders, ends[i])
-    if type(record) ~= 'string' then return end
+    if type(record) ~= 'string' then
+      if not string.find(ends[i], TOKEN) then return end
+      record = ''
+    end
     each[#each + 1] = {record, ends[i + 1] - now, ends[i]}
+    looked_at = looked_at + 1
   end
   return each, redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
 end
 
 for i = 1, #ARGV - 2 do
+  if looked_at >= tonumber(most) then break end
   local lock, queue, holders, name = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], ARGV[i]
   local value, pttl, each, ends = redis.pcall('GET', lock), redis.call('PTTL', lock), {1}, false
   if type(value) == 'table' then

@@ -31,16 +31,30 @@ local millis = math.floor(now / 1000)
 local NO_ZSET = 'no sorted set'
 local foreign = type(redis.pcall('ZCARD', lock)) == 'table'
 
--- Whether there is room beside those who hold it, for one that says `wants` behind its tab.
+-- As what it is held, by the one whose lease ends first; nil: nobody does, or nothing is known of it.
+local function held_as()
+  local first = redis.call('ZRANGE', lock, 0, 0)[1]
+  local record = first and redis.call('HGET', holders, first)
+  return record and string.match(record, '\t(%a+)')
+end
+
+-- Whether those who hold it have a lock of another kind: a semaphore is no read-write lock.
+local function differs(kind, held)
+  return held and (kind == 'semaphore') ~= (held == 'semaphore')
+end
+
+-- Whether there is room beside those who hold it, for one that says `wants` behind its tab. nil: it
+-- wants another kind of lock than they have, or a mutex, for which nothing is there.
 local function fits(wants)
   local kind, limit = string.match(wants, '\t(%a+)|(%d+)')
+  if not kind then return nil end
   local number = redis.call('ZCARD', lock)
   if number == 0 then return true end
+  local held = held_as()
+  if differs(kind, held) then return nil end
   if kind == 'write' or number >= tonumber(limit) then return false end
-  if number > 1 then return true end
-  local only = redis.call('HGET', holders, redis.call('ZRANGE', lock, 0, 0)[1])
   -- One of whom nothing is known has them all, until its lease ends.
-  return only and string.match(only, '\t(%a+)') ~= 'write'
+  return number > 1 or held and held ~= 'write' or false
 end
 
 local function is_handed(record)
@@ -90,20 +104,6 @@ local function expire()
   end
 end
 
--- A place for `to`, for `lives` ms. Returns the fencing token, which is as in mutex.lua the server's
--- clock, or more than the last one.
-local function grant(to, ttl, lives, owner, label, handed)
-  local fence = math.max(now, 1 + (redis.call('HGET', tail, 'fence') or 0))
-  local fencing_token = integer(fence)
-  local record = table.concat({to, fencing_token, integer(now), ttl, owner, label}, '|')
-  redis.call('ZADD', lock, integer(millis + lives), to)
-  redis.call('HSET', holders, to, record .. (handed and '|handed' or ''))
-  redis.call('HSET', tail, 'fence', fencing_token)
-  keep_tail(ttl, fence)
-  if fence % HOLDERS == 1 then unlist_ended() end
-  return fencing_token
-end
-
 -- After a change: the key lives as long as the last lease, and the index knows it.
 local function settle()
   local ends = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
@@ -112,4 +112,20 @@ local function settle()
   redis.call('PEXPIRE', lock, lives)
   redis.call('PEXPIRE', holders, lives + MINUTE)
   enlist(ends)
+end
+
+-- A place for `to`, for `lives` ms. Returns the fencing token, which is as in mutex.lua the server's
+-- clock, or more than the last one.
+local function grant(to, ttl, lives, owner, label, handed)
+  local fence = math.max(now, 1 + (redis.call('HGET', tail, 'fence') or 0))
+  local fencing_token = integer(fence)
+  local record = table.concat({to, fencing_token, integer(now), ttl, owner, label}, '|')
+  redis.call('HSET', tail, 'fence', fencing_token)
+  keep_tail(ttl, fence)
+  if fence % HOLDERS == 1 then unlist_ended() end
+  redis.call('HSET', holders, to, record .. (handed and '|handed' or ''))
+  -- Last, and at once with an end: whatever ends the script, nothing stays locked.
+  redis.call('ZADD', lock, integer(millis + lives), to)
+  settle()
+  return fencing_token
 end

@@ -15,6 +15,7 @@
 --          {0, value, pttl ms, now µs, position, ticket, lasted, how many}   others do; of those
 --                                     the one whose lease ends first, and how many they are
 --          {-1, why}                                                this token is gone for ever
+--          {-2, kind}                               those who hold it have another kind of lock
 
 -- include places.lua
 
@@ -42,13 +43,17 @@ end
 
 if redis.call('EXISTS', queue, gone) == 0 and fits(label) then
   local fencing_token = grant(token, ttl, ttl, owner, label)
-  settle()
   return {1, fencing_token, integer(now)}
 end
 
 local why = redis.call('GET', gone)
 if why then
   return {-1, why}
+end
+local held = held_as()
+if differs(ARGV[8], held) then
+  leave_queue(token)
+  return {-2, held}
 end
 
 ticket = stand_in_line(ticket, inbox, ttl, owner, label)

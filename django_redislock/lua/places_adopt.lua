@@ -11,6 +11,7 @@
 -- Returns  {1, fencing token, acquired at µs}  the heir holds it
 --          {0, value, gone}                    not held: what is at the key if that is not ours,
 --                                              what was written of the old token
+--          {-2, kind}                          it is held as another kind of lock
 
 -- include places.lua
 
@@ -24,6 +25,10 @@ end
 local record = held and redis.call('HGET', holders, held)
 if not record then
   return {0, foreign and NO_ZSET, redis.call('GET', gone)}
+end
+local kind = string.match(record, '\t(%a+)')
+if differs(ARGV[7], kind) then
+  return {-2, kind}
 end
 
 local ends = math.max(redis.call('ZSCORE', lock, held), millis + ttl)

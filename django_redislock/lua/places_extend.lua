@@ -34,10 +34,16 @@ for i = 1, #ARGV / 3 do
     if index ~= KEYS[1] then  -- else it is a cluster, as in queue.lua
       redis.call('ZADD', index, last, name)
     end
-    -- The last fencing token has to be known when this lease has ended (as in places.lua).
-    local remembers = math.max(60000, 3 * ttl) + math.max(0, math.ceil(fence / 1000 - now))
     local left = redis.call('PTTL', tail)
-    if left == -2 then redis.call('HSET', tail, 'fence', fence) end
+    -- The last fencing token has to be known when this lease has ended (as in places.lua). It may be
+    -- that of another one.
+    if left == -2 then
+      for _, other in ipairs(redis.call('HVALS', holders)) do
+        fence = math.max(fence, string.match(other, '^[^|]*|(%d+)|') or 0)
+      end
+      redis.call('HSET', tail, 'fence', string.format('%.0f', fence))
+    end
+    local remembers = math.max(60000, 3 * ttl) + math.max(0, math.ceil(fence / 1000 - now))
     redis.call('PEXPIRE', tail, math.max(left, remembers))
     replies[i] = {1}
   else

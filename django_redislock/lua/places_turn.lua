@@ -15,6 +15,8 @@ local record = not foreign and redis.call('ZSCORE', lock, token)
 if not record then
   return {0, foreign and NO_ZSET, redis.call('GET', gone)}
 end
+-- First, since a full Redis denies other writes, but not after one that it has allowed.
+redis.call('PEXPIRE', lock, math.max(1, redis.call('PTTL', lock)))
 redis.call('HSET', holders, token,
   string.match(record, '^[^\t]*') .. '\t' .. ARGV[3] .. '|' .. ARGV[4])
 hand_over(grant, nil, fits)

@@ -99,11 +99,20 @@ local function listens(inbox)
   return answer.err or answer[2] > 0
 end
 
+-- Whether there is room for a waiter; nil: it waits for a lock of another kind, with which it can't
+-- be together. A mutex, which has no `fits`, has nothing behind a tab.
+local function has_room(label, fits)
+  if fits then return fits(label) end
+  if not string.find(label, '\t', 1, true) then return true end
+end
+
 -- Hand what is free to the first waiter that can be reached, and tell it: `grant` gives it to that
 -- one, under the claim window. With `fits` to all those at the head of the queue, as long as it
 -- says that there is room for the next one; nobody passes one for whom there is none. Returns the
 -- token of the last one that it was handed to, or of the one that there is no room for; or
 -- `caller` when everybody before it is served or gone; or nil when nobody waits any more.
+-- Who waits for a lock of another kind (the key that it waited for is gone) gets none of this one:
+-- it is woken, asks again, and is told.
 local function hand_over(grant, caller, fits)
   local unseen
   while true do
@@ -120,15 +129,16 @@ local function hand_over(grant, caller, fits)
       string.match(waiter or '', '^(%d+)|(%d+)|([^|]*)|([^|]*)|(.*)$')
     local reached = seen and listens(inbox)
     local lately = reached and now - seen < SIGN_OF_LIFE
-    if lately and fits and not fits(label) then return first end
+    local room = seen and has_room(label, fits)
+    if lately and room == false then return first end
     leave_queue(first)
     if seen then redis.pcall('PUBLISH', inbox, first) end
     ttl = tonumber(ttl)
-    if lately then
+    if lately and room then
       unseen = nil
       grant(first, ttl, CLAIM_WINDOW, owner, label, first)
       if not fits then return first end
-    elseif reached then
+    elseif reached and room ~= nil then
       unseen = unseen or {waiter = first, ttl = ttl, owner = owner, label = label}
     end
   end

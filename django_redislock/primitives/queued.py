@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..clock import deadline
-from ..exceptions import Holder, LockNotAcquired, LockUnavailable
+from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
 from ..waiting import DEAF, Deadline, backoff, slice_for
 from .primitive import Grant, Refusal, milliseconds
 
@@ -105,6 +105,8 @@ async def acquire(
                 return Grant(fence, int(acquired_us), sent)
             if code == -1:
                 raise Refusal(None, rest[0]).error(name)
+            if code == -2:
+                raise _another_kind(name, claim, rest[0])
             value, pttl, now_us, position, ticket_bytes, lasted_us, *number = rest
             holder = Holder.parse(value or b"", pttl, int(now_us))
             if last:
@@ -169,8 +171,24 @@ async def adopt(io: IO, token: str, claim: Claim, ask: Script) -> Grant | Refusa
             if attempt == 2 or not error.passing or error.silent:
                 raise
         else:
+            if adopted == -2:
+                raise _another_kind(keys.name, claim, rest[0])
             if not adopted:
                 return Refusal(*rest)
             fence = None if rest[0] is None else int(rest[0])
             return Grant(fence, int(rest[1]), sent)
     raise AssertionError("unreachable")
+
+
+def _another_kind(name: str, claim: Claim, held: bytes) -> LockError:
+    """What places.lua can see of it; where a mutex is concerned, Redis says WRONGTYPE."""
+    is_, wanted = (
+        "a semaphore" if kind == "semaphore" else "a read-write lock"
+        for kind in (held.decode(), claim.primitive.kind)
+    )
+    return LockError(
+        f"{name!r} is held as {is_}, and can't be {wanted} at the same time. Give them different "
+        f"names; or, where the kind of a lock was changed, wait until nobody holds it as what it "
+        f"was.",
+        name,
+    )

@@ -20,6 +20,8 @@ from django_redislock import (
     LeaseRevoked,
     LeaseState,
     LockUnavailable,
+    ReadWriteLock,
+    Semaphore,
     TimestampLock,
     connections,
     once,
@@ -28,7 +30,7 @@ from django_redislock import (
 )
 from django_redislock.client import Lock
 from django_redislock.diagnosis import server_findings
-from django_redislock.inspection import Inspector, State
+from django_redislock.inspection import Inspector, Kind, State
 from django_redislock.renewal import watchdog
 from django_redislock.slots import slot_of
 from tests.cluster.caches import cluster as caches
@@ -197,13 +199,20 @@ def test_inspection(cluster: RedisCluster, port: Port) -> None:
     leases = [port.acquire(redis_lock(name, ttl=30 + at)) for at, name in enumerate(NAMES)]
     waiter = port.start(lambda: port.acquire(redis_lock(NAMES[0]), wait=PATIENCE))
     eventually(lambda: Inspector().get(NAMES[0]).waiters == 1)
+    last = {"ttl": 300.0}
+    several = [
+        port.acquire(lock)
+        for lock in (Semaphore("rates", 2, **last), ReadWriteLock("catalogue", **last).read())
+    ]
     foreign = "redislock:{left}"
     cluster.call(cluster.owner(foreign), "SET", foreign, "by somebody")
 
     inspector = Inspector()
     page = inspector.page(limit=5)
     assert [lock.name for lock in page.items] == NAMES[:5]
-    assert page.total == len(NAMES)
+    assert page.total == len(NAMES) + 2
+    kinds = {lock.name: lock.kind for lock in inspector.all() if lock.name not in NAMES}
+    assert kinds == {"rates": Kind.SEMAPHORE, "catalogue": Kind.READ}
     assert {lock.state for lock in inspector.all()} == {State.HELD}
     assert inspector.counts().waiters == 1
     assert [lock.name for lock in inspector.all("*:1*")] == [
@@ -218,7 +227,7 @@ def test_inspection(cluster: RedisCluster, port: Port) -> None:
     call_command("redislock", "list", stdout=out)
     assert all(name in out.getvalue() for name in NAMES)
     port.release(leases[0])
-    for lease in [*leases[1:], waiter.result(PATIENCE)]:
+    for lease in [*leases[1:], *several, waiter.result(PATIENCE)]:
         port.release(lease)
     assert inspector.page().total == 0
 

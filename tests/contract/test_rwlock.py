@@ -12,9 +12,11 @@ from django_redislock import (
     Lease,
     LeaseLost,
     LeaseState,
+    LockError,
     LockNotAcquired,
     LockReentered,
     ReadWriteLock,
+    Semaphore,
     redis_lock,
 )
 from tests.contract.ports import Port
@@ -157,6 +159,29 @@ def test_what_can_be_downgraded(port: Port, redis: Redis) -> None:
     with pytest.raises(LeaseLost):
         port.downgrade(lost)
     assert lost.state == LeaseState.LOST
+
+
+def test_a_semaphore_of_the_same_name(port: Port, redis: Redis) -> None:
+    """Neither is let in beside the other, also where there would be room; the error names both."""
+    places = Semaphore("catalogue", 5)
+    for lock in (read(), write()):
+        lease = port.acquire(lock)
+        for wait in (0, PATIENCE):
+            with pytest.raises(LockError, match=r"a read-write lock, and can't be a semaphore"):
+                other(port, places, wait=wait).result(PATIENCE)
+        assert not redis.exists(QUEUE)
+        port.release(lease)
+    lease = port.acquire(places)
+    for lock in (read(), write()):
+        with pytest.raises(LockError, match=r"a semaphore, and can't be a read-write lock"):
+            other(port, lock, wait=PATIENCE).result(PATIENCE)
+    text = lease.export()
+    with pytest.raises(LockError, match=r"a semaphore, and can't be a read-write lock"):
+        port.restore(text.replace('"semaphore"', '"read"'))
+    lease = port.restore(text)
+    port.release(lease)
+    port.release(port.acquire(read()))
+    assert not redis.exists(*KEYS)
 
 
 def test_export_and_restore(port: Port, redis: Redis) -> None:

@@ -269,6 +269,17 @@ def test_fencing_tokens_grow(port: Port, redis: Redis) -> None:
     port.release(third)
 
 
+def test_the_last_fencing_token_is_restored(port: Port, redis: Redis) -> None:
+    """When Redis has forgotten it, by whichever lease is renewed first."""
+    first, second = port.acquire(semaphore()), other(port).result(PATIENCE)
+    redis.delete(TAIL)
+    port.extend(first)
+    assert int(redis.hget(TAIL, "fence")) == second.fencing_token
+    assert redis.pttl(TAIL) > 0
+    port.release(second)
+    port.release(first)
+
+
 def test_it_decorates_functions(port: Port, redis: Redis) -> None:
     """As redis_lock does: the name is a template over the arguments."""
 

@@ -26,6 +26,7 @@ from django_redislock import (
     LeaseLost,
     LeaseState,
     LockUnavailable,
+    ReadWriteLock,
     connections,
     redis_lock,
     waiting,
@@ -507,4 +508,17 @@ def test_handed_on_in_a_full_memory(port: Port, harmed: Harmed) -> None:
         lease = waiter.result(PATIENCE)
         assert lease.fencing_token > holder.fencing_token
         port.release(lease)
+    assert not harmed.left()
+
+
+def test_downgraded_in_a_full_memory(port: Port, harmed: Harmed) -> None:
+    """A writer that reads on needs no more memory than it had; who waited to read goes in."""
+    both = ReadWriteLock(harmed.name("job"))
+    writer = port.acquire(both.write())
+    reader = port.start(lambda: port.acquire(both.read(), wait=PATIENCE))
+    eventually(lambda: harmed.queued("job") == 1)
+    with out_of_memory(harmed):
+        port.downgrade(writer)
+        port.release(reader.result(PATIENCE))
+        port.release(writer)
     assert not harmed.left()
