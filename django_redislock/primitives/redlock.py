@@ -28,8 +28,9 @@ docs/redlock.md has what they disagree about.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import tokens
@@ -138,7 +139,14 @@ class Redlock:
         """None: a majority has extended it. An error in its place: none has answered alike."""
         held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
         keys, args = mutex.extension(held)
-        heard = await self._ask(io, "mutex_extend", keys, args, within(min(ttls)))
+
+        def settled(answers: Answers) -> bool:
+            return all(
+                self._settled(answers, partial(_code, number=number))
+                for number in range(len(claims))
+            )
+
+        heard = await self._ask(io, "mutex_extend", keys, args, within(min(ttls)), enough=settled)
         results: list[Refusal | LockUnavailable | None] = []
         for number, claim in enumerate(claims):
             answers: Answers = [
@@ -159,7 +167,14 @@ class Redlock:
 
     async def look(self, io: IO, keys: Keys) -> list[Sight]:
         """Who holds it at a majority of the servers."""
-        answers = await self._ask(io, "mutex_holder", [keys.lock], [], within(10))
+        answers = await self._ask(
+            io,
+            "mutex_holder",
+            [keys.lock],
+            [],
+            within(10),
+            enough=lambda answers: self._settled(answers, _token),
+        )
         if not self._most(answers):
             raise self._unavailable(keys.name, answers)
         seen: dict[bytes, list[Sight]] = {}
@@ -180,6 +195,7 @@ class Redlock:
             keys.mutex(seen[0][:32].decode(errors="replace")),
             [seen[0], keys.name, by.replace("|", "/"), reason],
             within(10),
+            enough=lambda _: False,  # it is to be away everywhere
         )
         if not self._most(answers):
             raise self._unavailable(keys.name, answers)
@@ -187,7 +203,9 @@ class Redlock:
 
     async def show_life(self, io: IO, key: str, ttl: float, patience: float) -> None:
         """Let the sign of life of this process be there, at every server."""
-        await self._ask(io, "record_set", [key], [b"", milliseconds(ttl)], patience)
+        await self._ask(
+            io, "record_set", [key], [b"", milliseconds(ttl)], patience, enough=self._most
+        )
 
     async def _send_back(self, io: IO, claim: Claim, *, withdraw: bool) -> Answers:
         return await self._ask(
@@ -196,6 +214,7 @@ class Redlock:
             claim.keys.mutex(claim.token),
             [claim.token, claim.keys.name, int(withdraw)],
             within(claim.ttl),
+            enough=lambda answers: self._settled(answers, _code),
         )
 
     async def _ask(
@@ -206,7 +225,7 @@ class Redlock:
         args: Sequence[str | int | bytes],
         seconds: float,
         *,
-        enough: Callable[[Answers], bool] | None = None,
+        enough: Callable[[Answers], bool],
     ) -> Answers:
         return await io.ask_all(
             self.servers.aliases,
@@ -214,16 +233,23 @@ class Redlock:
             keys,
             args,
             within=seconds,
-            enough=enough or self._most,
+            enough=enough,
         )
 
     def _decided(self, answers: Answers) -> bool:
         """A majority has granted it; or can't any more, and a majority has said so."""
         granted = sum(_says(answer, 1) for answer in answers)
-        silent = sum(isinstance(one, LockUnavailable) and one.silent for one in answers)
         if granted >= self.servers.quorum:
             return True
-        return granted + silent < self.servers.quorum and self._most(answers)
+        return granted + _silent(answers) < self.servers.quorum and self._most(answers)
+
+    def _settled(self, answers: Answers, what: Callable[[Any], Hashable]) -> bool:
+        """A majority says the same, or can't any more. Until then the slow ones are waited for:
+        of two that are fast, one may have lost its data."""
+        said = Counter(what(answer) for answer in answers if not isinstance(answer, LockError))
+        alike = max(said.values(), default=0)
+        quorum = self.servers.quorum
+        return alike >= quorum or alike + _silent(answers) < quorum
 
     def _most(self, answers: Answers) -> bool:
         """A majority has answered."""
@@ -257,6 +283,21 @@ class Redlock:
 
 def _says(answer: Any, code: int) -> bool:
     return isinstance(answer, list) and answer[0] == code
+
+
+def _code(answer: Any, number: int | None = None) -> Hashable:
+    """What a script says: first of all, or of one claim of several."""
+    return int((answer if number is None else answer[number])[0])
+
+
+def _token(answer: Any) -> Hashable:
+    """Whose lock a server shows; None: nobody's."""
+    return None if answer is None else bytes(answer[0][:32])
+
+
+def _silent(answers: Answers) -> int:
+    """So many have not answered yet."""
+    return sum(isinstance(one, LockUnavailable) and one.silent for one in answers)
 
 
 def _may_be_there(asked: Any, undone: Any) -> bool:

@@ -546,6 +546,49 @@ def test_a_killed_holder(nodes: Nodes, port: Port, start: Callable[..., Worker])
     port.release(elsewhere(port, lock(), wait=PATIENCE))
 
 
+# They disagree, and one is slow.
+
+
+def slow_once(proxy: Proxy, name: str, fault: Fault = Fault.HOLD_REPLY) -> None:
+    """Let the next one take longer than the others, and less long than it is waited for."""
+    rule = proxy.on(script(name), fault)
+
+    def later() -> None:
+        rule.happened()
+        threading.Event().wait(0.3)
+        rule.let_go()
+
+    threading.Thread(target=later, daemon=True).start()
+
+
+def test_the_slow_one_decides_a_renewal(port: Port, nodes: Nodes, behind_proxy: Proxy) -> None:
+    """A server that came back empty is faster than one that has the lease: both are heard."""
+    of_three = Redlock("job", ["a", "b", "e"], ttl=TTL, renew=False)
+    lease = port.acquire(of_three)
+    eventually(lambda: nodes.holding(lease) == ["a", "b", "e"])
+    nodes.clients["b"].delete(KEY)
+    slow_once(behind_proxy, "mutex_extend")
+    port.extend(lease)
+    assert lease.state == LeaseState.HELD
+    slow_once(behind_proxy, "mutex_release")
+    port.release(lease)
+    assert nodes.held() == []
+
+
+def test_the_slow_one_decides_who_holds_it(port: Port, nodes: Nodes, behind_proxy: Proxy) -> None:
+    """And a lock that is cleared is away there, too."""
+    of_three = Redlock("job", ["a", "b", "e"], ttl=TTL, renew=False)
+    lease = port.acquire(of_three)
+    eventually(lambda: nodes.holding(lease) == ["a", "b", "e"])
+    nodes.clients["b"].delete(KEY)
+    slow_once(behind_proxy, "mutex_holder")
+    assert port.holder(of_three).owner == lease.owner
+    slow_once(behind_proxy, "mutex_holder")
+    slow_once(behind_proxy, "mutex_clear", Fault.HOLD_REQUEST)
+    assert port.clear(of_three, reason="stuck") is not None
+    assert nodes.held() == []
+
+
 # What is wrong, is said.
 
 
