@@ -406,6 +406,27 @@ def test_a_lost_answer_to_a_release(port: Port, nodes: Nodes, behind_proxy: Prox
     eventually(lambda: nodes.held() == [])
 
 
+def test_a_release_that_is_repeated(port: Port, nodes: Nodes, settings: Any) -> None:
+    """Its answers got lost, and others have held the lock since: that is no loss."""
+    with ExitStack() as stack:
+        rules = []
+        settings.CACHES = dict(settings.CACHES)
+        for alias in "abc":
+            proxy = stack.enter_context(Proxy(nodes.servers[alias]))
+            settings.CACHES[alias] = caches(proxy.url)["default"]
+            rules.append(proxy.on(script("mutex_release"), Fault.RESET_AFTER))
+        lease = port.acquire(lock(), wait=0)
+        with pytest.raises(LockUnavailable):
+            port.release(lease)
+        for rule in rules:
+            eventually(lambda rule=rule: rule.carried_out == 1)
+        eventually(lambda: nodes.held() == [])
+        other = elsewhere(port, lock(), wait=0)
+        port.start(lambda: port.release(other)).result(PATIENCE)
+        port.release(lease)
+        assert lease.state == LeaseState.RELEASED
+
+
 # Time.
 
 
