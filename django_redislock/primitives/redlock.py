@@ -6,12 +6,13 @@
 2.  The lease is ours when a *majority* has granted it, and there is time left: its *validity* is
     the ttl less the time that asking took, less a margin for the *drift* of the clocks. That is
     the deadline of every lease here (clock.py).
-3.  Else it is *undone* at every server, also at those that said no or nothing: each keeps a
-    tombstone, so that a request which arrives after its undo gets nothing. (Redlock as it is
-    published deletes the key if it is there, and a late request then locks for a whole ttl.) The
-    next try therefore has another token.
+3.  Else it is *undone* at the servers that granted it, or said nothing; who said no has nothing of
+    it. Where one said nothing, each keeps a tombstone, so that a request which arrives after its
+    undo gets nothing. (Redlock as it is published deletes the key if it is there, and a late
+    request then locks for a whole ttl.) The next try therefore has another token, but not before
+    a majority has nothing of the last one: a token is not left behind where it can do harm.
 4.  Two that try at the same time may each get a part of the servers, and none the majority. Both
-    undo and wait for a *random* time.
+    undo and wait for a *random* time, which grows from try to try.
 5.  *Renewal* counts when a majority has extended the key that it has. A server that has lost it
     is not given it back: another holder may have asked that server since. Without a majority the
     lease is unknown, until the next try or its own deadline.
@@ -28,7 +29,7 @@ docs/redlock.md has what they disagree about.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -49,8 +50,9 @@ if TYPE_CHECKING:
 Answers = Sequence[Any]
 """Of each server, in order: what its script has returned, or the error in its place."""
 
-PAUSE = 0.02, 0.2
-"""Seconds between two tries: at random, or those who collided once would do so again."""
+PAUSE = 0.02, 0.2, 0.8
+"""Seconds between two tries: at least, at most, and at most after some tries. At random, or those
+who collided once would do so again."""
 
 
 WITHIN = 0.5
@@ -83,6 +85,7 @@ class Redlock:
     async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
         began = io.now()
         patience = Deadline(began, wait)
+        tries = 0
         while True:
             sent = io.now()
             last = patience.over(sent)
@@ -108,8 +111,7 @@ class Redlock:
             if len(granted) >= self.servers.quorum and in_time:
                 claim.doubtful = any(isinstance(answer, LockError) for answer in answers)
                 return Grant(None, min(int(acquired_us) for _, _, acquired_us in granted), sent)
-            undone = await self._send_back(io, claim, withdraw=True)
-            claim.sent = any(map(_may_be_there, answers, undone))
+            owing = await self._undo(io, claim, _left(answers), _granting(answers))
             error: LockNotAcquired | LockUnavailable
             if any(_says(answer, 0) for answer in answers) and self._most(answers):
                 error = self._taken(claim.keys.name, answers, io.now() - began)
@@ -119,12 +121,54 @@ class Redlock:
                 raise error
             if isinstance(error, LockNotAcquired) and last:
                 return error
+            while True:
+                tries += 1
+                await io.sleep(_pause(io, tries, error, patience.left(io.now())))
+                if len(owing) >= self.servers.quorum:
+                    owing = await self._undo(io, claim, owing)
+                if len(owing) < self.servers.quorum:
+                    break
+                if patience.over(io.now()):
+                    raise error
             claim.token, claim.sent = tokens.new(), False
-            await io.sleep(min(io.uniform(*PAUSE), patience.left(io.now())))
+
+    async def _undo(
+        self,
+        io: IO,
+        claim: Claim,
+        at: Sequence[int],
+        granting: Collection[int] = (),
+    ) -> list[int]:
+        """Take back a try at some of the servers. Returns those that have not confirmed it, which
+        may still have something of it. Who had answered is waited for, and a majority."""
+
+        def owing(answers: Answers) -> list[int]:
+            answered = zip(at, answers, strict=True)
+            return [number for number, answer in answered if isinstance(answer, LockError)]
+
+        def enough(answers: Answers) -> bool:
+            left = owing(answers)
+            return len(left) < self.servers.quorum and not set(left) & set(granting)
+
+        if not at:
+            claim.sent = False
+            return []
+        answers = await self._send_back(
+            io, claim, at=at, withdraw=len(granting) < len(at), enough=enough
+        )
+        left = owing(answers)
+        claim.sent = bool(left)
+        return left
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         """Give it back at all servers. None: a majority has released it, now or before."""
-        answers = await self._send_back(io, claim, withdraw=claim.doubtful)
+        answers = await self._send_back(
+            io,
+            claim,
+            at=range(len(self.servers.aliases)),
+            withdraw=claim.doubtful,
+            enough=lambda answers: self._settled(answers, _code),
+        )
         refused = [answer for answer in answers if _says(answer, 0)]
         if len(refused) >= self.servers.quorum:
             refusal = _refusal(refused)
@@ -209,14 +253,22 @@ class Redlock:
             io, "record_set", [key], [b"", milliseconds(ttl)], patience, enough=self._most
         )
 
-    async def _send_back(self, io: IO, claim: Claim, *, withdraw: bool) -> Answers:
-        return await self._ask(
-            io,
+    async def _send_back(
+        self,
+        io: IO,
+        claim: Claim,
+        *,
+        at: Sequence[int],
+        withdraw: bool,
+        enough: Callable[[Answers], bool],
+    ) -> Answers:
+        return await io.ask_all(
+            [self.servers.aliases[number] for number in at],
             "mutex_release",
             claim.keys.mutex(claim.token),
             [claim.token, claim.keys.name, int(withdraw)],
-            within(claim.ttl),
-            enough=lambda answers: self._settled(answers, _code),
+            within=within(claim.ttl),
+            enough=enough,
         )
 
     async def _ask(
@@ -230,12 +282,7 @@ class Redlock:
         enough: Callable[[Answers], bool],
     ) -> Answers:
         return await io.ask_all(
-            self.servers.aliases,
-            script,
-            keys,
-            args,
-            within=seconds,
-            enough=enough,
+            self.servers.aliases, script, keys, args, within=seconds, enough=enough
         )
 
     def _decided(self, answers: Answers) -> bool:
@@ -302,10 +349,27 @@ def _silent(answers: Answers) -> int:
     return sum(isinstance(one, LockUnavailable) and one.silent for one in answers)
 
 
-def _may_be_there(asked: Any, undone: Any) -> bool:
-    """At one server: something of an acquire, or soon, whatever was done to take it back."""
-    never_sent = isinstance(asked, LockUnavailable) and not asked.doubtful
-    return not never_sent and isinstance(undone, LockError)
+def _granting(answers: Answers) -> list[int]:
+    return [number for number, answer in enumerate(answers) if _says(answer, 1)]
+
+
+def _left(answers: Answers) -> list[int]:
+    """Where something of an acquire may be, or soon: not where it was refused, or never sent."""
+    return [
+        number
+        for number, answer in enumerate(answers)
+        if _says(answer, 1) or (isinstance(answer, LockUnavailable) and answer.doubtful)
+    ]
+
+
+def _pause(io: IO, tries: int, error: LockError, left: float) -> float:
+    """Seconds until the next try: not much after the holder's lease can be over."""
+    least, first, longest = PAUSE
+    seconds = io.uniform(least, min(first * 2.0 ** (tries - 1), longest))
+    holder = error.holder if isinstance(error, LockNotAcquired) else None
+    if holder is not None and holder.remaining is not None:
+        seconds = min(seconds, holder.remaining + io.uniform(least, first))
+    return min(seconds, left)
 
 
 def _refusal(refused: Sequence[list[Any]]) -> Refusal:

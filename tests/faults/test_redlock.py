@@ -30,6 +30,7 @@ from django_redislock import (
 from django_redislock.clock import now
 from django_redislock.exceptions import Holder
 from django_redislock.inspection import Inspector
+from django_redislock.io import SyncIO, _server_pool
 from django_redislock.primitives import redlock
 from django_redislock.renewal import watchdog
 from django_redislock.servers import Servers
@@ -335,6 +336,54 @@ def test_a_stranger_on_a_minority(port: Port, nodes: Nodes) -> None:
     eventually(lambda: nodes.holding(lease) == ["b", "c", "d", "e"])
     port.release(lease)
     assert nodes.token("a") == before
+
+
+def test_a_conflict_leaves_nothing(port: Port, nodes: Nodes) -> None:
+    """Who is told no by some and yes by others has nothing to be remembered for: each of many
+    tries would leave its token on every server."""
+    for alias in "abc":
+        redis_lock("job", using=alias, ttl=TTL).acquire()
+    assert port.acquire(lock(), wait=0.5) is None
+    assert nodes.held() == ["a", "b", "c"]
+    for client in nodes.clients.values():
+        assert not client.keys(f"{KEY}:gone:*")
+
+
+def test_one_token_while_a_majority_hangs(
+    port: Port, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other try is begun before the last one is taken back: its tokens would be left behind
+    at each of them."""
+    port.release(port.acquire(lock()))
+    monkeypatch.setattr(redlock, "WITHIN", 0.3)
+    with nodes.paused("c", "d", "e"), pytest.raises(LockUnavailable):
+        port.acquire(lock(), wait=2)
+    eventually(lambda: len(nodes.clients["a"].keys(f"{KEY}:gone:*")) == 1)
+    eventually(lambda: nodes.held() == [])
+    monkeypatch.setattr(redlock, "WITHIN", 5.0)
+    port.release(port.acquire(lock(), wait=PATIENCE))
+
+
+def test_how_long_it_pauses() -> None:
+    """Longer from try to try, up to a limit, and not much longer than the holder's lease lives."""
+    io: Any = SyncIO("default")
+    io.uniform = lambda low, high: high
+    held = LockNotAcquired("job", Holder.parse(b"", -1, 0), 0.0)
+    ends = LockNotAcquired("job", Holder.parse(b"", 100, 0), 0.0)
+    pauses = [redlock._pause(io, tries, held, 60.0) for tries in range(1, 20)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] < pauses[-1] == pauses[-2] <= 1.0
+    assert 0.1 < redlock._pause(io, 9, ends, 60.0) < pauses[-1]
+    assert redlock._pause(io, 9, held, 0.01) == 0.01
+
+
+def test_how_long_it_connects(nodes: Nodes) -> None:
+    """No longer than it waits for an answer: threads would pile up."""
+    pool: Any = _server_pool("a", 0.1)
+    connection = pool.make_connection()
+    assert connection.socket_connect_timeout == 0.1
+    lock(ttl=2).holder()
+    assert pool.make_connection().socket_connect_timeout == redlock.within(10)
 
 
 def test_when_the_answers_decide() -> None:
