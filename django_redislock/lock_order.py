@@ -18,6 +18,7 @@ seconds that nobody can explain.
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,8 @@ from . import conf, label, naming
 from .exceptions import LockOrderError, LockOrderWarning
 from .lease import Claim, Lease, enclosing
 from .renewal import held_by
+
+logger = logging.getLogger("django_redislock")
 
 MAX_EDGES = 10_000
 """So many orders are remembered: a program that makes up names must not fill the memory."""
@@ -59,13 +62,14 @@ class Order:
         # Without a lock: each writes before it looks, so of two at a time one sees both.
         self._after: dict[Node, dict[Node, _Seen]] = {}
         self._edges = 0
+        self._told = False
 
     def note(self, seen: _Seen, *, raises: bool) -> None:
         """Raises `LockOrderError`, or warns, when that is not the order of before."""
         held, wanted = _nodes(seen.held, seen.wanted)
-        after = self._after.setdefault(held, {})
-        if wanted in after or self._edges >= MAX_EDGES:
+        if wanted in self._after.get(held, {}) or self._full():
             return
+        after = self._after.setdefault(held, {})
         after[wanted] = seen
         self._edges += 1
         back = self._path(wanted, held)
@@ -82,6 +86,19 @@ class Order:
             self._edges -= 1
             raise LockOrderError(message, seen.wanted)
         warnings.warn(message, LockOrderWarning, stacklevel=2)
+
+    def _full(self) -> bool:
+        if self._edges < MAX_EDGES:
+            return False
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "%d orders of locks are remembered, and no more will be: those that are new are not "
+                "checked. Names that are made from something need an entry in LOCKS: then their "
+                "pattern counts.",
+                self._edges,
+            )
+        return True
 
     def _path(self, start: Node, end: Node) -> list[_Seen] | None:
         """What leads from one to the other: the shortest, since people have to read it."""

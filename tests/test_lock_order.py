@@ -292,11 +292,19 @@ class TestSettings:
                 take("b", "a")
         assert lock_order.testing is None
 
-    def test_the_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_memory_is_bounded(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Neither what is wanted nor what is held is noted beyond it, and it is said once."""
         monkeypatch.setattr(lock_order, "MAX_EDGES", 3)
         with check_lock_order():
             with redis_lock("a"):
                 for number in range(5):
                     take(f"job:{number}")
+            for number in range(5):
+                take(f"other:{number}", "b")
             assert lock_order.testing is not None
-            assert len(lock_order.testing._after["a"]) == 3
+            (wanted,) = lock_order.testing._after.values()
+            assert len(wanted) == 3
+        said = [record for record in caplog.records if "orders of locks" in record.message]
+        assert len(said) == 1
