@@ -26,6 +26,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from . import conf, label, naming
+from .connections import address
 from .exceptions import LockOrderError, LockOrderWarning
 from .lease import Claim, Lease, enclosing
 from .renewal import held_by
@@ -37,7 +38,8 @@ MAX_EDGES = 10_000
 SHARED = {"semaphore", "read"}
 """Kinds that several may hold."""
 
-Node = str
+Node = tuple[str, str]
+"""Server, and pattern or name."""
 
 
 class _Seen(NamedTuple):
@@ -47,6 +49,8 @@ class _Seen(NamedTuple):
     held_at: str
     wanted: str
     wanted_at: str
+    servers: tuple[str, str] = "", ""
+    """Of the one, and of the other."""
 
     def __str__(self) -> str:
         return (
@@ -66,7 +70,7 @@ class Order:
 
     def note(self, seen: _Seen, *, raises: bool) -> None:
         """Raises `LockOrderError`, or warns, when that is not the order of before."""
-        held, wanted = _nodes(seen.held, seen.wanted)
+        held, wanted = _nodes(seen)
         if wanted in self._after.get(held, {}) or self._full():
             return
         after = self._after.setdefault(held, {})
@@ -93,9 +97,9 @@ class Order:
         if not self._told:
             self._told = True
             logger.warning(
-                "%d orders of locks are remembered, and no more will be: those that are new are not "
-                "checked. Names that are made from something need an entry in LOCKS: then their "
-                "pattern counts.",
+                "%d orders of locks are remembered, and no more will be: those that are new are "
+                "not checked. Names that are made from something need an entry in LOCKS: then "
+                "their pattern counts.",
                 self._edges,
             )
         return True
@@ -118,7 +122,7 @@ testing: Order | None = None
 """Set while a test checks the order of its own (testing.py)."""
 
 
-def check(claim: Claim, me: label.Holding, mode: str) -> None:
+def check(claim: Claim, using: str, me: label.Holding, mode: str) -> None:
     """`me` is about to wait for `claim`. Raises `LockOrderError`, or warns, as `mode` says."""
     if claim.primitive.kind in SHARED:
         return
@@ -126,11 +130,12 @@ def check(claim: Claim, me: label.Holding, mode: str) -> None:
     for lease in _held(me):
         if lease.claim.primitive.kind in SHARED or not lease.enterable:
             continue
+        servers = address(lease.using), address(using)
         for held in _names(lease.claim):
             for wanted in _names(claim):
-                if held != wanted:
+                if (servers[0], held) != (servers[1], wanted):
                     order.note(
-                        _Seen(held, lease.label, wanted, claim.label),
+                        _Seen(held, lease.label, wanted, claim.label, servers),
                         raises=testing is not None or mode == "raise",
                     )
 
@@ -150,9 +155,12 @@ def _names(claim: Claim) -> Iterator[str]:
     yield from [keys.name for keys in claim.parts] or [claim.keys.name]
 
 
-def _nodes(held: str, wanted: str) -> tuple[Node, Node]:
-    one, other = _pattern(held), _pattern(wanted)
-    return (held, wanted) if one == other else (one, other)
+def _nodes(seen: _Seen) -> tuple[Node, Node]:
+    names = seen.held, seen.wanted
+    one, other = zip(seen.servers, map(_pattern, names), strict=True)
+    if one == other:  # two names of one pattern are told apart
+        one, other = zip(seen.servers, names, strict=True)
+    return one, other
 
 
 def _pattern(name: str) -> str:

@@ -105,6 +105,27 @@ class TestOrder:
         assert message.index("'b' is wanted") < message.index("'c' is wanted")
         assert "'x'" not in message
 
+    def test_one_name_on_two_servers(self, settings: Any) -> None:
+        """Is two locks. Two databases will do."""
+        default = settings.CACHES["default"]
+        other = {**default, "LOCATION": default["LOCATION"].replace("db=0", "db=1")}
+        settings.CACHES = {**settings.CACHES, "other": other}
+        with redis_lock("a"), redis_lock("b", using="other"):
+            pass
+        with redis_lock("b"), redis_lock("a", using="other"):
+            pass
+        with redis_lock("a"), redis_lock("a", using="other"):
+            pass
+        with redis_lock("a", using="other"), pytest.raises(LockOrderError):
+            redis_lock("a").acquire()
+
+    def test_one_server_of_two_aliases(self, settings: Any) -> None:
+        """Is one lock."""
+        settings.CACHES = {**settings.CACHES, "twin": settings.CACHES["default"]}
+        take("a", "b")
+        with redis_lock("b", using="twin"), pytest.raises(LockOrderError):
+            redis_lock("a").acquire()
+
     def test_not_only_the_innermost(self) -> None:
         """All that is held counts."""
         take("a", "b", "c")
