@@ -106,15 +106,21 @@ class Order:
 
     def _path(self, start: Node, end: Node) -> list[_Seen] | None:
         """What leads from one to the other: the shortest, since people have to read it."""
-        paths: dict[Node, list[_Seen]] = {start: []}
+        came: dict[Node, tuple[Node, _Seen] | None] = {start: None}
         for node in (queue := [start]):
             if node == end:
-                return paths[node]
+                break
             for following, seen in list(self._after.get(node, {}).items()):
-                if following not in paths:
-                    paths[following] = [*paths[node], seen]
+                if following not in came:
+                    came[following] = node, seen
                     queue.append(following)
-        return None
+        else:
+            return None
+        path: list[_Seen] = []
+        while (step := came[node]) is not None:
+            node, seen = step
+            path.append(seen)
+        return path[::-1]
 
 
 _of_this_process = Order()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.testing import check_lock_order
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +196,30 @@ class TestOrder:
         take("b", "a")
         with redis_lock("c"), pytest.raises(LockOrderError):
             MultiLock(["b", "d"]).acquire()
+
+
+class TestMany:
+    def test_a_long_chain(self) -> None:
+        """Each new link at its beginning leads along all of it. And it is told whole."""
+        order = lock_order.Order()
+        give_up = time.monotonic() + PATIENCE
+        length = 3000
+        for number in reversed(range(length)):
+            seen = lock_order._Seen(str(number), "here", str(number + 1), "there")
+            order.note(seen, raises=True)
+            assert time.monotonic() < give_up
+        with pytest.raises(LockOrderError) as caught:
+            order.note(lock_order._Seen(str(length), "x", "0", "y"), raises=True)
+        assert str(caught.value).count("there") == length
+
+    def test_the_shortest_way(self) -> None:
+        """Is what people read."""
+        order = lock_order.Order()
+        for held, wanted in "ab", "bc", "cd", "ac", "ce", "ad":
+            order.note(lock_order._Seen(held, "here", wanted, "there"), raises=True)
+        with pytest.raises(LockOrderError) as caught:
+            order.note(lock_order._Seen("e", "x", "a", "y"), raises=True)
+        assert str(caught.value).count("there") == 2
 
 
 @pytest.mark.usefixtures("checked")
