@@ -73,7 +73,8 @@ class IO(Protocol):
         """Run lua/<name>.lua on several servers at the same time.
 
         Returns what each of them answered within so many seconds, in order, or a `LockError` in
-        its place. When that is `enough`, the others get only as much time again.
+        its place. When that is `enough`, the others get only as much time again; they are
+        asked all the same.
         """
 
     async def sleep(self, seconds: float) -> None: ...
@@ -118,12 +119,16 @@ class _Answers:
         self._enough = enough
         self._outstanding = len(servers)
         self._decided = False
+        self._decide()
 
     def take(self, number: int, answer: Any) -> None:
         if isinstance(answer, Exception) and not isinstance(answer, LockError):
             raise answer
         self.all[number] = answer
         self._outstanding -= 1
+        self._decide()
+
+    def _decide(self) -> None:
         if not self._decided and self._enough(self.all):
             # Who is about as fast as the others is heard, too: it is good to know of all.
             self._decided = True
@@ -262,7 +267,8 @@ class SyncIO(_Port):
         within: float,
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
-        ios = [SyncIO(one, pool=_server_pool(one), terms=Terms(within)) for one in servers]
+        terms = Terms(within)
+        ios = [SyncIO(one, pool=_server_pool(one, within), terms=terms) for one in servers]
         answers = _Answers(servers, keys[0], within, enough)
         box: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
@@ -444,12 +450,14 @@ def _keep(task: asyncio.Future[Any]) -> asyncio.Future[Any]:
 _server_pools: dict[str, Pool] = {}
 
 
-def _server_pool(using: str) -> Pool:
+def _server_pool(using: str, within: float) -> Pool:
     """For one of several servers that are asked at the same time: a pool whose connections don't
-    wait for ever, as those of the project's cache may."""
+    wait for ever, as those of the project's cache may; new ones no longer than who asks now."""
     address = connections.address(using)
     found = _server_pools.get(address)
-    return found or _server_pools.setdefault(address, connections.background_pool(using))
+    pool = found or _server_pools.setdefault(address, connections.background_pool(using))
+    connections.bound(pool, within)
+    return pool
 
 
 _lines: dict[str, threading.Semaphore] = {}

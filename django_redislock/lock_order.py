@@ -18,6 +18,7 @@ seconds that nobody can explain.
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
@@ -25,16 +26,20 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from . import conf, label, naming
+from .connections import address
 from .exceptions import LockOrderError, LockOrderWarning
 from .lease import Claim, Lease, enclosing
 from .renewal import held_by
+
+logger = logging.getLogger("django_redislock")
 
 MAX_EDGES = 10_000
 """So many orders are remembered: a program that makes up names must not fill the memory."""
 SHARED = {"semaphore", "read"}
 """Kinds that several may hold."""
 
-Node = str
+Node = tuple[str, str]
+"""Server, and pattern or name."""
 
 
 class _Seen(NamedTuple):
@@ -44,6 +49,8 @@ class _Seen(NamedTuple):
     held_at: str
     wanted: str
     wanted_at: str
+    servers: tuple[str, str] = "", ""
+    """Of the one, and of the other."""
 
     def __str__(self) -> str:
         return (
@@ -59,13 +66,14 @@ class Order:
         # Without a lock: each writes before it looks, so of two at a time one sees both.
         self._after: dict[Node, dict[Node, _Seen]] = {}
         self._edges = 0
+        self._told = False
 
     def note(self, seen: _Seen, *, raises: bool) -> None:
         """Raises `LockOrderError`, or warns, when that is not the order of before."""
-        held, wanted = _nodes(seen.held, seen.wanted)
-        after = self._after.setdefault(held, {})
-        if wanted in after or self._edges >= MAX_EDGES:
+        held, wanted = _nodes(seen)
+        if wanted in self._after.get(held, {}) or self._full():
             return
+        after = self._after.setdefault(held, {})
         after[wanted] = seen
         self._edges += 1
         back = self._path(wanted, held)
@@ -83,17 +91,36 @@ class Order:
             raise LockOrderError(message, seen.wanted)
         warnings.warn(message, LockOrderWarning, stacklevel=2)
 
+    def _full(self) -> bool:
+        if self._edges < MAX_EDGES:
+            return False
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "%d orders of locks are remembered, and no more will be: those that are new are "
+                "not checked. Names that are made from something need an entry in LOCKS: then "
+                "their pattern counts.",
+                self._edges,
+            )
+        return True
+
     def _path(self, start: Node, end: Node) -> list[_Seen] | None:
         """What leads from one to the other: the shortest, since people have to read it."""
-        paths: dict[Node, list[_Seen]] = {start: []}
+        came: dict[Node, tuple[Node, _Seen] | None] = {start: None}
         for node in (queue := [start]):
             if node == end:
-                return paths[node]
+                break
             for following, seen in list(self._after.get(node, {}).items()):
-                if following not in paths:
-                    paths[following] = [*paths[node], seen]
+                if following not in came:
+                    came[following] = node, seen
                     queue.append(following)
-        return None
+        else:
+            return None
+        path: list[_Seen] = []
+        while (step := came[node]) is not None:
+            node, seen = step
+            path.append(seen)
+        return path[::-1]
 
 
 _of_this_process = Order()
@@ -101,7 +128,7 @@ testing: Order | None = None
 """Set while a test checks the order of its own (testing.py)."""
 
 
-def check(claim: Claim, me: label.Holding, mode: str) -> None:
+def check(claim: Claim, using: str, me: label.Holding, mode: str) -> None:
     """`me` is about to wait for `claim`. Raises `LockOrderError`, or warns, as `mode` says."""
     if claim.primitive.kind in SHARED:
         return
@@ -109,11 +136,12 @@ def check(claim: Claim, me: label.Holding, mode: str) -> None:
     for lease in _held(me):
         if lease.claim.primitive.kind in SHARED or not lease.enterable:
             continue
+        servers = address(lease.using), address(using)
         for held in _names(lease.claim):
             for wanted in _names(claim):
-                if held != wanted:
+                if (servers[0], held) != (servers[1], wanted):
                     order.note(
-                        _Seen(held, lease.label, wanted, claim.label),
+                        _Seen(held, lease.label, wanted, claim.label, servers),
                         raises=testing is not None or mode == "raise",
                     )
 
@@ -133,9 +161,12 @@ def _names(claim: Claim) -> Iterator[str]:
     yield from [keys.name for keys in claim.parts] or [claim.keys.name]
 
 
-def _nodes(held: str, wanted: str) -> tuple[Node, Node]:
-    one, other = _pattern(held), _pattern(wanted)
-    return (held, wanted) if one == other else (one, other)
+def _nodes(seen: _Seen) -> tuple[Node, Node]:
+    names = seen.held, seen.wanted
+    one, other = zip(seen.servers, map(_pattern, names), strict=True)
+    if one == other:  # two names of one pattern are told apart
+        one, other = zip(seen.servers, names, strict=True)
+    return one, other
 
 
 def _pattern(name: str) -> str:

@@ -329,7 +329,7 @@ class Lock:
             primitive=primitive,
         )
         if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
-            lock_order.check(claim, me, policy.lock_order)
+            lock_order.check(claim, policy.using, me, policy.lock_order)
         began = io.now()
         try:
             got = await claim.primitive.acquire(io, claim, wait)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.testing import check_lock_order
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +107,27 @@ class TestOrder:
         assert message.index("'b' is wanted") < message.index("'c' is wanted")
         assert "'x'" not in message
 
+    def test_one_name_on_two_servers(self, settings: Any) -> None:
+        """Is two locks. Two databases will do."""
+        default = settings.CACHES["default"]
+        other = {**default, "LOCATION": default["LOCATION"].replace("db=0", "db=1")}
+        settings.CACHES = {**settings.CACHES, "other": other}
+        with redis_lock("a"), redis_lock("b", using="other"):
+            pass
+        with redis_lock("b"), redis_lock("a", using="other"):
+            pass
+        with redis_lock("a"), redis_lock("a", using="other"):
+            pass
+        with redis_lock("a", using="other"), pytest.raises(LockOrderError):
+            redis_lock("a").acquire()
+
+    def test_one_server_of_two_aliases(self, settings: Any) -> None:
+        """Is one lock."""
+        settings.CACHES = {**settings.CACHES, "twin": settings.CACHES["default"]}
+        take("a", "b")
+        with redis_lock("b", using="twin"), pytest.raises(LockOrderError):
+            redis_lock("a").acquire()
+
     def test_not_only_the_innermost(self) -> None:
         """All that is held counts."""
         take("a", "b", "c")
@@ -173,6 +196,30 @@ class TestOrder:
         take("b", "a")
         with redis_lock("c"), pytest.raises(LockOrderError):
             MultiLock(["b", "d"]).acquire()
+
+
+class TestMany:
+    def test_a_long_chain(self) -> None:
+        """Each new link at its beginning leads along all of it. And it is told whole."""
+        order = lock_order.Order()
+        give_up = time.monotonic() + PATIENCE
+        length = 3000
+        for number in reversed(range(length)):
+            seen = lock_order._Seen(str(number), "here", str(number + 1), "there")
+            order.note(seen, raises=True)
+            assert time.monotonic() < give_up
+        with pytest.raises(LockOrderError) as caught:
+            order.note(lock_order._Seen(str(length), "x", "0", "y"), raises=True)
+        assert str(caught.value).count("there") == length
+
+    def test_the_shortest_way(self) -> None:
+        """Is what people read."""
+        order = lock_order.Order()
+        for held, wanted in "ab", "bc", "cd", "ac", "ce", "ad":
+            order.note(lock_order._Seen(held, "here", wanted, "there"), raises=True)
+        with pytest.raises(LockOrderError) as caught:
+            order.note(lock_order._Seen("e", "x", "a", "y"), raises=True)
+        assert str(caught.value).count("there") == 2
 
 
 @pytest.mark.usefixtures("checked")
@@ -292,11 +339,19 @@ class TestSettings:
                 take("b", "a")
         assert lock_order.testing is None
 
-    def test_the_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_memory_is_bounded(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Neither what is wanted nor what is held is noted beyond it, and it is said once."""
         monkeypatch.setattr(lock_order, "MAX_EDGES", 3)
         with check_lock_order():
             with redis_lock("a"):
                 for number in range(5):
                     take(f"job:{number}")
+            for number in range(5):
+                take(f"other:{number}", "b")
             assert lock_order.testing is not None
-            assert len(lock_order.testing._after["a"]) == 3
+            (wanted,) = lock_order.testing._after.values()
+            assert len(wanted) == 3
+        said = [record for record in caplog.records if "orders of locks" in record.message]
+        assert len(said) == 1

@@ -6,12 +6,13 @@
 2.  The lease is ours when a *majority* has granted it, and there is time left: its *validity* is
     the ttl less the time that asking took, less a margin for the *drift* of the clocks. That is
     the deadline of every lease here (clock.py).
-3.  Else it is *undone* at every server, also at those that said no or nothing: each keeps a
-    tombstone, so that a request which arrives after its undo gets nothing. (Redlock as it is
-    published deletes the key if it is there, and a late request then locks for a whole ttl.) The
-    next try therefore has another token.
+3.  Else it is *undone* at the servers that granted it, or said nothing; who said no has nothing of
+    it. Where one said nothing, each keeps a tombstone, so that a request which arrives after its
+    undo gets nothing. (Redlock as it is published deletes the key if it is there, and a late
+    request then locks for a whole ttl.) The next try therefore has another token, but not before
+    a majority has nothing of the last one: a token is not left behind where it can do harm.
 4.  Two that try at the same time may each get a part of the servers, and none the majority. Both
-    undo and wait for a *random* time.
+    undo and wait for a *random* time, which grows from try to try.
 5.  *Renewal* counts when a majority has extended the key that it has. A server that has lost it
     is not given it back: another holder may have asked that server since. Without a majority the
     lease is unknown, until the next try or its own deadline.
@@ -28,8 +29,9 @@ docs/redlock.md has what they disagree about.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import tokens
@@ -48,8 +50,9 @@ if TYPE_CHECKING:
 Answers = Sequence[Any]
 """Of each server, in order: what its script has returned, or the error in its place."""
 
-PAUSE = 0.02, 0.2
-"""Seconds between two tries: at random, or those who collided once would do so again."""
+PAUSE = 0.02, 0.2, 0.8
+"""Seconds between two tries: at least, at most, and at most after some tries. At random, or those
+who collided once would do so again."""
 
 
 WITHIN = 0.5
@@ -82,6 +85,7 @@ class Redlock:
     async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
         began = io.now()
         patience = Deadline(began, wait)
+        tries = 0
         while True:
             sent = io.now()
             last = patience.over(sent)
@@ -107,8 +111,7 @@ class Redlock:
             if len(granted) >= self.servers.quorum and in_time:
                 claim.doubtful = any(isinstance(answer, LockError) for answer in answers)
                 return Grant(None, min(int(acquired_us) for _, _, acquired_us in granted), sent)
-            undone = await self._send_back(io, claim, withdraw=True)
-            claim.sent = any(map(_may_be_there, answers, undone))
+            owing = await self._undo(io, claim, _left(answers), _granting(answers))
             error: LockNotAcquired | LockUnavailable
             if any(_says(answer, 0) for answer in answers) and self._most(answers):
                 error = self._taken(claim.keys.name, answers, io.now() - began)
@@ -118,17 +121,61 @@ class Redlock:
                 raise error
             if isinstance(error, LockNotAcquired) and last:
                 return error
+            while True:
+                tries += 1
+                await io.sleep(_pause(io, tries, error, patience.left(io.now())))
+                if len(owing) >= self.servers.quorum:
+                    owing = await self._undo(io, claim, owing)
+                if len(owing) < self.servers.quorum:
+                    break
+                if patience.over(io.now()):
+                    raise error
             claim.token, claim.sent = tokens.new(), False
-            await io.sleep(min(io.uniform(*PAUSE), patience.left(io.now())))
+
+    async def _undo(
+        self,
+        io: IO,
+        claim: Claim,
+        at: Sequence[int],
+        granting: Collection[int] = (),
+    ) -> list[int]:
+        """Take back a try at some of the servers. Returns those that have not confirmed it, which
+        may still have something of it. Who had answered is waited for, and a majority."""
+
+        def owing(answers: Answers) -> list[int]:
+            answered = zip(at, answers, strict=True)
+            return [number for number, answer in answered if isinstance(answer, LockError)]
+
+        def enough(answers: Answers) -> bool:
+            left = owing(answers)
+            return len(left) < self.servers.quorum and not set(left) & set(granting)
+
+        if not at:
+            claim.sent = False
+            return []
+        answers = await self._send_back(
+            io, claim, at=at, withdraw=len(granting) < len(at), enough=enough
+        )
+        left = owing(answers)
+        claim.sent = bool(left)
+        return left
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         """Give it back at all servers. None: a majority has released it, now or before."""
-        answers = await self._send_back(io, claim, withdraw=claim.doubtful)
+        answers = await self._send_back(
+            io,
+            claim,
+            at=range(len(self.servers.aliases)),
+            withdraw=claim.doubtful,
+            enough=lambda answers: self._settled(answers, _code),
+        )
         refused = [answer for answer in answers if _says(answer, 0)]
         if len(refused) >= self.servers.quorum:
-            return _refusal(refused)
+            refusal = _refusal(refused)
+            # The earlier send did it, as far as anybody can tell, and others have held it since.
+            return None if claim.given_back and not refusal.revoked else refusal
         if not self._most(answers):
-            claim.doubtful = True
+            claim.doubtful = claim.given_back = True
             raise self._unavailable(claim.keys.name, answers)
         return None
 
@@ -138,7 +185,14 @@ class Redlock:
         """None: a majority has extended it. An error in its place: none has answered alike."""
         held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
         keys, args = mutex.extension(held)
-        heard = await self._ask(io, "mutex_extend", keys, args, within(min(ttls)))
+
+        def settled(answers: Answers) -> bool:
+            return all(
+                self._settled(answers, partial(_code, number=number))
+                for number in range(len(claims))
+            )
+
+        heard = await self._ask(io, "mutex_extend", keys, args, within(min(ttls)), enough=settled)
         results: list[Refusal | LockUnavailable | None] = []
         for number, claim in enumerate(claims):
             answers: Answers = [
@@ -159,7 +213,14 @@ class Redlock:
 
     async def look(self, io: IO, keys: Keys) -> list[Sight]:
         """Who holds it at a majority of the servers."""
-        answers = await self._ask(io, "mutex_holder", [keys.lock], [], within(10))
+        answers = await self._ask(
+            io,
+            "mutex_holder",
+            [keys.lock],
+            [],
+            within(10),
+            enough=lambda answers: self._settled(answers, _token),
+        )
         if not self._most(answers):
             raise self._unavailable(keys.name, answers)
         seen: dict[bytes, list[Sight]] = {}
@@ -180,6 +241,7 @@ class Redlock:
             keys.mutex(seen[0][:32].decode(errors="replace")),
             [seen[0], keys.name, by.replace("|", "/"), reason],
             within(10),
+            enough=lambda _: False,  # it is to be away everywhere
         )
         if not self._most(answers):
             raise self._unavailable(keys.name, answers)
@@ -187,15 +249,26 @@ class Redlock:
 
     async def show_life(self, io: IO, key: str, ttl: float, patience: float) -> None:
         """Let the sign of life of this process be there, at every server."""
-        await self._ask(io, "record_set", [key], [b"", milliseconds(ttl)], patience)
+        await self._ask(
+            io, "record_set", [key], [b"", milliseconds(ttl)], patience, enough=self._most
+        )
 
-    async def _send_back(self, io: IO, claim: Claim, *, withdraw: bool) -> Answers:
-        return await self._ask(
-            io,
+    async def _send_back(
+        self,
+        io: IO,
+        claim: Claim,
+        *,
+        at: Sequence[int],
+        withdraw: bool,
+        enough: Callable[[Answers], bool],
+    ) -> Answers:
+        return await io.ask_all(
+            [self.servers.aliases[number] for number in at],
             "mutex_release",
             claim.keys.mutex(claim.token),
             [claim.token, claim.keys.name, int(withdraw)],
-            within(claim.ttl),
+            within=within(claim.ttl),
+            enough=enough,
         )
 
     async def _ask(
@@ -206,24 +279,26 @@ class Redlock:
         args: Sequence[str | int | bytes],
         seconds: float,
         *,
-        enough: Callable[[Answers], bool] | None = None,
+        enough: Callable[[Answers], bool],
     ) -> Answers:
         return await io.ask_all(
-            self.servers.aliases,
-            script,
-            keys,
-            args,
-            within=seconds,
-            enough=enough or self._most,
+            self.servers.aliases, script, keys, args, within=seconds, enough=enough
         )
 
     def _decided(self, answers: Answers) -> bool:
         """A majority has granted it; or can't any more, and a majority has said so."""
         granted = sum(_says(answer, 1) for answer in answers)
-        silent = sum(isinstance(one, LockUnavailable) and one.silent for one in answers)
         if granted >= self.servers.quorum:
             return True
-        return granted + silent < self.servers.quorum and self._most(answers)
+        return granted + _silent(answers) < self.servers.quorum and self._most(answers)
+
+    def _settled(self, answers: Answers, what: Callable[[Any], Hashable]) -> bool:
+        """A majority says the same, or can't any more. Until then the slow ones are waited for:
+        of two that are fast, one may have lost its data."""
+        said = Counter(what(answer) for answer in answers if not isinstance(answer, LockError))
+        alike = max(said.values(), default=0)
+        quorum = self.servers.quorum
+        return alike >= quorum or alike + _silent(answers) < quorum
 
     def _most(self, answers: Answers) -> bool:
         """A majority has answered."""
@@ -259,10 +334,42 @@ def _says(answer: Any, code: int) -> bool:
     return isinstance(answer, list) and answer[0] == code
 
 
-def _may_be_there(asked: Any, undone: Any) -> bool:
-    """At one server: something of an acquire, or soon, whatever was done to take it back."""
-    never_sent = isinstance(asked, LockUnavailable) and not asked.doubtful
-    return not never_sent and isinstance(undone, LockError)
+def _code(answer: Any, number: int | None = None) -> Hashable:
+    """What a script says: first of all, or of one claim of several."""
+    return int((answer if number is None else answer[number])[0])
+
+
+def _token(answer: Any) -> Hashable:
+    """Whose lock a server shows; None: nobody's."""
+    return None if answer is None else bytes(answer[0][:32])
+
+
+def _silent(answers: Answers) -> int:
+    """So many have not answered yet."""
+    return sum(isinstance(one, LockUnavailable) and one.silent for one in answers)
+
+
+def _granting(answers: Answers) -> list[int]:
+    return [number for number, answer in enumerate(answers) if _says(answer, 1)]
+
+
+def _left(answers: Answers) -> list[int]:
+    """Where something of an acquire may be, or soon: not where it was refused, or never sent."""
+    return [
+        number
+        for number, answer in enumerate(answers)
+        if _says(answer, 1) or (isinstance(answer, LockUnavailable) and answer.doubtful)
+    ]
+
+
+def _pause(io: IO, tries: int, error: LockError, left: float) -> float:
+    """Seconds until the next try: not much after the holder's lease can be over."""
+    least, first, longest = PAUSE
+    seconds = io.uniform(least, min(first * 2.0 ** (tries - 1), longest))
+    holder = error.holder if isinstance(error, LockNotAcquired) else None
+    if holder is not None and holder.remaining is not None:
+        seconds = min(seconds, holder.remaining + io.uniform(least, first))
+    return min(seconds, left)
 
 
 def _refusal(refused: Sequence[list[Any]]) -> Refusal:

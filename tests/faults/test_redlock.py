@@ -30,6 +30,7 @@ from django_redislock import (
 from django_redislock.clock import now
 from django_redislock.exceptions import Holder
 from django_redislock.inspection import Inspector
+from django_redislock.io import SyncIO, _server_pool
 from django_redislock.primitives import redlock
 from django_redislock.renewal import watchdog
 from django_redislock.servers import Servers
@@ -337,6 +338,54 @@ def test_a_stranger_on_a_minority(port: Port, nodes: Nodes) -> None:
     assert nodes.token("a") == before
 
 
+def test_a_conflict_leaves_nothing(port: Port, nodes: Nodes) -> None:
+    """Who is told no by some and yes by others has nothing to be remembered for: each of many
+    tries would leave its token on every server."""
+    for alias in "abc":
+        redis_lock("job", using=alias, ttl=TTL).acquire()
+    assert port.acquire(lock(), wait=0.5) is None
+    assert nodes.held() == ["a", "b", "c"]
+    for client in nodes.clients.values():
+        assert not client.keys(f"{KEY}:gone:*")
+
+
+def test_one_token_while_a_majority_hangs(
+    port: Port, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other try is begun before the last one is taken back: its tokens would be left behind
+    at each of them."""
+    port.release(port.acquire(lock()))
+    monkeypatch.setattr(redlock, "WITHIN", 0.3)
+    with nodes.paused("c", "d", "e"), pytest.raises(LockUnavailable):
+        port.acquire(lock(), wait=2)
+    eventually(lambda: len(nodes.clients["a"].keys(f"{KEY}:gone:*")) == 1)
+    eventually(lambda: nodes.held() == [])
+    monkeypatch.setattr(redlock, "WITHIN", 5.0)
+    port.release(port.acquire(lock(), wait=PATIENCE))
+
+
+def test_how_long_it_pauses() -> None:
+    """Longer from try to try, up to a limit, and not much longer than the holder's lease lives."""
+    io: Any = SyncIO("default")
+    io.uniform = lambda low, high: high
+    held = LockNotAcquired("job", Holder.parse(b"", -1, 0), 0.0)
+    ends = LockNotAcquired("job", Holder.parse(b"", 100, 0), 0.0)
+    pauses = [redlock._pause(io, tries, held, 60.0) for tries in range(1, 20)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] < pauses[-1] == pauses[-2] <= 1.0
+    assert 0.1 < redlock._pause(io, 9, ends, 60.0) < pauses[-1]
+    assert redlock._pause(io, 9, held, 0.01) == 0.01
+
+
+def test_how_long_it_connects(nodes: Nodes) -> None:
+    """No longer than it waits for an answer: threads would pile up."""
+    pool: Any = _server_pool("a", 0.1)
+    connection = pool.make_connection()
+    assert connection.socket_connect_timeout == 0.1
+    lock(ttl=2).holder()
+    assert pool.make_connection().socket_connect_timeout == redlock.within(10)
+
+
 def test_when_the_answers_decide() -> None:
     """Two that say no and one that is down can't make it a majority, but are none themselves: the
     others are waited for, or it would look as if nobody could be asked."""
@@ -404,6 +453,27 @@ def test_a_lost_answer_to_a_release(port: Port, nodes: Nodes, behind_proxy: Prox
     port.release(lease)
     assert lease.state == LeaseState.RELEASED
     eventually(lambda: nodes.held() == [])
+
+
+def test_a_release_that_is_repeated(port: Port, nodes: Nodes, settings: Any) -> None:
+    """Its answers got lost, and others have held the lock since: that is no loss."""
+    with ExitStack() as stack:
+        rules = []
+        settings.CACHES = dict(settings.CACHES)
+        for alias in "abc":
+            proxy = stack.enter_context(Proxy(nodes.servers[alias]))
+            settings.CACHES[alias] = caches(proxy.url)["default"]
+            rules.append(proxy.on(script("mutex_release"), Fault.RESET_AFTER))
+        lease = port.acquire(lock(), wait=0)
+        with pytest.raises(LockUnavailable):
+            port.release(lease)
+        for rule in rules:
+            eventually(lambda rule=rule: rule.carried_out == 1)
+        eventually(lambda: nodes.held() == [])
+        other = elsewhere(port, lock(), wait=0)
+        port.start(lambda: port.release(other)).result(PATIENCE)
+        port.release(lease)
+        assert lease.state == LeaseState.RELEASED
 
 
 # Time.
@@ -544,6 +614,49 @@ def test_a_killed_holder(nodes: Nodes, port: Port, start: Callable[..., Worker])
     assert elsewhere(port, lock(), wait=0) is None
     worker.close()
     port.release(elsewhere(port, lock(), wait=PATIENCE))
+
+
+# They disagree, and one is slow.
+
+
+def slow_once(proxy: Proxy, name: str, fault: Fault = Fault.HOLD_REPLY) -> None:
+    """Let the next one take longer than the others, and less long than it is waited for."""
+    rule = proxy.on(script(name), fault)
+
+    def later() -> None:
+        rule.happened()
+        threading.Event().wait(0.3)
+        rule.let_go()
+
+    threading.Thread(target=later, daemon=True).start()
+
+
+def test_the_slow_one_decides_a_renewal(port: Port, nodes: Nodes, behind_proxy: Proxy) -> None:
+    """A server that came back empty is faster than one that has the lease: both are heard."""
+    of_three = Redlock("job", ["a", "b", "e"], ttl=TTL, renew=False)
+    lease = port.acquire(of_three)
+    eventually(lambda: nodes.holding(lease) == ["a", "b", "e"])
+    nodes.clients["b"].delete(KEY)
+    slow_once(behind_proxy, "mutex_extend")
+    port.extend(lease)
+    assert lease.state == LeaseState.HELD
+    slow_once(behind_proxy, "mutex_release")
+    port.release(lease)
+    assert nodes.held() == []
+
+
+def test_the_slow_one_decides_who_holds_it(port: Port, nodes: Nodes, behind_proxy: Proxy) -> None:
+    """And a lock that is cleared is away there, too."""
+    of_three = Redlock("job", ["a", "b", "e"], ttl=TTL, renew=False)
+    lease = port.acquire(of_three)
+    eventually(lambda: nodes.holding(lease) == ["a", "b", "e"])
+    nodes.clients["b"].delete(KEY)
+    slow_once(behind_proxy, "mutex_holder")
+    assert port.holder(of_three).owner == lease.owner
+    slow_once(behind_proxy, "mutex_holder")
+    slow_once(behind_proxy, "mutex_clear", Fault.HOLD_REQUEST)
+    assert port.clear(of_three, reason="stuck") is not None
+    assert nodes.held() == []
 
 
 # What is wrong, is said.
