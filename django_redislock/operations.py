@@ -168,6 +168,13 @@ class LeaseOperations:
                 f"the lease on {lease.name!r} is that of a {claim.primitive.kind}; what can be "
                 f"downgraded is the lease of ReadWriteLock(…).write()"
             )
+        if claim.primitive is places.WRITE and lease.blocks > 1:
+            raise LockError(
+                f"The lease on {lease.name!r} is held by {lease.blocks} blocks, and the outer ones "
+                f"count on being alone. Write lease.downgrade() in the outermost block, when "
+                f"the inner ones are left.",
+                lease.name,
+            )
         # From here on it is for reading only, whatever becomes of the answer.
         claim.primitive = places.READ
         refusal = await places.READ.turn(io, claim)
