@@ -307,8 +307,8 @@ class Lease:
         """From writing to reading, without letting go: nobody writes in between.
 
         Readers that have waited behind it go in. There is no way back but to release it. Of any
-        lease but that of a `ReadWriteLock` it is a `TypeError`; where an outer block counts on
-        being alone, a `LockError`.
+        lease but that of a `ReadWriteLock` it is a `TypeError`; where an outer block, or an open
+        transaction with `release="commit"`, counts on being alone, a `LockError`.
 
         Raises `LeaseLost`, or `LockUnavailable`: then it may keep others waiting as a writer
         does, but is to be read under only, and this may be repeated.

@@ -168,19 +168,34 @@ class LeaseOperations:
                 f"the lease on {lease.name!r} is that of a {claim.primitive.kind}; what can be "
                 f"downgraded is the lease of ReadWriteLock(…).write()"
             )
-        if claim.primitive is places.WRITE and lease.blocks > 1:
-            raise LockError(
-                f"The lease on {lease.name!r} is held by {lease.blocks} blocks, and the outer ones "
-                f"count on being alone. Write lease.downgrade() in the outermost block, when "
-                f"the inner ones are left.",
-                lease.name,
-            )
+        if claim.primitive is places.WRITE:
+            await self._refuse_downgrade(io, lease)
         # From here on it is for reading only, whatever becomes of the answer.
         claim.primitive = places.READ
         refusal = await places.READ.turn(io, claim)
         if refusal is not None:
             lease.lose(refusal.error(lease.name))
         lease.check()
+
+    async def _refuse_downgrade(self, io: IO, lease: Lease) -> None:
+        """Where somebody else counts on being alone."""
+        if lease.blocks > 1:
+            raise LockError(
+                f"The lease on {lease.name!r} is held by {lease.blocks} blocks, and the outer "
+                f"ones count on being alone. Write lease.downgrade() in the outermost block, when "
+                f"the inner ones are left.",
+                lease.name,
+            )
+        if lease.release_at != "commit":
+            return
+        pending = await io.beside_orm(transactions.open_transactions)
+        if pending:
+            raise LockError(
+                f"The lease on {lease.name!r} is kept until the database transaction is committed "
+                f"(release='commit'): readers who were let in now would read what was there "
+                f"before. Write lease.downgrade() after the atomic block, or leave it out.",
+                lease.name,
+            )
 
     def release(self, lease: Lease) -> None:
         run(self.release_through(SyncIO(lease.using), lease))

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connections, transaction
 from django.db.transaction import TransactionManagementError
 from redis import Redis
 
-from django_redislock import LeaseLost, LeaseState, LockReentered, redis_lock
+from django_redislock import (
+    Lease,
+    LeaseLost,
+    LeaseState,
+    LockError,
+    LockReentered,
+    ReadWriteLock,
+    redis_lock,
+)
 from django_redislock.renewal import watchdog
 from tests.waiting import eventually
 
@@ -284,3 +295,43 @@ def test_a_broken_connection_ends_it(held: Held) -> None:
         connections["other"].close()
         raise DatabaseError
     eventually(lambda: not held())
+
+
+def test_a_writer_is_no_reader_before_the_commit(redis: Redis) -> None:
+    """Readers would be let in, and read what was there before. After the commit it may be one."""
+    catalogue = ReadWriteLock("job", release="commit")
+
+    def beside() -> Lease | None:
+        with ThreadPoolExecutor(1) as another:
+            return another.submit(lambda: catalogue.read().acquire(wait=0)).result()
+
+    with catalogue.write() as lease:
+        with transaction.atomic():
+            with pytest.raises(LockError, match="after the atomic block"):
+                lease.downgrade()
+            assert beside() is None
+        lease.downgrade()
+        with transaction.atomic():
+            lease.downgrade()  # once more, of a reader
+        found = beside()
+        assert found is not None
+        found.release()
+    assert not redis.exists(KEY)
+
+
+def test_a_task_that_writes_is_no_reader_before_the_commit(redis: Redis) -> None:
+    """The transaction is that of the thread in which its ORM works."""
+
+    async def work() -> None:
+        async with ReadWriteLock("job", release="commit").write() as lease:
+            atomic = transaction.atomic()
+            await sync_to_async(atomic.__enter__)()
+            try:
+                with pytest.raises(LockError, match="after the atomic block"):
+                    await lease.adowngrade()
+            finally:
+                await sync_to_async(atomic.__exit__)(None, None, None)
+            await lease.adowngrade()
+
+    asyncio.run(work())
+    assert not redis.exists(KEY)
