@@ -370,12 +370,12 @@ class Lock:
             raise LockReentered(self.name, last.label, UPGRADE)
         if self._reentrant:
             return last
+        unused = [lease for lease in mine if not lease.blocks]  # a transaction holds it
+        if unused:
+            return unused[-1]
         if primitive.kind == "semaphore" and len(mine) < getattr(primitive, "limit", 0):
             return None
-        unused = [lease for lease in mine if not lease.blocks]  # a transaction holds it
-        if not unused:
-            raise LockReentered(self.name, last.label)
-        return unused[-1]
+        raise LockReentered(self.name, last.label)
 
     def _lease(self, claim: Claim, grant: Grant, policy: conf.Policy, me: label.Holding) -> Lease:
         lease = Lease(

@@ -21,6 +21,7 @@ from django_redislock import (
     LockError,
     LockReentered,
     ReadWriteLock,
+    Semaphore,
     redis_lock,
 )
 from django_redislock.renewal import watchdog
@@ -176,6 +177,26 @@ def test_the_same_transaction_may_take_it_again(held: Held) -> None:
                 redis_lock("job").acquire()
         assert held()
     assert not held()
+
+
+def test_a_transaction_has_one_place_of_a_semaphore(redis: Redis) -> None:
+    """However often it takes one, one after the other: else two transactions that do could have
+    all places, and wait for each other. At the same time it may have several."""
+    places = Semaphore("job", 2, wait=0, release="commit")
+    with transaction.atomic():
+        with places as lease:
+            pass
+        for _ in range(3):
+            with places as again:
+                assert again is lease
+            assert redis.zcard(KEY) == 1
+        with places as again, places as second:
+            assert again is lease
+            assert second is not lease
+            with pytest.raises(LockReentered), places:
+                pass
+            assert redis.zcard(KEY) == 2
+    assert not redis.exists(KEY)
 
 
 def test_a_transaction_may_be_tried_again_at_once(held: Held) -> None:
