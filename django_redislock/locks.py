@@ -178,7 +178,7 @@ class Lock:
         return [sight.holder for sight in await self._look(AsyncIO)]
 
     def clear(self, *, reason: str, by: str = "") -> Holder | None:
-        """Take the lock away from all who hold it, and hand it to the next waiter.
+        """Take the lock away from all who hold it now, and hand it to the next waiter.
 
         The old holder gets `LeaseRevoked`, with `by` and `reason`, at its next renewal or
         when it releases; until then it goes on working. Returns who it was; None when the
@@ -275,15 +275,20 @@ class Lock:
     async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
         by = label.clean(validate_text(by, "by"))
         reason = label.clean(validate_text(reason, "reason"))
-        seen = await self._look(port)
-        if not seen:
-            return None
+        first = seen = await self._look(port)
         policy = self.policy()
-        io, primitive = port(policy.using), self._primitive(policy)
-        cleared = await operations.clear(
-            io, primitive, self._keys(policy), policy.using, seen, by, reason
-        )
-        return seen[0].holder if cleared else None
+        io, primitive, keys = port(policy.using), self._primitive(policy), self._keys(policy)
+        began = first[0].holder.seen_at if first else None
+        cleared = False
+        for _ in range(places.LOOKS):
+            meant = [sight for sight in seen if not sight.holder.came_after(began)]
+            if not meant:
+                break
+            cleared |= await operations.clear(io, primitive, keys, policy.using, meant, by, reason)
+            if len(seen) < places.SHOWN:
+                break
+            seen = await self._look(port)
+        return first[0].holder if cleared else None
 
     async def _enter(self, port: type[SyncIO | AsyncIO]) -> Lease:
         if self._explicit.get("on_conflict", "raise") != "raise":
