@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from .exceptions import LockError, LockUnavailable
@@ -55,23 +55,25 @@ class Target:
 
         `meant` leaves of a lock those of its holders; who came later should not be one of them.
         """
-        first, cleared, answered = self.lock, False, True
+        cleared, answered = False, True
+        assert self.lock is not None
+        seen = self.lock
         for _ in range(places.LOOKS):
             answered = self.clear(by, reason)
             cleared |= self.outcome == Outcome.CLEARED
             if self.outcome in (Outcome.UNKNOWN, Outcome.REFUSED):
                 break
             self.outcome = Outcome.CLEARED if cleared else Outcome.CHANGED
-            if self.lock is None or self.lock.holding <= places.SHOWN:
+            if self.lock.holding <= places.SHOWN:
                 break
             try:
                 again = next(self.inspector.those([self.name]), None)
             except LockUnavailable as error:
                 self.outcome, self.error, answered = Outcome.UNKNOWN, str(error), False
                 break
-            rest = again and meant(again)
-            if rest is None:
+            self.lock = again and meant(again)
+            if self.lock is None:
                 break
-            self.lock = rest
-        self.lock = first
+            seen = replace(seen, holders=seen.holders + self.lock.holders)
+        self.lock = seen
         return answered
