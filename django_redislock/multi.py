@@ -95,13 +95,13 @@ class MultiLock(FunctionDecorator, Lock):
         return tuple(Keys.of(prefix, name) for name in self.names)
 
     def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
-        there = [operations.held(using, keys.lock) for keys in self._parts()]
+        there = [operations.held(using, keys.lock, me) for keys in self._parts()]
         mine = [
             lease
             for leases in there
             for lease in leases
             # Of a semaphore or a read-write lock the server tells that it is another kind.
-            if lease.holder is me and not isinstance(lease.claim.primitive, places.Places)
+            if not isinstance(lease.claim.primitive, places.Places)
         ]
         held = next((lease for lease in mine if lease.enterable), None)
         if held is not None and not all(held in leases for leases in there):

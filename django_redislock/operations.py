@@ -15,6 +15,7 @@ from .connections import Terms
 from .exceptions import LeaseLost, LockError, LockUnavailable
 from .io import IO, AsyncIO, SyncIO, run
 from .keys import Keys
+from .label import Holding
 from .label import holder as current_holder
 from .label import owner as owner_of
 from .lease import Claim, Lease, LeaseState, restorers
@@ -26,10 +27,10 @@ from .signals import LockEvent
 logger = logging.getLogger("django_redislock")
 
 
-def held(using: str, key: str) -> list[Lease]:
-    """The leases that this process holds on a key, the last one is the newest: to notice a
-    thread or task that would wait for itself."""
-    return watchdog(using).held(key)
+def held(using: str, key: str, me: Holding | None = None) -> list[Lease]:
+    """The leases that this process holds on a key, or one thread or task of it, to notice that it
+    would wait for itself. The last one is the newest."""
+    return watchdog(using).held(key, me)
 
 
 async def tell(io: IO, outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> None:
@@ -208,6 +209,9 @@ class LeaseOperations:
 
     async def aleave(self, lease: Lease, error: BaseException | None) -> None:
         await self._leave(AsyncIO(lease.using), lease, error)
+
+    def move(self, lease: Lease, me: Holding) -> None:
+        watchdog(lease.using).move(lease, me)
 
     def abandon(self, lease: Lease) -> None:
         watchdog(lease.using).release_later(lease)
