@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from .exceptions import LockError, LockUnavailable
 from .inspection import Inspector, LockInfo
+from .primitives import places
 
 
 class Outcome(StrEnum):
@@ -45,3 +47,33 @@ class Target:
         except LockError as error:
             self.outcome, self.error = Outcome.REFUSED, str(error)
         return True
+
+    def clear_all(
+        self, by: str, reason: str, meant: Callable[[LockInfo], LockInfo | None]
+    ) -> bool:
+        """`clear`, and then the others who are meant, where they were too many to be seen at once.
+
+        `meant` leaves of a lock those of its holders; who came later should not be one of them.
+        """
+        cleared, answered = False, True
+        assert self.lock is not None
+        seen = self.lock
+        for _ in range(places.LOOKS):
+            answered = self.clear(by, reason)
+            cleared |= self.outcome == Outcome.CLEARED
+            if self.outcome in (Outcome.UNKNOWN, Outcome.REFUSED):
+                break
+            self.outcome = Outcome.CLEARED if cleared else Outcome.CHANGED
+            if self.lock.holding <= places.SHOWN:
+                break
+            try:
+                again = next(self.inspector.those([self.name]), None)
+            except LockUnavailable as error:
+                self.outcome, self.error, answered = Outcome.UNKNOWN, str(error), False
+                break
+            self.lock = again and meant(again)
+            if self.lock is None:
+                break
+            seen = replace(seen, holders=seen.holders + self.lock.holders)
+        self.lock = seen
+        return answered

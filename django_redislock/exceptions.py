@@ -7,7 +7,7 @@ All of them derive from redis-py's `LockError`, so that code that moves over fro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from reprlib import repr as short
 from typing import Any, NamedTuple
 
@@ -61,6 +61,17 @@ class Holder(NamedTuple):
         if self.remaining is None:
             return f"{text}; it has no TTL and stays until somebody deletes it"
         return f"{text}; the lease ends in {self.remaining:.1f} s unless it is renewed"
+
+    @property
+    def seen_at(self) -> datetime | None:
+        """When the server told it, by its own clock."""
+        if self.acquired_at is None or self.held is None:
+            return None
+        return self.acquired_at + timedelta(seconds=self.held)
+
+    def came_after(self, time: datetime | None) -> bool:
+        """It has held the lock since later than that, as far as this is known."""
+        return time is not None and self.acquired_at is not None and self.acquired_at > time
 
     @classmethod
     def parse(cls, value: bytes, ttl_ms: int, now_us: int) -> Holder:

@@ -82,6 +82,7 @@ class Operations(Protocol):
     async def release_through(self, io: Any, lease: Lease) -> None: ...
     def leave(self, lease: Lease, error: BaseException | None) -> None: ...
     async def aleave(self, lease: Lease, error: BaseException | None) -> None: ...
+    def move(self, lease: Lease, me: Holding) -> None: ...
     def abandon(self, lease: Lease) -> None: ...
     def settle(self, lease: Lease) -> None: ...
     def lost(self, lease: Lease, error: LeaseLost) -> None: ...
@@ -307,7 +308,8 @@ class Lease:
         """From writing to reading, without letting go: nobody writes in between.
 
         Readers that have waited behind it go in. There is no way back but to release it. Of any
-        lease but that of a `ReadWriteLock` it is a `TypeError`.
+        lease but that of a `ReadWriteLock` it is a `TypeError`; where an outer block, or an open
+        transaction with `release="commit"`, counts on being alone, a `LockError`.
 
         Raises `LeaseLost`, or `LockUnavailable`: then it may keep others waiting as a writer
         does, but is to be read under only, and this may be repeated.
@@ -590,6 +592,7 @@ class Lease:
         """It was acquired elsewhere, perhaps, and now this thread or task works with it."""
         if self.holder is me:
             return
+        self._operations.move(self, me)  # before it is true: a signal's exception may come here
         self.holder = me
         if self.cancellation is not None:
             self.cancellation.disarm()

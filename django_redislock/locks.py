@@ -6,7 +6,8 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
+from itertools import starmap
+from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -83,6 +84,13 @@ class Options(LeaseOptions, total=False):
     `LeaseLost`."""
 
 
+class _Entered(NamedTuple):
+    """A block that was entered."""
+
+    place: tuple[label.Holding, int]
+    lease: Lease
+
+
 class Lock:
     """A name and a policy: immutable, reusable, safe to share between threads and tasks.
 
@@ -108,7 +116,8 @@ class Lock:
         on_lost = given.pop("on_lost", None)
         self._on_lost = None if on_lost is None else validate_on_lost(on_lost)
         refuse_unknown(given, type(self).__name__)
-        self._entered: list[Lease] = []
+        self._entered: dict[tuple[label.Holding, int], Lease] = {}
+        """By who entered it, and how many of its blocks were there already."""
 
     def _of_kind(self, kind: str) -> Self:
         """This one, of that kind whatever the settings say."""
@@ -131,7 +140,7 @@ class Lock:
         lock = object.__new__(kind)
         lock.__dict__.update(self.__dict__)
         lock._label = self._label or default_label
-        lock._entered = []
+        lock._entered = {}
         return lock
 
     def __repr__(self) -> str:
@@ -178,7 +187,7 @@ class Lock:
         return [sight.holder for sight in await self._look(AsyncIO)]
 
     def clear(self, *, reason: str, by: str = "") -> Holder | None:
-        """Take the lock away from all who hold it, and hand it to the next waiter.
+        """Take the lock away from all who hold it now, and hand it to the next waiter.
 
         The old holder gets `LeaseRevoked`, with `by` and `reason`, at its next renewal or
         when it releases; until then it goes on working. Returns who it was; None when the
@@ -196,17 +205,17 @@ class Lock:
         return self._entering(lease)
 
     def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
-        lease = holds = None
+        inmost = holds = None
         try:
-            lease = self._innermost()
-            holds = lease.holds
-            lease.__exit__(exc_type, error, traceback)
+            inmost = self._innermost()
+            holds = inmost.lease.holds
+            inmost.lease.__exit__(exc_type, error, traceback)
         except BaseException:
             # A signal's exception, perhaps, before the lease could see that its block is left.
-            (lease or self._innermost()).abandon(holds)
+            (inmost or self._innermost()).lease.abandon(holds)
             raise
         finally:
-            self._entered.remove(lease or self._innermost())
+            self._entered.pop((inmost or self._innermost()).place, None)
 
     async def __aenter__(self) -> Lease:
         lease = await self._enter(AsyncIO)
@@ -215,37 +224,53 @@ class Lock:
     async def __aexit__(
         self, exc_type: object, error: BaseException | None, traceback: object
     ) -> None:
-        lease = holds = None
+        inmost = holds = None
         try:
-            lease = self._innermost()
-            holds = lease.holds
-            await lease.__aexit__(exc_type, error, traceback)
+            inmost = self._innermost()
+            holds = inmost.lease.holds
+            await inmost.lease.__aexit__(exc_type, error, traceback)
         except BaseException:
             # A signal's exception, perhaps, before the lease could see that its block is left.
-            (lease or self._innermost()).abandon(holds)
+            (inmost or self._innermost()).lease.abandon(holds)
             raise
         finally:
-            self._entered.remove(lease or self._innermost())
+            self._entered.pop((inmost or self._innermost()).place, None)
 
     def _entering(self, lease: Lease) -> Lease:
         holds = lease.holds
+        place = None
         try:
-            self._entered.append(lease)
+            me = label.holder()
+            place = me, self._depth(me)
+            self._entered[place] = lease
             return lease.__enter__()
         except BaseException:
-            if lease in self._entered:
-                self._entered.remove(lease)
+            if place is not None:
+                self._entered.pop(place, None)
             lease.abandon(holds)
             raise
 
-    def _innermost(self) -> Lease:
+    def _depth(self, me: label.Holding) -> int:
+        """So many of its blocks has this thread or task entered."""
+        depth = 0
+        while (me, depth) in self._entered:
+            depth += 1
+        return depth
+
+    def _innermost(self) -> _Entered:
         # A lock may be shared by threads, and one that lost its lease may leave later than
-        # the next one enters. And a block may be left by another thread or task than entered
-        # it: then rather one that is lost than one whose holder will come for it.
+        # the next one enters.
         me = label.holder()
-        mine = [lease for lease in self._entered if lease.holder is me]
-        lost = [lease for lease in self._entered if lease.lost is not None]
-        return mine[-1] if mine else (lost or self._entered)[0]
+        place = me, self._depth(me) - 1
+        lease = self._entered.get(place)
+        if lease is not None:
+            return _Entered(place, lease)
+        # And a block may be left by another thread or task than entered it: then rather one
+        # that is lost than one whose holder will come for it.
+        everybody = list(starmap(_Entered, self._entered.copy().items()))
+        mine = [one for one in everybody if one.lease.holder is me]
+        lost = [one for one in everybody if one.lease.lost is not None]
+        return mine[-1] if mine else (lost or everybody)[0]
 
     def _primitive(self, policy: conf.Policy) -> Primitive:
         return kinds.primitive(policy)
@@ -275,15 +300,20 @@ class Lock:
     async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
         by = label.clean(validate_text(by, "by"))
         reason = label.clean(validate_text(reason, "reason"))
-        seen = await self._look(port)
-        if not seen:
-            return None
+        first = seen = await self._look(port)
         policy = self.policy()
-        io, primitive = port(policy.using), self._primitive(policy)
-        cleared = await operations.clear(
-            io, primitive, self._keys(policy), policy.using, seen, by, reason
-        )
-        return seen[0].holder if cleared else None
+        io, primitive, keys = port(policy.using), self._primitive(policy), self._keys(policy)
+        began = first[0].holder.seen_at if first else None
+        cleared = False
+        for _ in range(places.LOOKS):
+            meant = [sight for sight in seen if not sight.holder.came_after(began)]
+            if not meant:
+                break
+            cleared |= await operations.clear(io, primitive, keys, policy.using, meant, by, reason)
+            if len(seen) < places.SHOWN:
+                break
+            seen = await self._look(port)
+        return first[0].holder if cleared else None
 
     async def _enter(self, port: type[SyncIO | AsyncIO]) -> Lease:
         if self._explicit.get("on_conflict", "raise") != "raise":
@@ -352,7 +382,7 @@ class Lock:
     def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
         """The lease of this thread or task that is to be held once more; None: it may take
         another one. Raises `LockReentered`."""
-        return self._held_already(primitive, operations.held(using, self._keys().lock), me)
+        return self._held_already(primitive, operations.held(using, self._keys().lock, me), me)
 
     def _held_already(
         self, primitive: Primitive, leases: list[Lease], me: label.Holding
@@ -370,12 +400,12 @@ class Lock:
             raise LockReentered(self.name, last.label, UPGRADE)
         if self._reentrant:
             return last
+        unused = [lease for lease in mine if not lease.blocks]  # a transaction holds it
+        if unused:
+            return unused[-1]
         if primitive.kind == "semaphore" and len(mine) < getattr(primitive, "limit", 0):
             return None
-        unused = [lease for lease in mine if not lease.blocks]  # a transaction holds it
-        if not unused:
-            raise LockReentered(self.name, last.label)
-        return unused[-1]
+        raise LockReentered(self.name, last.label)
 
     def _lease(self, claim: Claim, grant: Grant, policy: conf.Policy, me: label.Holding) -> Lease:
         lease = Lease(

@@ -13,7 +13,7 @@ from .keys import Keys, validate_name
 from .lease import Lease
 from .locks import Lock, Options
 from .naming import name_maker
-from .primitives import multi, mutex
+from .primitives import multi, mutex, places
 from .primitives.primitive import Primitive, Sight
 
 MAX_NAMES = 250
@@ -95,8 +95,14 @@ class MultiLock(FunctionDecorator, Lock):
         return tuple(Keys.of(prefix, name) for name in self.names)
 
     def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
-        there = [operations.held(using, keys.lock) for keys in self._parts()]
-        mine = [lease for leases in there for lease in leases if lease.holder is me]
+        there = [operations.held(using, keys.lock, me) for keys in self._parts()]
+        mine = [
+            lease
+            for leases in there
+            for lease in leases
+            # Of a semaphore or a read-write lock the server tells that it is another kind.
+            if not isinstance(lease.claim.primitive, places.Places)
+        ]
         held = next((lease for lease in mine if lease.enterable), None)
         if held is not None and not all(held in leases for leases in there):
             raise LockReentered(held.name, held.label, OTHERS)

@@ -15,6 +15,7 @@ from .connections import Terms
 from .exceptions import LeaseLost, LockError, LockUnavailable
 from .io import IO, AsyncIO, SyncIO, run
 from .keys import Keys
+from .label import Holding
 from .label import holder as current_holder
 from .label import owner as owner_of
 from .lease import Claim, Lease, LeaseState, restorers
@@ -26,10 +27,10 @@ from .signals import LockEvent
 logger = logging.getLogger("django_redislock")
 
 
-def held(using: str, key: str) -> list[Lease]:
-    """The leases that this process holds on a key, the last one is the newest: to notice a
-    thread or task that would wait for itself."""
-    return watchdog(using).held(key)
+def held(using: str, key: str, me: Holding | None = None) -> list[Lease]:
+    """The leases that this process holds on a key, or one thread or task of it, to notice that it
+    would wait for itself. The last one is the newest."""
+    return watchdog(using).held(key, me)
 
 
 async def tell(io: IO, outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> None:
@@ -168,12 +169,34 @@ class LeaseOperations:
                 f"the lease on {lease.name!r} is that of a {claim.primitive.kind}; what can be "
                 f"downgraded is the lease of ReadWriteLock(…).write()"
             )
+        if claim.primitive is places.WRITE:
+            await self._refuse_downgrade(io, lease)
         # From here on it is for reading only, whatever becomes of the answer.
         claim.primitive = places.READ
         refusal = await places.READ.turn(io, claim)
         if refusal is not None:
             lease.lose(refusal.error(lease.name))
         lease.check()
+
+    async def _refuse_downgrade(self, io: IO, lease: Lease) -> None:
+        """Where somebody else counts on being alone."""
+        if lease.blocks > 1:
+            raise LockError(
+                f"The lease on {lease.name!r} is held by {lease.blocks} blocks, and the outer "
+                f"ones count on being alone. Write lease.downgrade() in the outermost block, when "
+                f"the inner ones are left.",
+                lease.name,
+            )
+        if lease.release_at != "commit":
+            return
+        pending = await io.beside_orm(transactions.open_transactions)
+        if pending:
+            raise LockError(
+                f"The lease on {lease.name!r} is kept until the database transaction is committed "
+                f"(release='commit'): readers who were let in now would read what was there "
+                f"before. Write lease.downgrade() after the atomic block, or leave it out.",
+                lease.name,
+            )
 
     def release(self, lease: Lease) -> None:
         run(self.release_through(SyncIO(lease.using), lease))
@@ -186,6 +209,9 @@ class LeaseOperations:
 
     async def aleave(self, lease: Lease, error: BaseException | None) -> None:
         await self._leave(AsyncIO(lease.using), lease, error)
+
+    def move(self, lease: Lease, me: Holding) -> None:
+        watchdog(lease.using).move(lease, me)
 
     def abandon(self, lease: Lease) -> None:
         watchdog(lease.using).release_later(lease)

@@ -104,9 +104,13 @@ class Withdrawal:
             await self._claim.primitive.release(io, self._claim)
 
 
+Place = str | tuple[str, int]
+"""A key, or what one thread or task holds of it, by its id: its leases keep no task alive."""
+
+
 class _Watched(NamedTuple):
     lease: weakref.ref[Lease]
-    keys: tuple[str, ...]
+    places: tuple[Place, ...]
     index_key: str
     name: str
     label: str
@@ -122,8 +126,9 @@ class Watchdog:
         self._clustered = connections.clustered(using)
         self._leases: dict[str, _Watched] = {}
         """By token: what this process holds here."""
-        self._tokens: dict[str, dict[str, None]] = {}
-        """By key: the tokens of the leases that this process holds, in order."""
+        self._tokens: dict[Place, dict[str, None]] = {}
+        """The tokens of the leases that this process holds there, in order. Who has held one
+        before may still be among them."""
         self._next = float("inf")
         self._show_at = 0.0
         """When this process has to show again that it lives."""
@@ -138,13 +143,13 @@ class Watchdog:
 
     def watch(self, lease: Lease) -> None:
         """Renew `lease` from now on, and notice when it is lost."""
-        keys = tuple(its.lock for its in lease.claim.every)
+        places = _places(lease, lease.holder)
         index = lease.claim.keys.index
         self._leases[lease.token] = _Watched(
-            weakref.ref(lease), keys, index, lease.name, lease.label
+            weakref.ref(lease), places, index, lease.name, lease.label
         )
-        for key in keys:
-            self._enter(key, lease.token)
+        for place in places:
+            self._enter(place, lease.token)
         self.reconsider(lease)
         if self._thread is None:
             self._start()
@@ -157,31 +162,47 @@ class Watchdog:
     def forget(self, lease: Lease) -> None:
         self._forget(lease.token)
 
+    def move(self, lease: Lease, me: Holding) -> None:
+        """Another thread or task works with it from now on."""
+        watched = self._leases.get(lease.token)
+        if watched is None:
+            return
+        more = set(_places(lease, me)).difference(watched.places)
+        self._leases[lease.token] = watched._replace(places=(*watched.places, *more))
+        for place in more:
+            self._enter(place, lease.token)
+        if lease.closing:  # by another thread, that may not have seen these
+            self._forget(lease.token)
+
     def _forget(self, token: str) -> None:
         watched = self._leases.pop(token, None)
-        for key in watched.keys if watched is not None else ():
-            tokens = self._tokens.get(key)
+        for place in watched.places if watched is not None else ():
+            tokens = self._tokens.get(place)
             if tokens is None:
                 continue
             tokens.pop(token, None)
             if not tokens:
-                self._tokens.pop(key, None)
-                for other in tuple(tokens):  # of another thread, which was as fast
-                    self._enter(key, other)
+                # Of other threads, which were as fast: they may have put another one there, too.
+                for other in tuple(self._tokens.pop(place, ())):
+                    self._enter(place, other)
 
-    def _enter(self, key: str, token: str) -> None:
+    def _enter(self, place: Place, token: str) -> None:
         # Without a lock: a finalizer may interrupt this very thread.
         while True:
-            tokens = self._tokens.setdefault(key, {})
+            tokens = self._tokens.setdefault(place, {})
             tokens[token] = None
-            if self._tokens.get(key) is tokens:
+            if self._tokens.get(place) is tokens:
                 return
 
-    def held(self, key: str) -> list[Lease]:
-        """The leases that this process holds on a key; the last one is the newest."""
-        watched = map(self._leases.get, tuple(self._tokens.get(key, ())))
+    def held(self, key: str, me: Holding | None = None) -> list[Lease]:
+        """The leases that this process, or one thread or task of it, holds on a key; the last
+        one is the newest."""
+        place = key if me is None else (key, id(me))
+        watched = map(self._leases.get, tuple(self._tokens.get(place, ())))
         leases = (one.lease() for one in watched if one is not None)
-        return [lease for lease in leases if lease is not None]
+        return [
+            lease for lease in leases if lease is not None and (me is None or lease.holder is me)
+        ]
 
     def release_later(self, what: Owed) -> None:
         """Release it in the background; may be called from a finalizer."""
@@ -365,6 +386,11 @@ class Watchdog:
             if lease is not None:
                 lease.end()
         self.__init__(self._using)  # type: ignore[misc]
+
+
+def _places(lease: Lease, me: Holding | None) -> tuple[Place, ...]:
+    keys = [its.lock for its in lease.claim.every]
+    return (*keys, *((key, id(me)) for key in keys))
 
 
 _watchdogs: dict[str, Watchdog] = {}

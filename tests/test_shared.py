@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -163,6 +164,75 @@ class TestLeases:
         assert errors == []
         assert watchdog("default").held("redislock:{job}") == []
         assert watchdog("default")._tokens.get("redislock:{job}") is None
+
+    def test_many_cost_a_thread_no_more_than_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whoever enters and leaves looks at none of the others' leases."""
+        watched = watchdog("default")
+        me, asked = threading.current_thread(), []
+
+        def ask(token: str) -> None:
+            if threading.current_thread() is me:  # the watchdog looks at all
+                asked.append(token)
+
+        class Leases(dict[str, Any]):
+            def get(self, token: str, default: Any = None) -> Any:
+                ask(token)
+                return super().get(token, default)
+
+        lock = ReadWriteLock("job").read()
+        entered, leave = threading.Barrier(4), threading.Event()
+
+        def work() -> None:
+            with lock:
+                entered.wait(PATIENCE)
+                leave.wait(PATIENCE)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        entered.wait(PATIENCE)
+        others = [lease.token for lease in watched.held("redislock:{job}")]
+        assert len(others) == 3
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(watched, "_leases", Leases(watched._leases))
+                patch.setattr(Lease, "lost", property(lambda lease: ask(lease.token)))
+                with lock as lease:
+                    assert watched.held("redislock:{job}", me) == [lease]
+            assert lease.token in asked
+            assert not set(asked) & set(others)
+        finally:
+            leave.set()
+            for thread in threads:
+                thread.join(PATIENCE)
+        assert lock._entered == {}
+        assert watched.held("redislock:{job}") == []
+
+    def test_three_threads_at_one_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two forget their leases at once, so that nobody is there, and a third one comes in
+        between: it is not forgotten with them."""
+        watched = watchdog("default")
+        third: list[Lease | None] = []
+
+        class Places(dict[Any, dict[str, None]]):
+            def pop(self, place: Any, *default: Any) -> Any:
+                if not third and place == "redislock:{job}":
+                    super().pop(place)  # the other one is faster
+                    third.append(None)
+                    threads = ThreadPoolExecutor(1)
+                    third.append(threads.submit(Semaphore("job", 2).acquire).result())
+                    threads.shutdown()
+                return super().pop(place, *default)
+
+        lease = Semaphore("job", 2).acquire()
+        assert isinstance(lease, Lease)
+        with monkeypatch.context() as patch:
+            patch.setattr(watched, "_tokens", Places(watched._tokens))
+            lease.release()
+            assert third[1] is not None
+            assert watched.held("redislock:{job}") == [third[1]]
+            third[1].release()
+            assert watched._tokens == {}
 
     def test_a_semaphore_of_one(self) -> None:
         """It is held by this thread as a whole, so asking again would be waiting for itself."""

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connections, transaction
 from django.db.transaction import TransactionManagementError
 from redis import Redis
 
-from django_redislock import LeaseLost, LeaseState, LockReentered, redis_lock
+from django_redislock import (
+    Lease,
+    LeaseLost,
+    LeaseState,
+    LockError,
+    LockReentered,
+    ReadWriteLock,
+    Semaphore,
+    redis_lock,
+)
 from django_redislock.renewal import watchdog
 from tests.waiting import eventually
 
@@ -167,6 +179,26 @@ def test_the_same_transaction_may_take_it_again(held: Held) -> None:
     assert not held()
 
 
+def test_a_transaction_has_one_place_of_a_semaphore(redis: Redis) -> None:
+    """However often it takes one, one after the other: else two transactions that do could have
+    all places, and wait for each other. At the same time it may have several."""
+    places = Semaphore("job", 2, wait=0, release="commit")
+    with transaction.atomic():
+        with places as lease:
+            pass
+        for _ in range(3):
+            with places as again:
+                assert again is lease
+            assert redis.zcard(KEY) == 1
+        with places as again, places as second:
+            assert again is lease
+            assert second is not lease
+            with pytest.raises(LockReentered), places:
+                pass
+            assert redis.zcard(KEY) == 2
+    assert not redis.exists(KEY)
+
+
 def test_a_transaction_may_be_tried_again_at_once(held: Held) -> None:
     """Its lock is released in the background, and until then it is not in its own way."""
     for _ in range(50):
@@ -284,3 +316,43 @@ def test_a_broken_connection_ends_it(held: Held) -> None:
         connections["other"].close()
         raise DatabaseError
     eventually(lambda: not held())
+
+
+def test_a_writer_is_no_reader_before_the_commit(redis: Redis) -> None:
+    """Readers would be let in, and read what was there before. After the commit it may be one."""
+    catalogue = ReadWriteLock("job", release="commit")
+
+    def beside() -> Lease | None:
+        with ThreadPoolExecutor(1) as another:
+            return another.submit(lambda: catalogue.read().acquire(wait=0)).result()
+
+    with catalogue.write() as lease:
+        with transaction.atomic():
+            with pytest.raises(LockError, match="after the atomic block"):
+                lease.downgrade()
+            assert beside() is None
+        lease.downgrade()
+        with transaction.atomic():
+            lease.downgrade()  # once more, of a reader
+        found = beside()
+        assert found is not None
+        found.release()
+    assert not redis.exists(KEY)
+
+
+def test_a_task_that_writes_is_no_reader_before_the_commit(redis: Redis) -> None:
+    """The transaction is that of the thread in which its ORM works."""
+
+    async def work() -> None:
+        async with ReadWriteLock("job", release="commit").write() as lease:
+            atomic = transaction.atomic()
+            await sync_to_async(atomic.__enter__)()
+            try:
+                with pytest.raises(LockError, match="after the atomic block"):
+                    await lease.adowngrade()
+            finally:
+                await sync_to_async(atomic.__exit__)(None, None, None)
+            await lease.adowngrade()
+
+    asyncio.run(work())
+    assert not redis.exists(KEY)

@@ -13,16 +13,16 @@ import shlex
 import socket
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ..clearing import Outcome, Target
 from ..commands import BUSY, UNAVAILABLE
-from ..inspection import HolderInfo, LockInfo, State
+from ..inspection import LockInfo, State
 from . import serialising
 from .asking import FREE, WRONG, add_json, add_using, answering, inspector, name_argument
 from .formatting import clean, count, whose
@@ -69,17 +69,17 @@ def _compare(target: Target, as_of: datetime | None) -> None:
     """There may be nothing to clear, or somebody else's."""
     if target.lock is None:
         target.outcome = Outcome.FREE
-    elif as_of is not None:
-        before = target.lock.only(lambda one: not _later(one, as_of))
+    else:
+        before = _before(target.lock, as_of)
         if before is None:
             target.outcome = Outcome.CHANGED
         else:
             target.lock = before
 
 
-def _later(one: HolderInfo, as_of: datetime) -> bool:
-    acquired_at = one.holder.acquired_at
-    return acquired_at is not None and acquired_at > as_of
+def _before(lock: LockInfo, as_of: datetime | None) -> LockInfo | None:
+    """Of those who hold it, those who held it at that time; None: none of them did."""
+    return lock if as_of is None else lock.only(lambda one: not one.holder.came_after(as_of))
 
 
 def _time_argument(text: str) -> datetime:
@@ -212,12 +212,22 @@ class _Clearing:
         for target in self._targets:
             if asking and target.outcome == Outcome.NOT_ASKED:
                 # If not, each of the others would take as long to fail.
-                asking = target.clear(self._by, self._reason)
+                asking = target.clear_all(self._by, self._reason, self._meant(target))
             self._say(self._told(target))
         cleared = sum(target.outcome == Outcome.CLEARED for target in self._targets)
         self._say(f"{cleared} of {count(len(self._targets), 'lock')} cleared.")
         if cleared:
             self._say("Holders that still live are told at their next renewal.")
+
+    def _meant(self, target: Target) -> Callable[[LockInfo], LockInfo | None]:
+        """Who is meant of those who hold it: none who came after it was looked at first."""
+        as_of = self._options["as_of"] or seen_at([target.lock] if target.lock else [])
+
+        def meant(lock: LockInfo) -> LockInfo | None:
+            narrowed = _narrowed(lock, self._options)
+            return narrowed and _before(narrowed, as_of)
+
+        return meant
 
     def _preview(self) -> None:
         locks = []
@@ -278,12 +288,5 @@ def seen_at(locks: list[LockInfo]) -> datetime | None:
 
     The earliest, since what was acquired while the others were looked at was not shown.
     """
-    return min(
-        (
-            one.holder.acquired_at + timedelta(seconds=one.holder.held)
-            for lock in locks
-            for one in lock.holders
-            if one.holder.acquired_at is not None and one.holder.held is not None
-        ),
-        default=None,
-    )
+    times = (one.holder.seen_at for lock in locks for one in lock.holders)
+    return min((time for time in times if time is not None), default=None)

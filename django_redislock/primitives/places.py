@@ -40,6 +40,8 @@ MANY = 1_000_000_000
 """Readers at a time: more than there can be."""
 SHOWN = 1000
 """Holders that are looked at in one request."""
+LOOKS = 1000
+"""How often a lock is looked at until nobody is left that is to be cleared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,6 +275,19 @@ class TestAgain:
             with read(reentrant=True) as again:
                 assert again is lease
 
+    def test_an_inner_block_downgrades_nothing(self, port: Port, redis: Redis) -> None:
+        """The outer one writes, and counts on being alone."""
+        with write() as lease:
+            for inner in (write, read):
+                with inner(reentrant=True), pytest.raises(LockError, match="outermost"):
+                    port.downgrade(lease)
+            assert other(port, read()).result(PATIENCE) is None
+            port.downgrade(lease)
+            with read(reentrant=True):
+                port.downgrade(lease)  # once more, of a reader: that takes nothing from anybody
+            port.release(other(port, read()).result(PATIENCE))
+        assert not redis.exists(*KEYS)
+
     def test_others_do_not_count(self) -> None:
         """Each thread has its own lease, also when another one has taken one since."""
         with read() as mine:

@@ -20,6 +20,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.io import SyncIO, run
+from django_redislock.primitives import places
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
 
@@ -221,6 +222,23 @@ def test_clear(port: Port, redis: Redis) -> None:
             port.extend(lease)
     port.release(successor)
     assert port.clear(semaphore(), reason="nobody") is None
+
+
+def test_clear_more_than_can_be_seen_at_once(
+    port: Port, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks again until nobody is left who held it."""
+    monkeypatch.setattr(places, "SHOWN", 2)
+    leases = [other(port, 5, renew=False).result(PATIENCE) for _ in range(5)]
+    assert len(port.holders(semaphore(5))) == 2
+    first = port.holder(semaphore(5))
+    cleared = port.clear(semaphore(5), reason="hosts are gone")
+    assert first is not None
+    assert cleared.fencing_token == first.fencing_token
+    assert tokens(redis) == set()
+    for lease in leases:
+        with pytest.raises(LeaseRevoked):
+            port.extend(lease)
 
 
 def test_export_and_restore(port: Port, redis: Redis) -> None:

@@ -7,7 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from redis import Redis
 
-from django_redislock import Lease, LeaseRevoked, ReadWriteLock, Semaphore
+from django_redislock import Lease, LeaseRevoked, LockUnavailable, ReadWriteLock, Semaphore
+from django_redislock.inspection import Inspector
+from django_redislock.primitives import places
+from django_redislock.signals import lock_cleared
 from tests.operations.calling import call
 from tests.shared import dead_holder
 from tests.waiting import eventually
@@ -131,3 +134,49 @@ class TestClear:
             assert "changed hands" in call(*command).out
         with pytest.raises(LeaseRevoked):
             exports.extend()
+
+    def test_more_than_are_shown(
+        self, exports: Lease, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All who held it when it was looked at lose it; who came since keeps its place."""
+        monkeypatch.setattr(places, "SHOWN", 1)
+        later: list[Lease | None] = []
+
+        def come(**_: object) -> None:
+            if not later:
+                with ThreadPoolExecutor(1) as another:
+                    lock = Semaphore("exports", 9, ttl=7200)  # is seen last
+                    later.append(another.submit(lock.acquire, wait=0).result())
+
+        lock_cleared.connect(come)
+        try:
+            done = call("clear", "exports", "--yes", "--reason", "it hangs")
+        finally:
+            lock_cleared.disconnect(come)
+        assert done.code == 0
+        assert "and 2 more.\n1 of 1 lock cleared." in done.out
+        (lease,) = later
+        assert lease is not None
+        assert redis.zrange("redislock:{exports}", 0, -1) == [lease.token.encode()]
+        lease.release()
+        with pytest.raises(LeaseRevoked, match="it hangs"):
+            exports.extend()
+
+    def test_a_server_that_is_away_in_the_middle(
+        self, exports: Lease, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Some were cleared, and of the others nobody knows."""
+        monkeypatch.setattr(places, "SHOWN", 1)
+
+        def away(*_: object) -> None:
+            raise LockUnavailable("Redis is away")
+
+        lock_cleared.connect(
+            lambda **_: monkeypatch.setattr(Inspector, "those", away), weak=False, dispatch_uid="x"
+        )
+        try:
+            done = call("clear", "exports", "--yes", "--reason", "it hangs")
+        finally:
+            lock_cleared.disconnect(dispatch_uid="x")
+        assert done.code == 69
+        assert "may have been cleared, or not: Redis is away" in done.out
