@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..exceptions import LockNotAcquired
+from ..clock import deadline
+from ..exceptions import LockNotAcquired, LockUnavailable
 from ..waiting import Deadline
 from . import mutex
 from .primitive import Grant, Refusal, Sight
@@ -53,11 +54,25 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
         second = _second(claim)
         try:
             also = await WHOLE.acquire(io, second, min(patience.left(io.now()), claim.ttl / 3))
+        except LockUnavailable as error:
+            if not error.passing or patience.over(io.now()):
+                raise
+            continue  # only this round of the wait is over; the mutex knows how to wait for Redis
         finally:
             _remember(claim, second)
         if isinstance(also, Grant):
-            return got  # the mutex was asked for earlier: its deadline is the first of the two
-        if patience.over(io.now()):
+            # The mutex was asked for earlier: its deadline is the first of the two.
+            if io.now() < deadline(got.sent, claim.ttl):
+                return got
+            if patience.over(io.now()):
+                raise LockUnavailable(
+                    f"Redis took longer to answer than the lease on {claim.keys.name!r} lives",
+                    claim.keys.name,
+                )
+            # Others may have the mutex by now, so it is not waited for with the second in hand. No
+            # tombstone: the token will ask again.
+            await WHOLE.release(io, replace(second, doubtful=False))
+        elif patience.over(io.now()):
             await release(io, claim)
             return LockNotAcquired(claim.keys.name, also.holder, io.now() - began)
 
