@@ -65,9 +65,10 @@ class Claim:
         return (self.keys, *self.parts)
 
     @property
-    def first(self) -> Keys:
-        """By which it is known where it is renewed."""
-        return self.parts[0] if self.parts else self.keys
+    def asked(self) -> tuple[Keys, ...]:
+        """What is there at the server, and is renewed."""
+        also = (self.keys.beside(),) if self.keys.also else ()
+        return (*(self.parts or (self.keys,)), *also)
 
 
 class Operations(Protocol):
