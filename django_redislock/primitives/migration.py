@@ -119,12 +119,14 @@ async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:
 
 
 async def look(io: IO, keys: Keys) -> list[Sight]:
-    """Who holds the mutex, and perhaps waits for the other lock; else who holds that one."""
-    return await mutex.look(io, keys) or await WHOLE.look(io, keys.beside())
+    """Who holds the lock that is waited for: an old client, or a timestamp lock of ours, before
+    the holder of the mutex that waits for it."""
+    ours, others = await mutex.look(io, keys), await WHOLE.look(io, keys.beside())
+    return ours if {its.token for its in ours} >= {its.token for its in others} else others
 
 
 async def clear(io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
-    """As `mutex.clear`."""
+    """As `mutex.clear`: who was seen at the mutex, at the other lock, or at both."""
     cleared = await mutex.clear(io, keys, seen, by, reason)
     also = await WHOLE.clear(io, keys.beside(), seen, by, reason)
     return [any(both) for both in zip(cleared, also, strict=True)]

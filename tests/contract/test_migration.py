@@ -18,6 +18,7 @@ from django_redislock import (
     once,
     redis_lock,
 )
+from django_redislock.inspection import Inspector
 from tests.classic import Classic
 from tests.contract.ports import Port
 from tests.contract.test_timestamp import round_trips
@@ -163,13 +164,28 @@ def test_the_mutex_is_lost_while_it_waits(port: Port, redis: Redis) -> None:
     port.release(lease)
 
 
+def test_an_old_client_is_cleared(port: Port, redis: Redis) -> None:
+    """While new code waits for it: it is the one that is shown, and taken away."""
+    old = Classic(redis, OLD)
+    assert old.acquire()
+    waiter = port.start(lambda: port.acquire(redis_lock("import"), wait=None))
+    eventually(lambda: redis.exists(KEY))
+    assert port.holder(redis_lock("import")).owner is None
+    assert port.clear(redis_lock("import"), reason="its machine is gone").owner is None
+    lease = waiter.result(PATIENCE)
+    lease.check()
+    assert port.holder(redis_lock("import")).owner == lease.owner
+    port.release(lease)
+
+
 def test_cleared_while_it_waits(port: Port, redis: Redis) -> None:
-    """By an operator: it is told, and nothing is left."""
+    """By an operator, as the mutex that it holds: it is told, and nothing is left."""
     old = Classic(redis, OLD)
     assert old.acquire()
     waiter = port.start(lambda: port.acquire(redis_lock("import", ttl=0.6), wait=None))
     eventually(lambda: redis.exists(KEY))
-    port.clear(redis_lock("import"), by="Ada", reason="stuck")
+    seen = Inspector().get("import")
+    assert Inspector().clear(seen, by="Ada", reason="stuck")
     with pytest.raises(LeaseRevoked):
         waiter.result(PATIENCE)
     eventually(lambda: not redis.exists(KEY))
