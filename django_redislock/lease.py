@@ -62,13 +62,16 @@ class Claim:
     @property
     def every(self) -> tuple[Keys, ...]:
         """By which this process finds what it holds."""
-        return (self.keys, *self.parts)
+        return (self.keys, *self.parts, *self._beside)
 
     @property
     def asked(self) -> tuple[Keys, ...]:
         """What is there at the server, and is renewed."""
-        also = (self.keys.beside(),) if self.keys.also else ()
-        return (*(self.parts or (self.keys,)), *also)
+        return (*(self.parts or (self.keys,)), *self._beside)
+
+    @property
+    def _beside(self) -> tuple[Keys, ...]:
+        return (self.keys.beside(),) if self.keys.also else ()
 
 
 class Operations(Protocol):

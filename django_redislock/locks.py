@@ -319,6 +319,7 @@ class Lock:
                 held.release_at = "commit"
             self._follow(held, me, depth=held.blocks)
             return held
+        self._refuse_own_key(policy.using, keys, me)
         claim = Claim(
             keys=keys,
             parts=self._parts(),
@@ -348,6 +349,17 @@ class Lock:
         except BaseException as error:
             await operations.cut_short(error, port, policy.using, claim)
             raise
+
+    def _refuse_own_key(self, using: str, keys: Keys, me: label.Holding) -> None:
+        """A timestamp lock that this thread or task holds beside another name would be waited for
+        in vain."""
+        lock = keys.beside().lock if keys.also else keys.lock
+        for lease in operations.held(using, lock):
+            its = lease.claim.keys
+            another = its.lock != keys.lock and (keys.also or its.also)
+            if another and lease.holder is me and lease.enterable:
+                advice = f"it has its timestamp key {lock!r} in common with {its.name!r}: take one"
+                raise LockReentered(self.name, lease.label, advice)
 
     def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
         """The lease of this thread or task that is to be held once more; None: it may take
