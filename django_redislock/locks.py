@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from . import conf, kinds, label, lock_order, operations, tokens, transactions
+from . import conf, connections, kinds, label, lock_order, operations, tokens, transactions
 from .arguments import (
     refuse_unknown,
     validate_flag,
@@ -21,7 +21,7 @@ from .arguments import (
 )
 from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
-from .keys import Keys, validate_name
+from .keys import Keys, refuse_untagged, validate_name
 from .lease import Cancellation, Claim, Lease
 from .primitives import places
 from .primitives.primitive import Grant, Primitive, Sight
@@ -254,9 +254,15 @@ class Lock:
         policy, name = policy or self.policy(), self.name
         also = (policy.timestamp_key or "").replace("{name}", name)
         if policy.kind == "timestamp":
-            return Keys.verbatim(conf.prefix(), (also or name).encode())
-        keys = Keys.of(conf.prefix(), name)
-        return replace(keys, also=also) if also else keys
+            keys = theirs = Keys.verbatim(conf.prefix(), (also or name).encode())
+        elif also:
+            keys = replace(Keys.of(conf.prefix(), name), also=also)
+            theirs = keys.beside()
+        else:
+            return Keys.of(conf.prefix(), name)
+        if connections.clustered(policy.using):
+            refuse_untagged(theirs)
+        return keys
 
     def _parts(self) -> tuple[Keys, ...]:
         """The keys of each name, where these are several."""

@@ -404,3 +404,20 @@ def test_timestamp_locks(cluster: RedisCluster, port: Port) -> None:
         port.release(lease)
     for number in range(4):
         port.release(port.acquire(TimestampLock(f"lock.{number}"), wait=0))
+
+
+@pytest.mark.parametrize("key", ["lock{import", "lock{a}x", "}{a}", "a}b{c}", "{a}{}"])
+def test_keys_with_braces(cluster: RedisCluster, key: str) -> None:
+    """A hash tag that is none is no obstacle."""
+    for lock in (TimestampLock("x", timestamp_key=key), redis_lock("job", timestamp_key=key)):
+        lease = lock.acquire(wait=0)
+        lease.extend()
+        lease.release()
+
+
+@pytest.mark.parametrize("key", ["lock}import", "lock{}import", "{}", "{}{a}"])
+def test_keys_that_are_alone_in_their_slot(cluster: RedisCluster, key: str) -> None:
+    """What cannot be is told at once."""
+    for lock in (TimestampLock("x", timestamp_key=key), redis_lock("job", timestamp_key=key)):
+        with pytest.raises(ValueError, match="hash tag"):
+            lock.acquire(wait=0)
