@@ -283,6 +283,8 @@ def policy(name: str, explicit: Mapping[str, Any]) -> Policy:
     values: _Values = {}
     for _, layer in _layers(_settings(), name):
         values.update(layer)
+    if explicit.get("kind", values["kind"]) != values["kind"]:
+        values["timestamp_key"] = None  # of the kind that the entry speaks of
     values.update(explicit)
     return Policy(**values)
 

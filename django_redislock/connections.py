@@ -301,7 +301,12 @@ def background_pool(using: str) -> Pool:
 
 
 def bound(pool: Pool, seconds: float) -> None:
-    """From now on its new connections have to be made, and to answer, within `seconds`."""
+    """From now on its new connections have to be made, and to answer, within `seconds`. Of a
+    cluster, where more than its own leases hang on that, they are all new ones."""
+    for its in pool.pools() if isinstance(pool, Cluster) else ():
+        if seconds < its.connection_kwargs["socket_timeout"]:
+            its.disconnect()
+            its.reset()  # what is only disconnected connects again as it did before
     _configure(pool, socket_timeout=seconds, socket_connect_timeout=seconds)
 
 
@@ -315,6 +320,11 @@ def _configure(pool: Pool, **options: Any) -> None:
 def node_of(pool: Pool, key: str) -> Node | None:
     """Which node of a cluster has a key, as far as is known; None without a cluster."""
     return pool.node_of(key) if isinstance(pool, Cluster) else None
+
+
+def failed(pool: Pool | None) -> set[Node]:
+    """The nodes of a cluster that did not answer when they were asked last."""
+    return pool.failed if isinstance(pool, Cluster) else set()
 
 
 def primaries(pool: Pool) -> list[redis.ConnectionPool]:

@@ -32,7 +32,7 @@ class Keys:
         """
         lock = key.decode(errors="surrogateescape")  # any bytes, as a str
         # A hash tag that it has comes first here, too; else it is one itself, as a whole.
-        stem = f"{prefix}:tagged:{lock}" if "{" in lock else f"{prefix}:key:{{{lock}}}"
+        stem = f"{prefix}:tagged:{lock}" if _hash_tag(lock) else f"{prefix}:key:{{{lock}}}"
         return cls(key.decode(errors="backslashreplace"), lock, f"{prefix}:key:index", stem)
 
     def beside(self) -> Keys:
@@ -92,6 +92,22 @@ class Keys:
     def timestamp(self, token: str) -> list[str]:
         """What the scripts of the timestamp lock take, in the order of lua/timestamp.lua."""
         return [self.lock, self.tail, self.index, self.gone(token)]
+
+
+def _hash_tag(key: str) -> str:
+    """What is between the first brace and the next closing one, if anything is: a cluster goes by
+    that in place of the whole key."""
+    inside, closing, _ = key.partition("{")[2].partition("}")
+    return inside if closing else ""
+
+
+def refuse_untagged(keys: Keys) -> None:
+    """Raise `ValueError` for a key of others beside which no key of ours can be on a cluster."""
+    if keys.stem and not _hash_tag(keys.lock) and "}" in keys.lock:
+        raise ValueError(
+            f"{keys.name!r} can't be locked on a Redis Cluster: it has a closing brace and no "
+            f"hash tag, so no other key can be in its slot. Let the old clients use another key"
+        )
 
 
 def presence(index: str, process: str) -> str:

@@ -39,8 +39,11 @@ def primitive(policy: Policy) -> Primitive:
         raise ValueError("several servers in USING need 'KIND': 'redlock' beside them")
     if policy.timestamp_key and policy.kind not in WITH_TIMESTAMP:
         raise ValueError(f"timestamp_key is for a mutex, or a timestamp lock, not a {policy.kind}")
-    if isinstance(policy.using, Servers) and policy.kind != "redlock":
-        raise ValueError("several servers in USING need 'KIND': 'redlock' beside them")
+    if policy.timestamp_key and policy.fractions and policy.kind == "mutex":
+        raise ValueError(
+            "fractions are for 'KIND': 'timestamp'; beside a mutex whole seconds are written, "
+            "which all old clients can read"
+        )
     return KINDS[policy.kind](policy)
 
 

@@ -62,12 +62,16 @@ class Claim:
     @property
     def every(self) -> tuple[Keys, ...]:
         """By which this process finds what it holds."""
-        return (self.keys, *self.parts)
+        return (self.keys, *self.parts, *self._beside)
 
     @property
-    def first(self) -> Keys:
-        """By which it is known where it is renewed."""
-        return self.parts[0] if self.parts else self.keys
+    def asked(self) -> tuple[Keys, ...]:
+        """What is there at the server, and is renewed."""
+        return (*(self.parts or (self.keys,)), *self._beside)
+
+    @property
+    def _beside(self) -> tuple[Keys, ...]:
+        return (self.keys.beside(),) if self.keys.also else ()
 
 
 class Operations(Protocol):

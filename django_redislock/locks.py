@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from . import conf, kinds, label, lock_order, operations, tokens, transactions
+from . import conf, connections, kinds, label, lock_order, operations, tokens, transactions
 from .arguments import (
     refuse_unknown,
     validate_flag,
@@ -22,7 +22,7 @@ from .arguments import (
 )
 from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
-from .keys import Keys, validate_name
+from .keys import Keys, refuse_untagged, validate_name
 from .lease import Cancellation, Claim, Lease
 from .primitives import places
 from .primitives.primitive import Grant, Primitive, Sight
@@ -279,9 +279,15 @@ class Lock:
         policy, name = policy or self.policy(), self.name
         also = (policy.timestamp_key or "").replace("{name}", name)
         if policy.kind == "timestamp":
-            return Keys.verbatim(conf.prefix(), (also or name).encode())
-        keys = Keys.of(conf.prefix(), name)
-        return replace(keys, also=also) if also else keys
+            keys = theirs = Keys.verbatim(conf.prefix(), (also or name).encode())
+        elif also:
+            keys = replace(Keys.of(conf.prefix(), name), also=also)
+            theirs = keys.beside()
+        else:
+            return Keys.of(conf.prefix(), name)
+        if connections.clustered(policy.using):
+            refuse_untagged(theirs)
+        return keys
 
     def _parts(self) -> tuple[Keys, ...]:
         """The keys of each name, where these are several."""
@@ -349,6 +355,7 @@ class Lock:
                 held.release_at = "commit"
             self._follow(held, me, depth=held.blocks)
             return held
+        self._refuse_own_key(policy.using, keys, me)
         claim = Claim(
             keys=keys,
             parts=self._parts(),
@@ -378,6 +385,17 @@ class Lock:
         except BaseException as error:
             await operations.cut_short(error, port, policy.using, claim)
             raise
+
+    def _refuse_own_key(self, using: str, keys: Keys, me: label.Holding) -> None:
+        """A timestamp lock that this thread or task holds beside another name would be waited for
+        in vain."""
+        lock = keys.beside().lock if keys.also else keys.lock
+        for lease in operations.held(using, lock):
+            its = lease.claim.keys
+            another = its.lock != keys.lock and (keys.also or its.also)
+            if another and lease.holder is me and lease.enterable:
+                advice = f"it has its timestamp key {lock!r} in common with {its.name!r}: take one"
+                raise LockReentered(self.name, lease.label, advice)
 
     def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
         """The lease of this thread or task that is to be held once more; None: it may take

@@ -7,8 +7,9 @@ is lost. The watchdog has only a weak reference to a lease: when its owner objec
 nobody can release it any more, so it is left to expire, with a warning.
 
 A thread for each server, so that one which does not answer can't cost another's leases. A cluster
-is one server here, in which a node that did not answer is passed over until the next round; and a
-request has the leases of one slot, which mostly is one lease.
+is one server here, in which a node that did not answer is passed over until the next round, and
+comes last in that; and a request has the leases of one slot, which mostly is one lease. A lease
+that is in several slots is renewed by itself, after those that are in one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from . import connections, tokens
@@ -132,6 +133,9 @@ class Watchdog:
         self._next = float("inf")
         self._show_at = 0.0
         """When this process has to show again that it lives."""
+        self._shortest = float("inf")
+        """The smallest ttl that is renewed here. On a cluster no request may take so long that it
+        costs such a lease at another node."""
         # A list, and SimpleQueue and no Condition: the garbage collector may add to them in
         # the middle of anything, as transactions.py does.
         self._to_release: list[Owed] = []
@@ -255,8 +259,8 @@ class Watchdog:
     def _look(self) -> float:
         """Renew and release what is due. Returns when to look next."""
         time = now()
-        next_look = float("inf")
-        due: dict[tuple[str, str, int, int, float], list[Lease]] = {}
+        next_look = self._shortest = float("inf")
+        due: dict[tuple[Hashable, ...], list[Lease]] = {}
         for token, watched in self._leases.copy().items():
             lease = watched.lease()
             if lease is None:
@@ -277,32 +281,49 @@ class Watchdog:
                     watched.label,
                 )
                 lease.abandon()
-            elif lease.renew and lease.due - time <= EARLY * lease.ttl / 3:
-                keys = lease.claim.first
-                slot = connections.slot(self._using, keys.lock) if self._clustered else 0
-                replicas = lease.replicas, lease.replicas_timeout
-                alike = lease.claim.primitive.kind, keys.index, slot, *replicas
-                due.setdefault(alike, []).append(lease)
             else:
-                next_look = min(next_look, lease.due)
+                self._shortest = min(self._shortest, lease.ttl if lease.renew else float("inf"))
+                if lease.renew and lease.due - time <= EARLY * lease.ttl / 3:
+                    due.setdefault(self._together(lease), []).append(lease)
+                else:
+                    next_look = min(next_look, lease.due)
         silent: set[Node | None] = set()
-        for leases in due.values():
-            server = self._node_of(leases[0])
+        for leases in sorted(due.values(), key=self._urgency) if self._clustered else due.values():
+            nodes = self._nodes_of(leases[0])
             for start in range(0, len(leases), BATCH):
                 # Who did not answer once is not asked again in this round.
-                if not self._renew(leases[start : start + BATCH], ask=server not in silent):
-                    silent.add(server)
+                if not self._renew(leases[start : start + BATCH], ask=not nodes & silent):
+                    silent |= self._failed(nodes)
             next_look = min(next_look, *(lease.due for lease in leases))
         if not silent or self._clustered:
             self._release_pending()
             next_look = min(next_look, self._show_life(time))
         return min(next_look, now() + 1.0) if self._to_release else next_look
 
-    def _node_of(self, lease: Lease) -> Node | None:
-        """Which node of a cluster it is to be asked at; None: there is but one server."""
+    def _together(self, lease: Lease) -> tuple[Hashable, ...]:
+        """Leases for which this is equal are renewed in one request."""
+        claim = lease.claim
+        index, replicas = claim.asked[0].index, (lease.replicas, lease.replicas_timeout)
+        slots = {connections.slot(self._using, keys.lock) for keys in claim.asked}
+        alone = claim.token if len(slots) > 1 else ""
+        return claim.primitive.kind, index, min(slots), alone, *replicas
+
+    def _urgency(self, leases: list[Lease]) -> tuple[bool, bool, float]:
+        """On a cluster, what comes first: what costs the others nothing, and what ends soon."""
+        nodes = self._nodes_of(leases[0])
+        remaining = min(lease.remaining() for lease in leases)
+        return bool(self._failed(nodes)), len(nodes) > 1, remaining
+
+    def _nodes_of(self, lease: Lease) -> set[Node | None]:
+        """Which nodes of a cluster it is to be asked at; None: there is but one server."""
         if self._pool is None:
-            return None
-        return connections.node_of(self._pool, lease.claim.first.lock)
+            return {None}
+        return {connections.node_of(self._pool, keys.lock) for keys in lease.claim.asked}
+
+    def _failed(self, nodes: set[Node | None]) -> set[Node | None]:
+        """Those of them that did not answer when they were asked last."""
+        known = nodes & connections.failed(self._pool) if self._clustered else nodes
+        return known | nodes & {None}
 
     def _show_life(self, time: float) -> float:
         """Say that the process of our leases lives. Returns when to say it again."""
@@ -372,6 +393,8 @@ class Watchdog:
 
     def _io(self, within: float, lease: Lease | None = None) -> SyncIO:
         within = min(within, connections.BACKGROUND_TIMEOUT)
+        if self._clustered:
+            within = min(within, PATIENCE * self._shortest)
         terms = connections.Terms(within)
         if lease is not None:
             terms = connections.Terms(within, lease.replicas, lease.replicas_timeout)

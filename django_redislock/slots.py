@@ -57,7 +57,7 @@ class Cluster(Generic[Pool]):
         self._options: dict[str, Any] = {}
         self._slots: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         self._stale = True
-        self._failed: set[Node] = set()
+        self.failed: set[Node] = set()
         """Those that did not answer when they were asked last."""
 
     def pool(self, node: Node) -> Pool:
@@ -113,12 +113,12 @@ class Cluster(Generic[Pool]):
                         self._slots[slot] = node
                     continue
                 if not isinstance(cause, ResponseError):
-                    self._failed.add(node)
+                    self.failed.add(node)
                     self._stale = True
                 elif isinstance(cause, ClusterDownError | ReadOnlyError):
                     self._stale = True
                 raise
-            self._failed.discard(node)
+            self.failed.discard(node)
             return answer
         self._stale = True
         raise LockUnavailable(
@@ -133,13 +133,13 @@ class Cluster(Generic[Pool]):
         self._stale = False  # others go on with the old one meanwhile
         nodes = list({node for node in self._slots if node} | set(self.seeds))
         random.SystemRandom().shuffle(nodes)
-        nodes.sort(key=self._failed.__contains__)
+        nodes.sort(key=self.failed.__contains__)
         error: LockUnavailable | None = None
         for node in nodes:
             try:
                 ranges = await send(self.pool(node), ("CLUSTER", "SLOTS"), False)
             except LockUnavailable as its:
-                self._failed.add(node)
+                self.failed.add(node)
                 error = its
                 if not its.passing:
                     break  # wrong password, or no cluster at all
@@ -147,7 +147,7 @@ class Cluster(Generic[Pool]):
                 self._stale = True
                 raise
             else:
-                self._failed.discard(node)
+                self.failed.discard(node)
                 self._slots = _map(ranges, node)
                 return
         assert error is not None

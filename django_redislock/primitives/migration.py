@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..exceptions import LockNotAcquired
+from ..clock import deadline
+from ..exceptions import LockNotAcquired, LockUnavailable
 from ..waiting import Deadline
 from . import mutex
 from .primitive import Grant, Refusal, Sight
@@ -53,11 +54,25 @@ async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAc
         second = _second(claim)
         try:
             also = await WHOLE.acquire(io, second, min(patience.left(io.now()), claim.ttl / 3))
+        except LockUnavailable as error:
+            if not error.passing or patience.over(io.now()):
+                raise
+            continue  # only this round of the wait is over; the mutex knows how to wait for Redis
         finally:
             _remember(claim, second)
         if isinstance(also, Grant):
-            return got  # the mutex was asked for earlier: its deadline is the first of the two
-        if patience.over(io.now()):
+            # The mutex was asked for earlier: its deadline is the first of the two.
+            if io.now() < deadline(got.sent, claim.ttl):
+                return got
+            if patience.over(io.now()):
+                raise LockUnavailable(
+                    f"Redis took longer to answer than the lease on {claim.keys.name!r} lives",
+                    claim.keys.name,
+                )
+            # Others may have the mutex by now, so it is not waited for with the second in hand. No
+            # tombstone: the token will ask again.
+            await WHOLE.release(io, replace(second, doubtful=False))
+        elif patience.over(io.now()):
             await release(io, claim)
             return LockNotAcquired(claim.keys.name, also.holder, io.now() - began)
 
@@ -104,12 +119,14 @@ async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:
 
 
 async def look(io: IO, keys: Keys) -> list[Sight]:
-    """Who holds the mutex, and perhaps waits for the other lock; else who holds that one."""
-    return await mutex.look(io, keys) or await WHOLE.look(io, keys.beside())
+    """Who holds the lock that is waited for: an old client, or a timestamp lock of ours, before
+    the holder of the mutex that waits for it."""
+    ours, others = await mutex.look(io, keys), await WHOLE.look(io, keys.beside())
+    return ours if {its.token for its in ours} >= {its.token for its in others} else others
 
 
 async def clear(io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
-    """As `mutex.clear`."""
+    """As `mutex.clear`: who was seen at the mutex, at the other lock, or at both."""
     cleared = await mutex.clear(io, keys, seen, by, reason)
     also = await WHOLE.clear(io, keys.beside(), seen, by, reason)
     return [any(both) for both in zip(cleared, also, strict=True)]

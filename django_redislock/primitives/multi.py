@@ -61,29 +61,40 @@ class _Asking:
     """Asks for all names, group by group; a group is what one script may touch."""
 
     def __init__(self) -> None:
-        self._asked: set[int] = set()
-        """The groups where something of ours may be."""
+        self._asked: dict[int, None] = {}
+        """The groups where something of ours may be, the one to be left first comes first."""
+        self._away: int | None = None
+        """The group that could not be asked the last time. It is asked before the others, which
+        are not taken in vain as long as it can't be."""
 
     async def acquire(
         self, io: IO, claim: Claim, inbox: str, ticket: str
     ) -> tuple[list[Any], str]:
         acquired = None
-        for slot, group in _groups(io, claim.parts).items():
-            self._asked.add(slot)
-            code, *rest = await io.script(
-                "multi_acquire",
-                _keys(group, claim),
-                [
-                    claim.token,
-                    group[0].name,
-                    milliseconds(claim.ttl),
-                    claim.owner,
-                    claim.label,
-                    inbox,
-                    ticket,
-                    *(its.name for its in group[1:]),
-                ],
-            )
+        groups = _groups(io, claim.parts)
+        for slot in sorted(groups, key=lambda slot: slot != self._away):
+            group = groups[slot]
+            self._asked[slot] = None
+            try:
+                code, *rest = await io.script(
+                    "multi_acquire",
+                    _keys(group, claim),
+                    [
+                        claim.token,
+                        group[0].name,
+                        milliseconds(claim.ttl),
+                        claim.owner,
+                        claim.label,
+                        inbox,
+                        ticket,
+                        *(its.name for its in group[1:]),
+                    ],
+                )
+            except LockUnavailable:
+                self._away = slot
+                await self._leave_those_there(io, claim, besides=slot)
+                raise
+            self._away = None
             if code == 1:
                 acquired = acquired or rest[0]
                 fences = zip((its.name for its in group), map(int, rest[1:]), strict=True)
@@ -100,7 +111,22 @@ class _Asking:
         for slot, group in _groups(io, claim.parts).items():
             if slot != besides and slot in self._asked:
                 await _give_back(io, claim, group, withdraw=False)
-                self._asked.remove(slot)
+                del self._asked[slot]
+
+    async def _leave_those_there(self, io: IO, claim: Claim, *, besides: int) -> None:
+        """Hold nothing while we wait for a node, as far as the others can be asked."""
+        groups = _groups(io, claim.parts)
+        for slot in [slot for slot in self._asked if slot != besides]:
+            del self._asked[slot]
+            try:
+                await _give_back(io, claim, groups[slot], withdraw=False)
+            except LockUnavailable as error:
+                self._asked[slot] = None  # the last one, the next time
+                if error.silent:
+                    return  # once is enough, or those who wait would have to wait for each
+            except BaseException:
+                self._asked[slot] = None
+                raise
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         refusals: list[Refusal | None] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import StringIO
 from typing import Any
 
@@ -16,10 +16,12 @@ from django.core.management import call_command
 
 from devtools.redis_cluster import RedisCluster
 from django_redislock import (
+    Lease,
     LeaseLost,
     LeaseRevoked,
     LeaseState,
     LockUnavailable,
+    MultiLock,
     ReadWriteLock,
     Semaphore,
     TimestampLock,
@@ -39,6 +41,7 @@ from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
 Begin = Callable[..., Worker]
+Hang = Callable[[str], None]
 
 NAMES = [f"invoice:{number}" for number in range(12)]
 """They are spread over all nodes."""
@@ -152,6 +155,84 @@ def test_the_leases_of_a_silent_node(cluster: RedisCluster, port: Port) -> None:
     eventually(lambda: all(leases[name].state == LeaseState.HELD for name in there))
     for lease in leases.values():
         port.release(lease)
+
+
+@pytest.fixture
+def hung(cluster: RedisCluster) -> Iterator[Callable[[str], None]]:
+    """Lets the node hang that has a key, and the others go on without it."""
+    for node in cluster.nodes:  # else a cluster stops as a whole when a primary has no successor
+        cluster.call(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+    paused = []
+
+    def hang(key: str) -> None:
+        paused.append(cluster.owner(key))
+        paused[0].pause()
+
+    yield hang
+    for node in paused:
+        node.resume()
+    for node in cluster.nodes:
+        cluster.call(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
+    cluster.settle()
+
+
+def by_node(cluster: RedisCluster) -> list[list[str]]:
+    """`NAMES`, together those that are on one node."""
+    nodes: dict[int, list[str]] = {}
+    for name in NAMES:
+        nodes.setdefault(cluster.owner(f"redislock:{{{name}}}").tcp_port, []).append(name)
+    return sorted(nodes.values())
+
+
+def go_on(leases: list[Lease], seconds: float) -> None:
+    """They are held for all of that time."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for lease in leases:
+            lease.check()
+        time.sleep(0.05)
+
+
+def renew_now(leases: list[Lease]) -> None:
+    """They are due, and a renewal of each fails."""
+    for lease in leases:
+        lease.due = 0
+        watchdog("default").reconsider(lease)
+    eventually(lambda: all(lease.state == LeaseState.UNKNOWN for lease in leases))
+
+
+@pytest.mark.parametrize("kind", ["multi", "migration"])
+def test_leases_of_several_nodes(cluster: RedisCluster, hung: Hang, kind: str) -> None:
+    """When one of the nodes hangs, that costs none of those that are elsewhere only: neither plain
+    ones at the healthy one, nor others of several nodes."""
+    first, second, third = by_node(cluster)
+    spanning = []
+    for here, there in zip(first[:2], second[:2], strict=True):
+        lock: Any = MultiLock([here, there], ttl=60)
+        if kind == "migration":
+            lock = redis_lock(here, timestamp_key=f"x:{{{there}}}", ttl=60)
+            assert cluster.owner(f"redislock:{{{there}}}") is cluster.owner(f"x:{{{there}}}")
+        spanning.append(lock.acquire())
+    others = [MultiLock([first[2], third[0]], ttl=4).acquire()]
+    others += [redis_lock(name, ttl=4).acquire() for name in [*first[3:], *third[1:], "more"]]
+    hung(f"redislock:{{{second[0]}}}")
+    renew_now(spanning)
+    go_on(others, 8)
+    assert all(lease.state == LeaseState.UNKNOWN for lease in spanning)
+    for lease in others:
+        lease.release()
+
+
+def test_short_leases_beside_a_silent_node(cluster: RedisCluster, hung: Hang) -> None:
+    """What is asked of a node that hangs does not take longer than they can do without."""
+    first, second, third = by_node(cluster)
+    there = [redis_lock(name, ttl=60).acquire() for name in second]
+    short = [redis_lock(name, ttl=3).acquire() for name in [*first, *third]]
+    hung(f"redislock:{{{second[0]}}}")
+    renew_now(there)
+    go_on(short, 7)
+    for lease in short:
+        lease.release()
 
 
 def test_cleared(cluster: RedisCluster, port: Port) -> None:
@@ -332,3 +413,20 @@ def test_timestamp_locks(cluster: RedisCluster, port: Port) -> None:
         port.release(lease)
     for number in range(4):
         port.release(port.acquire(TimestampLock(f"lock.{number}"), wait=0))
+
+
+@pytest.mark.parametrize("key", ["lock{import", "lock{a}x", "}{a}", "a}b{c}", "{a}{}"])
+def test_keys_with_braces(cluster: RedisCluster, key: str) -> None:
+    """A hash tag that is none is no obstacle."""
+    for lock in (TimestampLock("x", timestamp_key=key), redis_lock("job", timestamp_key=key)):
+        lease = lock.acquire(wait=0)
+        lease.extend()
+        lease.release()
+
+
+@pytest.mark.parametrize("key", ["lock}import", "lock{}import", "{}", "{}{a}"])
+def test_keys_that_are_alone_in_their_slot(cluster: RedisCluster, key: str) -> None:
+    """What cannot be is told at once."""
+    for lock in (TimestampLock("x", timestamp_key=key), redis_lock("job", timestamp_key=key)):
+        with pytest.raises(ValueError, match="hash tag"):
+            lock.acquire(wait=0)

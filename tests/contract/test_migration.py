@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 
 from django_redislock import (
@@ -14,10 +15,14 @@ from django_redislock import (
     LeaseRevoked,
     LockError,
     LockNotAcquired,
+    LockReentered,
+    ReadWriteLock,
+    Semaphore,
     TimestampLock,
     once,
     redis_lock,
 )
+from django_redislock.inspection import Inspector
 from tests.classic import Classic
 from tests.contract.ports import Port
 from tests.contract.test_timestamp import round_trips
@@ -89,6 +94,57 @@ def test_in_the_code(port: Port, redis: Redis, settings: Any) -> None:
     lease = port.acquire(redis_lock("import"))
     assert redis.exists(KEY, OLD) == 2
     port.release(lease)
+
+
+def test_a_pattern_is_for_mutexes(port: Port, redis: Redis, settings: Any) -> None:
+    """A lock that is of another kind by the code has no second key, and a timestamp lock no other
+    one than it says, or an entry for timestamp locks."""
+    settings.REDISLOCK = {"LOCKS": {"*": {"TIMESTAMP_KEY": "other.{name}"}}}
+    for lock in (TimestampLock(OLD), Semaphore("s", 3), ReadWriteLock("r").write()):
+        lease = port.acquire(lock)
+        assert not redis.keys("other.*")
+        port.extend(lease)
+        port.release(lease)
+    lease = port.acquire(TimestampLock("import", timestamp_key=OLD))
+    assert redis.exists(OLD)
+    port.release(lease)
+    settings.REDISLOCK = {"LOCKS": {"import": {"KIND": "timestamp", "TIMESTAMP_KEY": OLD}}}
+    for lock in (TimestampLock("import"), redis_lock("import")):
+        lease = port.acquire(lock)
+        assert redis.exists(OLD)
+        port.release(lease)
+
+
+def test_fractions_are_refused(port: Port, settings: Any) -> None:
+    """Beside a mutex they would not be written."""
+    settings.REDISLOCK = {"LOCKS": {"import": {"TIMESTAMP_KEY": OLD, "FRACTIONS": True}}}
+    with pytest.raises(ImproperlyConfigured, match="whole seconds"):
+        port.acquire(redis_lock("import"))
+
+
+def test_two_names_with_one_old_key(port: Port, settings: Any) -> None:
+    """Who holds one of them would wait for itself; another one waits."""
+    settings.REDISLOCK = {"LOCKS": {"import*": {"TIMESTAMP_KEY": OLD}}}
+
+    def both(lease: Any) -> None:
+        assert elsewhere(port, lambda: port.acquire(redis_lock("import:2"), wait=0)) is None
+
+    port.enter(redis_lock("import:1"), both)
+    lease = redis_lock("import:1").acquire()
+    for other in (redis_lock("import:2"), TimestampLock(OLD), redis_lock("import:1")):
+        with pytest.raises(LockReentered):
+            other.acquire()
+    lease.release()
+    lease = TimestampLock(OLD).acquire()
+    with pytest.raises(LockReentered):
+        redis_lock("import:2").acquire()
+    lease.release()
+    lease = redis_lock("import:1", reentrant=True).acquire()
+    assert redis_lock("import:1", reentrant=True).acquire() is lease
+    with pytest.raises(LockReentered):
+        redis_lock("import:2", reentrant=True).acquire()
+    lease.release()
+    lease.release()
 
 
 def test_the_line_is_deleted(port: Port, redis: Redis, settings: Any) -> None:
@@ -163,13 +219,28 @@ def test_the_mutex_is_lost_while_it_waits(port: Port, redis: Redis) -> None:
     port.release(lease)
 
 
+def test_an_old_client_is_cleared(port: Port, redis: Redis) -> None:
+    """While new code waits for it: it is the one that is shown, and taken away."""
+    old = Classic(redis, OLD)
+    assert old.acquire()
+    waiter = port.start(lambda: port.acquire(redis_lock("import"), wait=None))
+    eventually(lambda: redis.exists(KEY))
+    assert port.holder(redis_lock("import")).owner is None
+    assert port.clear(redis_lock("import"), reason="its machine is gone").owner is None
+    lease = waiter.result(PATIENCE)
+    lease.check()
+    assert port.holder(redis_lock("import")).owner == lease.owner
+    port.release(lease)
+
+
 def test_cleared_while_it_waits(port: Port, redis: Redis) -> None:
-    """By an operator: it is told, and nothing is left."""
+    """By an operator, as the mutex that it holds: it is told, and nothing is left."""
     old = Classic(redis, OLD)
     assert old.acquire()
     waiter = port.start(lambda: port.acquire(redis_lock("import", ttl=0.6), wait=None))
     eventually(lambda: redis.exists(KEY))
-    port.clear(redis_lock("import"), by="Ada", reason="stuck")
+    seen = Inspector().get("import")
+    assert Inspector().clear(seen, by="Ada", reason="stuck")
     with pytest.raises(LeaseRevoked):
         waiter.result(PATIENCE)
     eventually(lambda: not redis.exists(KEY))

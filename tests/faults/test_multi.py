@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import LeaseState, LockUnavailable, MultiLock, redis_lock
+from django_redislock import LeaseState, LockUnavailable, MultiLock, connections, redis_lock
 from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
@@ -76,6 +77,31 @@ def test_an_acquire_that_arrives_too_late(port: Port, proxy: Proxy, redis: Redis
     rule.let_go()
     eventually(lambda: rule.carried_out == 1)
     assert left(redis) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("away", NAMES)
+def test_a_node_of_a_cluster_is_away(
+    port: Port, proxy: Proxy, redis: Redis, fault: Fault, away: str, monkeypatch: Any
+) -> None:
+    """While it waits for that one, it keeps nobody from the names that are elsewhere; and it has
+    all of them when it is back."""
+    monkeypatch.setattr(connections, "slot", lambda using, key: crc32(key.encode()))
+    rule = proxy.on(
+        lambda words: ACQUIRE(words) and words[3] == key(away).encode(), fault, times=10**9
+    )
+    several = port.start(lambda: port.acquire(MultiLock(NAMES, ttl=600), wait=None))
+    rule.happened()
+    others = [port.acquire(direct(name), wait=PATIENCE) for name in NAMES if name != away]
+    assert all(others)
+    rule.happened(rule.count + 2)
+    for other in others:
+        port.release(other)
+    rule.let_go()
+    lease = several.result(PATIENCE)
+    assert all(redis.get(key(name)).decode().startswith(lease.token) for name in NAMES)
+    port.release(lease)
+    eventually(lambda: left(redis) == [])
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)

@@ -11,9 +11,11 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, redis_lock
+from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, redis_lock, tokens
+from django_redislock.clock import deadline
+from django_redislock.exceptions import LockNotAcquired
 from django_redislock.io import SyncIO, run
-from django_redislock.primitives import timestamp
+from django_redislock.primitives import migration, timestamp
 from tests.classic import Classic
 from tests.contract.ports import Port
 from tests.faults.caches import caches
@@ -143,6 +145,63 @@ def test_an_acquire_that_arrives_late(port: Port, lossy: Proxy, redis: Redis, bo
 def arrive(rule: Rule) -> None:
     rule.let_go()
     eventually(lambda: rule.carried_out == rule.count)
+
+
+@pytest.mark.parametrize("fault", [Fault.RESET_BEFORE, Fault.LOSE_REPLY])
+def test_an_outage_while_it_waits_for_an_old_client(
+    port: Port, lossy: Proxy, redis: Redis, fault: Fault
+) -> None:
+    """Longer than a round of the wait, which is a third of the ttl: it goes on, and gets it."""
+    old = Classic(redis, KEY)
+    assert old.acquire()
+    rule = lossy.on(script("timestamp_acquire"), fault, times=10**9)
+    waiter = port.start(lambda: port.acquire(lock(True, ttl=0.9), wait=PATIENCE))
+    rule.happened(6)
+    assert not waiter.done()
+    old.release()
+    rule.let_go()
+    lease = waiter.result(PATIENCE)
+    assert held_by(redis, lease)
+    lease.check()
+    port.release(lease)
+    assert free(redis)
+
+
+class Slow(SyncIO):
+    """Each answer of the first round comes in time for its own step, but both together take
+    longer than the lease lives."""
+
+    def __init__(self, ttl: float) -> None:
+        super().__init__("default")
+        self._ahead = 0.0
+        self._slow = {"mutex_acquire": 0.5 * ttl, "timestamp_acquire": 0.6 * ttl}
+
+    def now(self) -> float:
+        return super().now() + self._ahead
+
+    async def script(self, name: str, *words: Any) -> Any:
+        answer = await super().script(name, *words)
+        self._ahead += self._slow.pop(name, 0.0)
+        return answer
+
+
+@pytest.mark.parametrize("wait", [0, None])
+def test_the_second_comes_after_the_first_is_over(redis: Redis, wait: float | None) -> None:
+    """What is returned is a lease that is held; who may not wait is told that there is none."""
+    lease = lock(True, ttl=30).acquire()
+    claim = replace(lease.claim, token=tokens.new(), sent=False)
+    lease.release()
+    io = Slow(claim.ttl)
+    if wait == 0:
+        with pytest.raises(LockUnavailable):
+            run(migration.acquire(io, claim, wait))
+    else:
+        got = run(migration.acquire(io, claim, wait))
+        assert not isinstance(got, LockNotAcquired)
+        assert io.now() < deadline(got.sent, claim.ttl)
+        assert redis.exists(KEY, MUTEX) == 2
+    assert run(migration.release(SyncIO("default"), claim)) is None
+    assert free(redis)
 
 
 @BOTH
