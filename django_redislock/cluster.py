@@ -44,9 +44,11 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         options = {**params, **self.pool_cls_kwargs, **self.redis_client_cls_kwargs}
         options.pop("parser_class")  # its own is needed to understand MOVED
         url = options.pop("url")
-        if url not in self._clusters:
-            self._clusters[url] = RedisCluster.from_url(url, **options)
-        return self._clusters[url]
+        # Entries for the same nodes may differ in the password, or in time-outs.
+        key = f"{url} {sorted(options.items())}"
+        if key not in self._clusters:
+            self._clusters[key] = RedisCluster.from_url(url, **options)
+        return self._clusters[key]
 
     def disconnect(self, connection: RedisCluster) -> None:
         connection.disconnect_connection_pools()

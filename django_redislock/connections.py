@@ -244,7 +244,7 @@ def slot(using: str, key: str) -> int:
     return slot_of(key) if clustered(using) else 0
 
 
-_clusters: dict[tuple[str, ...], Cluster[redis.ConnectionPool]] = {}
+_clusters: dict[str, Cluster[redis.ConnectionPool]] = {}
 
 
 def _cluster(client: DefaultClient[Any]) -> Cluster[redis.ConnectionPool]:
@@ -266,10 +266,11 @@ def shared_pool(using: str) -> Pool:
     if isinstance(using, ClientName):
         return using.pool()
     client = _client(using)
-    if clustered(using):
-        servers = tuple(client._server)
-        return _clusters.get(servers) or _clusters.setdefault(servers, _cluster(client))
     factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
+    if clustered(using):
+        params = factory.make_connection_params(client._server[0]) | factory.pool_cls_kwargs
+        key = f"{client._server} {sorted(params.items())}"
+        return _clusters.get(key) or _clusters.setdefault(key, _cluster(client))
     # And not that of a client, which may connect when it is made.
     pool: redis.ConnectionPool = factory.get_or_create_connection_pool(
         factory.make_connection_params(client._server[0])

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
 from typing import Any, Generic, TypeVar
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -128,6 +129,16 @@ class Cluster(Generic[Pool]):
             passing=True,
         )
 
+    async def _drop_pools(self) -> None:
+        """Those of nodes that have left: where addresses are given anew, there are ever more."""
+        for node in set(self._pools).difference(self._slots, self.seeds):
+            self.failed.discard(node)
+            pool: Any = self._pools.pop(node, None)
+            # What others use just now, they close themselves, or the garbage collector.
+            closing = pool and pool.disconnect(inuse_connections=False)
+            if isawaitable(closing):
+                await closing
+
     async def _read_map(self, send: Send[Pool], key: str = "") -> None:
         """Learn from any node which one has which slot."""
         self._stale = False  # others go on with the old one meanwhile
@@ -149,6 +160,7 @@ class Cluster(Generic[Pool]):
             else:
                 self.failed.discard(node)
                 self._slots = _map(ranges, node)
+                await self._drop_pools()
                 return
         assert error is not None
         self._stale = True

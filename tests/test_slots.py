@@ -31,6 +31,11 @@ class Pool:
     def __init__(self, node: tuple[str, int]) -> None:
         self.node = node
         self.connection_kwargs: dict[str, Any] = {}
+        self.closed = False
+
+    def disconnect(self, *, inuse_connections: bool) -> None:
+        assert not inuse_connections
+        self.closed = True
 
 
 class Nodes:
@@ -226,3 +231,16 @@ def test_the_url_of_another_node(url: str, expected: str) -> None:
     """All but host and port stays."""
     assert url_of(url, ("new", 7000)) == expected
     assert url_of("redis://old", ("::1", 7000)) == "redis://[::1]:7000"
+
+
+def test_pools_of_nodes_that_have_left() -> None:
+    """They are closed when a map without them is read; a seed is kept."""
+    nodes = Nodes(everything(b"b", 2))
+    nodes.ask()
+    gone = nodes.cluster.pool(B)
+    nodes.ranges = everything(b"c", 3)
+    run(nodes.cluster.primaries(nodes.send))
+    nodes.ask()
+    assert gone.closed
+    assert {pool.node for pool in nodes.cluster.pools()} == {A, C}
+    assert not any(pool.closed for pool in nodes.cluster.pools())

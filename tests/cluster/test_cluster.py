@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.core.cache import caches as django_caches
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 
@@ -379,6 +380,18 @@ def test_the_cache_itself(cluster: RedisCluster) -> None:
     for name in NAMES:
         cache.set(name, name, 60)
     assert [cache.get(name) for name in NAMES] == NAMES
+
+
+def test_aliases_that_differ(cluster: RedisCluster, settings: Any) -> None:
+    """In a time-out, or a password: they share neither the pools nor the client of the cache."""
+    one, other = (caches(cluster.urls[:1], SOCKET_TIMEOUT=n)["default"] for n in (3, 4))
+    settings.CACHES = {"default": one, "other": other, "same": one}
+    pools = [connections.shared_pool(alias) for alias in settings.CACHES]
+    assert pools[0] is not pools[1]
+    assert pools[0] is pools[2]
+    clients = [django_caches[alias].client.get_client() for alias in settings.CACHES]
+    assert clients[0] is not clients[1]
+    assert clients[0] is clients[2]
 
 
 def test_the_drop_in(cluster: RedisCluster) -> None:
