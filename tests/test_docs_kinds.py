@@ -1,0 +1,32 @@
+"""The settings that docs/kinds.md shows make what it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from django_redislock import redis_lock
+from django_redislock.primitives import migration, places
+from django_redislock.primitives.redlock import Redlock
+
+PAGE = Path(__file__).parent.parent / "docs" / "kinds.md"
+[BLOCK] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_kinds_by_settings(settings: Any) -> None:
+    """`redis_lock` of these names is what their entries say."""
+    says: dict[str, Any] = {}
+    exec(compile(BLOCK, str(PAGE), "exec"), says)
+    settings.REDISLOCK = says["REDISLOCK"]
+
+    def primitive(name: str) -> Any:
+        lock = redis_lock(name)
+        return lock._primitive(lock.policy())
+
+    assert primitive("export") == places.semaphore(3)
+    assert primitive("catalogue") == places.READ
+    assert primitive("import") is migration
+    ledger = primitive("ledger")
+    assert isinstance(ledger, Redlock)
+    assert ledger.servers.aliases == ("redis-a", "redis-b", "redis-c")
