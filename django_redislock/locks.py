@@ -390,10 +390,10 @@ class Lock:
         """A timestamp lock that this thread or task holds beside another name would be waited for
         in vain."""
         lock = keys.beside().lock if keys.also else keys.lock
-        for lease in operations.held(using, lock):
+        for lease in operations.held(using, lock, me):
             its = lease.claim.keys
             another = its.lock != keys.lock and (keys.also or its.also)
-            if another and lease.holder is me and lease.enterable:
+            if another and lease.enterable:
                 advice = f"it has its timestamp key {lock!r} in common with {its.name!r}: take one"
                 raise LockReentered(self.name, lease.label, advice)
 
