@@ -7,6 +7,7 @@ been reaped, whose number may by then be another's.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -112,8 +113,10 @@ class Events:
         """The next signal, or `NUDGE`; None when it is `until`, on the monotonic clock."""
         while True:
             left = None if until is None else max(0.0, until - time.monotonic())
-            ready, _, _ = select.select([self._out], [], [], left)
-            if ready:
+            # And not select(), which knows the first 1024 descriptors of a process only.
+            poll = select.poll()
+            poll.register(self._out, select.POLLIN)
+            if poll.poll(None if left is None else math.ceil(left * 1000)):
                 return self._out.recv(1)[0]
             if left == 0:
                 return None
