@@ -7,6 +7,7 @@ after pytest-django has loaded the settings. Which Redis: see `devtools/redis_se
 from __future__ import annotations
 
 import os
+import resource
 import signal
 
 import pytest
@@ -15,6 +16,8 @@ from devtools.redis_server import RedisServer, RedisServerError
 
 SERVER = pytest.StashKey[RedisServer]()
 
+FILES = 8192
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
@@ -22,6 +25,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     # What pytest ignores, all that it starts would ignore, too.
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Hundreds of tests have a server of their own, and connections to it that nobody closes while
+    # this process lives. Many systems begin with 1024.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FILES:
+        most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     options = early_config.known_args_namespace
     if options.help or options.version:
         return
