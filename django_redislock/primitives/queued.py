@@ -56,6 +56,58 @@ class Script(NamedTuple):
         return None if released else Refusal(*rest)
 
 
+class Patience:
+    """Asks for a lock for up to `wait` seconds: what became of each request, as far as that can be
+    known, is kept in the claim."""
+
+    def __init__(self, io: IO, claim: Claim, wait: float | None) -> None:
+        self._io = io
+        self._claim = claim
+        self._began = io.now()
+        self._deadline = Deadline(self._began, wait)
+        self._failures = 0
+        self.sent = 0.0
+        self.last = False
+        """This request is the last one."""
+
+    @property
+    def waited(self) -> float:
+        return self._io.now() - self._began
+
+    @property
+    def left(self) -> float:
+        return self._deadline.left(self._io.now())
+
+    def ask(self) -> None:
+        """A request is sent now."""
+        self.sent = self._io.now()
+        self.last = self._deadline.over(self.sent)
+        self._known, self._claim.sent = self._claim.sent, True
+
+    def heard(self, code: int) -> None:
+        """It got its answer. Raises `LockUnavailable` if that has come too late."""
+        if code == 1 and self._io.now() >= deadline(self.sent, self._claim.ttl):
+            name = self._claim.keys.name
+            raise LockUnavailable(
+                f"Redis took longer to answer than the lease on {name!r} lives",
+                name,
+                doubtful=True,
+            )
+        self._failures = 0
+
+    def failed(self, error: LockUnavailable) -> float:
+        """It got none. Returns the seconds until the next one; raises `error` if there is none."""
+        self._claim.doubtful |= error.doubtful
+        self._claim.sent = self._known or error.doubtful
+        self._failures += 1
+        # Once more when something was sent and refused: an idle connection that the server had
+        # closed fails so, and who waits for nothing deserves an answer too.
+        once_more = self._failures == 1 and error.doubtful and not error.silent
+        if not error.passing or (self.last and not once_more):
+            raise error
+        return min(backoff(self._failures, uniform=self._io.uniform), self.left)
+
+
 async def acquire(
     io: IO, claim: Claim, wait: float | None, ask: Acquire
 ) -> Grant | LockNotAcquired:
@@ -64,56 +116,37 @@ async def acquire(
     Raises `LockUnavailable` when Redis can't be asked for as long; the caller then owes a
     `release`, as after any other exception.
     """
-    keys, token = claim.keys, claim.token
-    began = io.now()
-    patience = Deadline(began, wait)
+    token = claim.token
+    patience = Patience(io, claim, wait)
     inbox = "" if wait == 0 else await io.listen(token, within=0)
     begun = False
     ticket = ""
-    failures = 0
     try:
         while True:
-            sent = io.now()
-            last = patience.over(sent)
-            known, claim.sent = claim.sent, True
+            patience.ask()
             try:
-                answer, name = await ask.acquire(io, claim, "" if last else inbox, ticket)
+                answer, name = await ask.acquire(io, claim, "" if patience.last else inbox, ticket)
                 code, *rest = answer
-                if code == 1 and io.now() >= deadline(sent, claim.ttl):
-                    raise LockUnavailable(
-                        f"Redis took longer to answer than the lease on {keys.name!r} lives",
-                        keys.name,
-                        doubtful=True,
-                    )
+                patience.heard(code)
             except LockUnavailable as error:
-                claim.doubtful |= error.doubtful
-                claim.sent = known or error.doubtful
-                failures += 1
-                # Once more when something was sent and refused: an idle connection that the
-                # server had closed fails so, and who waits for nothing deserves an answer too.
-                once_more = failures == 1 and error.doubtful and not error.silent
-                if not error.passing or (last and not once_more):
-                    raise
-                left = patience.left(io.now())
-                pause = min(backoff(failures, uniform=io.uniform), left)
-                await io.wait(pause, left)  # who listens is told when the server is back
+                pause = patience.failed(error)
+                await io.wait(pause, patience.left)  # who listens is told when it is back
                 continue
-            failures = 0
             if code == 1:
                 fencing_token, acquired_us = rest
                 fence = None if fencing_token is None else int(fencing_token)
-                return Grant(fence, int(acquired_us), sent)
+                return Grant(fence, int(acquired_us), patience.sent)
             if code == -1:
                 raise Refusal(None, rest[0]).error(name)
             if code == -2:
                 raise _another_kind(name, claim, rest[0])
             value, pttl, now_us, position, ticket_bytes, lasted_us, *number = rest
             holder = Holder.parse(value or b"", pttl, int(now_us))
-            if last:
+            if patience.last:
                 lasted = None if lasted_us is None else max(0, int(lasted_us)) / 1e6
-                return LockNotAcquired(name, holder, io.now() - began, position, lasted, *number)
+                return LockNotAcquired(name, holder, patience.waited, position, lasted, *number)
             ticket = ticket_bytes.decode()
-            left = patience.left(io.now())
+            left = patience.left
             if inbox == DEAF and not begun:
                 # The first wait of this process, perhaps: begin to listen, and ask again before
                 # a claim window could be over.

@@ -27,9 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..clock import deadline
 from ..exceptions import Holder, LockNotAcquired, LockUnavailable
-from ..waiting import Deadline, backoff, poll
+from ..waiting import poll
 from . import mutex, queued
 from .primitive import Grant, Refusal, Sight, milliseconds
 
@@ -54,13 +53,10 @@ class Timestamp:
     async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
         """As `mutex.acquire`, but for the order in which those who wait have it."""
         keys = claim.keys
-        began = io.now()
-        patience = Deadline(began, wait)
-        failures = polls = 0
+        patience = queued.Patience(io, claim, wait)
+        polls = 0
         while True:
-            sent = io.now()
-            last = patience.over(sent)
-            known, claim.sent = claim.sent, True
+            patience.ask()
             try:
                 code, *rest = await io.script(
                     "timestamp_acquire",
@@ -74,32 +70,19 @@ class Timestamp:
                         int(self._fractions),
                     ],
                 )
-                if code == 1 and io.now() >= deadline(sent, claim.ttl):
-                    raise LockUnavailable(
-                        f"Redis took longer to answer than the lease on {keys.name!r} lives",
-                        keys.name,
-                        doubtful=True,
-                    )
+                patience.heard(code)
             except LockUnavailable as error:
-                claim.doubtful |= error.doubtful
-                claim.sent = known or error.doubtful
-                failures += 1
-                # Once more, as the mutex does.
-                once_more = failures == 1 and error.doubtful and not error.silent
-                if not error.passing or (last and not once_more):
-                    raise
-                await io.sleep(min(backoff(failures, uniform=io.uniform), patience.left(io.now())))
+                await io.sleep(patience.failed(error))
                 continue
-            failures = 0
             if code == 1:
-                return Grant(None, int(rest[0]), sent)
+                return Grant(None, int(rest[0]), patience.sent)
             if code == -1:
                 raise Refusal(None, rest[0]).error(keys.name)
             holder = holder_of(*rest)
-            if last:
-                return LockNotAcquired(keys.name, holder, io.now() - began)
+            if patience.last:
+                return LockNotAcquired(keys.name, holder, patience.waited)
             polls += 1
-            await io.sleep(poll(polls, holder.remaining, patience.left(io.now()), io.uniform))
+            await io.sleep(poll(polls, holder.remaining, patience.left, io.uniform))
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         """As `mutex.release`."""
