@@ -115,6 +115,7 @@ def in_child(function: str, *, hiredis: bool = True, **arguments: Any) -> Any:
     done = subprocess.run(
         [*command, json.dumps(arguments)],
         stdout=subprocess.PIPE,
+        cwd=RESULTS.parent.parent,
         check=False,
     )
     if done.returncode:
@@ -153,6 +154,7 @@ class Meter:
     def __init__(self, server: Any) -> None:
         from redis import Redis
 
+        self.server = server
         self.redis = Redis.from_url(url(server))
         self.start()
 
