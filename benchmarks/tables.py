@@ -21,7 +21,7 @@ def conditions(record: Record) -> str:
     return (
         f"Measured {record['recorded']} at {record['commit']}, {record['options']['rounds']} "
         f"rounds: {record['server']}, {record['python']}, {packages}; {record['cpu']}, "
-        f"{record['system']}."
+        f"{record['system']}; load of the machine before it: {record['load']:.1f}."
     )
 
 

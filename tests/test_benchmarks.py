@@ -68,7 +68,7 @@ def test_the_pictures_are_there() -> None:
 def test_a_record_says_with_what_it_was_made(part: str) -> None:
     """And has each round of each contestant, so that anybody can reckon again."""
     record: Any = recorded(part)
-    assert {"recorded", "commit", "cpu", "python", "server", "packages"} <= record.keys()
+    assert {"recorded", "commit", "cpu", "python", "server", "packages", "load"} <= record.keys()
     for row in record["rows"]:
         for value in ("seconds", "sections_per_second", "late"):
             rounds = row["values"].get(value)
