@@ -12,7 +12,6 @@ them is left out. The options make it shorter, or more exact.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -65,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(part: str, options: dict[str, Any], *, keep: bool) -> None:
     measure: Callable[..., list[Row]] = import_module(f"benchmarks.{part}").measure
-    load, begun = os.getloadavg()[0], time.monotonic()
+    begun = time.monotonic()
     rows = measure(**options)
     say(f"{part}: {time.monotonic() - begun:.0f} s")
     if keep:
-        record(part, rows, load, **options)
+        record(part, rows, **options)
     for row in rows if part not in SHOWN or not keep else []:
         figures = {name: float(f"{median(row, name):.4g}") for name in row["values"]}
         print(row["case"], row["contestant"], figures)

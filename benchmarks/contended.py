@@ -17,9 +17,10 @@ import gc
 import multiprocessing
 import random
 import statistics
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from operator import itemgetter
@@ -241,9 +242,9 @@ def play(
     spans: list[list[Span]] = [waiter for answer in answers for waiter in answer["spans"]]
     order = sorted((span for waiter in spans for span in waiter), key=itemgetter(1))
     served = [sum(got <= turn.end for _, got, _ in waiter) for waiter in spans]
-    # When all come at the same time, they wait for less than they will. And who is not served
-    # before the end has waited for at least so long.
-    waits = [got - asked for waiter in spans for asked, got, _ in waiter[1:]]
+    # At first, when all come at the same time, they wait for less than they will.
+    waits = [got - asked for waiter in spans for asked, got, _ in waiter[1:] if got <= turn.end]
+    # Who is not served before the end has waited for at least so long.
     longest = max(min(got, turn.end) - asked for asked, got, _ in order)
     handoffs = [
         got - released
@@ -341,20 +342,16 @@ def crowd(turn: Turn, first: int, size: int) -> dict[str, Any]:
         _runner.run(_tasks(turn, spans, dice))
     else:
         client = get_redis_connection(turn.title)
-        threads = []
-        for span, die in zip(spans, dice, strict=True):
-            lock = SYNC[turn.title](client, turn.name)
-            threads.append(threading.Thread(target=_wait, args=(turn, lock, span, die)))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        locks = [SYNC[turn.title](client, turn.name) for _ in spans]
+        with ThreadPoolExecutor(size) as threads:  # None of them is done before all have begun.
+            list(threads.map(partial(_wait, turn), locks, spans, dice))
     return {"spans": spans, "cpu": time.process_time() - cpu}
 
 
 def _wait(turn: Turn, lock: Any, spans: list[Span], die: random.Random) -> None:
     time.sleep(turn.delay())
-    while (asked := time.monotonic()) < turn.end:
+    while not spans or time.monotonic() < turn.end:
+        asked = time.monotonic()
         lock.acquire()
         got = time.monotonic()
         if got < turn.end:
@@ -377,7 +374,8 @@ async def _tasks(turn: Turn, spans: list[list[Span]], dice: list[random.Random])
 
     async def wait(lock: Any, spans: list[Span], die: random.Random) -> None:
         await asyncio.sleep(turn.delay())
-        while (asked := time.monotonic()) < turn.end:
+        while not spans or time.monotonic() < turn.end:
+            asked = time.monotonic()
             await lock.acquire()
             got = time.monotonic()
             if got < turn.end:

@@ -48,10 +48,11 @@ def write(directory: Path) -> None:
 
 
 def draw(path: Path, function: Callable[[Record], Figure], record: Record) -> None:
-    """Save the figure that `function(record)` makes."""
+    """Save the figure that `function(record)` makes, titled by what that one says of itself."""
     with mpl.rc_context(STYLE):
         figure = function(record)
-        figure.savefig(path, transparent=True, metadata={"Date": None})
+        metadata = {"Date": None, "Title": function.__doc__}
+        figure.savefig(path, transparent=True, metadata=metadata)
     # Without the blanks around lines: a third of the file.
     lines = path.read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join(line.strip() for line in lines) + "\n", encoding="utf-8")

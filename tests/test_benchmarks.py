@@ -58,7 +58,7 @@ def test_the_pages_show_what_was_recorded(page: Path, name: str) -> None:
 
 def test_the_pictures_are_there() -> None:
     """All that the page shows, as text that can be read on any ground."""
-    names = re.findall(r'src="(images/benchmark-[^"]+)"', report.PAGE.read_text(encoding="utf-8"))
+    names = re.findall(r"\((images/benchmark-[^)]+)\)", report.PAGE.read_text(encoding="utf-8"))
     assert names
     for name in names:
         assert "<text" in (report.PAGE.parent / name).read_text(encoding="utf-8")
