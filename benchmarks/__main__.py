@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)}; report")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--cycles", type=int, default=500, help="of a free lock, in each turn")
-    parser.add_argument("--seconds", type=float, default=0.4, help="of a turn of few who wait")
+    parser.add_argument("--seconds", type=float, default=0.35, help="of a turn of few who wait")
     parser.add_argument("--waiters", type=int, nargs="+", default=[2, 8, 32, 128])
     parser.add_argument("--smoke", action="store_true")
     given = parser.parse_args(arguments)
