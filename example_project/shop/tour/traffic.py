@@ -37,20 +37,19 @@ def open_shop() -> None:
     Product.objects.create(pk=LAMP, name="lamp", stock=LAMPS)
 
 
-def buy_unlocked(customer: str) -> None:
-    """Read the stock, pay, write the new stock: whoever does that at the same time sells the
-    same lamp."""
-    sell(LAMP, customer, think=lambda _sale: work())
-
-
 def buy(customer: str) -> None:
-    """The same, with nobody else at the stock."""
+    """Read the stock, pay, write the new stock, with nobody else at it."""
     with redis_lock(STOCK, wait=None) as lease:
         stock = Product.objects.fenced(lease).get(pk=LAMP).stock
         work()
         # Who writes it, say a payment service, may know nothing of leases: the token is enough.
         sale = Sale(LAMP, customer, stock - 1, lease.fencing_token)
         record(sale, lease.fencing_token)
+
+
+def buy_unlocked(customer: str) -> None:
+    """The same, and whoever is at it at the same time sells the same lamp."""
+    sell(LAMP, customer, think=lambda _sale: work())
 
 
 def customer(name: str) -> None:

@@ -25,7 +25,7 @@ from ..services import sell
 from . import traffic
 from .team import Team
 
-ALWAYS_SHOWN = ["catalogue", "export", "single_flight:bestsellers", traffic.STOCK]
+ALWAYS_SHOWN = [traffic.STOCK, "export", "catalogue", "single_flight:bestsellers", traffic.OLD_KEY]
 SECONDS_STOPPED = 6
 NOBODY = "Nobody holds it just now. Once more?"
 
@@ -77,7 +77,7 @@ def locks_now() -> list[dict[str, Any]]:
         for lock in inspector.all():
             waiters = inspector.waiters(lock, limit=5) if lock.waiters else []
             found[lock.name] = {"lock": lock, "waiters": waiters}
-    return [{"name": name, **(found[name] or {})} for name in sorted(found)]
+    return [{"name": name, **(found[name] or {})} for name in found]
 
 
 def sales() -> dict[str, Any]:
