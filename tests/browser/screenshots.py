@@ -20,7 +20,7 @@ from tests.browser.window import Open, Window
 from tests.processes import ROOT
 
 IMAGES = ROOT / "docs" / "images"
-MAX_BYTES = 120_000
+MAX_BYTES = 100_000
 
 
 def waits(site: Site, name: str, owner: str, label: str, seconds: float) -> None:
@@ -126,7 +126,7 @@ def test_screenshot_of_the_tour(chromium: Chromium, tmp_path: Path) -> None:
     tour = Tour(tmp_path)
     try:
         for scheme in ("light", "dark"):
-            size = {"width": 960, "height": 580}
+            size = {"width": 840, "height": 520}
             window = Window(chromium.browser, tour, "", color_scheme=scheme, viewport=size)
             window.goes_to("/tour/")
             sees(window, r"customer-\d waits")
