@@ -90,9 +90,13 @@ def window(chromium: Chromium, open_tour: Open) -> Window:
 
 
 def press(window: Window, text: str, says: str) -> str:
-    """Press a button; returns what is said, once it matches."""
-    window.page.get_by_role("button", name=text).click()
+    """Press a button; returns what is said."""
     said = window.page.locator("#said")
+    for _ in range(3):  # The lock may just have been on its way from one to another.
+        window.page.get_by_role("button", name=text).click()
+        expect(said).not_to_be_empty()
+        if re.search(says, said.inner_text()):
+            break
     expect(said).to_have_text(re.compile(says))
     return said.inner_text()
 
@@ -184,12 +188,15 @@ def test_the_holder_is_killed(window: Window) -> None:
 def test_the_holder_stands_still(window: Window) -> None:
     """Its late write is refused, nothing is sold twice, and it goes on."""
     twice = await_sales(window, 6)
-    pid = re.findall(r"\d+", press(window, "Stop the holder", r"Process \d+ stands still"))[0]
-    until(window, lambda: holder(window) not in ("", pid))
+    for _ in range(3):  # It may have been stopped while it gave the lock back, or while it wrote.
+        pid = re.findall(r"\d+", press(window, "Stop the holder", r"Process \d+ stands still"))[0]
+        until(window, lambda pid=pid: holder(window) not in ("", pid))
+        assert await_sales(window, 3) == twice
+        until(window, lambda pid=pid: holder(window) == pid)
+        if "refused" in window.page.locator("#live").inner_text():
+            break
     sees(window, rf"lost stock:1, \S+:{pid}:")
     sees(window, r"refused stock:1, customer-\d: ")
-    assert await_sales(window, 3) == twice
-    until(window, lambda: holder(window) == pid)
 
 
 def test_a_lock_is_taken_away(window: Window) -> None:

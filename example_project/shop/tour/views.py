@@ -71,7 +71,7 @@ def now() -> dict[str, Any]:
 
 
 def locks_now() -> list[dict[str, Any]]:
-    """Who holds what, and who waits for it: two requests to Redis, and one for each queue."""
+    """Who holds what, and who waits for it: a few requests to Redis, and one for each queue."""
     found = dict.fromkeys(ALWAYS_SHOWN)
     for inspector in (Inspector(), Inspector(cache_locks=True)):
         for lock in inspector.all():

@@ -32,6 +32,7 @@
     document.addEventListener("submit", async (event) => {
         event.preventDefault();
         const form = event.target;
+        said.textContent = "";
         try {
             said.textContent = await ask(form.action, {method: "POST", body: new FormData(form)});
         } catch {
