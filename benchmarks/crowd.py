@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -146,10 +147,12 @@ class Crew:
     def __init__(self, size: int) -> None:
         fork = multiprocessing.get_context("fork")
         gc.freeze()  # Or each process would soon have copied what it shares with this one.
-        self._members = []
+        self._members: list[tuple[Any, Connection]] = []
         for _ in range(size):
             ours, theirs = fork.Pipe()
-            process = fork.Process(target=obey, args=(theirs,), daemon=True)
+            # All ends of ours, or none of them would see the end of this process.
+            inherited = [ours, *(pipe for _, pipe in self._members)]
+            process = fork.Process(target=obey, args=(theirs, inherited), daemon=True)
             process.start()
             theirs.close()
             self._members.append((process, ours))
@@ -172,10 +175,13 @@ class Crew:
             pipe.close()
 
 
-def obey(pipe: Connection) -> None:
-    while True:
-        function, arguments = pipe.recv()
-        pipe.send(function(*arguments))
+def obey(pipe: Connection, inherited: list[Connection]) -> None:
+    for other in inherited:
+        other.close()
+    with suppress(EOFError):
+        while True:
+            function, arguments = pipe.recv()
+            pipe.send(function(*arguments))
 
 
 _runner: asyncio.Runner | None = None
