@@ -1,7 +1,8 @@
 """Where the waiters of a process are told that they have been handed a lock.
 
 One pub/sub connection and one reader thread for all of them, threads and tasks alike. A
-wake-up is only a hint, so a lost or doubled one does no harm.
+wake-up is only a hint, so a lost or doubled one does no harm. Who is handed a lock by somebody of
+the same process is told through the inbox, too, and is given the grant.
 """
 
 from __future__ import annotations
