@@ -230,11 +230,10 @@ class MemoryServer:
             self.index.pop(key, None)
         return 1
 
-    def _extend(self, keys: Sequence[str], args: Sequence[str | int]) -> list[list[Any]]:
-        replies: list[list[Any]] = []
-        for lock, token, key, ttl in zip(
-            keys[:-1:3], args[0::3], args[1::3], args[2::3], strict=True
-        ):
+    def _extend(self, keys: Sequence[str], args: Sequence[str | int]) -> list[Any]:
+        reply: list[Any] = [0]
+        leases = zip(keys[:-1:3], args[0::3], args[1::3], args[2::3], strict=True)
+        for position, (lock, token, key, ttl) in enumerate(leases, 1):
             name = self._name(lock)
             if _token(name.value) == token:
                 assert name.value is not None
@@ -246,10 +245,10 @@ class MemoryServer:
                 )
                 name.expires = self.index[str(key)] = lives
                 self._keep_fence(name)
-                replies.append([1])
+                reply[0] = 1
             else:
-                replies.append([0, name.value, name.why(str(token))])
-        return replies
+                reply.append([position, name.value, name.why(str(token))])
+        return reply
 
     def _adopt(
         self, name: _Name, token: str, key: str, heir: str, ttl: int, owner: str, label: str
