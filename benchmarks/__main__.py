@@ -14,15 +14,16 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Any
 
 from .harness import ROUNDS, Row, median, record, say
 
 # Each is a module whose `measure` takes some of the options by name, and returns rows.
 PARTS = {
     "uncontended": ["rounds", "cycles"],
-    "contended": ["rounds", "seconds"],
+    "contended": ["rounds", "seconds", "waiters"],
 }
-SMOKE = {"rounds": 1, "cycles": 20, "seconds": 0.2}
+SMOKE = {"rounds": 1, "cycles": 20, "seconds": 0.2, "waiters": [2]}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--cycles", type=int, default=1000, help="of a free lock, in each turn")
     parser.add_argument("--seconds", type=float, default=0.4, help="of a turn of 8 who wait")
+    parser.add_argument("--waiters", type=int, nargs="+", default=[2, 8, 32, 128])
     parser.add_argument("--smoke", action="store_true")
     given = parser.parse_args(arguments)
     unknown = set(given.parts) - {*PARTS, "report"}
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report.write()
 
 
-def run(part: str, options: dict[str, float], *, keep: bool) -> None:
+def run(part: str, options: dict[str, Any], *, keep: bool) -> None:
     measure: Callable[..., list[Row]] = import_module(f"benchmarks.{part}").measure
     begun = time.monotonic()
     rows = measure(**options)

@@ -214,7 +214,7 @@ def record(part: str, rows: list[Row], **options: Any) -> None:
 def recorded(part: str) -> dict[str, Any] | None:
     """What `record` wrote, or None."""
     with suppress(FileNotFoundError):
-        return json.loads((RESULTS / f"{part}.json").read_text())  # type: ignore[no-any-return]
+        return json.loads((RESULTS / f"{part}.json").read_text())
     return None
 
 
