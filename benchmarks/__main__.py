@@ -1,16 +1,18 @@
-"""Measure, record, and make tables and plots.
+"""Measure, record, and make tables and pictures.
 
-    python -m benchmarks                       all parts of the record, then report
-    python -m benchmarks uncontended contended only these, then report
-    python -m benchmarks report                tables and plots from what is recorded, no measuring
-    python -m benchmarks uncontended --smoke   does it run at all? Prints; records nothing
+    python -m benchmarks                       what docs/benchmarks.md shows, then report
+    python -m benchmarks contended             only this part, then report
+    python -m benchmarks report                tables and pictures of what is recorded, no more
+    python -m benchmarks contended --smoke     does it run at all? Prints, and records nothing
 
-`--rounds`, `--cycles` and `--seconds` make it shorter or more exact.
+Without hiredis, matplotlib or the other libraries (`pip install -e '.[peers,bench]'`), what needs
+them is left out. The options make it shorter, or more exact.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -18,12 +20,21 @@ from typing import Any
 
 from .harness import ROUNDS, Row, median, record, say
 
-# Each is a module whose `measure` takes some of the options by name, and returns rows.
+# Modules whose `measure` takes these of the options by name, and returns rows.
 PARTS = {
     "uncontended": ["rounds", "cycles"],
     "contended": ["rounds", "seconds", "waiters"],
+    "inspection": ["rounds"],
+    "periodic": [],
 }
-SMOKE = {"rounds": 1, "cycles": 20, "seconds": 0.2, "waiters": [2]}
+SHOWN = ["uncontended", "contended"]
+"""Those that the docs have tables of."""
+SMOKE = {
+    "uncontended": {"rounds": 1, "cycles": 20},
+    "contended": {"rounds": 1, "seconds": 0.2, "waiters": [2]},
+    "inspection": {"rounds": 1, "locks": 100, "others": 1000},
+    "periodic": {"seconds": 2.0, "every": 1.0},
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -32,20 +43,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; or report")
+    parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)}; report")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--cycles", type=int, default=1000, help="of a free lock, in each turn")
-    parser.add_argument("--seconds", type=float, default=0.4, help="of a turn of 8 who wait")
+    parser.add_argument("--cycles", type=int, default=500, help="of a free lock, in each turn")
+    parser.add_argument("--seconds", type=float, default=0.4, help="of a turn of few who wait")
     parser.add_argument("--waiters", type=int, nargs="+", default=[2, 8, 32, 128])
     parser.add_argument("--smoke", action="store_true")
     given = parser.parse_args(arguments)
     unknown = set(given.parts) - {*PARTS, "report"}
     if unknown:
         parser.error(f"there is no part {', '.join(sorted(unknown))}")
-    options = {**vars(given), **(SMOKE if given.smoke else {})}
-    for part in given.parts or PARTS:
+    for part in given.parts or SHOWN:
         if part != "report":
-            run(part, {name: options[name] for name in PARTS[part]}, keep=not given.smoke)
+            options = {name: getattr(given, name) for name in PARTS[part]}
+            run(part, SMOKE[part] if given.smoke else options, keep=not given.smoke)
     if not given.smoke:
         from . import report
 
@@ -54,15 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(part: str, options: dict[str, Any], *, keep: bool) -> None:
     measure: Callable[..., list[Row]] = import_module(f"benchmarks.{part}").measure
-    begun = time.monotonic()
+    load, begun = os.getloadavg()[0], time.monotonic()
     rows = measure(**options)
     say(f"{part}: {time.monotonic() - begun:.0f} s")
     if keep:
-        record(part, rows, **options)
-    else:
-        for row in rows:
-            figures = {name: float(f"{median(row, name):.4g}") for name in row["values"]}
-            print(row["case"], row["contestant"], figures)
+        record(part, rows, load, **options)
+    for row in rows if part not in SHOWN or not keep else []:
+        figures = {name: float(f"{median(row, name):.4g}") for name in row["values"]}
+        print(row["case"], row["contestant"], figures)
 
 
 if __name__ == "__main__":

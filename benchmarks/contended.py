@@ -13,18 +13,22 @@ server can tell whose connections are whose. The clock is one that all processes
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import random
 import statistics
 import threading
 import time
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
+
+from django_redis import get_redis_connection
+from redis import Redis
+
+from django_redislock import redis_lock
 
 from .harness import (
     TTL,
@@ -39,6 +43,11 @@ from .harness import (
     turns,
     url,
 )
+
+try:
+    import redis_lock as python_redis_lock
+except ImportError:
+    python_redis_lock = None
 
 OURS = "redis_lock"
 FLOOR = "BLPOP"
@@ -55,6 +64,22 @@ EXPIRES = 1
 
 Span = tuple[float, float, float]
 """When a waiter asked, when it was given the lock, and when it began to give it back."""
+
+
+class Turn(NamedTuple):
+    """What the processes of a crowd have to know of a turn."""
+
+    title: str
+    kind: str
+    name: str
+    start: float
+    end: float
+    think: float
+    """Seconds, at most; half of it on average."""
+
+    def delay(self) -> float:
+        """Until a waiter comes for the first time."""
+        return max(0.0, self.start - time.monotonic()) + random.uniform(0, SPREAD)
 
 
 # The contestants: what a waiter does.
@@ -85,8 +110,6 @@ class Ours:
         self.name, self.options = name, {"ttl": ttl, "renew": renew, "using": OURS}
 
     def acquire(self) -> None:
-        from django_redislock import redis_lock
-
         self.lease: Any = redis_lock(self.name, **self.options).acquire(wait=None)
 
     def release(self) -> None:
@@ -95,8 +118,6 @@ class Ours:
 
 class AsyncOurs(Ours):
     async def acquire(self) -> None:
-        from django_redislock import redis_lock
-
         self.lease = await redis_lock(self.name, **self.options).aacquire(wait=None)
 
     async def release(self) -> None:
@@ -110,9 +131,9 @@ class Peer:
         self.client, self.name, self.ttl, self.renew = client, name, ttl, renew
 
     def acquire(self) -> None:
-        from redis_lock import Lock
-
-        self.lock: Any = Lock(self.client, self.name, expire=self.ttl, auto_renewal=self.renew)
+        self.lock: Any = python_redis_lock.Lock(
+            self.client, self.name, expire=self.ttl, auto_renewal=self.renew
+        )
         self.lock.acquire()
 
     def release(self) -> None:
@@ -155,10 +176,6 @@ def all_cases(*, rounds: int, seconds: float, crowds: list[int]) -> list[Row]:
     rows: list[Row] = []
     with private_server() as server:
         django_project(default=url(server), **{t: url(server, d) for t, d in DATABASES.items()})
-        # Before the processes of the crowd are forked, or each would have to import them.
-        modules = ["django_redislock", "redis.asyncio"]
-        for module in [*modules, "redis_lock"] if available(PEER) else modules:
-            import_module(module)
         for kind in ("threads", "processes", "tasks"):
             for thinking in (False, True):
                 for waiters in crowds:
@@ -175,81 +192,78 @@ def measure_case(
 ) -> None:
     kind, waiters, thinking = case["kind"], case["waiters"], case["thinking"]
     say(f"contended, {waiters:3} {kind}{', thinking' if thinking else ''}")
-    shares = {"threads": [waiters], "tasks": [waiters], "lone": [1, waiters - 1]}.get(
-        kind, [1] * waiters
-    )
+    one_process = {"threads": [waiters], "tasks": [waiters], "lone": [1, waiters - 1]}
+    shares = one_process.get(kind, [1] * waiters)
     contestants = [title for title in (ASYNC if kind == "tasks" else SYNC) if available(title)]
     if thinking or kind == "lone" or waiters not in (8, 128):
-        contestants.remove(POLLING)  # It is slower by an order of magnitude; that is soon shown.
-    # Enough for ten turns each.
-    seconds *= max(1.0, waiters / 50)
+        contestants.remove(POLLING)  # Its waiters starve; that is soon shown.
+    think = 2 * SECTION * waiters if thinking else 0.0
+    seconds *= max(1.0, waiters / 50)  # Enough for some turns each.
     meter = Meter(server)
+    served: dict[str, list[list[int]]] = {title: [] for title in contestants}
     with Crew(len(shares)) as crew:
         for title in contestants:
-            play(crew, meter, title, shares, {**case, "seconds": min(seconds, 0.1)})
+            play(crew, meter, shares, title, kind, think, 0.1)  # Connects and imports.
         for title in turns(contestants, rounds):
-            play_case = {**case, "seconds": seconds}
-            add(rows, case, title, play(crew, meter, title, shares, play_case))
-    # Who was served how often is only told by all rounds together.
-    for row in rows:
-        if row["case"] == case:
-            served = [sum(times) for times in zip(*row["values"].pop("served"), strict=True)]
-            mean = statistics.mean(served)
-            jain = mean**2 / statistics.mean(times**2 for times in served)
-            row["values"]["jain"] = [round(jain, 5)]
-            if kind == "lone":
-                row["values"]["lone"] = [round(served[0] / statistics.mean(served[1:]), 4)]
+            spent, times = play(crew, meter, shares, title, kind, think, seconds)
+            add(rows, case, title, spent)
+            served[title].append(times)
+    # Who is served how often is told by all rounds together, since a turn ends in mid-round.
+    for title, rounds_of in served.items():
+        times = [sum(of_waiter) for of_waiter in zip(*rounds_of, strict=True)]
+        mean = statistics.mean(times)
+        spent = {"jain": round(mean**2 / statistics.mean(x * x for x in times), 5)}
+        if kind == "lone":
+            spent["lone"] = round(times[0] / statistics.mean(times[1:]), 4)
+        add(rows, case, title, spent)
 
 
 def play(
-    crew: Crew, meter: Meter, title: str, shares: list[int], case: dict[str, Any]
-) -> dict[str, Any]:
-    """One turn of a contestant."""
+    crew: Crew,
+    meter: Meter,
+    shares: list[int],
+    title: str,
+    kind: str,
+    think: float,
+    seconds: float,
+) -> tuple[dict[str, float], list[int]]:
+    """One turn of a contestant: its figures, and how often each waiter was served."""
     name = f"crowd:{random.getrandbits(64):x}"
-    redis = meter.redis
     if title == FLOOR:
-        redis.execute_command("SELECT", DATABASES[FLOOR])
-        redis.rpush(name, "token")
-        redis.execute_command("SELECT", 0)
+        with Redis.from_url(url(meter.server, DATABASES[FLOOR])) as redis:
+            redis.rpush(name, "token")
     meter.start()
-    start = time.monotonic() + 0.05 + 0.001 * len(shares)
-    end = start + case["seconds"]
-    think = 2 * SECTION * case["waiters"] if case["thinking"] else 0.0
+    start = time.monotonic() + 0.02 + 0.001 * len(shares)
+    turn = Turn(title, kind, name, start, start + seconds, think)
     firsts = [sum(shares[:number]) for number in range(len(shares))]
-    answers = crew.do(
-        *(
-            (crowd, (title, case["kind"], name, first, share, start, end, think))
-            for first, share in zip(firsts, shares, strict=True)
-        )
-    )
+    answers = crew.do(*((crowd, (turn, *who)) for who in zip(firsts, shares, strict=True)))
     spent = meter.stop()
     spans: list[list[Span]] = [waiter for answer in answers for waiter in answer["spans"]]
-    served = [sum(got <= end for _, got, _ in waiter) for waiter in spans]
-    sections = sum(served)
-    # Whoever asks last has to wait, too, so the first round of all is no measure of waiting.
-    waits = [got - asked for waiter in spans for asked, got, _ in waiter[1:] if got <= end]
     order = sorted((span for waiter in spans for span in waiter), key=itemgetter(1))
+    served = [sum(got <= turn.end for _, got, _ in waiter) for waiter in spans]
+    # When all come at the same time, they wait for less than they will. And who is not served
+    # before the end has waited for at least so long.
+    waits = [got - asked for waiter in spans for asked, got, _ in waiter[1:]]
+    longest = max(min(got, turn.end) - asked for asked, got, _ in order)
     handoffs = [
         got - released
         for (_, _, released), (asked, got, _) in pairwise(order)
-        if asked < released and got <= end
+        if asked < released and got <= turn.end
     ]
-    all_spans = max(1, len(order))
     return {
-        "sections_per_second": round(sections / case["seconds"], 2),
+        "sections_per_second": round(sum(served) / seconds, 2),
         "handoff": round(statistics.median(handoffs or [0.0]), 7),
         "wait_median": round(statistics.median(waits or [0.0]), 7),
-        "wait_max": round(max(waits, default=0.0), 7),
-        "client_cpu": round(sum(answer["cpu"] for answer in answers) / all_spans, 7),
-        "server_cpu": round(spent["server_cpu"] / all_spans, 7),
-        "requests": round(spent["round_trips"] / all_spans, 3),
-        "connections": round(connections(redis, DATABASES[title]) / len(shares), 2),
-        "served": served,
-    }
+        "wait_max": round(longest, 7),
+        "client_cpu": round(sum(answer["cpu"] for answer in answers) / len(order), 7),
+        "server_cpu": round(spent["server_cpu"] / len(order), 7),
+        "requests": round(spent["round_trips"] / len(order), 3),
+        "connections": round(connections(meter.redis, DATABASES[title]) / len(shares), 2),
+    }, served
 
 
 def available(title: str) -> bool:
-    return title != PEER or find_spec("redis_lock") is not None
+    return title != PEER or python_redis_lock is not None
 
 
 def connections(redis: Any, database: int) -> int:
@@ -264,12 +278,11 @@ def measure_expiry(rows: list[Row], rounds: int) -> None:
         contestants = [title for title in (OURS, PEER, POLLING) if available(title)]
         for number, title in enumerate(turns(contestants, rounds)):
             name = f"gone:{number}"
-            [held] = crew.do((hold, (title, name)))
+            [(asked, _)] = crew.do((hold, (title, name)))
             # Anywhere in the lease, so that no rhythm of polling is met.
             time.sleep(0.1 + 0.5 * random.Random(number).random())
-            [_, got] = crew.do((idle, ()), (hold, (title, name)))
-            add(rows, case, title, {"late": round(got - held - EXPIRES, 6)})
-            time.sleep(EXPIRES)
+            [_, (_, got)] = crew.do((idle, ()), (hold, (title, name)))
+            add(rows, case, title, {"late": round(got - asked - EXPIRES, 6)})
 
 
 # In the processes of the waiters.
@@ -280,6 +293,7 @@ class Crew:
 
     def __init__(self, size: int) -> None:
         fork = multiprocessing.get_context("fork")
+        gc.freeze()  # Or each process would soon have copied what it shares with this one.
         self._members = []
         for _ in range(size):
             ours, theirs = fork.Pipe()
@@ -316,34 +330,21 @@ _runner: asyncio.Runner | None = None
 _async_clients: dict[str, Any] = {}
 
 
-def crowd(
-    title: str,
-    kind: str,
-    name: str,
-    first: int,
-    size: int,
-    start: float,
-    end: float,
-    think: float,
-) -> dict[str, Any]:
-    """The waiters of one process, from `start` to `end`; the numbers of waiters go on."""
+def crowd(turn: Turn, first: int, size: int) -> dict[str, Any]:
+    """The waiters of one process; `first` is the number of its first one."""
     global _runner
+    cpu = time.process_time()
     spans: list[list[Span]] = [[] for _ in range(size)]
     dice = [random.Random(first + number) for number in range(size)]
-    cpu = time.process_time()
-    if kind == "tasks":
+    if turn.kind == "tasks":
         _runner = _runner or asyncio.Runner()
-        _runner.run(_tasks(title, name, spans, dice, start, end, think))
+        _runner.run(_tasks(turn, spans, dice))
     else:
-        from django_redis import get_redis_connection
-
-        client = get_redis_connection(title)
-        threads = [
-            threading.Thread(
-                target=_wait, args=(SYNC[title](client, name), span, die, start, end, think)
-            )
-            for span, die in zip(spans, dice, strict=True)
-        ]
+        client = get_redis_connection(turn.title)
+        threads = []
+        for span, die in zip(spans, dice, strict=True):
+            lock = SYNC[turn.title](client, turn.name)
+            threads.append(threading.Thread(target=_wait, args=(turn, lock, span, die)))
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -351,61 +352,56 @@ def crowd(
     return {"spans": spans, "cpu": time.process_time() - cpu}
 
 
-def _wait(
-    lock: Any, spans: list[Span], die: random.Random, start: float, end: float, think: float
-) -> None:
-    time.sleep(max(0.0, start - time.monotonic()) + random.uniform(0, SPREAD))
-    while (asked := time.monotonic()) < end:
+def _wait(turn: Turn, lock: Any, spans: list[Span], die: random.Random) -> None:
+    time.sleep(turn.delay())
+    while (asked := time.monotonic()) < turn.end:
         lock.acquire()
         got = time.monotonic()
-        time.sleep(SECTION)
+        if got < turn.end:
+            time.sleep(SECTION)
         released = time.monotonic()
         lock.release()
         spans.append((asked, got, released))
-        if think:
-            time.sleep(die.uniform(0, think))
+        if turn.think:
+            time.sleep(die.uniform(0, turn.think))
 
 
-async def _tasks(
-    title: str,
-    name: str,
-    spans: list[list[Span]],
-    dice: list[random.Random],
-    start: float,
-    end: float,
-    think: float,
-) -> None:
+async def _tasks(turn: Turn, spans: list[list[Span]], dice: list[random.Random]) -> None:
     from django.conf import settings
-    from redis.asyncio import Redis
+    from redis.asyncio import Redis as AsyncRedis
 
+    title = turn.title
     if title not in _async_clients:
         location = settings.CACHES[title]["LOCATION"]
-        _async_clients[title] = Redis.from_url(location, max_connections=1000)
+        _async_clients[title] = AsyncRedis.from_url(location, max_connections=1000)
 
     async def wait(lock: Any, spans: list[Span], die: random.Random) -> None:
-        await asyncio.sleep(start - time.monotonic() + random.uniform(0, SPREAD))
-        while (asked := time.monotonic()) < end:
+        await asyncio.sleep(turn.delay())
+        while (asked := time.monotonic()) < turn.end:
             await lock.acquire()
             got = time.monotonic()
-            await asyncio.sleep(SECTION)
+            if got < turn.end:
+                await asyncio.sleep(SECTION)
             released = time.monotonic()
             await lock.release()
             spans.append((asked, got, released))
-            if think:
-                await asyncio.sleep(die.uniform(0, think))
+            if turn.think:
+                await asyncio.sleep(die.uniform(0, turn.think))
 
-    waiters = zip(spans, dice, strict=True)
-    await asyncio.gather(
-        *(wait(ASYNC[title](_async_clients[title], name), span, die) for span, die in waiters)
-    )
+    locks = [ASYNC[title](_async_clients[title], turn.name) for _ in spans]
+    await asyncio.gather(*map(wait, locks, spans, dice))
 
 
-def hold(title: str, name: str) -> float:
-    """Take it, and never give it back; when it was given."""
-    from django_redis import get_redis_connection
-
-    SYNC[title](get_redis_connection(title), name, ttl=EXPIRES, renew=False).acquire()
-    return time.monotonic()
+def hold(title: str, name: str) -> tuple[float, float]:
+    """Take it, and never give it back; when it was asked for, and when it was given."""
+    client = get_redis_connection(title)
+    first = SYNC[title](client, f"{name}: connect, import")
+    first.acquire()
+    first.release()
+    lock = SYNC[title](client, name, ttl=EXPIRES, renew=False)
+    asked = time.monotonic()
+    lock.acquire()
+    return asked, time.monotonic()
 
 
 def idle() -> None: ...

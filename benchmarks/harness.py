@@ -115,6 +115,7 @@ def in_child(function: str, *, hiredis: bool = True, **arguments: Any) -> Any:
     done = subprocess.run(
         [*command, json.dumps(arguments)],
         stdout=subprocess.PIPE,
+        cwd=RESULTS.parent.parent,
         check=False,
     )
     if done.returncode:
@@ -153,6 +154,7 @@ class Meter:
     def __init__(self, server: Any) -> None:
         from redis import Redis
 
+        self.server = server
         self.redis = Redis.from_url(url(server))
         self.start()
 
@@ -200,10 +202,13 @@ def add(rows: list[Row], case: dict[str, Any], contestant: str, spent: dict[str,
 # Records.
 
 
-def record(part: str, rows: list[Row], **options: Any) -> None:
-    """Write what a part has measured, and with what, into `results/<part>.json`."""
+def record(part: str, rows: list[Row], load: float, **options: Any) -> None:
+    """Write what a part has measured, and with what, into `results/<part>.json`.
+
+    `load` is what else the machine did when it began: its load average of the last minute.
+    """
     RESULTS.mkdir(exist_ok=True)
-    content = {"part": part, **environment(), "options": options, "rows": rows}
+    content = {"part": part, **environment(), "load": round(load, 2), "options": options}
     lines = json.dumps({**content, "rows": []}, indent=1, ensure_ascii=False).removesuffix("[]\n}")
     # A row is a line, for the sake of who reads differences.
     body = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in rows)

@@ -9,6 +9,7 @@ turn, by FLUSHDB, and its first cycles are not counted.
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -67,7 +68,7 @@ def synchronous(*, case: dict[str, Any], rounds: int, cycles: int) -> list[Row]:
     with private_server(case["cores"]) as server:
         meter = Meter(server)
         for title, cycle in turns(contestants(server), rounds):
-            meter.redis.flushdb()
+            clean_up(meter)
             for _ in range(WARM_UP):
                 cycle(next(numbers))
             meter.start()
@@ -75,6 +76,12 @@ def synchronous(*, case: dict[str, Any], rounds: int, cycles: int) -> list[Row]:
                 cycle(next(numbers))
             add(rows, {"kind": "sync", **case}, title, meter.stop(cycles))
     return rows
+
+
+def clean_up(meter: Meter) -> None:
+    """Nobody pays for what the one before has left, here or on the server."""
+    gc.collect()
+    meter.redis.flushdb()
 
 
 def contestants(server: Any) -> list[tuple[str, Cycle]]:
@@ -188,7 +195,7 @@ async def _asynchronous(server: Any, case: dict[str, Any], rounds: int, cycles: 
 
     for tasks in TASKS:
         for title, cycle in turns(competing, rounds):
-            meter.redis.flushdb()
+            clean_up(meter)
             await asyncio.gather(*(repeat(cycle, 2) for _ in range(tasks)))
             share = -(-cycles // tasks)
             meter.start()
