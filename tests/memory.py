@@ -152,12 +152,12 @@ class MemoryServer:
         name.handed = to
         return to
 
-    def _keep_fence(self, name: _Name) -> None:
+    def _keep_fence(self, name: _Name, *, free: bool = False) -> None:
         """The tail may have run out while the lease was renewed; the value knows."""
         assert name.value is not None
         _, fence, _, ttl, *_ = name.value.split(b"|")
         name.fence = int(fence)
-        name.tail_expires = self._remembers(int(ttl), name.fence)
+        name.tail_expires = self._remembers(0 if free else int(ttl), name.fence)
 
     def _remembers(self, ttl: int, fence: int) -> float:
         return self.clock + _outlives(ttl / 1000) + max(0.0, fence / 1e6 - self.clock)
@@ -207,7 +207,7 @@ class MemoryServer:
         why = name.why(token)
         held = _token(name.value) == token
         if held:
-            self._keep_fence(name)
+            self._keep_fence(name, free=True)
             name.lasted = self._now() - int(name.value.split(b"|")[2])
             name.value, name.released = None, token
             if self._hand_over(name, key) is None:
@@ -221,7 +221,7 @@ class MemoryServer:
     def _clear(self, name: _Name, token: str, key: str, by: str, reason: str) -> int:
         if name.value is None or _token(name.value) != token:
             return 0
-        self._keep_fence(name)
+        self._keep_fence(name, free=True)
         ttl = int(name.value.split(b"|")[3]) / 1000
         name.value = None
         if name.handed != token:
