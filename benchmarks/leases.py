@@ -6,7 +6,7 @@ renewed twice, and each of python-redis-lock's once. Figures are for ten seconds
 of the TTL. As all of that is next to nothing, all numbers of leases are held at the same time,
 each in a process of its own with a server of its own.
 
-How late a renewal comes is seen from outside, ten times a second: the end of that lease that ends
+How late a renewal comes is seen from outside, five times a second: the end of that lease that ends
 next is never nearer than two thirds of the TTL, or its renewal was late. Memory is what Python has
 given out. What the renewal has of that is told apart by holding as many leases that nobody renews.
 """
@@ -18,6 +18,7 @@ import gc
 import threading
 import time
 import tracemalloc
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
@@ -36,13 +37,19 @@ MOST = {THEIRS: 1000}
 RUNNING = "benchmark:running"
 
 
-def measure(*, rounds: int, window: float = WINDOW) -> list[Row]:
+def measure(
+    *,
+    rounds: int,
+    window: float = WINDOW,
+    leases: Sequence[int] = LEASES,
+    waiting: Sequence[int] = WAITING,
+) -> list[Row]:
     say(f"leases: held, for {rounds * window:.0f} s")
-    cases = [(title, n) for title in (OURS, THEIRS) for n in LEASES if n <= MOST.get(title, n)]
+    cases = [(title, n) for title in (OURS, THEIRS) for n in leases if n <= MOST.get(title, n)]
     with ThreadPoolExecutor(len(cases)) as pool:
         held = [pool.submit(watch, title, n, rounds, window) for title, n in cases]
         rows = [row for one in held for row in one.result()]
-    for function, numbers in (("remember", LEASES), ("wait", WAITING)):
+    for function, numbers in (("remember", leases), ("wait", waiting)):
         for number in numbers:
             say(f"leases: {function}, {number}")
             rows += in_child(f"benchmarks.leases:{function}", number=number, rounds=rounds)
@@ -66,7 +73,7 @@ def watch(title: str, number: int, rounds: int, window: float) -> list[Row]:
         )
         late = 0.0
         while not child.done():
-            time.sleep(0.1)
+            time.sleep(0.2)
             pipeline = redis.pipeline()
             pipeline.exists(RUNNING).time().zrange("redislock:index", 0, 0, withscores=True)
             running, (seconds, microseconds), ends = pipeline.execute()
@@ -95,15 +102,25 @@ def hold(*, title: str, port: int, number: int, rounds: int, window: float) -> l
     time.sleep(EVERY)  # the first renewals; connections are made
     meter.redis.set(RUNNING, "1")
     for _ in range(rounds):
+        before = scripts(meter)
         meter.start()
         time.sleep(window)
-        spent = {**meter.stop(), "threads": threading.active_count() - 1}
-        for name in ("client_cpu", "server_cpu", "round_trips"):
-            spent[name] = round(spent[name] * EVERY / window, 6)
-        add(rows, {"kind": "held", "leases": number}, title, spent)
+        spent = meter.stop()
+        found = {
+            "client_cpu": round(spent["client_cpu"] * EVERY / window, 6),
+            "requests": round((scripts(meter) - before) * EVERY / window, 1),
+            "threads": threading.active_count() - 1,
+        }
+        add(rows, {"kind": "held", "leases": number}, title, found)
     meter.redis.delete(RUNNING)
     assert len(leases) == number
     return rows
+
+
+def scripts(meter: Meter) -> int:
+    """How many the server was asked to run: there is nothing else that a renewal asks for."""
+    counted = meter.redis.info("commandstats")
+    return sum(counted.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
 
 
 def held(title: str, number: int, server: Any) -> list[Any]:
@@ -118,7 +135,12 @@ def held(title: str, number: int, server: Any) -> list[Any]:
             for one in range(number)
         ]
         return [lock for lock in locks if lock.acquire(blocking=False)]
+    from django.conf import settings
+
     from django_redislock import redis_lock
+
+    # As many connections as django-redis and redis-py have by themselves, at most.
+    settings.CACHES["default"]["OPTIONS"] = {}
 
     leases = [redis_lock(f"job:{one}", ttl=TTL).acquire(wait=0) for one in range(number)]
     return [lease for lease in leases if lease is not None]
@@ -187,11 +209,15 @@ async def _wait(server: Any, number: int, rounds: int, others: list[Any]) -> lis
             meter.start()
             await asyncio.sleep(EVERY / 5)
             spent = meter.stop()
-            for name in ("client_cpu", "server_cpu", "round_trips"):
-                spent[name] = round(spent[name] * 5, 6)
-            spent["threads"] = threading.active_count() - 1
-            spent["connections"] = len(meter.redis.client_list()) - 1  # the one that asks
-            found.append(spent)
+            found.append(
+                {
+                    "client_cpu": round(spent["client_cpu"] * 5, 6),
+                    "server_cpu": round(spent["server_cpu"] * 5, 6),
+                    "requests": round(spent["round_trips"] * 5, 1),
+                    "threads": threading.active_count() - 1,
+                    "connections": len(meter.redis.client_list()) - 1,  # the one that asks
+                }
+            )
         begun = time.perf_counter()
         for lease in others:
             lease.release()

@@ -12,11 +12,12 @@ import time
 
 from .harness import Row, add, django_project, in_child, private_server, say, url
 
+NAMES = 100_000
 AFTERWARDS = 75.0
 """Seconds: what outlives a lock lives for a minute."""
 
 
-def measure(*, names: int, afterwards: float = AFTERWARDS) -> list[Row]:
+def measure(*, names: int = NAMES, afterwards: float = AFTERWARDS) -> list[Row]:
     say(f"names, {names}")
     rows: list[Row] = in_child("benchmarks.names:once", names=names, afterwards=afterwards)
     return rows
