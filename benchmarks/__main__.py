@@ -12,7 +12,6 @@ them is left out. The options make it shorter, or more exact.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)}; report")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--cycles", type=int, default=500, help="of a free lock, in each turn")
-    parser.add_argument("--seconds", type=float, default=0.4, help="of a turn of few who wait")
+    parser.add_argument("--seconds", type=float, default=0.35, help="of a turn of few who wait")
     parser.add_argument("--waiters", type=int, nargs="+", default=[2, 8, 32, 128])
     parser.add_argument("--names", type=int, default=100_000, help="that are locked once")
     parser.add_argument("--smoke", action="store_true")
@@ -76,11 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(part: str, options: dict[str, Any], *, keep: bool) -> None:
     measure: Callable[..., list[Row]] = import_module(f"benchmarks.{part}").measure
-    load, begun = os.getloadavg()[0], time.monotonic()
+    begun = time.monotonic()
     rows = measure(**options)
     say(f"{part}: {time.monotonic() - begun:.0f} s")
     if keep:
-        record(part, rows, load, **options)
+        record(part, rows, **options)
     for row in rows if part not in SHOWN or not keep else []:
         figures = {name: float(f"{median(row, name):.4g}") for name in row["values"]}
         print(row["case"], row["contestant"], figures)

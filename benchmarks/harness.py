@@ -32,6 +32,8 @@ Row = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
 ROUNDS = 9
+LOAD = os.getloadavg()[0]
+"""What else the machine did in the minute before we began."""
 TTL = 30
 """Seconds; the lease of every contestant."""
 
@@ -202,13 +204,10 @@ def add(rows: list[Row], case: dict[str, Any], contestant: str, spent: dict[str,
 # Records.
 
 
-def record(part: str, rows: list[Row], load: float, **options: Any) -> None:
-    """Write what a part has measured, and with what, into `results/<part>.json`.
-
-    `load` is what else the machine did when it began: its load average of the last minute.
-    """
+def record(part: str, rows: list[Row], **options: Any) -> None:
+    """Write what a part has measured, and with what, into `results/<part>.json`."""
     RESULTS.mkdir(exist_ok=True)
-    content = {"part": part, **environment(), "load": round(load, 2), "options": options}
+    content = {"part": part, **environment(), "load": round(LOAD, 2), "options": options}
     lines = json.dumps({**content, "rows": []}, indent=1, ensure_ascii=False).removesuffix("[]\n}")
     # A row is a line, for the sake of who reads differences.
     body = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in rows)

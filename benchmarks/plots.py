@@ -12,8 +12,8 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from . import contended, growth, uncontended
-from .harness import Row, median, quartiles, ratio, recorded
+from . import crowd, growth, tables
+from .harness import median, quartiles, ratio, recorded
 from .tables import KINDS, WHERE, Record, best_first, is_ours, parsers_of, rows_of
 
 # Each has a contrast of 3 and more to white and to a dark page alike.
@@ -51,10 +51,11 @@ def write(directory: Path) -> None:
 
 
 def draw(path: Path, function: Callable[[Record], Figure], record: Record) -> None:
-    """Save the figure that `function(record)` makes."""
+    """Save the figure that `function(record)` makes, titled by what that one says of itself."""
     with mpl.rc_context(STYLE):
         figure = function(record)
-        figure.savefig(path, transparent=True, metadata={"Date": None})
+        metadata = {"Date": None, "Title": function.__doc__}
+        figure.savefig(path, transparent=True, metadata=metadata)
     # Without the blanks around lines: a third of the file.
     lines = path.read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join(line.strip() for line in lines) + "\n", encoding="utf-8")
@@ -75,7 +76,7 @@ def free(record: Record) -> Figure:
     for axes, (cores, where) in zip(panels, WHERE.items(), strict=True):
         rows = rows_of(record, kind="sync", hiredis=hiredis, cores=cores)
         named = {row["contestant"]: row for row in rows}
-        values = [ratio(named[name], named[uncontended.FLOOR]) for name in names]
+        values = [ratio(named[name], tables.plain_of(rows)) for name in names]
         colour = [OURS if is_ours(name) else INK for name in names]
         bars = axes.barh(names, values, color=colour)
         axes.bar_label(bars, [f"{value:.2f}" for value in values], padding=3)
@@ -91,17 +92,13 @@ def cpu(record: Record) -> Figure:
     figure = Figure(figsize=(9, 3.2))
     axes = figure.subplots()
     rows = rows_of(record, kind="sync", hiredis=parsers_of(record)[0], cores="one")
-
-    def both(row: Row) -> float:
-        return median(row, "client_cpu") + median(row, "server_cpu")
-
-    rows.sort(key=lambda row: -both(row))
+    rows.sort(key=lambda row: -tables.cpu(row))
     names = [row["contestant"] for row in rows]
     client = [median(row, "client_cpu") * 1e6 for row in rows]
     server = [median(row, "server_cpu") * 1e6 for row in rows]
     axes.barh(names, client, color=OTHERS[0], label="client")
     bars = axes.barh(names, server, left=client, color=OTHERS[3], hatch="//", label="server")
-    axes.bar_label(bars, [f"{both(row) * 1e6:.0f}" for row in rows], padding=3)
+    axes.bar_label(bars, [f"{tables.cpu(row) * 1e6:.0f}" for row in rows], padding=3)
     axes.set_xlabel("µs of a processor, for each acquire and release")
     axes.margins(x=0.08)
     figure.legend(loc="outside upper right", ncols=2)
@@ -118,7 +115,7 @@ def crowds(record: Record) -> Figure:
     figure = Figure(figsize=(9, 7.5))
     panels = figure.subplots(len(measures), len(KINDS), sharex=True, sharey="row")
     titles = list(dict.fromkeys(row["contestant"] for row in record["rows"]))
-    colour = colours(titles, [contended.OURS])
+    colour = colours(titles, [crowd.OURS])
     for column, kind in enumerate(KINDS):
         rows = rows_of(record, kind=kind, thinking=False)
         for line, (value, label, scale, axis) in enumerate(measures):

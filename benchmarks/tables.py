@@ -6,7 +6,7 @@ from typing import Any
 
 from devtools.pages import table
 
-from . import contended, uncontended
+from . import crowd, uncontended
 from .harness import Row, find, median, quartiles, ratio
 
 Record = dict[str, Any]
@@ -40,8 +40,18 @@ def rows_of(record: Record, **case: Any) -> list[Row]:
     return [row for row in record["rows"] if case.items() <= row["case"].items()]
 
 
+def plain_of(rows: list[Row]) -> Row:
+    [floor] = (row for row in rows if row["contestant"] == uncontended.FLOOR)
+    return floor
+
+
 def best_first(rows: list[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: median(row, "seconds"))
+    return sorted(rows, key=lambda row: ratio(row, plain_of(rows)))
+
+
+def cpu(row: Row) -> float:
+    """Seconds of a processor that client and server take for a cycle."""
+    return median(row, "client_cpu") + median(row, "server_cpu")
 
 
 def parsers_of(record: Record) -> list[bool]:
@@ -75,18 +85,17 @@ def _free(one: list[Row], two: list[Row]) -> str:
     head = ["acquire and release"]
     for where in WHERE.values():
         head += [f"µs {where}", "× plain"]
-    head += ["client CPU, µs", "server CPU, µs", "round trips", "commands"]
+    head += ["client CPU, µs", "server CPU, µs", "both, × plain", "round trips", "commands"]
     lines = [head]
     for row in one:
         line = [shown(row["contestant"])]
         for rows in (one, two):
-            same, floor = find(rows, row["contestant"]), find(rows, uncontended.FLOOR)
-            assert same is not None
-            assert floor is not None
+            [same] = (same for same in rows if same["contestant"] == row["contestant"])
             _, low, high = quartiles(same, "seconds")
             time = f"{micro(median(same, 'seconds'))} ({micro(low)}–{micro(high)})"
-            line += [time, f"{ratio(same, floor):.2f}"]
+            line += [time, f"{ratio(same, plain_of(rows)):.2f}"]
         line += [micro(median(row, name)) for name in ("client_cpu", "server_cpu")]
+        line.append(f"{cpu(row) / cpu(plain_of(one)):.2f}")
         line += [f"{median(row, name):.0f}" for name in ("round_trips", "commands")]
         lines.append(line)
     return table(lines)
@@ -110,10 +119,8 @@ def brief(record: Record) -> str:
     for row in one:
         ratios = []
         for rows in (one, two):
-            same, floor = find(rows, row["contestant"]), find(rows, uncontended.FLOOR)
-            assert same is not None
-            assert floor is not None
-            ratios.append(f"{ratio(same, floor):.2f}")
+            [same] = (same for same in rows if same["contestant"] == row["contestant"])
+            ratios.append(f"{ratio(same, plain_of(rows)):.2f}")
         lines.append([shown(row["contestant"]), *ratios, f"{median(row, 'round_trips'):.0f}"])
     return table(lines)
 
@@ -138,7 +145,7 @@ def _crowd(rows: list[Row]) -> str:
     head += ["longest ÷ median wait", "Jain index", "requests per section", "connections"]
     lines = [head]
     for row in rows:
-        floor = find(rows, contended.FLOOR, **row["case"])
+        floor = find(rows, crowd.FLOOR, **row["case"])
         assert floor is not None
         speed = "sections_per_second"
         lines.append(
@@ -177,7 +184,7 @@ def _thinking(rows: list[Row]) -> str:
             cells = []
             for number in waiters:
                 row = find(rows, title, kind=kind, waiters=number)
-                floor = find(rows, contended.FLOOR, kind=kind, waiters=number)
+                floor = find(rows, crowd.FLOOR, kind=kind, waiters=number)
                 if row and floor:
                     cells.append(f"{median(row, speed):.0f}, {ratio(row, floor, speed):.2f}")
             if cells:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from devtools.pages import table
 
-from . import contended, uncontended
+from . import crowd, uncontended
 from .harness import Row, find, median, ratio
 from .tables import WHERE, Record, parsers_of, ratio_within, rows_of
 
@@ -79,17 +79,17 @@ def free(record: Record) -> Iterator[Seen]:
 
 def crowded(record: Record) -> Iterator[Seen]:
     """Of `contended`."""
-    rows = [row for row in record["rows"] if row["contestant"] == contended.OURS]
+    rows = [row for row in record["rows"] if row["contestant"] == crowd.OURS]
     for us in rows:
         if us["case"].get("thinking") is False and us["case"]["kind"] != "lone":
             yield from _crowd(record, us)
     for us in rows:
         if us["case"].get("thinking"):
             yield from _speed(record, us, ", with time to think")
-    if lone := find(rows, contended.OURS, kind="lone"):
+    if lone := find(rows, crowd.OURS, kind="lone"):
         turns = median(lone, "lone")
         yield Seen("one waiter beside 31 of another process, ÷ each of them", -0.9, turns, "")
-    if gone := find(rows, contended.OURS, kind="expiry"):
+    if gone := find(rows, crowd.OURS, kind="expiry"):
         late = median(gone, "late") * 1e3
         yield Seen("ms until a holder that is gone is succeeded", 10, late, "")
 
@@ -98,7 +98,7 @@ def _crowd(record: Record, us: Row) -> Iterator[Seen]:
     case = us["case"]
     where = f"{case['waiters']} {case['kind']}"
     yield from _speed(record, us, "")
-    if peer := find(record["rows"], contended.PEER, **case):
+    if peer := find(record["rows"], crowd.PEER, **case):
         handoff = ratio(us, peer, "handoff")
         yield Seen("handoff, ÷ python-redis-lock's", 0.6, handoff, where)
     yield Seen("longest ÷ median wait", 2, ratio_within(us), where)
@@ -112,7 +112,7 @@ def _crowd(record: Record, us: Row) -> Iterator[Seen]:
 
 def _speed(record: Record, us: Row, how: str) -> Iterator[Seen]:
     case = us["case"]
-    floor = find(record["rows"], contended.FLOOR, **case)
+    floor = find(record["rows"], crowd.FLOOR, **case)
     least = {8: 0.93, 128: 0.90}.get(case["waiters"])
     if floor and least:
         speed = ratio(us, floor, "sections_per_second")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import contended, report, uncontended
+from benchmarks import contended, crowd, report, uncontended
 from benchmarks.harness import find, median, recorded
 from devtools import pages
 from devtools.redis_server import find_server
@@ -41,11 +41,11 @@ def test_a_section_costs_three_requests_where_others_wait() -> None:
     """To ask, to find that it is given, and to give it back; and a waiter more is no more."""
     rows = contended.measure(rounds=1, seconds=0.1, waiters=[4])
     for kind in ("threads", "processes", "tasks"):
-        ours = find(rows, contended.OURS, kind=kind)
+        ours = find(rows, crowd.OURS, kind=kind)
         assert ours is not None
         assert median(ours, "requests") < 4, ours
-        assert find(rows, contended.FLOOR, kind=kind)
-    assert find(rows, contended.OURS, kind="expiry")
+        assert find(rows, crowd.FLOOR, kind=kind)
+    assert find(rows, crowd.OURS, kind="expiry")
 
 
 @pytest.mark.parametrize(("page", "name"), report.SECTIONS)
@@ -58,7 +58,7 @@ def test_the_pages_show_what_was_recorded(page: Path, name: str) -> None:
 
 def test_the_pictures_are_there() -> None:
     """All that the page shows, as text that can be read on any ground."""
-    names = re.findall(r'src="(images/benchmark-[^"]+)"', report.PAGE.read_text(encoding="utf-8"))
+    names = re.findall(r"\((images/benchmark-[^)]+)\)", report.PAGE.read_text(encoding="utf-8"))
     assert names
     for name in names:
         assert "<text" in (report.PAGE.parent / name).read_text(encoding="utf-8")
