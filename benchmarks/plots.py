@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from . import crowd, tables
+from . import crowd, growth, tables
 from .harness import median, quartiles, ratio, recorded
 from .tables import KINDS, WHERE, Record, best_first, is_ours, parsers_of, rows_of
 
@@ -45,6 +45,9 @@ def write(directory: Path) -> None:
         draw(directory / "benchmark-cpu.svg", cpu, record)
     if record := recorded("contended"):
         draw(directory / "benchmark-crowds.svg", crowds, record)
+    for name, (part, picture) in growth.PICTURES.items():
+        if record := recorded(part):
+            draw(directory / name, picture, record)
 
 
 def draw(path: Path, function: Callable[[Record], Figure], record: Record) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 
 from devtools import pages
 
-from . import tables, targets
+from . import growth, tables, targets
 from .harness import recorded, say
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
+CAPACITY = ROOT / "docs" / "capacity.md"
 README = ROOT / "README.md"
 IMAGES = ROOT / "docs" / "images"
 
@@ -31,6 +32,18 @@ SECTIONS: Mapping[tuple[Path, str], tuple[list[str], Callable[..., str]]] = {
     (PAGE, "targets"): (
         ["uncontended", "contended"],
         lambda free, crowd: targets.text(targets.free(free), targets.crowded(crowd)),
+    ),
+    (CAPACITY, "fleet"): (["fleet"], growth.carries),
+    (CAPACITY, "latency"): (["latency"], growth.far),
+    (CAPACITY, "leases"): (["leases"], growth.held),
+    (CAPACITY, "memory"): (["leases"], growth.memory),
+    (CAPACITY, "waiting"): (["leases"], growth.waiting),
+    (CAPACITY, "names"): (["names"], growth.forgotten),
+    (CAPACITY, "listing"): (["inspection"], growth.listing),
+    (CAPACITY, "start"): (["startup"], growth.start),
+    (CAPACITY, "growth-targets"): (
+        ["leases", "names", "startup"],
+        lambda *records: targets.text(growth.targets(*records)),
     ),
 }
 """Where a section is, the records that it needs, and what makes its text of them."""

@@ -162,12 +162,12 @@ class MemoryServer:
         name.handed = to
         return to
 
-    def _keep_fence(self, name: _Name) -> None:
+    def _keep_fence(self, name: _Name, *, free: bool = False) -> None:
         """The tail may have run out while the lease was renewed; the value knows."""
         assert name.value is not None
         _, fence, _, ttl, *_ = name.value.split(b"|")
         name.fence = int(fence)
-        name.tail_expires = self._remembers(int(ttl), name.fence)
+        name.tail_expires = self._remembers(0 if free else int(ttl), name.fence)
 
     def _remembers(self, ttl: int, fence: int) -> float:
         return self.clock + _outlives(ttl / 1000) + max(0.0, fence / 1e6 - self.clock)
@@ -220,7 +220,7 @@ class MemoryServer:
         why = name.why(token)
         held = _token(name.value) == token
         if held:
-            self._keep_fence(name)
+            self._keep_fence(name, free=True)
             name.lasted = self._now() - int(name.value.split(b"|")[2])
             name.value, name.released = None, token
             if self._hand_over(name, key) is None:
@@ -237,7 +237,7 @@ class MemoryServer:
     def _clear(self, name: _Name, token: str, key: str, by: str, reason: str) -> int:
         if name.value is None or _token(name.value) != token:
             return 0
-        self._keep_fence(name)
+        self._keep_fence(name, free=True)
         ttl = int(name.value.split(b"|")[3]) / 1000
         name.value = None
         if name.handed != token:
@@ -246,11 +246,10 @@ class MemoryServer:
             self.index.pop(key, None)
         return 1
 
-    def _extend(self, keys: Sequence[str], args: Sequence[str | int]) -> list[list[Any]]:
-        replies: list[list[Any]] = []
-        for lock, token, key, ttl in zip(
-            keys[:-1:3], args[0::3], args[1::3], args[2::3], strict=True
-        ):
+    def _extend(self, keys: Sequence[str], args: Sequence[str | int]) -> list[Any]:
+        reply: list[Any] = [0]
+        leases = zip(keys[:-1:3], args[0::3], args[1::3], args[2::3], strict=True)
+        for position, (lock, token, key, ttl) in enumerate(leases, 1):
             name = self._name(lock)
             if _token(name.value) == token:
                 assert name.value is not None
@@ -262,10 +261,10 @@ class MemoryServer:
                 )
                 name.expires = self.index[str(key)] = lives
                 self._keep_fence(name)
-                replies.append([1])
+                reply[0] = 1
             else:
-                replies.append([0, name.value, name.why(str(token))])
-        return replies
+                reply.append([position, name.value, name.why(str(token))])
+        return reply
 
     def _adopt(
         self, name: _Name, token: str, key: str, heir: str, ttl: int, owner: str, label: str

@@ -141,7 +141,7 @@ class Witness(MemoryServer):
             case "mutex_release":
                 true = token in self.gave_back if answer[0] else not had
             case "mutex_extend":
-                true = bool(answer[0][0]) == had
+                true = bool(answer[0]) == had
             case _:
                 return
         if not true:

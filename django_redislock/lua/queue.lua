@@ -60,8 +60,9 @@ local function outlives(ttl)
   return math.max(MINUTE, 3 * ttl)
 end
 
--- For how long the tail has to remember the last fencing token, in ms: until the clock is
--- well past it, also when that was set back.
+-- For how long the tail has to remember the last fencing token, in ms: until the lease and what may
+-- be asked about it is over, and the clock well past it, also when that was set back. Of a free lock
+-- (a ttl of 0) that is a minute.
 local function remembers(ttl, fence)
   return outlives(ttl) + math.max(0, math.ceil((fence - now) / 1000))
 end

@@ -26,11 +26,11 @@ server's clock; the margin is Redlock's drift.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..exceptions import Holder, LockNotAcquired
 from . import queued
-from .primitive import Grant, Refusal, Sight, milliseconds
+from .primitive import Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -58,8 +58,7 @@ async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list
     Raises `LockUnavailable`: then nothing is known of any of them.
     """
     held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
-    replies: list[list[Any]] = await io.script("mutex_extend", *extension(held))
-    return [None if extended else Refusal(*rest) for extended, *rest in replies]
+    return verdicts(await io.script("mutex_extend", *extension(held)), len(held))
 
 
 def extension(held: Sequence[tuple[Keys, str, float]]) -> tuple[list[str], list[str | int]]:
