@@ -8,7 +8,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo admin test lint torture fleet model peers screenshots
+.PHONY: help demo admin test lint docs torture fleet model peers screenshots
 .DEFAULT_GOAL := help
 # One .venv for all: two pips at a time would be in each other's way.
 .NOTPARALLEL:
@@ -29,6 +29,10 @@ lint: $(VENV)/.test ## ruff and mypy
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+docs: $(VENV)/.test ## the site, into docs/_build
+	$(RUN) -m sphinx -W --keep-going -n -q docs docs/_build $(ARGS)
+	@echo "It begins at docs/_build/index.html"
 
 torture: $(VENV)/.test ## eight processes, killed and stopped, with 0, 3 and 10 % of replies lost
 	$(RUN) -m tests.faults.torture --seconds 30 --lost 0 3 10 $(ARGS)
