@@ -1,7 +1,7 @@
 """The site: the pages of this directory, and a reference made from docstrings. `make docs`
 
-The pages are written to be read on GitHub as well, and so are their links. `_read` turns those into
-links of the site, on which the README and the changelog are pages, too.
+The pages are written to be read on GitHub as well, and so are their links. `_read` turns those
+into links of the site, on which the README and the changelog are pages, too.
 
 Our docstrings are plain text in which backticks mark code. `_docstring` makes reStructuredText of
 that: what is in backticks is code, with a link where it is a public name of ours, and nothing else
@@ -92,7 +92,9 @@ def _names() -> dict[str, str]:
 NAMES = _names()
 
 
-def _docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+def _docstring(
+    _app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]
+) -> None:
     """See above. What is indented is an example, unless it belongs to a list."""
     paragraphs = re.split(r"\n\n+", "\n".join(lines).rstrip())
     listed = False
@@ -102,8 +104,7 @@ def _docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: li
             paragraphs[number] = f".. code-block:: python\n\n{paragraph}"
         else:
             paragraphs[number] = _marked(paragraph)
-    lines[:] = ["\n\n".join(paragraphs), ""]
-    lines[:] = "\n".join(lines).split("\n")
+    lines[:] = ("\n\n".join(paragraphs) + "\n").split("\n")
 
 
 def _marked(text: str) -> str:
@@ -120,7 +121,7 @@ def _code(text: str) -> str:
     return rf"\ ``{words}``\ "
 
 
-def _read(app: Any, page: str, source: list[str]) -> None:
+def _read(_app: Any, page: str, source: list[str]) -> None:
     """Each link leads to where its file is on the site, or to the repository."""
     here = DOCS / page
     if page in INCLUDED:

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
+PARTS = "views", "fencing", "periodic"
 REFERENCE = "\n".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
 
 
 def test_it_builds_without_a_warning(tmp_path: Path) -> None:
     """Links that lead nowhere, pages that no page lists, and docstrings that can't be read."""
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", DOCS, tmp_path]
-    built = subprocess.run(command, capture_output=True, text=True)
+    built = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (built.returncode, built.stderr) == (0, "")
     assert "LockNotAcquired" in (tmp_path / "reference" / "errors.html").read_text("utf-8")
 
