@@ -25,10 +25,7 @@ def test_it_builds_without_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [
-        "django_redislock",
-        *(f"django_redislock.{name}" for name in ("views", "fencing", "periodic")),
-    ],
+    ["django_redislock", *(f"django_redislock.{part}" for part in PARTS)],
 )
 def test_every_public_name_is_in_the_reference(module: str) -> None:
     for name in import_module(module).__all__:
