@@ -1,4 +1,4 @@
-"""docs/tutorial.md, carried out: its files are written, its commands run, and they say what it says.
+"""docs/tutorial.md, carried out: its files are written, and its commands say what it says.
 
 A command that begins in the background has the lock, or waits for it, before the next one is
 begun: whoever types is slow enough for that, and a test is not.
