@@ -204,8 +204,8 @@ def states() -> str:
         "states",
         "The states of a lease",
         "Held at first. A renewal without an answer makes it unknown, an answered one held again. "
-        "It is lost when its deadline passes or when the server says so, from held as well as from "
-        "unknown. It is released from held and from unknown.",
+        "From both it is lost when its deadline passes, or when the server says that it is gone; "
+        "and from both it is released.",
         (780, 270),
         "\n".join([head, *body]),
     )

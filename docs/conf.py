@@ -4,8 +4,7 @@ The pages are written to be read on GitHub as well, and so are their links. `_re
 into links of the site, on which the README and the changelog are pages, too.
 
 Our docstrings are plain text in which backticks mark code. `_docstring` makes reStructuredText of
-that: what is in backticks is code, with a link where it is a public name of ours, and nothing else
-has a meaning of its own.
+that: what is in backticks is code, with a link where it is a public name of ours.
 """
 
 from __future__ import annotations
@@ -47,6 +46,8 @@ highlight_language = "text"
 # A page's titles are linked as GitHub links them.
 myst_heading_anchors = 4
 
+# What overrides a method of Django's has its own docstring, or is as Django's is.
+autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
@@ -109,7 +110,7 @@ def _docstring(
 
 def _marked(text: str) -> str:
     parts = re.split(r"(`[^`]+`)", text)
-    parts[::2] = [re.sub(r"([|_\\]|(?<![*\n])\*(?![* ]))", r"\\\1", part) for part in parts[::2]]
+    parts[::2] = [re.sub(r"([|_\\])", r"\\\1", part) for part in parts[::2]]
     parts[1::2] = [_code(part.strip("`")) for part in parts[1::2]]
     return "".join(parts)
 
