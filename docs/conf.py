@@ -122,6 +122,13 @@ def _code(text: str) -> str:
     return rf"\ ``{words}``\ "
 
 
+def _skip(_app: Any, _what: str, _name: str, thing: Any, skip: bool, _options: Any) -> bool:
+    """What wraps a method of Django's has that one's docstring."""
+    return skip or not (getattr(thing, "__module__", None) or "django_redislock").startswith(
+        ("django_redislock", "builtins", "typing", "enum")
+    )
+
+
 def _read(_app: Any, page: str, source: list[str]) -> None:
     """Each link leads to where its file is on the site, or to the repository."""
     here = DOCS / page
@@ -148,4 +155,5 @@ def setup(app: Any) -> None:
     app.add_lexer("crontab", TextLexer)
     app.add_lexer("promql", TextLexer)
     app.connect("autodoc-process-docstring", _docstring)
+    app.connect("autodoc-skip-member", _skip)
     app.connect("source-read", _read)
