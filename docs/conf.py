@@ -111,6 +111,7 @@ def _docstring(
 def _marked(text: str) -> str:
     parts = re.split(r"(`[^`]+`)", text)
     parts[::2] = [re.sub(r"([|_\\])", r"\\\1", part) for part in parts[::2]]
+    parts[::2] = [re.sub(r"docs/([\w-]+)\.md", r":doc:`/\1`", part) for part in parts[::2]]
     parts[1::2] = [_code(part.strip("`")) for part in parts[1::2]]
     return "".join(parts)
 
