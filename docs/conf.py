@@ -24,6 +24,8 @@ import django  # noqa: E402
 from django.conf import settings  # noqa: E402
 from pygments.lexers.special import TextLexer  # noqa: E402
 
+import django_redislock  # noqa: E402
+
 settings.configure(
     INSTALLED_APPS=["django.contrib.contenttypes", "django_redislock"],
     CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://"}},
@@ -34,7 +36,7 @@ _project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
 
 project = _project["name"]
 author = copyright = _project["authors"][0]["name"]
-release = version = _project["version"]
+release = version = django_redislock.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
