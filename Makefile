@@ -8,7 +8,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo admin test lint docs torture fleet model peers screenshots
+.PHONY: help demo admin test lint torture fleet model peers screenshots
 .DEFAULT_GOAL := help
 # One .venv for all: two pips at a time would be in each other's way.
 .NOTPARALLEL:
@@ -30,6 +30,7 @@ lint: $(VENV)/.test ## ruff and mypy
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
+.PHONY: docs
 docs: $(VENV)/.test ## the site, into docs/_build
 	$(RUN) -m sphinx -W --keep-going -n -q docs docs/_build $(ARGS)
 	@echo "It begins at docs/_build/index.html"
