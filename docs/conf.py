@@ -59,6 +59,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(?!django_redislock\b).*"),
     # Ours that a lease and a lock are made of, and nobody else is given.
     (r"py:class", r"django_redislock\.(conf\.Policy|keys\.Keys|lease\.(Claim|Cancellation))"),
+    (r"py:class", r"django_redislock\.testing\.condition\.Condition"),
     # Type variables.
     (r"py:class", r"django_redislock\..*\.[A-Z]"),
 ]
