@@ -68,6 +68,9 @@ INCLUDED = {"readme": "README.md", "changelog": "CHANGELOG.md"}
 """Pages whose text lies at the top of the repository."""
 PAGES = {file: page for page, file in INCLUDED.items()}
 
+COMING = ("testing", "benchmarks", "capacity")
+"""Pages that have a place in index.md and are still being written."""
+
 MODULES = (
     "django_redislock",
     "django_redislock.periodic",
@@ -151,6 +154,9 @@ def _read(_app: Any, page: str, source: list[str]) -> None:
         return f"[{text}]({_source}/blob/main/{file}{anchor})" if _source else text
 
     text = re.sub(r"\[([^\]]*)\]\(([\w./-]+)(#[\w-]*)?\)", linked, source[0])
+    for name in COMING:
+        if not (DOCS / f"{name}.md").exists():
+            text = text.replace(f"\n{name}\n", "\n")
     # Of <picture>, which Markdown has no form for.
     source[0] = re.sub(r'="(?:docs/)?images/', '="_static/', text)
 
