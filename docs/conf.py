@@ -155,7 +155,7 @@ def _read(_app: Any, page: str, source: list[str]) -> None:
 
     text = re.sub(r"\[([^\]]*)\]\(([\w./-]+)(#[\w-]*)?\)", linked, source[0])
     for name in COMING:
-        if not (DOCS / f"{name}.md").exists():
+        if page == "index" and not (DOCS / f"{name}.md").exists():
             text = text.replace(f"\n{name}\n", "\n")
     # Of <picture>, which Markdown has no form for.
     source[0] = re.sub(r'="(?:docs/)?images/', '="_static/', text)
