@@ -135,6 +135,17 @@ OTHERS = (
 """What is not ours, or would take too long."""
 
 
+def test_programs_under_a_lock() -> None:
+    """The crontab and the script of commands.md: `redislock run` takes their options."""
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    scripts = re.findall(r"^```(?:crontab|sh)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    for script in scripts:
+        (typed,) = re.findall(r"manage\.py redislock (run .+)", script)
+        parsed = Redislock().create_parser("manage.py", "redislock").parse_args(shlex.split(typed))
+        assert parsed.subcommand == "run"
+    assert len(scripts) == 2
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "tutorial.md"], ids=ids)
 def test_the_commands_that_it_types(page: Path) -> None:
     """Ours take these arguments. Those of the tutorial are carried out."""

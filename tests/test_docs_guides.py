@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -15,10 +16,12 @@ from django.db import models, transaction
 from django.db.models import F
 from django.test import TestCase
 from django.test.utils import isolate_apps
+from django_redis.client import DefaultClient
 from redis import Redis
+from redis.lock import Lock
 
 from django_redislock import LeaseLost, current_lease, redis_lock
-from tests.blocks import blocks
+from tests.blocks import DOCS, blocks
 from tests.models import Product
 from tests.test_decorators import held_elsewhere
 
@@ -171,6 +174,22 @@ class TestMigrating:
             assert elsewhere(lambda: redis_lock("import").acquire(wait=0)) is None
         assert free()
         assert not held("import")
+
+    def test_what_was_called_what(self) -> None:
+        """The arguments in the table, with their defaults, are those of the other libraries."""
+        table = (DOCS / "migrating.md").read_text(encoding="utf-8")
+        redis_py = {"timeout": None, "blocking_timeout": None}
+        theirs = {Lock: redis_py, DefaultClient.lock: redis_py}
+        for library, name, arguments in (
+            ("redis_lock", "Lock", {"expire": None, "auto_renewal": False}),
+            ("pottery", "Redlock", {"auto_release_time": 10, "context_manager_timeout": -1}),
+        ):
+            theirs[getattr(pytest.importorskip(library), name)] = arguments
+        for lock, arguments in theirs.items():
+            parameters = inspect.signature(lock).parameters
+            for argument, default in arguments.items():
+                assert parameters[argument].default == default, (lock, argument)
+                assert f"{argument}={default}`" in table, argument
 
     def test_a_hand_made_lock(self, settings: Any) -> None:
         """The old code and the new one are on one key."""
