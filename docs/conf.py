@@ -64,7 +64,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"django_redislock\..*\.[A-Z]"),
 ]
 
-INCLUDED = {"readme": "README.md", "changelog": "CHANGELOG.md"}
+INCLUDED = {"overview": "README.md", "changelog": "CHANGELOG.md"}
 """Pages whose text lies at the top of the repository."""
 PAGES = {file: page for page, file in INCLUDED.items()}
 
