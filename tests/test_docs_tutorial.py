@@ -29,6 +29,7 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
+NOISE = "PYTHONWARNINGS"  # would be told among what the page shows
 DONE = "-- done --"
 SHELL = f"""
 set -m
@@ -51,8 +52,8 @@ class Shell:
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
-            env={k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
-            | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "default"},
+            env={k: v for k, v in os.environ.items() if k not in ("DJANGO_SETTINGS_MODULE", NOISE)}
+            | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         )
         self.run(SHELL)
 
