@@ -68,8 +68,8 @@ INCLUDED = {"overview": "README.md", "changelog": "CHANGELOG.md"}
 """Pages whose text lies at the top of the repository."""
 PAGES = {file: page for page, file in INCLUDED.items()}
 
-COMING = ("testing", "benchmarks", "capacity")
-"""Pages that have a place in index.md and are still being written."""
+COMING = ("testing",)
+"""A page that has a place in index.md and is still being written."""
 
 MODULES = (
     "django_redislock",

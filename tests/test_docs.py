@@ -82,6 +82,7 @@ def test_the_pictures_that_it_shows(page: Path) -> None:
 EXAMPLES = {
     "admin.md": (3, "tests/admin/test_docs.py"),
     "asgi.md": (4, "tests/test_docs_guides.py"),
+    "capacity.md": (2, "tests/test_docs_capacity.py"),
     "commands.md": (4, "tests/test_commands.py"),
     "drop-in.md": (4, "tests/test_client.py"),
     "fencing.md": (3, "tests/test_docs_guides.py"),
