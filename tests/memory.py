@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from django_redislock.primitives.primitive import Grant
 from django_redislock.waiting import DEAF
 
 CLAIM_WINDOW = 1.0
@@ -83,6 +84,10 @@ class MemoryServer:
         """By key; here they have no TTL."""
         self.listening: dict[str, Callable[[str], object]] = {}
         """Who is told: channel → function of the token."""
+        self.home = ""
+        """During a release: the inbox of the process that asks."""
+        self.heirs: list[bytes] = []
+        """And its waiters that have got the lock by it, each with its fencing token."""
 
     def call(self, script: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
         """Run a script, with the answer that redis-py would give."""
@@ -138,6 +143,11 @@ class MemoryServer:
             if waiter is None:
                 continue
             seen, ttl, inbox, owner, label = waiter
+            at_home = inbox == self.home and inbox in self.listening
+            if at_home and self.clock - seen < SIGN_OF_LIFE:
+                fence = self._grant(name, key, first, ttl, ttl / 1000, owner, label)
+                self.heirs += first.encode(), fence.encode()
+                return first
             told = self.listening.get(inbox)
             if told is not None:
                 told(first)
@@ -203,7 +213,10 @@ class MemoryServer:
         lasted = None if name.lasted is None else str(name.lasted).encode()
         return [0, name.value, pttl, now, position, place.encode(), lasted]
 
-    def _release(self, name: _Name, token: str, key: str, withdraw: int) -> list[Any]:
+    def _release(
+        self, name: _Name, token: str, key: str, withdraw: int, home: str = ""
+    ) -> list[Any]:
+        self.home, self.heirs = home, []
         why = name.why(token)
         held = _token(name.value) == token
         if held:
@@ -216,7 +229,10 @@ class MemoryServer:
             name.leave_queue(token)
         if withdraw and why is None:
             name.gone[token] = b"withdrawn", self.clock + MINUTE
-        return [1] if held or name.released == token else [0, name.value, why]
+        self.home = ""
+        if held or name.released == token:
+            return [1, str(self._now()).encode(), self.heirs]
+        return [0, name.value, why]
 
     def _clear(self, name: _Name, token: str, key: str, by: str, reason: str) -> int:
         if name.value is None or _token(name.value) != token:
@@ -298,9 +314,12 @@ class SteppedIO:
         self.wake_at: float | None = None
         """While it waits: until when."""
         self.told: set[str] = set()
+        self.bequeathed: Grant | None = None
         self.request: Callable[[], Any] | None = None
         """What was sent and is not carried out yet."""
         self._token = ""
+        self.neighbours: list[SteppedIO] = []
+        """Of the same process, and with the same inbox."""
         server.listening[inbox] = self.told.add
 
     def uniform(self, low: float, high: float) -> float:
@@ -326,9 +345,21 @@ class SteppedIO:
         self._token = token
         return self.inbox
 
-    async def wait(self, seconds: float, left: float = 0.0) -> None:
+    async def wait(self, seconds: float, left: float = 0.0) -> Grant | None:
         await self._until(self.server.time + seconds)
         self.told.discard(self._token)
+        grant, self.bequeathed = self.bequeathed, None
+        return grant
+
+    def home(self, prefix: str) -> str:
+        return self.inbox if self.neighbours else ""
+
+    async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
+        for token, grant in grants:
+            for other in self.neighbours:
+                if other._token == token:
+                    other.bequeathed = grant
+                    other.told.add(token)
 
     async def _until(self, time: float) -> None:
         self.wake_at = time

@@ -2,7 +2,7 @@
 
 -- Give back the lock of our token, or its place in the queue, and hand the lock to the next waiter.
 -- `withdraw`: an acquire of this token may still be on its way, so leave a tombstone. Returns what
--- mutex_release.lua does.
+-- mutex_release.lua does, without the heirs.
 local function give_back(withdraw)
   local value = redis.pcall('GET', lock)
   if type(value) == 'table' then value = NO_STRING end

@@ -8,6 +8,8 @@
     the first waiter whose process can be reached, for a short claim window. That waiter is
     woken and calls acquire again: it finds the lock its own. Nobody can barge in between.
     If it does not come, the window passes and the next one's slice finds the lock free.
+    A waiter of the process that releases has nothing to confirm: the answer tells that process
+    who has the lock now, and its lease began when the release was sent.
 4.  Giving up is an acquire that gives no inbox: if the lock was handed to us in that very
     moment we have it after all, else our place in the queue is gone when the answer comes.
 5.  Where an answer was lost, the last word is a release that leaves a tombstone: an acquire
