@@ -206,7 +206,7 @@ def targets(of_leases: Record, of_names: Record, of_start: Record) -> Iterator[S
     row = rows_of(of_leases, kind="waiting")[-1]
     where = f"{row['case']['names']:,} tasks that wait"
     yield Seen("threads of waiters", 2, median(row, "threads"), where)
-    yield Seen("connections of waiters", 103, median(row, "connections"), where)
+    yield Seen("connections of waiters, of a pool of 50", 53, median(row, "connections"), where)
     _, seconds = _back(of_names)
     number = of_names["rows"][0]["case"]["names"]
     yield Seen("s until Redis has its memory back", 60, seconds, f"{number:,} names")
