@@ -2,13 +2,14 @@
 
 Each process stands for a host: it has a client of its own, and names of its own. What a cycle
 costs the server's core is what bounds a fleet, since Redis does one thing at a time: a second
-divided by that is what it carries, on a core like this one. The processes here share what the
-machine has besides; how fast they are together says more of the machine than of the lock.
+divided by that is what it carries, on a core like this one. The server has a core of its own, and
+all processes share another one: how fast they are together says nothing of the lock.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from itertools import count
 from multiprocessing.connection import Connection
@@ -24,7 +25,7 @@ def measure(*, rounds: int, seconds: float, processes: list[int] = PROCESSES) ->
     rows: list[Row] = []
     for number in processes:
         say(f"fleet: {number} processes")
-        with private_server() as server:
+        with private_server("two" if (os.cpu_count() or 1) > 1 else "free") as server:
             context = multiprocessing.get_context("spawn")
             fleet = []
             for place in range(number):
