@@ -86,15 +86,16 @@ def waiting(record: Record) -> str:
 
 
 def _back(record: Record) -> tuple[float, float]:
-    """Bytes of a name at most, and seconds from the last release until Redis has its memory back:
-    all but a hundredth of it."""
+    """Bytes of a name at most; and the seconds from the last release until Redis has its memory
+    back, all but a hundredth of it: whole ones, since it is looked at each second."""
     [row] = rows_of(record)[:1]
     end = find(record["rows"], "the last release")
     assert end is not None
     readings = list(zip(row["values"]["second"], row["values"]["bytes"], strict=True))
     most = max(bytes_ for _, bytes_ in readings)
-    seconds = max(second for second, bytes_ in readings if bytes_ > most / 100)
-    return most / row["case"]["names"], seconds + 1.0 - median(end, "released")
+    released = median(end, "released")
+    free = (second for second, bytes_ in readings if second > released and bytes_ <= most / 100)
+    return most / row["case"]["names"], float(round(min(free) - released))
 
 
 def forgotten(record: Record) -> str:
