@@ -2,14 +2,13 @@
 
 Each process stands for a host: it has a client of its own, and names of its own. What a cycle
 costs the server's core is what bounds a fleet, since Redis does one thing at a time: a second
-divided by that is what it carries, on a core like this one. The server has a core of its own, and
-all processes share another one: how fast they are together says nothing of the lock.
+divided by that is what it carries, on a core like this one. Server and processes share all cores
+of the machine: how fast they are together says more of the machine than of the lock.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from collections.abc import Sequence
 from itertools import count
@@ -34,7 +33,7 @@ def measure(*, rounds: int, seconds: float, processes: Sequence[int] = PROCESSES
 
 def together(*, processes: int, rounds: int, seconds: float) -> list[Row]:
     rows: list[Row] = []
-    with private_server("two" if (os.cpu_count() or 1) > 1 else "free") as server:
+    with private_server() as server:
         context = multiprocessing.get_context("spawn")
         fleet = []
         for place in range(processes):

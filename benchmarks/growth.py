@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from devtools.pages import table
 
 from . import fleet, latency, leases, startup
-from .harness import find, median, ratio
+from .harness import Row, find, median, ratio
 from .tables import Record, micro, rows_of
 from .tables import conditions as _conditions
 from .targets import Seen
@@ -136,7 +136,7 @@ def carries(record: Record) -> str:
     head = ["processes", "", "cycles per second", "share of the server's core"]
     lines = [[*head, "its CPU for a cycle, µs", "so it carries, per second"]]
     for row in record["rows"]:
-        cpu = median(row, "server_cpu")
+        cpu = _least(row, "server_cpu")
         title = row["contestant"]
         lines.append(
             [
@@ -149,6 +149,11 @@ def carries(record: Record) -> str:
             ]
         )
     return f"{conditions(record)}\n\n{table(lines)}"
+
+
+def _least(row: Row, value: str) -> float:
+    """Whatever else the machine does only adds to it."""
+    return float(min(row["values"][value]))
 
 
 def listing(record: Record) -> str:
@@ -309,7 +314,8 @@ def hosts(record: Record) -> Figure:
         for title, marker in zip(titles, MARKERS, strict=False):
             mine = [row for row in record["rows"] if row["contestant"] == title]
             numbers = [row["case"]["processes"] for row in mine]
-            values = [median(row, value) * scale for row in mine]
+            best = median if value == "per_second" else _least
+            values = [best(row, value) * scale for row in mine]
             axes.plot(numbers, values, color=colour[title], marker=marker, label=title)
         axes.set_xscale("log", base=2)
         axes.set_xticks(numbers, [str(number) for number in numbers])
