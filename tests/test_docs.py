@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 IMAGE = re.compile(r"""(?:\]\(|(?:src|srcset)=")([^)":]+\.(?:png|svg))""")
