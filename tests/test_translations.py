@@ -19,6 +19,7 @@ from redis import Redis
 
 import django_redislock
 from django_redislock.sentences import Sentence, translated
+from tests.models import Product
 from tests.operations.calling import granted
 
 PACKAGE = Path(django_redislock.__file__).parent
@@ -172,6 +173,14 @@ def test_a_sentence() -> None:
             )
     with override("fr"):
         assert translated("100 % sure") == "100 % sure"
+
+
+def test_the_field_of_a_model() -> None:
+    """What forms and pages of others call it; migrations don't say it."""
+    field = Product._meta.get_field("fencing_token")
+    with override("de"):
+        assert str(field.verbose_name) == "Fencing-Token"
+    assert "verbose_name" not in field.deconstruct()[3]
 
 
 @pytest.mark.parametrize(
