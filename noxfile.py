@@ -67,5 +67,5 @@ def package(session: nox.Session) -> None:
 @nox.session(name="bench-smoke")
 def bench_smoke(session: nox.Session) -> None:
     """Whether the benchmarks run; of so short a run the figures mean nothing."""
-    session.install("--editable", ".[test,peers]")
-    session.run("python", "-m", "benchmarks", "uncontended", "--smoke")
+    session.install("--editable", ".[test,peers,bench]")
+    session.run("python", "-m", "benchmarks", "--smoke")

@@ -22,6 +22,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import django_redislock
 from devtools.redis_server import RedisServer
 
 ROOT = Path(__file__).parent.parent
@@ -134,6 +135,7 @@ def closure(names: set[str]) -> set[str]:
 def test_what_pypi_shows(dist: Dist) -> None:
     """Its links lead somewhere from there as well, and the versions are those that are tested."""
     metadata = dist.metadata()
+    assert metadata["Version"] == django_redislock.__version__
     text = metadata.get_payload()
     assert isinstance(text, str)
     assert "](docs/" not in text
