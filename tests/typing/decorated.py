@@ -23,6 +23,7 @@ from django_redislock.periodic import periodic
 from django_redislock.views import idempotent_view, lock_view
 
 
+# That it may be skipped, and return None, is not in its type: whoever decorates it knows.
 @redis_lock("report:{pk}", ttl=60, wait=0, on_conflict="skip")
 def rebuild(pk: int, *, quietly: bool = False) -> str:
     return f"{pk} {quietly}"
