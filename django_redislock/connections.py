@@ -500,10 +500,11 @@ def _execute(
     except NoScriptError:
         raise
     except Exception as error:
-        if not _keeps(error):
+        plain = _unwrapped(error)
+        if not _keeps(plain):
             connection.disconnect()
         # Whatever it is, see _NOT_CONNECTED.
-        raise _translate(error, command, sent=True, carried_out=carried_out) from error
+        raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
     except BaseException:
         connection.disconnect()
         raise
@@ -545,9 +546,10 @@ async def _aexecute(
     except NoScriptError:
         raise
     except Exception as error:
-        if not _keeps(error):
+        plain = _unwrapped(error)
+        if not _keeps(plain):
             await connection.disconnect(nowait=True)
-        raise _translate(error, command, sent=True, carried_out=carried_out) from error
+        raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
@@ -584,6 +586,13 @@ def _wait(terms: Terms) -> tuple[Word, ...]:
 def _confirm(replicas: int, terms: Terms) -> None:
     if replicas < terms.replicas:
         raise TooFewReplicas(f"{replicas} of {terms.replicas} replicas confirmed it in time")
+
+
+def _unwrapped(error: Exception) -> Exception:
+    """What Redis 6.2 says within a sentence about the script, and later ones say plainly."""
+    if type(error) is ResponseError and "-READONLY " in str(error):
+        return ReadOnlyError(str(error))
+    return error
 
 
 def _keeps(error: BaseException) -> bool:

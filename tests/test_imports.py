@@ -52,6 +52,7 @@ LAYERS = [
     "runs",
     "values",
     "flights",
+    "sentences",
     "inspection",
     "clearing",
     "periodic",
