@@ -27,15 +27,14 @@ SHORT = 64
 _process = os.getpid()  # the system is not asked each time
 
 
+# An exception from outside, such as a signal's, may come after any call in here. What is taken by
+# then would be lost to the pool, so the last thing that is done to its lists is what counts.
+
+
 def checkout(pool: redis.ConnectionPool) -> Any:
     """An idle connection of a pool, or a new one, as `get_connection()` does."""
-    if type(pool) is redis.ConnectionPool:
-        connection = _idle(pool)
-        if connection is not None:
-            if _quiet(connection):
-                return connection
-            pool.release(connection)  # it was closed, or has something to say: see what
-    return pool.get_connection()
+    connection = _idle(pool) if type(pool) is redis.ConnectionPool else None
+    return pool.get_connection() if connection is None else connection
 
 
 def _idle(pool: Any) -> Any:
@@ -43,8 +42,11 @@ def _idle(pool: Any) -> Any:
         if pool.pid != _process:
             return None  # it is for get_connection() to forget what belongs to the parent
         with pool._lock:
-            connection = pool._available_connections.pop()
+            connection = pool._available_connections[-1]
+            if not _quiet(connection):
+                return None  # it was closed, or has something to say: get_connection() sees what
             pool._in_use_connections.add(connection)
+            del pool._available_connections[-1]
             return connection
     except (AttributeError, IndexError):
         return None
@@ -75,10 +77,11 @@ def _returned(pool: Any, connection: Any) -> bool:
         if not pool.pid == connection.pid == _process or reconnects():
             return False
         with pool._lock:
-            pool._in_use_connections.remove(connection)
-            pool._available_connections.append(connection)
+            if connection in pool._in_use_connections:
+                pool._available_connections.append(connection)
+                pool._in_use_connections.discard(connection)
             return True
-    except (AttributeError, KeyError):
+    except AttributeError:
         return False
 
 
