@@ -122,7 +122,7 @@ class TestE001:
             "REDISLOCK['TTL']",
             "REDISLOCK has no key 'TIMEOUT'; it has USING,",
             "REDISLOCK has no key 'wait'; it has USING, TT",
-            "REDISLOCK['PREFIX'] must be a non-empty str w",
+            "REDISLOCK['PREFIX']",
             "REDISLOCK['LOCKS']['a']['TTL']",
             "REDISLOCK['LOCKS']['a'] has no key 'WIAT'; it",
             "REDISLOCK['LOCKS']['b'] must be a dict, not N",

@@ -30,6 +30,7 @@ LAYERS = [
     "primitives",
     "coroutines",
     "slots",
+    "wire",
     "cluster",
     "connections",
     "inbox",
