@@ -30,7 +30,7 @@ PACKAGE = ROOT / "django_redislock"
 
 NEEDED = {"django", "django-redis", "redis"}
 """What it asks for."""
-THEIRS = {"asgiref", "sqlparse", "typing-extensions", "async-timeout", "tzdata"}
+THEIRS = {"asgiref", "sqlparse", "typing-extensions", "async-timeout", "pyjwt", "tzdata"}
 """What these ask for, some of it on some Pythons and systems only."""
 
 

@@ -77,9 +77,12 @@ def refused(client: redis.Redis, prefix: str) -> Refused:
     return Refused(tuple(rules), tuple(unknown))
 
 
-def acl_rule(user: str, prefix: str) -> str:
-    """What an administrator has to say, exactly."""
-    patterns = f"{_pattern('~', prefix)} {_pattern('&', prefix)}"
+def acl_rule(user: str, prefix: str, *, channels: bool) -> str:
+    """What an administrator has to say, exactly. `channels`: the user may not use all of them, and
+    Redis would refuse to add some to these."""
+    patterns = _pattern("~", prefix)
+    if channels:
+        patterns += f" {_pattern('&', prefix)}"
     return f"ACL SETUSER {user} {patterns} {scripts.permissions()}"
 
 

@@ -36,9 +36,14 @@ def _some(replicas: int) -> str:
     return f"{replicas or 'no'} replica{'s' * (replicas != 1)}"
 
 
-def version(server: Server) -> Iterator[Finding]:
+def _version(server: Server) -> tuple[str, tuple[int, ...]]:
+    """As text and as numbers; empty: it is not known."""
     text = str(server.info.get("redis_version", ""))
-    numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+    return text, tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+
+
+def version(server: Server) -> Iterator[Finding]:
+    text, numbers = _version(server)
     if numbers and numbers < OLDEST:
         yield _finding(
             server,
@@ -80,12 +85,15 @@ def cluster(server: Server) -> Iterator[Finding]:
 
 def allowed(server: Server) -> Iterator[Finding]:
     if server.refused.rules:
+        # Up to 6.2, a user may use all channels unless somebody has taken that back.
+        restricted = any(rule.startswith("&") for rule in server.refused.rules)
+        channels = restricted or not (0,) < _version(server)[1] < (7,)
         yield _finding(
             server,
             "E105",
             f"The Redis user {server.user} may not do what locks do. Missing: "
             f"{' '.join(server.refused.rules)}",
-            permissions.acl_rule(server.user, server.prefix),
+            permissions.acl_rule(server.user, server.prefix, channels=channels),
         )
     if server.refused.unknown:
         yield _finding(
@@ -125,7 +133,7 @@ def replicas(server: Server) -> Iterator[Finding]:
             "W104",
             "An old primary that is cut off from its replicas goes on granting locks, since "
             "min-replicas-to-write is 0.",
-            "CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 10",
+            "CONFIG SET min-replicas-to-write 1",
         )
 
 
