@@ -55,12 +55,12 @@ class Servers(CacheHandler):
         """Locks go here, where `call` runs their scripts, whatever holds around this."""
         before = self.leases
         with mock.patch.object(connections, "caches", self), answering(call), are(PRIMITIVES):
-            connections._client_cache.clear()
+            _clear_clients()
             try:
                 yield
             finally:
                 self.forget(besides=before)
-        connections._client_cache.clear()
+        _clear_clients()
 
     @property
     def watchdogs(self) -> list[renewal.Watchdog]:
@@ -79,6 +79,11 @@ class Servers(CacheHandler):
                 if lease not in besides:
                     lease.end()
                     watchdog.forget(lease)
+
+
+def _clear_clients() -> None:
+    for name in ("_client_cache", "_servers"):
+        vars(connections).get(name, {}).clear()
 
 
 def leases_of(watchdog: renewal.Watchdog) -> list[Lease]:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
+from importlib.resources import files
+from inspect import getsource
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import BaseCommand, CommandError, call_command
+from django.http import HttpResponse
 from django.test import TestCase
 from redis import Redis
 
+from devtools.redis_server import RedisServer
 from django_redislock import (
     Lease,
     LeaseLost,
@@ -27,9 +33,11 @@ from django_redislock import (
     initialise,
     once,
     redis_lock,
+    scripts,
     single_flight,
 )
 from django_redislock.clock import now
+from django_redislock.commands import LockedCommand
 from django_redislock.inspection import Inspector
 from django_redislock.signals import lock_acquired, lock_not_acquired
 from django_redislock.testing import (
@@ -37,6 +45,9 @@ from django_redislock.testing import (
     locks_always_free,
     redis_unavailable,
 )
+from django_redislock.testing.pretence import _grant
+from django_redislock.testing.servers import CALL
+from django_redislock.views import lock_view
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE
 
@@ -68,6 +79,17 @@ LOCKS = {
     "timestamp": lambda: TimestampLock("invoice:42", wait=20),
     "redlock": lambda: Redlock("invoice:42", using=["x", "y", "z"], wait=20),
 }
+
+
+def form(answer: Any) -> Any:
+    """Of which numbers, texts and lists it is made; Redis has numbers as texts, too."""
+    if isinstance(answer, list):
+        return [form(one) for one in answer]
+    if answer == b"OK":
+        return "number"
+    number = isinstance(answer, int) or (isinstance(answer, bytes) and answer.isdigit())
+    return "number" if number else type(answer)
+
 
 every_lock = pytest.mark.parametrize("make", LOCKS.values(), ids=LOCKS)
 
@@ -123,6 +145,41 @@ class TestFree:
             assert port.initialise("salt", "abc") == "abc"
             function = single_flight("rates", ttl=60)(port.function(lambda: 7))
             assert port.call(function) == 7
+
+    def test_it_answers_as_a_server_does(
+        self, port: Port, settings: Any, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """To each script in the form in which a real one does that has nothing."""
+        cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_server.url}
+        settings.CACHES = {"default": cache}
+        asked: list[str] = []
+
+        async def compare(execute: Any, script: str, keys: Any, args: Any) -> Any:
+            answer = await CALL(execute, script, keys, args)
+            asked.append(script)
+            granted = await _grant(execute, script, keys, args)
+            assert form(granted) == form(answer), script
+            return answer
+
+        monkeypatch.setattr(scripts, "call", compare)
+        for lock in (redis_lock, TimestampLock, partial(Semaphore, limit=2)):
+            assert port.holder(lock("invoice:42")) is None
+            lease = port.restore(port.acquire(lock("invoice:42")).export())
+            port.extend(lease)
+            port.release(lease)
+        lease = port.acquire(ReadWriteLock("catalogue").write())
+        port.downgrade(lease)
+        port.release(lease)
+        port.enter(MultiLock(["account:1", "account:2"]), lambda lease: lease.extend())
+        run = once("import")
+        port.enter(run, lambda first: first)
+        port.forget(once("report"))
+        port.initialise("salt", "abc")
+        lua = {path.stem for path in files("django_redislock").joinpath("lua").iterdir()}
+        granted = {name for name in lua if f'"{name}"' in getsource(_grant)}
+        granted |= {name for name in lua if name.endswith("_release")}
+        # Signs of life are shown by a thread, now and then.
+        assert granted - {"record_set"} == set(asked) - {"record_set"}
 
     def test_what_it_can_not_answer(self) -> None:
         """Who asks for more than locks is told what to write."""
@@ -245,6 +302,30 @@ class TestUnavailable:
         other = lock.acquire(wait=PATIENCE)
         assert other is not None
         other.release()
+
+
+class TestViews:
+    @pytest.mark.parametrize(
+        ("condition", "status"),
+        [(locks_always_free, 200), (locks_always_busy, 409), (redis_unavailable, 503)],
+    )
+    def test_a_view(self, rf: Any, condition: Any, status: int) -> None:
+        """It answers as it would in production."""
+        view = lock_view("checkout")(lambda request: HttpResponse("ok"))
+        with condition():
+            assert view(rf.get("/")).status_code == status
+
+    def test_a_command(self) -> None:
+        """Another exit code tells that somebody else is at it."""
+
+        class Import(LockedCommand, BaseCommand):
+            def handle(self, *args: Any, **options: Any) -> None: ...
+
+        with locks_always_free():
+            call_command(Import())
+        with locks_always_busy(), pytest.raises(CommandError) as error:
+            call_command(Import())
+        assert error.value.returncode == 75
 
 
 class TestDecorators(TestCase):
