@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 from urllib.parse import quote
@@ -54,13 +54,14 @@ class Servers(CacheHandler):
     def in_place(self, call: Callable[..., Any] = CALL) -> Iterator[None]:
         """Locks go here, where `call` runs their scripts, whatever holds around this."""
         before = self.leases
-        with mock.patch.object(connections, "caches", self), answering(call), are(PRIMITIVES):
+        with ExitStack() as stack:
+            stack.callback(_clear_clients)
+            stack.enter_context(mock.patch.object(connections, "caches", self))
+            stack.enter_context(answering(call))
+            stack.enter_context(are(PRIMITIVES))
             _clear_clients()
-            try:
-                yield
-            finally:
-                self.forget(besides=before)
-        _clear_clients()
+            stack.callback(self.forget, before)
+            yield
 
     @property
     def watchdogs(self) -> list[renewal.Watchdog]:

@@ -365,7 +365,7 @@ class TestDecorators(TestCase):
     def test_an_exception(self) -> None:
         """It ends the condition, and goes on."""
         condition = locks_always_free()
-        with pytest.raises(ValueError, match="why"), condition:
+        with pytest.raises(ValueError, match="why"), condition, redis_lock("invoice:42"):
             raise ValueError("why")
         with pytest.raises(ImproperlyConfigured):
-            redis_lock("invoice:42", using="x").acquire()
+            redis_lock("invoice:42").acquire()
