@@ -8,7 +8,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo admin test lint torture fleet model peers screenshots
+.PHONY: help demo tour test lint torture fleet model peers screenshots
 .DEFAULT_GOAL := help
 # One .venv for all: two pips at a time would be in each other's way.
 .NOTPARALLEL:
@@ -16,11 +16,11 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.server ## the example project, with a Redis of its own
+demo: $(VENV)/.server ## the example project, with a Redis of its own; on a terminal, then the tour
 	$(RUN) example_project/manage.py demo $(ARGS)
 
-admin: $(VENV)/.server ## the admin with locks to look at, until Ctrl-C
-	$(RUN) example_project/manage.py admin $(ARGS)
+tour: $(VENV)/.server ## a page that shows locks live, and the admin, until Ctrl-C
+	$(RUN) example_project/manage.py tour $(ARGS)
 
 test: $(VENV)/.test ## the test suite; REDISLOCK_SERVER chooses the Redis
 	$(RUN) -m pytest $(ARGS)

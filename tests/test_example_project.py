@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import runpy
+import select
+import shutil
 import signal
 import socket
 import sqlite3
@@ -16,6 +19,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
@@ -116,29 +120,95 @@ def test_interrupted_the_demo_takes_everything_with_it(
     assert (demo.returncode, errors) == (130, "CommandError: Interrupted.\n")
 
 
+def address(tour: subprocess.Popen[str]) -> str:
+    """Where it is, as soon as it says so."""
+    while not (url := re.search(r"http://127.0.0.1:\d+/tour/", line := tour.stdout.readline())):
+        assert line, tour.communicate()
+    return url[0]
+
+
+def read(url: str) -> str:
+    with urlopen(url, timeout=PATIENCE) as answer:
+        return answer.read().decode()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-def test_the_admin_is_served_until_it_is_interrupted(manage: Any, number: signal.Signals) -> None:
-    """It says where, and nothing is left of it."""
+def test_the_tour_is_served_until_it_is_interrupted(manage: Any, number: signal.Signals) -> None:
+    """With processes that hold locks; none is left, and no server."""
     if signal.getsignal(number) == signal.SIG_IGN:
         pytest.skip("ignored here, as by a shell that was told to run us in the background")
-    admin = manage("admin", "--port=0")
-    lines = [admin.stdout.readline() for _ in range(4)]
-    url = re.search(r"http://127.0.0.1:\d+/admin/", lines[1])
-    assert url, lines
-    with urlopen(url[0], timeout=PATIENCE) as answer:
-        assert b'name="password"' in answer.read()
-    admin.send_signal(number)
-    output, errors = admin.communicate(timeout=PATIENCE)
-    assert (admin.returncode, output, errors) == (0, "\n", "")
+    tour = manage("tour", "--port=0")
+    url = address(tour)
+    eventually(lambda: "customer-" in read(f"{url}live/"))
+    assert 'name="password"' in read(url.replace("/tour/", "/admin/"))
+    tour.send_signal(number)
+    output, errors = tour.communicate(timeout=PATIENCE)
+    assert (tour.returncode, errors) == (0, ""), output
+    with pytest.raises(URLError):
+        read(url)
 
 
-def test_the_admins_port_is_taken(manage: Any) -> None:
+def test_a_killed_tour_leaves_no_process(manage: Any, tmp_path: Path) -> None:
+    """Not even when it can't say goodbye: they notice that it is gone."""
+    tour = manage("tour", "--port=0")
+    url = address(tour)
+    eventually(lambda: "customer-" in read(f"{url}live/"))
+    tour.kill()
+    tour.communicate(timeout=PATIENCE)  # returns when they have all ended
+    for left in tmp_path.iterdir():  # the database, which nobody was there to remove
+        shutil.rmtree(left)
+
+
+def test_the_tours_port_is_taken(manage: Any) -> None:
     """It says so, before anything is started."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        admin = manage("admin", f"--port={taken.getsockname()[1]}")
-        output, errors = admin.communicate(timeout=PATIENCE)
-    assert (admin.returncode, output) == (1, "")
+        tour = manage("tour", f"--port={taken.getsockname()[1]}")
+        output, errors = tour.communicate(timeout=PATIENCE)
+    assert (tour.returncode, output) == (1, "")
     assert re.fullmatch(r"CommandError: Port \d+: .+\. Try --port 0\.\n", errors)
+
+
+def test_on_a_terminal_the_demo_goes_on_with_the_tour(tmp_path: Path) -> None:
+    """The story, then the tour until Ctrl-C, which here is the key itself."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["TMPDIR"] = str(tmp_path)
+        os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+        demo = [str(EXAMPLE / "manage.py"), "demo", "--units=5", "--workers=2"]
+        os.execv(sys.executable, [sys.executable, *demo])
+    said = b""
+
+    def hears(what: bytes) -> bool:
+        nonlocal said
+        if select.select([terminal], [], [], 0.05)[0]:
+            try:
+                said += os.read(terminal, 10_000)
+            except OSError:  # the other end is closed
+                assert what in said, said.decode()
+        return what in said
+
+    try:
+        eventually(lambda: hears(b"Every promise was kept."), within=120)
+        eventually(lambda: hears(b"leaves nothing behind."))
+        url = re.search(rb"http://127.0.0.1:\d+/tour/", said)[0].decode()
+        assert "Locks now" in read(url)
+        os.write(terminal, b"\x03")
+        _, status = os.waitpid(pid, 0)
+    except BaseException:
+        os.kill(pid, signal.SIGTERM)
+        raise
+    finally:
+        os.close(terminal)
+    assert (os.waitstatus_to_exitcode(status), list(tmp_path.iterdir())) == (0, [])
+
+
+def test_the_tour_that_is_told_is_the_tour_that_is_there() -> None:
+    """The README has the stops of the page, by their titles."""
+    page = (EXAMPLE / "shop" / "templates" / "shop" / "tour.html").read_text()
+    stops = re.findall(r"<h2>\d+\. (.+)</h2>", page)
+    assert len(stops) == 10
+    readme = (EXAMPLE / "README.md").read_text()
+    assert re.findall(r"^\d+\. \*\*(.+?)\.\*\*", readme, re.M) == stops
 
 
 def test_the_shops_own_tests_pass(manage: Any, redis_server: RedisServer) -> None:
@@ -273,12 +343,13 @@ class TestCommands:
         redis.delete(*redis.keys("redislock-shop:*"))
 
 
-def good(**changes: Any) -> tuple[Any, Any]:
-    """A good locked round, and a good end of the crash with some changes."""
+def good(**changes: Any) -> tuple[Any, Any, list[bool]]:
+    """A good locked round, a good end of the crash, good outages; with some changes."""
     locked = Round("with the lock", units=100, orders=100, left=0, seconds=1.0)
     sales = Round("holder killed", units=10, orders=10, left=0, seconds=1.0)
     values = {"ttl": 2, "takeover": 1.9, "dead_token": 6, "next_token": 7, "refused": True}
-    return locked, Crash(**{"sales": sales, **values, **changes})
+    outages = changes.pop("outages", [True, True, False])
+    return locked, Crash(**{"sales": sales, **values, **changes}), outages
 
 
 def test_the_verdict_on_a_good_run() -> None:
@@ -292,10 +363,12 @@ def test_the_verdict_on_a_good_run() -> None:
         ({"takeover": 3.5}, "The next one held the lock 3.5 s after its holder was killed"),
         ({"next_token": 6}, "The fencing token did not grow: 6, then 6."),
         ({"refused": False}, "The database took a late write with fencing token 6."),
+        ({"outages": [True, False, False]}, "With 1 of 3 servers gone the Redlock was refused."),
+        ({"outages": [True, True, True]}, "With 2 of 3 servers gone the Redlock was held."),
         ({"sales": Round("killed", 10, 11, 0, 1.0)}, "killed: 10 units made 11 orders, and 0"),
         ({"sales": Round("killed", 10, 10, 9, 1.0)}, "killed: 10 units made 10 orders, and 9"),
     ],
-    ids=["late", "same token", "accepted", "oversold", "put back"],
+    ids=["late", "same token", "accepted", "no majority", "minority", "oversold", "put back"],
 )
 def test_the_verdict_on_a_bad_crash(changes: dict[str, Any], sentence: str) -> None:
     """Each broken promise has its sentence."""
@@ -308,10 +381,10 @@ def test_the_verdict_on_a_bad_round(orders: int, left: int) -> None:
     """Too many, too few, and not sold out."""
     locked = Round("with the lock", 100, orders, left, 1.0)
     with pytest.raises(CommandError, match=f"100 units made {orders} orders, and {left} are left"):
-        verdict(locked, good()[1])
+        verdict(locked, *good()[1:])
 
 
 def test_the_table_does_not_hide_an_accepted_write() -> None:
     """It is the loudest word there."""
-    locked, crash = good(refused=False)
+    locked, crash, _ = good(refused=False)
     assert "ACCEPTED" in table(locked, locked, crash)

@@ -52,7 +52,8 @@ class StockReport(models.Model):
 
 
 class LockIncident(models.Model):
-    """A lock that was lost by its holder, or cleared by an operator."""
+    """A lock that was lost by its holder, or cleared by an operator; a late write that was
+    refused; and what the tour does to holders."""
 
     outcome = models.CharField(max_length=20)
     name = models.CharField(max_length=200)

@@ -66,6 +66,12 @@ CACHES = {
 
 EVERY = os.environ.get("SHOP_EVERY")
 
+
+def jobs(every: float) -> dict[str, dict[str, float]]:
+    """To see something of periodic jobs without waiting for so long."""
+    return {"shop.periodic.*": {"EVERY": every, "JITTER": 0}}
+
+
 REDISLOCK = {
     "PREFIX": "redislock-shop",
     # Short, since a sale is: when its worker is killed, nobody waits for longer than this. A
@@ -74,8 +80,7 @@ REDISLOCK = {
         "stock:*": {"TTL": 2},
         "export": {"KIND": "semaphore", "LIMIT": 3},
     },
-    # To see something of periodic jobs without waiting for so long.
-    "JOBS": {"shop.periodic.*": {"EVERY": float(EVERY), "JITTER": 0}} if EVERY else {},
+    "JOBS": jobs(every=float(EVERY)) if EVERY else {},
 }
 
 DATABASES = {

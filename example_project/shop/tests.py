@@ -251,6 +251,11 @@ class PagesTest(TransactionTestCase):  # with transactions that end, as the view
         self.assertEqual(self.client.post(f"{self.at}/buy/", {"seconds": 60}).status_code, 201)
         self.assertEqual(self.client.post(f"{self.at}/buy/", {"seconds": "x"}).status_code, 400)
 
+    def test_the_tour_is_not_here(self) -> None:
+        """Its buttons kill processes: they are there while `manage.py tour` runs."""
+        self.assertEqual(self.client.get("/tour/").status_code, 404)
+        self.assertEqual(self.client.post("/tour/press/kill/").status_code, 404)
+
     def test_receipts(self) -> None:
         """`cache.lock()` is ours, by a line in the settings."""
         self.assertIsInstance(cache.lock("receipts"), Lock)

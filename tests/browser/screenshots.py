@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from django_redislock.tokens import NO_PROCESS
+from tests.browser.chromium import Chromium
 from tests.browser.site import Site
+from tests.browser.test_tour import Tour, press, sees
 from tests.browser.window import Open, Window
 from tests.processes import ROOT
 
@@ -108,7 +111,29 @@ def test_screenshot(
     # Without the list of the admin's other models, which is of no interest here.
     window.remembers("django.admin.navSidebarIsOpen", "false")
     to(window)
+    save(window, f"admin-{to.__name__.removeprefix('to_')}-{scheme}")
+
+
+def save(window: Window, name: str) -> None:
     IMAGES.mkdir(exist_ok=True)
-    path = IMAGES / f"admin-{to.__name__.removeprefix('to_')}-{scheme}.png"
+    path = IMAGES / f"{name}.png"
     window.page.screenshot(path=path)
     assert path.stat().st_size < MAX_BYTES
+
+
+def test_screenshot_of_the_tour(chromium: Chromium, tmp_path: Path) -> None:
+    """While its traffic is what it happens to be."""
+    tour = Tour(tmp_path)
+    try:
+        for scheme in ("light", "dark"):
+            size = {"width": 840, "height": 520}
+            window = Window(chromium.browser, tour, "", color_scheme=scheme, viewport=size)
+            window.goes_to("/tour/")
+            sees(window, r"customer-\d waits")
+            press(window, "Stop the holder", "stands still")
+            sees(window, "refused")
+            window.page.evaluate("scrollTo(0, 0)")
+            save(window, f"tour-{scheme}")
+            window.close()
+    finally:
+        tour.close()

@@ -1,13 +1,9 @@
-"""The shop's settings, with a Content Security Policy under each Django, and quick logins."""
+"""The site's settings: those of the tour, for locks that tests hold, and with quick logins."""
 
 from __future__ import annotations
 
-import django
-from shop.settings import *  # noqa: F403  # type: ignore[import-not-found]
-from shop.settings import MIDDLEWARE
+from tests.browser.tour_settings import *  # noqa: F403
 
-if django.VERSION < (6, 0):
-    MIDDLEWARE = ["tests.browser.csp.middleware", *MIDDLEWARE]
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 # That of tests/settings.py, in which those run who hold the locks.
 REDISLOCK = {"PREFIX": "redislock"}

@@ -59,14 +59,17 @@ def table(unlocked: Round, locked: Round, crash: Crash) -> str:
     return "\n".join([head, *rows, "", takeover, late])
 
 
-def verdict(locked: Round, crash: Crash) -> None:
-    """Raise `CommandError`, which ends the command with exit code 1, if a promise was broken."""
-    broken = list(broken_promises(locked, crash))
+def verdict(locked: Round, crash: Crash, outages: list[bool]) -> None:
+    """Raise `CommandError`, which ends the command with exit code 1, if a promise was broken.
+
+    `outages`: whether the Redlock could be had with none, one, two of three servers gone.
+    """
+    broken = list(broken_promises(locked, crash, outages))
     if broken:
         raise CommandError("\n".join(["A promise was broken.", *broken]))
 
 
-def broken_promises(locked: Round, crash: Crash) -> Iterator[str]:
+def broken_promises(locked: Round, crash: Crash, outages: list[bool]) -> Iterator[str]:
     """A sentence for each promise that was not kept."""
     for sales in (locked, crash.sales):
         if sales.orders != sales.units or sales.left:
@@ -83,3 +86,6 @@ def broken_promises(locked: Round, crash: Crash) -> Iterator[str]:
         yield f"The fencing token did not grow: {crash.dead_token}, then {crash.next_token}."
     if not crash.refused:
         yield f"The database took a late write with fencing token {crash.dead_token}."
+    for gone, (had, right) in enumerate(zip(outages, (True, True, False), strict=False)):
+        if had != right:
+            yield f"With {gone} of 3 servers gone the Redlock was {'held' if had else 'refused'}."

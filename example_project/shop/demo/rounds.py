@@ -1,15 +1,18 @@
-"""The three rounds: without the lock, with it, and with its holder killed."""
+"""The rounds: without the lock, with it, with its holder killed, and on three servers that go."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import time
+from contextlib import ExitStack
 
 from django.conf import settings
 from django.core.management.base import CommandError
+from django.test import override_settings
 
-from django_redislock import LockNotAcquired, StaleLease, redis_lock
+from devtools.redis_server import RedisServer
+from django_redislock import LockNotAcquired, LockUnavailable, Redlock, StaleLease, redis_lock
 
 from ..models import Product
 from ..services import Sale, record
@@ -82,6 +85,29 @@ def crash(progress: Progress, title: str, units: int) -> Crash:
         next_token=seen.fencing_token,
         refused=refused,
     )
+
+
+def outages(progress: Progress) -> list[bool]:
+    """A lock on the majority of three servers: whether it can be had while so many of them are
+    gone. None, one, two."""
+    had = []
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(RedisServer()) for name in ("a", "b", "c")}
+        caches = {
+            name: {**settings.CACHES["default"], "LOCATION": server.url}
+            for name, server in servers.items()
+        }
+        stack.enter_context(override_settings(CACHES={**settings.CACHES, **caches}))
+        for left, server in zip(("three", "two", "one"), servers.values(), strict=True):
+            try:
+                with Redlock("closing the books", using=list(servers), wait=0.5) as lease:
+                    lease.check()
+                had.append(True)
+            except LockUnavailable:
+                had.append(False)
+            progress.keep(f"  {left} there: {'held' if had[-1] else 'refused'}")
+            server.stop()
+    return had
 
 
 def await_waiter(progress: Progress, held: Sale) -> None:

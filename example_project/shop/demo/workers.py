@@ -19,6 +19,7 @@ class Worker(subprocess.Popen[bytes]):
     """`manage.py` with a command. It is gone when the `with` block is left, whatever happens."""
 
     def __init__(self, *command: str) -> None:
+        self.command = command
         self.name = " ".join(command)
         super().__init__(
             [sys.executable, str(settings.BASE_DIR / "manage.py"), *command],

@@ -1,10 +1,13 @@
-"""The demo: what goes wrong without a lock, and what does not with one."""
+"""The demo: what goes wrong without a lock, and what does not with one. On a terminal it goes on
+with the tour."""
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError
 from typing import Any
 
+from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from devtools.redis_server import RedisServerError
@@ -37,6 +40,9 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:
             raise CommandError("Interrupted.", returncode=130) from None
+        if sys.stdin.isatty() and self.stdout.isatty():
+            self.stdout.write(self.heading("\nAnd now in a browser"))
+            call_command("tour")
 
     def play(self, units: int, workers: int) -> None:
         progress = Progress(self.stdout)
@@ -59,8 +65,13 @@ class Command(BaseCommand):
             crash = rounds.crash(progress, "holder killed (SIGKILL)", CRASH_UNITS)
             progress.keep(f"  the next one held the lock after {crash.takeover:.1f} s")
 
+            outages: list[bool] = []
+            if not server.external:  # or there is one Redis, and not three
+                progress.keep(self.heading("4. A Redlock on three servers, which go one by one"))
+                outages = rounds.outages(progress)
+
         progress.keep("\n" + report.table(unlocked, locked, crash) + "\n")
-        report.verdict(locked, crash)
+        report.verdict(locked, crash, outages)
         progress.keep(self.style.SUCCESS("Every promise was kept."))
 
     def heading(self, text: str) -> str:

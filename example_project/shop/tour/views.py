@@ -1,0 +1,164 @@
+"""The page of the tour. What shows locks live are `live`, templates/shop/live.html and
+static/shop/tour.js: this is how to make such a page oneself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from django.conf import settings
+from django.core.cache import cache
+from django.db.transaction import non_atomic_requests
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET, require_POST
+
+from django_redislock import redis_lock
+from django_redislock.inspection import Inspector
+
+from .. import periodic
+from ..demo.workers import Worker
+from ..models import LockIncident, Order, Product, StockReport
+from ..receivers import write_down
+from ..services import sell
+from . import traffic
+from .team import Team
+
+ALWAYS_SHOWN = [traffic.STOCK, "export", "catalogue", "single_flight:bestsellers", traffic.OLD_KEY]
+SECONDS_STOPPED = 6
+NOBODY = "Nobody holds it just now. Once more?"
+
+team: Team | None = None
+"""Set by `manage.py tour`."""
+
+
+class Code(NamedTuple):
+    """Of a function, as it stands in its file."""
+
+    place: str
+    source: str
+
+
+def code(function: Callable[..., Any]) -> Code:
+    function = inspect.unwrap(function)
+    path = inspect.getsourcefile(function)
+    lines, first = inspect.getsourcelines(function)
+    return Code(f"{path}:{first}".removeprefix(f"{settings.BASE_DIR}/"), "".join(lines))
+
+
+@require_GET
+def page(request: HttpRequest) -> HttpResponse:
+    """The stops, and beside them what is live."""
+    functions = [
+        *(traffic.buy, traffic.buy_unlocked, traffic.customer, sell, traffic.export),
+        *(traffic.read_catalogue, traffic.print_catalogue, traffic.bestsellers),
+        *(traffic.open_shop, traffic.import_prices, traffic.old_program, traffic.accounts),
+        *(periodic.stock_report, write_down, kill, stop, clear, live, locks_now),
+    ]
+    context = {function.__name__: code(function) for function in functions}
+    return render(request, "shop/tour.html", {"code": context, **now()})
+
+
+@require_GET
+def live(request: HttpRequest) -> HttpResponse:
+    """The part of the page that is fetched every second."""
+    return render(request, "shop/live.html", now())
+
+
+def now() -> dict[str, Any]:
+    return {"locks": locks_now(), "incidents": LockIncident.objects.order_by("-pk")[:6], **sales()}
+
+
+def locks_now() -> list[dict[str, Any]]:
+    """Who holds what, and who waits for it: a few requests to Redis, and one for each queue."""
+    found = dict.fromkeys(ALWAYS_SHOWN)
+    for inspector in (Inspector(), Inspector(cache_locks=True)):
+        for lock in inspector.all():
+            waiters = inspector.waiters(lock, limit=5) if lock.waiters else []
+            found[lock.name] = {"lock": lock, "waiters": waiters}
+    return [{"name": name, **(found[name] or {})} for name in found]
+
+
+def sales() -> dict[str, Any]:
+    """Figures of the shop: every lamp that was sold should be missing on the shelf."""
+    lamp = Product.objects.filter(pk=traffic.LAMP).first()
+    sold = Order.objects.filter(product=lamp).count()
+    gone = traffic.LAMPS - lamp.stock if lamp else 0
+    return {
+        "unlocked": cache.get(traffic.UNLOCKED),
+        "sold": sold,
+        "gone": gone,
+        "twice": sold - gone,
+        "computed": cache.get("tour:computed", 0),
+        "asked": cache.get("tour:asked", 0),
+        "reports": StockReport.objects.count(),
+    }
+
+
+def without_lock() -> str:
+    cache.set(traffic.UNLOCKED, True)
+    return "From their next lamp on, the customers do without the lock."
+
+
+def with_lock() -> str:
+    cache.delete(traffic.UNLOCKED)
+    return "From their next lamp on, the customers take the lock."
+
+
+def kill() -> str:
+    """Whoever holds the lock gets no chance to give it back."""
+    if (holder := holder_of_ours()) is None:
+        return NOBODY
+    team.kill(holder)
+    note("killed", holder, "SIGKILL; a new process takes its place")
+    return f"Process {holder.pid} is killed."
+
+
+def stop() -> str:
+    """For longer than its lease of two seconds, and it will not know."""
+    if (holder := holder_of_ours()) is None:
+        return NOBODY
+    team.stop_for(holder, SECONDS_STOPPED)
+    note("stopped", holder, f"SIGSTOP, for {SECONDS_STOPPED} seconds")
+    return f"Process {holder.pid} stands still for {SECONDS_STOPPED} seconds."
+
+
+def holder_of_ours() -> Worker | None:
+    """The process that holds the lock, but for one that is not of the tour."""
+    holder = redis_lock(traffic.STOCK).holder()
+    return team.of(holder.owner) if holder else None
+
+
+def clear(name: str) -> str:
+    """Take a lock away from the very holder that we see, and from no later one."""
+    inspector = Inspector()
+    lock = inspector.get(name)
+    if lock and inspector.clear(lock, by="you", reason="the button was pressed"):
+        return f"{name} is taken away from {lock.holder.owner}."
+    return f"{name} is free, or has just changed hands."
+
+
+def note(outcome: str, worker: Worker, why: str) -> None:
+    LockIncident.objects.create(
+        outcome=outcome, name=traffic.STOCK, owner=f"process {worker.pid}", why=why
+    )
+
+
+BUTTONS: dict[str, Callable[[], str]] = {
+    "without-lock": without_lock,
+    "with-lock": with_lock,
+    "kill": kill,
+    "stop": stop,
+    "clear": lambda: clear(traffic.STOCK),
+    "clear-accounts": lambda: clear("export:accounts"),
+}
+
+
+@require_POST
+@non_atomic_requests
+def press(_request: HttpRequest, button: str) -> HttpResponse:
+    """One of the page's buttons; answers what came of it."""
+    if button not in BUTTONS:
+        raise Http404
+    return HttpResponse(BUTTONS[button](), content_type="text/plain; charset=utf-8")
