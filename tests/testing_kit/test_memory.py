@@ -58,7 +58,12 @@ class TestClock:
     def test_a_lease_runs_out(self, port: Port, memory: Memory) -> None:
         """It is lost when `advance` returns, its callbacks were called, and others may have it."""
         lost: list[Lease] = []
-        lease = port.acquire(redis_lock("invoice:42", ttl=30, on_lost=lost.append))
+
+        def slowly(lease: Lease) -> None:
+            threading.Event().wait(0.1)
+            lost.append(lease)
+
+        lease = port.acquire(redis_lock("invoice:42", ttl=30, on_lost=slowly))
         memory.advance(31)
         assert lost == [lease]
         assert lease.state == "lost"

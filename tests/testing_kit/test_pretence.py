@@ -39,6 +39,7 @@ from django_redislock import (
 from django_redislock.clock import now
 from django_redislock.commands import LockedCommand
 from django_redislock.inspection import Inspector
+from django_redislock.renewal import watchdog
 from django_redislock.signals import lock_acquired, lock_not_acquired
 from django_redislock.testing import (
     locks_always_busy,
@@ -122,6 +123,17 @@ class TestFree:
         with locks_always_free(), redis_lock("invoice:42", ttl=0.3) as lease:
             ended.wait(1)
             lease.check()
+
+    def test_it_ends_with_the_test(self) -> None:
+        """What a test has not given back asks no server afterwards."""
+        with locks_always_free():
+            outer = redis_lock("invoice:42").acquire()
+            with locks_always_free():
+                inner = redis_lock("order:7").acquire()
+            assert outer is not None
+            assert inner is not None
+            assert (outer.state, inner.state) == ("held", "released")
+        assert outer.state == "released"
 
     def test_whoever_waits_for_itself_is_told(self) -> None:
         """What this process knows by itself it goes on to know."""
@@ -297,8 +309,10 @@ class TestUnavailable:
                 redis_lock("invoice:42").acquire()
         lock = redis_lock("invoice:42")
         lease = lock.acquire()
-        with redis_unavailable(), lease:
-            pass
+        with redis_unavailable():
+            with lease:
+                pass
+            watchdog("default").settle(0.2)  # it tries in vain
         other = lock.acquire(wait=PATIENCE)
         assert other is not None
         other.release()
