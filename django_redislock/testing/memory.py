@@ -135,8 +135,13 @@ def _in_memory() -> Iterator[Memory]:
 
     with ExitStack() as stack:
         stack.enter_context(_servers.in_place())
-        twin = mock.Mock(return_value=FakeAsyncRedisConnection)
-        stack.enter_context(mock.patch.object(connections, "_async_twin", twin))
+        otherwise: dict[str, Any] = {
+            "_async_twin": lambda using, kind: FakeAsyncRedisConnection,  # noqa: ARG005
+            # There are no replicas, and they confirm everything.
+            "_wait": lambda terms: ("PING",),  # noqa: ARG005
+            "_confirm": lambda replicas, terms: None,  # noqa: ARG005
+        }
+        stack.enter_context(mock.patch.multiple(connections, **otherwise))
         stack.enter_context(mock.patch.object(clock, "time", _time))
         for name, module in list(sys.modules.items()):
             # All of it goes by one clock, whichever of its modules asks for the time.

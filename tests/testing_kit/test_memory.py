@@ -180,6 +180,13 @@ class TestWorld:
                 pass
 
     @pytest.mark.usefixtures("memory")
+    def test_replicas(self, port: Port) -> None:
+        """Those that the settings ask for are no hindrance."""
+        lease = port.acquire(redis_lock("invoice:42", replicas=2))
+        port.extend(lease)
+        port.release(lease)
+
+    @pytest.mark.usefixtures("memory")
     def test_semaphores(self) -> None:
         """As many as fit."""
         leases = [Semaphore("invoice:42", 2).acquire(wait=0) for _ in range(2)]
