@@ -8,7 +8,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo tour test lint torture fleet model peers screenshots
+.PHONY: help demo tour test lint torture fleet model peers bench screenshots
 .DEFAULT_GOAL := help
 # One .venv for all: two pips at a time would be in each other's way.
 .NOTPARALLEL:
@@ -43,6 +43,9 @@ peers: $(VENV)/.peers ## scenarios and torture beside other libraries, into docs
 	$(RUN) -m tests.peers --write
 	$(RUN) -m tests.faults.torture --peers --write
 
+bench: $(VENV)/.bench ## what a lock costs, beside others, into docs/benchmarks.md; ten minutes
+	$(RUN) -m benchmarks $(ARGS)
+
 screenshots: $(VENV)/.test ## the pictures in docs/images; needs chromium
 	$(RUN) -m pytest tests/browser/screenshots.py $(ARGS)
 
@@ -61,6 +64,11 @@ $(VENV)/.test: pyproject.toml $(VENV)/.made
 $(VENV)/.peers: $(VENV)/.test
 	@echo "Installing what ours is compared with into $(VENV)"
 	@$(INSTALL) --editable '.[test,peers]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.peers
+	@echo "Installing what the benchmarks need into $(VENV)"
+	@$(INSTALL) --editable '.[test,peers,bench]'
 	@touch $@
 
 # Debian and Ubuntu ship Python without ensurepip, and `python3 -m venv` then leaves half a .venv

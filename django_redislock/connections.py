@@ -570,9 +570,8 @@ class TooFewReplicas(RedisError):
 
 
 def _granted(answer: list[Any]) -> bool:
-    """Our scripts answer with a number first, which is 1 when they did what was asked; those
-    for many leases answer with a list of such answers."""
-    return isinstance(answer[0], list) or answer[0] == 1
+    """Our scripts answer with a number first, which is 1 when they did what was asked."""
+    return bool(answer[0] == 1)
 
 
 def _wait(terms: Terms) -> tuple[Word, ...]:

@@ -1,7 +1,8 @@
 """Where the waiters of a process are told that they have been handed a lock.
 
 One pub/sub connection and one reader thread for all of them, threads and tasks alike. A
-wake-up is only a hint, so a lost or doubled one does no harm.
+wake-up is only a hint, so a lost or doubled one does no harm. Who is handed a lock by somebody of
+the same process is told through the inbox, too, and is given the grant.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 import redis
 from django.core.exceptions import ImproperlyConfigured
 from redis.exceptions import RedisError
 
 from . import connections
+from .primitives.primitive import Grant
 from .waiting import backoff
 
 logger = logging.getLogger("django_redislock")
 
-Waker = Callable[[bool], object]
+
+class Waker(Protocol):
+    def __call__(self, told: bool, grant: Grant | None = None) -> object: ...
 
 
 class Inbox:
@@ -49,6 +54,16 @@ class Inbox:
 
     def forget(self, token: str) -> None:
         self._wakers.pop(token, None)
+
+    @property
+    def awaited(self) -> bool:
+        """Somebody waits."""
+        return bool(self._wakers)
+
+    def bequeath(self, token: str, grant: Grant) -> None:
+        """`token` has its lock: somebody else of this process was told."""
+        if wake := self._wakers.get(token):
+            wake(True, grant)
 
     def drop(self) -> None:
         """In a forked child: close our copy of the socket, or the server would count us as a

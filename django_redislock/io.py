@@ -26,6 +26,7 @@ from .connections import NO_TERMS, Pool, Terms
 from .exceptions import LockError, LockUnavailable
 from .inbox import Inbox, Waker, inbox
 from .keys import is_index, name_of
+from .primitives.primitive import Grant
 from .signals import LockEvent
 from .slots import Word
 from .waiting import DEAF, LINE
@@ -86,12 +87,19 @@ class IO(Protocol):
         until it does. The answer is `DEAF` when it has not begun yet, or its connection is away.
         """
 
-    async def wait(self, seconds: float, left: float) -> None:
+    async def wait(self, seconds: float, left: float) -> Grant | None:
         """Wait until the token is told, or the time is up; either may happen wrongly.
 
         Who was not told then stands in line, for as long as `left` seconds are not over: so
-        many waiters of a process don't ask with their next script all at a time.
+        many waiters of a process don't ask with their next script all at a time. Returns what
+        was bequeathed to it.
         """
+
+    def home(self, prefix: str) -> str:
+        """Where waiters of this process are told that they have the lock; "": nobody waits."""
+
+    async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
+        """Tell those of them who have it now: token and grant."""
 
     def unlisten(self) -> None:
         """Nobody waits for the token any more."""
@@ -158,6 +166,8 @@ class _Port:
         self._terms = terms
         self._listening: tuple[Inbox, str] | None = None
         self._told = False
+        self._heritage: Grant | None = None
+        self._home: Inbox | None = None
         self._line: threading.Semaphore | asyncio.Semaphore | None = None
         """Where it was our turn, until the next script is over."""
 
@@ -187,14 +197,29 @@ class _Port:
     def _waker(self) -> Waker:
         raise NotImplementedError
 
-    async def wait(self, seconds: float, left: float) -> None:
+    async def wait(self, seconds: float, left: float) -> Grant | None:
         if self._listening is None:  # nobody could tell us anything
             await self.sleep(seconds)
-            return
+            return None
         until = now() + left
         await self._pause(seconds)
         await self._take_turn(until)
         self._told = False
+        grant, self._heritage = self._heritage, None
+        # Of replicas nobody was asked yet.
+        return None if self._terms.replicas else grant
+
+    def home(self, prefix: str) -> str:
+        self._home = inbox(self._using, prefix, start=False)
+        return self._home.channel if self._home is not None and self._home.awaited else ""
+
+    async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
+        assert self._home is not None
+        for token, grant in grants:
+            self._home.bequeath(token, grant)
+        # Else they would have to wait until we are done with whatever comes next: a thread that is
+        # woken gets the interpreter when we let go of it.
+        await self.sleep(0)
 
     async def _pause(self, seconds: float) -> None:
         """Until woken, or the time is up."""
@@ -300,7 +325,8 @@ class SyncIO(_Port):
         self._woken = threading.Event()
         return self._wake
 
-    def _wake(self, told: bool) -> None:
+    def _wake(self, told: bool, grant: Grant | None = None) -> None:
+        self._heritage = grant or self._heritage
         self._told |= told
         self._woken.set()
 
@@ -405,9 +431,13 @@ class AsyncIO(_Port):
         self._woken = asyncio.Event()
         return self._wake
 
-    def _wake(self, told: bool) -> None:
+    def _wake(self, told: bool, grant: Grant | None = None) -> None:
+        self._heritage = grant or self._heritage
         self._told |= told
-        # From the inbox's thread. A loop that was closed meanwhile has nobody to wake.
+        if asyncio._get_running_loop() is self._loop:
+            self._woken.set()
+            return
+        # From another thread. A loop that was closed meanwhile has nobody to wake.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._woken.set)
 

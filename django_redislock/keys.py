@@ -41,6 +41,11 @@ class Keys:
         return Keys.verbatim(prefix, self.also.encode())
 
     @property
+    def prefix(self) -> str:
+        """What all keys of a project begin with."""
+        return self.index.removesuffix(":index")
+
+    @property
     def queue(self) -> str:
         """Who waits, in order."""
         return f"{self.stem or self.lock}:queue"

@@ -70,14 +70,15 @@ async def renew(io: IO, leases: Sequence[Lease], ttl: float | None = None) -> No
             lease.unknown()
         raise
     for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
-        if isinstance(refusal, LockUnavailable):
-            lease.unknown()
-        elif refusal is None and lease.lost is None:
+        if refusal is None:
             # Else its own deadline came before the answer, and is the last word: others may
             # have held the lock since.
-            lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
-            lease.renewed(sent, its_ttl)
-        elif refusal is not None and not lease.closing:  # else its release has overtaken us
+            if lease.lost is None:
+                lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
+                lease.renewed(sent, its_ttl)
+        elif isinstance(refusal, LockUnavailable):
+            lease.unknown()
+        elif not lease.closing:  # else its release has overtaken us
             lease.lose(refusal.error(lease.name))
     errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
     if len(errors) == len(leases):
@@ -261,6 +262,8 @@ class Watchdog:
         time = now()
         next_look = self._shortest = float("inf")
         due: dict[tuple[Hashable, ...], list[Lease]] = {}
+        indexes: set[str] = set()
+        least = float("inf")
         for token, watched in self._leases.copy().items():
             lease = watched.lease()
             if lease is None:
@@ -282,11 +285,16 @@ class Watchdog:
                 )
                 lease.abandon()
             else:
-                self._shortest = min(self._shortest, lease.ttl if lease.renew else float("inf"))
-                if lease.renew and lease.due - time <= EARLY * lease.ttl / 3:
+                indexes.add(watched.index_key)
+                ttl = lease.claim.ttl
+                if ttl < least:
+                    least = ttl
+                if lease.renew and ttl < self._shortest:
+                    self._shortest = ttl
+                if lease.renew and lease.due - time <= EARLY * ttl / 3:
                     due.setdefault(self._together(lease), []).append(lease)
-                else:
-                    next_look = min(next_look, lease.due)
+                elif lease.due < next_look:
+                    next_look = lease.due
         silent: set[Node | None] = set()
         for leases in sorted(due.values(), key=self._urgency) if self._clustered else due.values():
             nodes = self._nodes_of(leases[0])
@@ -297,16 +305,22 @@ class Watchdog:
             next_look = min(next_look, *(lease.due for lease in leases))
         if not silent or self._clustered:
             self._release_pending()
-            next_look = min(next_look, self._show_life(time))
+            early = EARLY * PRESENCE_EVERY if due else 0.0  # it costs no look of its own
+            if indexes and time >= self._show_at - early:
+                self._show_at = time + PRESENCE_EVERY
+                self._show_life(indexes, PATIENCE * least)  # longer, and it could cost one
+            next_look = min(next_look, self._show_at if indexes else float("inf"))
         return min(next_look, now() + 1.0) if self._to_release else next_look
 
     def _together(self, lease: Lease) -> tuple[Hashable, ...]:
         """Leases for which this is equal are renewed in one request."""
         claim = lease.claim
-        index, replicas = claim.asked[0].index, (lease.replicas, lease.replicas_timeout)
-        slots = {connections.slot(self._using, keys.lock) for keys in claim.asked}
-        alone = claim.token if len(slots) > 1 else ""
-        return claim.primitive.kind, index, min(slots), alone, *replicas
+        index = (claim.parts[0] if claim.parts else claim.keys).index
+        slot, alone = 0, ""
+        if self._clustered:
+            slots = {connections.slot(self._using, keys.lock) for keys in claim.asked}
+            slot, alone = min(slots), claim.token if len(slots) > 1 else ""
+        return claim.primitive.kind, index, slot, alone, lease.replicas, lease.replicas_timeout
 
     def _urgency(self, leases: list[Lease]) -> tuple[bool, bool, float]:
         """On a cluster, what comes first: what costs the others nothing, and what ends soon."""
@@ -325,25 +339,15 @@ class Watchdog:
         known = nodes & connections.failed(self._pool) if self._clustered else nodes
         return known | nodes & {None}
 
-    def _show_life(self, time: float) -> float:
-        """Say that the process of our leases lives. Returns when to say it again."""
-        indexes, within = set(), connections.BACKGROUND_TIMEOUT
-        for watched in self._leases.copy().values():
-            lease = watched.lease()
-            if lease is not None:
-                indexes.add(watched.index_key)
-                within = min(within, PATIENCE * lease.ttl)  # or it could cost one
-        if not indexes:
-            return float("inf")
-        if time >= self._show_at:
-            self._show_at = time + PRESENCE_EVERY
-            for index in indexes:
-                key = presence(index, tokens.process)
-                try:
-                    run(self._keep(self._io(within), key, within))
-                except LockError as error:
-                    logger.debug("No sign of life could be shown: %s", error)
-        return self._show_at
+    def _show_life(self, indexes: set[str], within: float) -> None:
+        """Say that the process of our leases lives."""
+        within = min(within, connections.BACKGROUND_TIMEOUT)
+        for index in indexes:
+            key = presence(index, tokens.process)
+            try:
+                run(self._keep(self._io(within), key, within))
+            except LockError as error:
+                logger.debug("No sign of life could be shown: %s", error)
 
     async def _keep(self, io: IO, key: str, within: float) -> None:
         if isinstance(self._using, Servers):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from django_redislock.primitives.primitive import Grant
 from django_redislock.waiting import DEAF
 
 CLAIM_WINDOW = 1.0
@@ -83,6 +84,10 @@ class MemoryServer:
         """By key; here they have no TTL."""
         self.listening: dict[str, Callable[[str], object]] = {}
         """Who is told: channel → function of the token."""
+        self.home = ""
+        """During a release: the inbox of the process that asks."""
+        self.heirs: list[bytes] = []
+        """And its waiters that have got the lock by it, each with its fencing token."""
 
     def call(self, script: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
         """Run a script, with the answer that redis-py would give."""
@@ -138,6 +143,11 @@ class MemoryServer:
             if waiter is None:
                 continue
             seen, ttl, inbox, owner, label = waiter
+            at_home = inbox == self.home and inbox in self.listening
+            if at_home and self.clock - seen < SIGN_OF_LIFE:
+                fence = self._grant(name, key, first, ttl, ttl / 1000, owner, label)
+                self.heirs += first.encode(), fence.encode()
+                return first
             told = self.listening.get(inbox)
             if told is not None:
                 told(first)
@@ -152,12 +162,12 @@ class MemoryServer:
         name.handed = to
         return to
 
-    def _keep_fence(self, name: _Name) -> None:
+    def _keep_fence(self, name: _Name, *, free: bool = False) -> None:
         """The tail may have run out while the lease was renewed; the value knows."""
         assert name.value is not None
         _, fence, _, ttl, *_ = name.value.split(b"|")
         name.fence = int(fence)
-        name.tail_expires = self._remembers(int(ttl), name.fence)
+        name.tail_expires = self._remembers(0 if free else int(ttl), name.fence)
 
     def _remembers(self, ttl: int, fence: int) -> float:
         return self.clock + _outlives(ttl / 1000) + max(0.0, fence / 1e6 - self.clock)
@@ -203,11 +213,14 @@ class MemoryServer:
         lasted = None if name.lasted is None else str(name.lasted).encode()
         return [0, name.value, pttl, now, position, place.encode(), lasted]
 
-    def _release(self, name: _Name, token: str, key: str, withdraw: int) -> list[Any]:
+    def _release(
+        self, name: _Name, token: str, key: str, withdraw: int, home: str = ""
+    ) -> list[Any]:
+        self.home, self.heirs = home, []
         why = name.why(token)
         held = _token(name.value) == token
         if held:
-            self._keep_fence(name)
+            self._keep_fence(name, free=True)
             name.lasted = self._now() - int(name.value.split(b"|")[2])
             name.value, name.released = None, token
             if self._hand_over(name, key) is None:
@@ -216,12 +229,15 @@ class MemoryServer:
             name.leave_queue(token)
         if withdraw and why is None:
             name.gone[token] = b"withdrawn", self.clock + MINUTE
-        return [1] if held or name.released == token else [0, name.value, why]
+        self.home = ""
+        if held or name.released == token:
+            return [1, str(self._now()).encode(), self.heirs]
+        return [0, name.value, why]
 
     def _clear(self, name: _Name, token: str, key: str, by: str, reason: str) -> int:
         if name.value is None or _token(name.value) != token:
             return 0
-        self._keep_fence(name)
+        self._keep_fence(name, free=True)
         ttl = int(name.value.split(b"|")[3]) / 1000
         name.value = None
         if name.handed != token:
@@ -230,11 +246,10 @@ class MemoryServer:
             self.index.pop(key, None)
         return 1
 
-    def _extend(self, keys: Sequence[str], args: Sequence[str | int]) -> list[list[Any]]:
-        replies: list[list[Any]] = []
-        for lock, token, key, ttl in zip(
-            keys[:-1:3], args[0::3], args[1::3], args[2::3], strict=True
-        ):
+    def _extend(self, keys: Sequence[str], args: Sequence[str | int]) -> list[Any]:
+        reply: list[Any] = [0]
+        leases = zip(keys[:-1:3], args[0::3], args[1::3], args[2::3], strict=True)
+        for position, (lock, token, key, ttl) in enumerate(leases, 1):
             name = self._name(lock)
             if _token(name.value) == token:
                 assert name.value is not None
@@ -246,10 +261,10 @@ class MemoryServer:
                 )
                 name.expires = self.index[str(key)] = lives
                 self._keep_fence(name)
-                replies.append([1])
+                reply[0] = 1
             else:
-                replies.append([0, name.value, name.why(str(token))])
-        return replies
+                reply.append([position, name.value, name.why(str(token))])
+        return reply
 
     def _adopt(
         self, name: _Name, token: str, key: str, heir: str, ttl: int, owner: str, label: str
@@ -299,9 +314,12 @@ class SteppedIO:
         self.wake_at: float | None = None
         """While it waits: until when."""
         self.told: set[str] = set()
+        self.bequeathed: Grant | None = None
         self.request: Callable[[], Any] | None = None
         """What was sent and is not carried out yet."""
         self._token = ""
+        self.neighbours: list[SteppedIO] = []
+        """Of the same process, and with the same inbox."""
         server.listening[inbox] = self.told.add
 
     def uniform(self, low: float, high: float) -> float:
@@ -327,9 +345,21 @@ class SteppedIO:
         self._token = token
         return self.inbox
 
-    async def wait(self, seconds: float, left: float = 0.0) -> None:
+    async def wait(self, seconds: float, left: float = 0.0) -> Grant | None:
         await self._until(self.server.time + seconds)
         self.told.discard(self._token)
+        grant, self.bequeathed = self.bequeathed, None
+        return grant
+
+    def home(self, prefix: str) -> str:
+        return self.inbox if self.neighbours else ""
+
+    async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
+        for token, grant in grants:
+            for other in self.neighbours:
+                if other._token == token:
+                    other.bequeathed = grant
+                    other.told.add(token)
 
     async def _until(self, time: float) -> None:
         self.wake_at = time

@@ -80,6 +80,8 @@ class Witness(MemoryServer):
         """Tokens whose release found the lock theirs."""
         self.knows = ""
         """The holder, unless it was handed the lock and has not confirmed it yet."""
+        self.asks_from: str | int = ""
+        """The inbox of the process whose release this is, if somebody else waits there."""
         self.cleared: dict[str, float] = {}
         """Holders that an operator has cleared, and when."""
         self.came = 0
@@ -114,6 +116,7 @@ class Witness(MemoryServer):
         self.time += 0.000_01  # no two commands are carried out in the same microsecond
         token = "" if script == "mutex_holder" else str(args[0])
         before = self.value
+        self.asks_from = args[3] if script == "mutex_release" else ""
         answer = super().call(script, keys, args)
         after = self.value
         self.say(f"    server: {script} {token[:1]} {args[5:6]} {answer}; {before} -> {after}")
@@ -138,7 +141,7 @@ class Witness(MemoryServer):
             case "mutex_release":
                 true = token in self.gave_back if answer[0] else not had
             case "mutex_extend":
-                true = bool(answer[0][0]) == had
+                true = bool(answer[0]) == had
             case _:
                 return
         if not true:
@@ -174,9 +177,10 @@ class Witness(MemoryServer):
             raise self.violation(f"{after} was handed a lock that it did not wait for")
         if not self._listens(seen):
             raise self.violation(f"{after} was handed the lock, and nobody listened")
-        if self.lease_ends - self.time > CLAIM_WINDOW + 0.001:
+        at_home = seen.inbox == self.asks_from
+        if self.lease_ends - self.time > CLAIM_WINDOW + 0.001 and not at_home:
             raise self.violation(f"{after} was handed the lock for longer than the claim window")
-        self.knows = ""
+        self.knows = after.token if at_home else ""
 
     def _fence_grows(self, after: Value) -> None:
         """Also when the clock was set back, as long as the server can know the last one.
@@ -269,16 +273,49 @@ class Late(NamedTuple):
     arrive: Callable[[], Any]
 
 
-class Port(SteppedIO):
-    """One process: it begins to listen when it first has to wait, and may lose that connection."""
+class Inbox:
+    """That of a process, which begins to listen when somebody in it first has to wait, and may
+    lose that connection."""
 
-    def __init__(self, server: Witness, inbox: str, *, listens: bool) -> None:
-        super().__init__(server, inbox)
+    def __init__(self, server: Witness, name: str, *, listens: bool) -> None:
+        self.server = server
+        self.name = name
+        self.ports: list[Port] = []
+        self.began = self.away = False
+        if listens:
+            self.hear()
+
+    def hear(self) -> None:
+        """The connection is there (again): everybody looks."""
+        self.began, self.away = True, False
+        self.server.listening[self.name] = self.tell
+        for port in self.ports:
+            if port._token:
+                self.tell(port._token)
+
+    def tell(self, token: str) -> None:
+        for port in self.ports:
+            if port._token == token:
+                port.told.add(token)
+
+    def go_deaf(self) -> None:
+        self.away = True
+        self.server.listening.pop(self.name, None)
+
+
+class Port(SteppedIO):
+    """That of one thread of a process."""
+
+    def __init__(self, server: Witness, inbox: Inbox) -> None:
+        super().__init__(server, inbox.name)
         self.witness = server
-        self.began = listens
-        self.away = False
-        if not listens:
-            del server.listening[inbox]
+        self.box = inbox
+        self.neighbours = inbox.ports
+        inbox.ports.append(self)
+        if inbox.began and not inbox.away:
+            server.listening[inbox.name] = inbox.tell
+        else:
+            del server.listening[inbox.name]
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
         answer = await super().script(name, keys, args)
@@ -288,37 +325,25 @@ class Port(SteppedIO):
 
     async def listen(self, token: str, *, within: float) -> str:
         self._token = token
-        if within > 0 and not self.began:
+        if within > 0 and not self.box.began:
             await Pause("listen")
-            self.began = True
-            self.hear()
-        if not self.began:
-            return DEAF
-        return DEAF if self.away else self.inbox
-
-    def hear(self) -> None:
-        """The connection is there (again): everybody looks."""
-        self.away = False
-        self.server.listening[self.inbox] = self.told.add
-        if self._token:
-            self.told.add(self._token)
-
-    def go_deaf(self) -> None:
-        self.away = True
-        self.server.listening.pop(self.inbox, None)
+            self.box.hear()
+        return self.inbox if self.box.began and not self.box.away else DEAF
 
 
 class Process:
-    """Takes the lock, works, and gives it back, as `Lock` and `Lease` do with the primitive."""
+    """Takes the lock, works, and gives it back, as `Lock` and `Lease` do with the primitive.
+
+    Or one thread of it: those of one process have an inbox in common, and their fate."""
 
     def __init__(
-        self, world: World, name: str, wait: float | None, ttl: float, *, listens: bool
+        self, world: World, name: str, wait: float | None, ttl: float, inbox: Inbox
     ) -> None:
         self.world = world
         self.server = world.server
         self.name = name
         self.wait = wait
-        self.io = Port(world.server, f"inbox of {name}", listens=listens)
+        self.io = Port(world.server, inbox)
         self.claim = Claim(
             KEYS, token=name * 32, ttl=ttl, owner=name, label="here", primitive=mutex
         )
@@ -479,12 +504,24 @@ class World:
 
     # What can happen. Each of them is one line of the story that a violation tells.
 
-    def start(self, wait: float | None, ttl: float, *, listens: bool) -> None:
+    def start(
+        self, wait: float | None, ttl: float, *, listens: bool, beside: Process | None = None
+    ) -> None:
+        """As another thread of a process that is there already, if `beside` is one."""
         name = "abcdefghijklmnopqrstuvwxyz"[len(self.processes)]
-        process = Process(self, name, wait, ttl, listens=listens)
+        if beside is None:
+            inbox = Inbox(self.server, f"inbox of {name}", listens=listens)
+        else:
+            inbox = beside.io.box
+        process = Process(self, name, wait, ttl, inbox)
         self.processes.append(process)
-        self.server.say(f"{process} starts: wait={wait}, ttl={ttl:g}, listens={listens}")
+        where = f"beside {beside}" if beside else f"listens={listens}"
+        self.server.say(f"{process} starts: wait={wait}, ttl={ttl:g}, {where}")
         self.step(process.main)
+
+    def threads(self, process: Process) -> list[Process]:
+        """Those of the same process that are alive, this one among them."""
+        return [other for other in self.alive() if other.io.box is process.io.box]
 
     def step(self, actor: Actor) -> None:
         was = actor.at
@@ -538,11 +575,11 @@ class World:
 
     def lose_connection(self, process: Process) -> None:
         self.server.say(f"{process} does not hear any more")
-        process.io.go_deaf()
+        process.io.box.go_deaf()
 
     def reconnect(self, process: Process) -> None:
         self.server.say(f"{process} hears again")
-        process.io.hear()
+        process.io.box.hear()
 
     def fail(self, actor: Actor, *, arrives: bool, passing: bool = True) -> None:
         """The request, or its answer, is lost: the connection fails.
@@ -570,13 +607,14 @@ class World:
         late.arrive()
 
     def kill(self, process: Process, *, arrives: bool) -> None:
-        self.server.say(f"{process} is killed")
-        for actor in process.actors():
-            if arrives:
-                self._delay(actor)
-            actor.kill()
-        process.dead = True
-        process.until = None
+        for thread in self.threads(process):
+            self.server.say(f"{thread} is killed")
+            for actor in thread.actors():
+                if arrives:
+                    self._delay(actor)
+                actor.kill()
+            thread.dead = True
+            thread.until = None
 
     def interrupt(self, process: Process, *, arrives: bool) -> None:
         """KeyboardInterrupt, or the cancellation of a task."""
@@ -588,12 +626,14 @@ class World:
         self._moved(process.main, was)
 
     def stop(self, process: Process) -> None:
-        self.server.say(f"{process} is stopped")
-        process.stopped = True
+        for thread in self.threads(process):
+            self.server.say(f"{thread} is stopped")
+            thread.stopped = True
 
     def resume(self, process: Process) -> None:
-        self.server.say(f"{process} goes on")
-        process.stopped = False
+        for thread in self.threads(process):
+            self.server.say(f"{thread} goes on")
+            thread.stopped = False
 
     def clear(self, token: str) -> None:
         self.server.say(f"an operator clears {token[0]}")
@@ -677,8 +717,8 @@ class World:
         server.say("from here on nothing happens to anybody")
         for process in self.alive():
             process.stopped = False
-            if process.io.away:
-                process.io.hear()
+            if process.io.box.away:
+                process.io.box.hear()
         for late in self.late.copy():
             self.arrive(late)
             self.check()

@@ -264,6 +264,34 @@ def test_tasks_exclude_each_other(redis: Redis) -> None:
     asyncio.run(main())
 
 
+def test_threads_and_tasks_hand_it_to_each_other(redis: Redis) -> None:
+    """They are neighbours: each tells the next one, across threads and loops."""
+    order: list[str] = []
+
+    def in_a_thread(name: str) -> None:
+        with redis_lock("job", wait=PATIENCE):
+            order.append(name)
+
+    async def in_a_task(name: str) -> None:
+        async with redis_lock("job", wait=PATIENCE):
+            order.append(name)
+
+    async def main() -> None:
+        work: list[Awaitable[None]] = []
+        async with redis_lock("job"):
+            for number in range(6):
+                name = str(number)
+                one = in_a_task(name) if number % 2 else asyncio.to_thread(in_a_thread, name)
+                work.append(asyncio.ensure_future(one))
+                while redis.zcard(QUEUE) <= number:
+                    await asyncio.sleep(0.005)
+        await asyncio.gather(*work)
+
+    asyncio.run(main())
+    assert order == list("012345")
+    assert unlocked(redis)
+
+
 def test_a_loop_that_is_closed_with_a_lease_held(redis: Redis) -> None:
     """Nothing hangs, and the lease can be released from elsewhere."""
 

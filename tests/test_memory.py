@@ -39,12 +39,15 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
     commands += ["write", "read"]
     match rng.choice(commands):
         case "acquire":
-            inbox = rng.choice(["", "redislock:inbox:alive", "redislock:inbox:dead"])
+            inbox = rng.choice(
+                ["", *(f"redislock:inbox:{one}" for one in ("alive", "dead", "home"))]
+            )
             ticket = rng.choice(["", str(rng.randrange(10**6))])  # from before all others
             args: list[str | int] = [token, "twin", 30_000, "owner", "a|label", inbox, ticket]
             return "mutex_acquire", keys, args
         case "release":
-            return "mutex_release", keys, [token, "twin", int(rng.random() < 0.1)]
+            home = rng.choice(["", "redislock:inbox:alive", "redislock:inbox:dead"])
+            return "mutex_release", keys, [token, "twin", int(rng.random() < 0.1), home]
         case "extend":
             ttl = rng.choice([30_000, 40_000])
             return (

@@ -56,15 +56,18 @@ class Network(RuleBasedStateMachine):
         waiters=st.integers(0, 2),
         delayed=st.booleans(),
         answered=st.booleans(),
+        beside=st.none() | which,
     )
-    def begin(self, ttl: float, waiters: int, delayed: bool, answered: bool) -> None:
+    def begin(
+        self, ttl: float, waiters: int, delayed: bool, answered: bool, beside: int | None
+    ) -> None:
         """A holder, perhaps one that does not know it yet, and some waiters."""
-        self.start(0, ttl, listens=True, delayed=delayed)
+        self.start(0, ttl, listens=True, delayed=delayed, beside=None)
         holder = self.world.processes[0].main
         while not holder.done and holder.at != ("work" if answered else "answer mutex_acquire"):
             self.world.step(holder)
         for _ in range(waiters):
-            self.start(None, ttl, listens=True, delayed=False)
+            self.start(None, ttl, listens=True, delayed=False, beside=beside)
             self.world.go_on(self.world.processes[-1].main)
 
     @invariant()
@@ -82,10 +85,16 @@ class Network(RuleBasedStateMachine):
         ttl=TTLS,
         listens=st.booleans(),
         delayed=st.booleans(),
+        beside=st.none() | which,
     )
-    def start(self, wait: float | None, ttl: float, listens: bool, delayed: bool) -> None:
-        """Its first request may be one that gets no answer, and arrives later."""
-        self.world.start(wait, ttl, listens=listens)
+    def start(
+        self, wait: float | None, ttl: float, listens: bool, delayed: bool, beside: int | None
+    ) -> None:
+        """Its first request may be one that gets no answer, and arrives later. It may be another
+        thread of a process that is there already."""
+        others = [process for process in self.world.alive() if not process.stopped]
+        neighbour = pick(others, beside) if others and beside is not None else None
+        self.world.start(wait, ttl, listens=listens, beside=neighbour)
         if delayed:
             self.world.fail(self.world.processes[-1].main, arrives=True)
 
@@ -155,9 +164,9 @@ class Mishaps(Network):
             self.world.wake(process)
         elif what == "lost":
             self.world.lose_wake_ups()
-        elif process.io.away:
+        elif process.io.box.away:
             self.world.reconnect(process)
-        elif process.io.began:
+        elif process.io.box.began:
             self.world.lose_connection(process)
 
     @precondition(lambda self: self.world.alive())
@@ -342,9 +351,9 @@ async def woken_is_granted(honest, self, seconds, left):
 
 
 @bug(MemoryServer, "_release")
-def no_tombstone(honest, self, name, token, key, withdraw):
+def no_tombstone(honest, self, name, token, key, withdraw, home):
     """An acquire that arrives after its withdrawal is carried out."""
-    return honest(self, name, token, key, 0)
+    return honest(self, name, token, key, 0, home)
 
 
 @bug(mutex, "acquire")
@@ -354,10 +363,27 @@ async def deadline_counts_from_the_answer(honest, io, claim, wait):
     return got._replace(sent=io.now()) if isinstance(got, Grant) else got
 
 
+@bug(Port, "wait", found_by=Network)
+async def heir_counts_from_when_it_is_told(honest, self, seconds, left):
+    """It believes in its lease for as long as the answer to its neighbour's release travelled
+    after the lease had begun."""
+    grant = await honest(self, seconds, left)
+    return grant and grant._replace(sent=self.now())
+
+
+@bug(MemoryServer, "_hand_over")
+def all_of_them_are_at_home(honest, self, name, key, caller=None):
+    """Who waits in another process is handed the lock as one of the same process is."""
+    first = min(name.queue, key=name.queue.__getitem__, default=None)
+    if first not in (None, caller) and self.home:
+        self.home = name.waiters[first][2]
+    return honest(self, name, key, caller)
+
+
 @bug(Port, "script")
 async def giving_up_keeps_the_place(honest, self, name, keys, args):
     """The last try names its inbox, so it is a place in the queue."""
-    if name == "mutex_acquire" and self.began:
+    if name == "mutex_acquire" and self.box.began:
         args = [*args[:5], self.inbox, args[6]]
     return await honest(self, name, keys, args)
 

@@ -19,7 +19,7 @@ ttl = ttl or 0
 redis.call('DEL', lock)
 if fencing_token then
   redis.call('HSET', tail, 'fence', fencing_token)
-  redis.call('PEXPIRE', tail, remembers(ttl, fencing_token))
+  redis.call('PEXPIRE', tail, remembers(0, fencing_token))
 end
 -- A waiter that has not confirmed it does not know of it: it waits on, and is told nothing.
 if redis.call('HGET', tail, 'handed') ~= token then

@@ -4,8 +4,8 @@
 --
 -- KEYS     for each lease: lock, tail, gone; then index (as in mutex.lua)
 -- ARGV     for each lease: token, name, ttl in ms
--- Returns  for each lease: {1}               extended
---                          {0, value, gone}  not held: who holds it, why we don't
+-- Returns  {1 if any was extended else 0, and for each one that is not held:
+--          {position, value, gone}  which one it is, who holds it, why we don't}
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -13,7 +13,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local index = KEYS[#KEYS]
 -- What is at the key when it is of another type: not ours, that much is certain.
 local NO_STRING = 'no string'
-local replies = {}
+local reply = {0}
 for i = 1, (#KEYS - 1) / 3 do
   local lock, tail, gone = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
   local token, name, ttl = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
@@ -37,9 +37,9 @@ for i = 1, (#KEYS - 1) / 3 do
       redis.call('HSET', tail, 'fence', fence)
       redis.call('PEXPIRE', tail, remembers)
     end
-    replies[i] = {1}
+    reply[1] = 1
   else
-    replies[i] = {0, value, redis.call('GET', gone)}
+    reply[#reply + 1] = {i, value, redis.call('GET', gone)}
   end
 end
-return replies
+return reply

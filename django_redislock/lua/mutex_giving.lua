@@ -2,7 +2,7 @@
 
 -- Give back the lock of our token, or its place in the queue, and hand the lock to the next waiter.
 -- `withdraw`: an acquire of this token may still be on its way, so leave a tombstone. Returns what
--- mutex_release.lua does.
+-- mutex_release.lua does, without the heirs.
 local function give_back(withdraw)
   local value = redis.pcall('GET', lock)
   if type(value) == 'table' then value = NO_STRING end
@@ -10,13 +10,13 @@ local function give_back(withdraw)
   local why = (withdraw or not held) and redis.call('GET', gone)
 
   if held then
-    local fencing_token, acquired_at, ttl = string.match(value, '^[^|]*|(%d+)|(%d+)|(%d+)')
+    local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
     -- First, since a full Redis denies other writes, but not after one that it has allowed.
     redis.call('DEL', lock)
     local lasted = integer(now - acquired_at)
     redis.call('HSET', tail, 'released', token, 'fence', fencing_token, 'lasted', lasted,
       fencing_token % HOLDERS, value .. '\treleased|' .. lasted)
-    redis.call('PEXPIRE', tail, remembers(ttl, fencing_token))
+    redis.call('PEXPIRE', tail, remembers(0, fencing_token))
     if not hand_over(grant) then
       unlist()
     end

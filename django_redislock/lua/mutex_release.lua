@@ -5,10 +5,15 @@
 -- ARGV     1, 2 as in mutex.lua
 --          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
 --                      a tombstone, so that the late one is refused. Else 0.
--- Returns  {1}                  released, now or before
+--          4 home      the inbox of this process, if its waiters are to be told by the answer
+-- Returns  {1, now µs, heirs}   released, now or before; tokens of this process that have it now,
+--                               each with its fencing token
 --          {0, value, gone}     not held: who holds it now, what was written of our token
 
 -- include mutex.lua
 -- include mutex_giving.lua
 
-return give_back(ARGV[3] == '1')
+home = ARGV[4]
+local answer = give_back(ARGV[3] == '1')
+if answer[1] == 1 then return {1, integer(now), heirs} end
+return answer

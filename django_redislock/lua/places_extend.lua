@@ -3,9 +3,9 @@
 --
 -- KEYS     for each lease: lock, holders, tail, gone; then index (as in places.lua)
 -- ARGV     for each lease: token, name, ttl in ms
--- Returns  for each lease: {1}               extended
---                          {0, value, gone}  not held: what is at the key if that is not ours, why
---                                            we don't
+-- Returns  {1 if any was extended else 0, and for each one that is not held:
+--          {position, value, gone}  which one it is, what is at the key if that is not ours, why
+--                                   we don't}
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -13,7 +13,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local index = KEYS[#KEYS]
 -- What is at the key when it is of another type: not ours, that much is certain.
 local NO_ZSET = 'no sorted set'
-local replies = {}
+local reply = {0}
 for i = 1, #ARGV / 3 do
   local lock, holders, tail, gone = KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i - 1], KEYS[4 * i]
   local token, name, ttl = ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
@@ -45,9 +45,9 @@ for i = 1, #ARGV / 3 do
     end
     local remembers = math.max(60000, 3 * ttl) + math.max(0, math.ceil(fence / 1000 - now))
     redis.call('PEXPIRE', tail, math.max(left, remembers))
-    replies[i] = {1}
+    reply[1] = 1
   else
-    replies[i] = {0, value, redis.call('GET', gone)}
+    reply[#reply + 1] = {i, value, redis.call('GET', gone)}
   end
 end
-return replies
+return reply

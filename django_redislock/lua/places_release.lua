@@ -5,13 +5,15 @@
 -- ARGV     1, 2 as in places.lua
 --          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
 --                      a tombstone, so that the late one is refused. Else 0.
--- Returns  {1}                  released, now or before
+--          4 home      as in mutex_release.lua
+-- Returns  {1, now µs, heirs}   released, now or before; as in mutex_release.lua
 --          {0, value, gone}     not held: what is at the key if that is not ours, what was written
 --                               of our token
 
 -- include places.lua
 
 local withdraw = ARGV[3] == '1'
+home = ARGV[4]
 
 if not foreign then expire() end
 local held = not foreign and redis.call('ZSCORE', lock, token)
@@ -39,6 +41,6 @@ if withdraw and not why then
 end
 
 if held or before then
-  return {1}
+  return {1, integer(now), heirs}
 end
 return {0, foreign and NO_ZSET, why}

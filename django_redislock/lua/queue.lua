@@ -60,8 +60,9 @@ local function outlives(ttl)
   return math.max(MINUTE, 3 * ttl)
 end
 
--- For how long the tail has to remember the last fencing token, in ms: until the clock is
--- well past it, also when that was set back.
+-- For how long the tail has to remember the last fencing token, in ms: until the lease and what may
+-- be asked about it is over, and the clock well past it, also when that was set back. Of a free lock
+-- (a ttl of 0) that is a minute.
 local function remembers(ttl, fence)
   return outlives(ttl) + math.max(0, math.ceil((fence - now) / 1000))
 end
@@ -90,6 +91,11 @@ local function leave_queue(waiter)
   redis.call('HDEL', waiters, waiter)
 end
 
+-- The inbox of the process that asks, where the answer tells it who of its own waiters was handed the
+-- lock: for each of them the token and its fencing token.
+local home
+local heirs = {}
+
 -- Whether somebody is at an inbox: a process that was killed listens no more. Of a waiter that
 -- can't listen (its connection is away), and for a user who may not ask (which is an error),
 -- the sign of life has to do. PUBLISH would count, too, but also those with a pattern.
@@ -107,10 +113,12 @@ local function has_room(label, fits)
 end
 
 -- Hand what is free to the first waiter that can be reached, and tell it: `grant` gives it to that
--- one, under the claim window. With `fits` to all those at the head of the queue, as long as it
--- says that there is room for the next one; nobody passes one for whom there is none. Returns the
--- token of the last one that it was handed to, or of the one that there is no room for; or
--- `caller` when everybody before it is served or gone; or nil when nobody waits any more.
+-- one, under the claim window. A waiter at home has nothing to confirm, since its process has just
+-- asked: it has a whole lease at once, and is told by the answer. With `fits` to all those at the
+-- head of the queue, as long as it says that there is room for the next one; nobody passes one for
+-- whom there is none. Returns the token of the last one that it was handed to, or of the one that
+-- there is no room for; or `caller` when everybody before it is served or gone; or nil when nobody
+-- waits any more.
 -- Who waits for a lock of another kind (the key that it waited for is gone) gets none of this one:
 -- it is woken, asks again, and is told.
 local function hand_over(grant, caller, fits)
@@ -132,14 +140,22 @@ local function hand_over(grant, caller, fits)
     local room = seen and has_room(label, fits)
     if lately and room == false then return first end
     leave_queue(first)
-    if seen then redis.pcall('PUBLISH', inbox, first) end
     ttl = tonumber(ttl)
     if lately and room then
       unseen = nil
-      grant(first, ttl, CLAIM_WINDOW, owner, label, first)
+      if inbox == home then
+        table.insert(heirs, first)
+        table.insert(heirs, grant(first, ttl, ttl, owner, label))
+      else
+        redis.pcall('PUBLISH', inbox, first)
+        grant(first, ttl, CLAIM_WINDOW, owner, label, first)
+      end
       if not fits then return first end
-    elseif reached and room ~= nil then
-      unseen = unseen or {waiter = first, ttl = ttl, owner = owner, label = label}
+    elseif seen then
+      redis.pcall('PUBLISH', inbox, first)
+      if reached and room ~= nil then
+        unseen = unseen or {waiter = first, ttl = ttl, owner = owner, label = label}
+      end
     end
   end
 end

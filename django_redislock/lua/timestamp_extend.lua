@@ -3,13 +3,13 @@
 --
 -- KEYS     for each lease: lock, tail, gone; then index (as in timestamp.lua)
 -- ARGV     for each lease: token, name, ttl in ms
--- Returns  for each lease: {1}                extended
---                          {0, holder, gone}  not held: who holds it, why we don't
+-- Returns  {1 if any was extended else 0, and for each one that is not held:
+--          {position, holder, gone}  which one it is, who holds it, why we don't}
 
 -- include timestamp.lua
 
 local index = KEYS[#KEYS] ~= KEYS[1] and KEYS[#KEYS]
-local replies = {}
+local reply = {0}
 for i = 1, (#KEYS - 1) / 3 do
   local lock, tail, gone = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
   local token, name, ttl = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
@@ -21,9 +21,9 @@ for i = 1, (#KEYS - 1) / 3 do
     local fractions = string.find(redis.call('HGET', tail, 'until'), '.', 1, true)
     local head, rest = string.match(holder, '^([^|]*|0|%d+|)%d+(|.*)$')
     hold(lock, tail, index, name, head .. ttl .. rest, ttl, fractions, value)
-    replies[i] = {1}
+    reply[1] = 1
   else
-    replies[i] = {0, holder, redis.call('GET', gone)}
+    reply[#reply + 1] = {i, holder, redis.call('GET', gone)}
   end
 end
-return replies
+return reply

@@ -21,12 +21,12 @@ local held = holder and token_of(holder) == token
 local why = (withdraw or not held) and redis.call('GET', gone)
 
 if held then
-  local acquired_at, ttl = string.match(holder, '^[^|]*|0|(%d+)|(%d+)')
+  local acquired_at = string.match(holder, '^[^|]*|0|(%d+)')
   -- First, since a full Redis denies other writes, but not after one that it has allowed.
   redis.call('DEL', lock)
   redis.call('HDEL', tail, 'holder', 'until')
   redis.call('HSET', tail, 'released', token, 'lasted', integer(now - acquired_at))
-  redis.call('PEXPIRE', tail, math.max(MINUTE, 3 * ttl))
+  redis.call('PEXPIRE', tail, MINUTE)
   unlist(index, name)
 end
 if withdraw and not why then

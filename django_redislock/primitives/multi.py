@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..exceptions import LockError, LockNotAcquired, LockUnavailable
 from . import mutex, queued
-from .primitive import Grant, Refusal, batches, milliseconds
+from .primitive import Grant, Refusal, batches, milliseconds, verdicts
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -169,7 +169,7 @@ async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list
 
     Raises `LockUnavailable`: then nothing is known of any of them.
     """
-    refusals: list[Refusal | None] = [None] * len(claims)
+    found: list[Refusal | None] = [None] * len(claims)
     held = [
         (number, its, claim.token, ttl)
         for number, (claim, ttl) in enumerate(zip(claims, ttls, strict=True))
@@ -178,12 +178,11 @@ async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list
     for positions in batches(io, [its.lock for _, its, *_ in held], BATCH):
         batch = [held[position] for position in positions]
         keys, args = mutex.extension([one[1:] for one in batch])
-        replies: list[list[Any]] = await io.script("mutex_extend", keys, args)
-        for (number, its, *_), (extended, *rest) in zip(batch, replies, strict=True):
-            if not extended:
-                value, gone = rest
-                refusals[number] = refusals[number] or Refusal(value, gone, its.name)
-    return refusals
+        said = verdicts(await io.script("mutex_extend", keys, args), len(batch))
+        for (number, its, *_), refusal in zip(batch, said, strict=True):
+            if refusal is not None:
+                found[number] = found[number] or refusal._replace(name=its.name)
+    return found
 
 
 async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG001

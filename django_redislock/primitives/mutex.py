@@ -8,6 +8,8 @@
     the first waiter whose process can be reached, for a short claim window. That waiter is
     woken and calls acquire again: it finds the lock its own. Nobody can barge in between.
     If it does not come, the window passes and the next one's slice finds the lock free.
+    A waiter of the process that releases has nothing to confirm: the answer tells that process
+    who has the lock now, and its lease began when the release was sent.
 4.  Giving up is an acquire that gives no inbox: if the lock was handed to us in that very
     moment we have it after all, else our place in the queue is gone when the answer comes.
 5.  Where an answer was lost, the last word is a release that leaves a tombstone: an acquire
@@ -24,11 +26,11 @@ server's clock; the margin is Redlock's drift.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..exceptions import Holder, LockNotAcquired
 from . import queued
-from .primitive import Grant, Refusal, Sight, milliseconds
+from .primitive import Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -56,8 +58,7 @@ async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list
     Raises `LockUnavailable`: then nothing is known of any of them.
     """
     held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
-    replies: list[list[Any]] = await io.script("mutex_extend", *extension(held))
-    return [None if extended else Refusal(*rest) for extended, *rest in replies]
+    return verdicts(await io.script("mutex_extend", *extension(held)), len(held))
 
 
 def extension(held: Sequence[tuple[Keys, str, float]]) -> tuple[list[str], list[str | int]]:

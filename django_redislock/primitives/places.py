@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ..exceptions import Holder, LockNotAcquired, LockUnavailable
 from . import queued
-from .primitive import Grant, Refusal, Sight, milliseconds
+from .primitive import Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -71,8 +71,7 @@ class Places:
             keys += its.lock, its.holders, its.tail, its.gone(claim.token)
             args += claim.token, its.name, milliseconds(ttl)
         keys.append(claims[0].keys.index)
-        replies: list[list[Any]] = await io.script("places_extend", keys, args)
-        return [None if extended else Refusal(*rest) for extended, *rest in replies]
+        return verdicts(await io.script("places_extend", keys, args), len(claims))
 
     async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
         ask = queued.Script("places_adopt", claim.keys.places(token), self._wants)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
 
@@ -44,6 +44,15 @@ class Refusal(NamedTuple):
             return LeaseLost(name, "its ttl passed unrenewed, or its key was deleted")
         owner = Holder.parse(self.holder, -1, 0).owner
         return LeaseLost(name, f"{owner or 'a stranger'} holds the lock now")
+
+
+def verdicts(reply: Sequence[Any], number: int) -> list[Refusal | None]:
+    """What a script that extends leases, so many, has said of each. None: extended. It names the
+    others only, since an answer for each of ten thousand is much to read."""
+    found: list[Refusal | None] = [None] * number
+    for position, *refusal in reply[1:]:
+        found[position - 1] = Refusal(*refusal)
+    return found
 
 
 class Sight(NamedTuple):

@@ -51,9 +51,18 @@ class Script(NamedTuple):
         return await io.script(self.name, self.keys, args), name
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
-        args = [claim.token, claim.keys.name, int(claim.doubtful), *self.more]
+        home = io.home(claim.keys.prefix)
+        args = [claim.token, claim.keys.name, int(claim.doubtful), home, *self.more]
+        sent = io.now()
         released, *rest = await io.script(self.name, self.keys, args)
-        return None if released else Refusal(*rest)
+        if not released:
+            return Refusal(*rest)
+        now_us, heirs = rest or (0, ())
+        if heirs:
+            # Their deadlines count from our sending: this is one process, with one clock.
+            grants = [Grant(int(fence), int(now_us), sent) for fence in heirs[1::2]]
+            await io.bequeath([*zip(map(bytes.decode, heirs[::2]), grants, strict=True)])
+        return None
 
 
 class Patience:
@@ -154,7 +163,9 @@ async def acquire(
                 inbox = await io.listen(token, within=min(0.5, left))
                 continue
             place = 0 if inbox == DEAF else position
-            await io.wait(slice_for(place, holder.remaining, left, io.uniform), left)
+            heir = await io.wait(slice_for(place, holder.remaining, left, io.uniform), left)
+            if heir is not None and not claim.parts and io.now() < deadline(heir.sent, claim.ttl):
+                return heir
             inbox = await io.listen(token, within=0)
     finally:
         io.unlisten()

@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import tokens
@@ -40,7 +39,7 @@ from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
 from ..servers import Servers
 from ..waiting import Deadline
 from . import mutex
-from .primitive import Grant, Refusal, Sight, milliseconds
+from .primitive import Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -171,7 +170,7 @@ class Redlock:
         )
         refused = [answer for answer in answers if _says(answer, 0)]
         if len(refused) >= self.servers.quorum:
-            refusal = _refusal(refused)
+            refusal = _telling([Refusal(value, gone) for _, value, gone in refused])
             # The earlier send did it, as far as anybody can tell, and others have held it since.
             return None if claim.given_back and not refusal.revoked else refusal
         if not self._most(answers):
@@ -186,23 +185,26 @@ class Redlock:
         held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
         keys, args = mutex.extension(held)
 
-        def settled(answers: Answers) -> bool:
-            return all(
-                self._settled(answers, partial(_code, number=number))
-                for number in range(len(claims))
+        def of_each(answers: Answers) -> list[Answers]:
+            """Of each claim what each server says: None, a refusal, or an error."""
+            number = len(claims)
+            said = (
+                [one] * number if isinstance(one, LockError) else verdicts(one, number)
+                for one in answers
             )
+            return list(zip(*said, strict=True))
+
+        def settled(answers: Answers) -> bool:
+            return all(self._settled(of_one, _extended) for of_one in of_each(answers))
 
         heard = await self._ask(io, "mutex_extend", keys, args, within(min(ttls)), enough=settled)
         results: list[Refusal | LockUnavailable | None] = []
-        for number, claim in enumerate(claims):
-            answers: Answers = [
-                one if isinstance(one, LockError) else one[number] for one in heard
-            ]
-            refused = [answer for answer in answers if _says(answer, 0)]
-            if sum(_says(answer, 1) for answer in answers) >= self.servers.quorum:
+        for claim, answers in zip(claims, of_each(heard), strict=True):
+            refused = [answer for answer in answers if isinstance(answer, Refusal)]
+            if sum(map(_extended, answers)) >= self.servers.quorum:
                 results.append(None)
             elif len(refused) >= self.servers.quorum:
-                results.append(_refusal(refused))
+                results.append(_telling(refused))
             else:
                 results.append(self._unavailable(claim.keys.name, answers))
         return results
@@ -334,9 +336,14 @@ def _says(answer: Any, code: int) -> bool:
     return isinstance(answer, list) and answer[0] == code
 
 
-def _code(answer: Any, number: int | None = None) -> Hashable:
-    """What a script says: first of all, or of one claim of several."""
-    return int((answer if number is None else answer[number])[0])
+def _code(answer: Any) -> Hashable:
+    """What a script says first of all."""
+    return int(answer[0])
+
+
+def _extended(answer: Any) -> bool:
+    """What a server says of one claim of several."""
+    return answer is None
 
 
 def _token(answer: Any) -> Hashable:
@@ -372,9 +379,6 @@ def _pause(io: IO, tries: int, error: LockError, left: float) -> float:
     return min(seconds, left)
 
 
-def _refusal(refused: Sequence[list[Any]]) -> Refusal:
-    """One that tells most: of an operator, or of another holder."""
-    return max(
-        (Refusal(value, gone) for _, value, gone in refused),
-        key=lambda refusal: (refusal.revoked, refusal.holder is not None),
-    )
+def _telling(refused: Sequence[Refusal]) -> Refusal:
+    """The one that tells most: of an operator, or of another holder."""
+    return max(refused, key=lambda refusal: (refusal.revoked, refusal.holder is not None))

@@ -25,12 +25,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..exceptions import Holder, LockNotAcquired, LockUnavailable
 from ..waiting import poll
 from . import mutex, queued
-from .primitive import Grant, Refusal, Sight, milliseconds
+from .primitive import Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -94,8 +94,7 @@ class Timestamp:
     ) -> list[Refusal | None]:
         """As `mutex.extend`."""
         held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
-        replies: list[list[Any]] = await io.script("timestamp_extend", *mutex.extension(held))
-        return [None if extended else Refusal(*rest) for extended, *rest in replies]
+        return verdicts(await io.script("timestamp_extend", *mutex.extension(held)), len(held))
 
     async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
         """As `mutex.adopt`."""

@@ -85,6 +85,7 @@ byte doubtful;              /* claim.doubtful: whose requests may be late. (In P
 byte inside;                /* who is in the guarded section */
 byte own[CLIENTS];          /* how long until the own deadline of the lease */
 byte late[CLIENTS];         /* which of the requests are late */
+byte told;                  /* who knows from a neighbour's answer that it has the lock */
 
 /* ---- What may go wrong. ---- */
 
@@ -111,6 +112,7 @@ byte unclaimed;             /* whether it waits to be confirmed; one more than t
 
 /* Of no meaning between two steps, where they are 0. */
 byte i, first, unseen;
+bit home;                   /* who comes next is a neighbour: it waits in the process that asks */
 mtype what, reply;
 
 #define runs(c)       (stopped[c] == 0)
@@ -192,6 +194,22 @@ inline set_ttl() {
     unclaimed = 0
 }
 
+/* The answer to the release tells it, and its own deadline counts from the sending of that. Who is
+ * a neighbour is left open; but neighbours share their fate, so it lives as the one that asks. */
+inline hand_to_neighbour(c) {
+    printf("      client %d, a neighbour, has the lock\n", c);
+    grant(c, TTL);
+    leave_queue(c);
+    /* Unless it does not wait: its place was that of a late request. */
+    when(in(ticketed, c) && !in(inside, c) && own[c] == 0,
+         add(newest, c); add(told, c); own[c] = TTL)
+}
+
+/* It is not told, since nobody got the answer, or has asked for itself. */
+inline forget_told(c) {
+    when(in(told, c), remove(told, c); own[c] = 0)
+}
+
 inline hand_to(c) {
     printf("      the lock is handed to client %d\n", c);
     /* Invariant: the dead are passed over. Those of whom that can be known: nobody listens. */
@@ -232,7 +250,13 @@ inline hand_over(caller) {
         fi
     od;
     when(first == NOBODY, first = unseen);
-    when(first != NOBODY && first != caller, hand_to(first));
+    if
+    :: first != NOBODY && first != caller && home && runs(first) && in(listening, first) ->
+        hand_to_neighbour(first)
+    :: first != NOBODY && first != caller && !(home && runs(first) && in(listening, first)) ->
+        hand_to(first)
+    :: else
+    fi;
     when(unseen != NOBODY, leave_queue(unseen));
     first = 0;
     unseen = 0
@@ -396,6 +420,7 @@ inline finish(c) {
     remove(doubtful, c);
     remove(ticketed, c);
     tidy_place(c);
+    forget_told(c);
     add(over, c);
     forget(c)
 }
@@ -414,6 +439,7 @@ inline die(c) {
     mishaps--;
     add(dead, c);
     stopped[c] = 1;
+    remove(told, c);
     leave(c);
     remove(busy, c);
     remove(doubtful, c);
@@ -481,6 +507,7 @@ asking:
         fi;
         d_step {
             printf("client %d asks: %e\n", c, what);
+            forget_told(c);
             script_acquire(c);
             printf("      %e\n", reply);
             when(reply == held, own[c] = TTL; add(newest, c))
@@ -504,6 +531,18 @@ asking:
             goto end_idle
         fi
        }
+    /* A neighbour tells that it has the lock. */
+#ifndef FAULT_HEIR_COUNTS_FROM_WHEN_IT_IS_TOLD
+    :: atomic {
+        runs(c) && in(told, c) && own[c] > 0 -> d_step { remove(told, c); enter(c) };
+        goto working
+       }
+#else
+    :: atomic {
+        runs(c) && in(told, c) -> d_step { remove(told, c); own[c] = TTL; enter(c) };
+        goto working
+       }
+#endif
     /* It is cancelled, or out of patience with a server that does not answer. */
     :: runs(c) && may_give_up(c) -> goto leaving
     :: atomic {
@@ -579,6 +618,10 @@ leaving:
     if
     :: atomic {
         runs(c) ->
+        if
+        :: home = 0
+        :: home = 1
+        fi;
         d_step {
             if
             :: in(doubtful, c) -> what = withdraw
@@ -586,11 +629,15 @@ leaving:
             fi;
             printf("client %d gives it back: %e\n", c, what);
             script_release(c);
-            what = 0
+            what = 0;
+            home = 0
         };
         if
         :: d_step { finish(c) }; goto end_idle
-        :: may_lose -> lose; goto leaving
+        :: may_lose ->
+            lose;
+            d_step { when(holder != NOBODY, forget_told(holder)) };
+            goto leaving
         fi
        }
     :: atomic {
@@ -627,11 +674,18 @@ end_network:
         :: in(late[c], withdraw) -> what = withdraw
         :: in(late[c], extend) -> what = extend
         fi;
+        if
+        :: home = 0
+        :: what == release || what == withdraw -> home = 1
+        fi;
         d_step {
             printf("a late %e of client %d arrives\n", what, c);
             if
             :: what == extend -> script_extend(c)
-            :: what == release || what == withdraw -> script_release(c)
+            :: what == release || what == withdraw ->
+                script_release(c);
+                home = 0;
+                when(holder != NOBODY, forget_told(holder))
             :: else -> script_acquire(c)
             fi;
             /* Only of a renewal somebody may still take note. Its own deadline counts from

@@ -16,6 +16,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.clock import now
+from django_redislock.scripts import load
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
 
@@ -101,6 +102,51 @@ def test_a_waiter_is_handed_the_lock(port: Port, redis: Redis) -> None:
     assert redis.pttl(KEY) > 20_000, "confirmed with its full ttl"
     port.release(handed)
     assert not redis.exists(KEY, QUEUE, f"{KEY}:waiters")
+
+
+def heard(redis: Redis) -> bool:
+    """Somebody waits, and its process can be told."""
+    return any(b":inbox:" in waiter for waiter in redis.hvals(f"{KEY}:waiters"))
+
+
+def messages(redis: Redis) -> int:
+    """Wake-ups that the server has counted."""
+    return int(redis.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"])
+
+
+def test_a_neighbour_is_told_by_the_answer(port: Port, redis: Redis) -> None:
+    """Who waits in the process that releases has its whole lease at once: there is no message,
+    and nothing to confirm."""
+    lease = port.acquire(redis_lock("invoice:42"))
+    waiter = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=None))
+    eventually(lambda: heard(redis))
+    before = messages(redis)
+    port.release(lease)
+    assert redis.pttl(KEY) > 20_000
+    assert redis.hget(TAIL, "handed") == b""
+    handed = waiter.result(PATIENCE)
+    assert messages(redis) == before
+    assert handed.fencing_token > lease.fencing_token
+    assert handed.remaining() > 20
+    assert redis.get(KEY).startswith(f"{handed.token}|{handed.fencing_token}|".encode())
+    port.release(handed)
+    assert not redis.exists(KEY, QUEUE, f"{KEY}:waiters")
+
+
+def test_a_waiter_elsewhere_is_told_by_a_message(port: Port, redis: Redis) -> None:
+    """Who waits in another process than that of the holder asks when it is woken, and has its
+    whole lease from then on."""
+    lease = port.acquire(redis_lock("invoice:42"))
+    waiter = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=None))
+    eventually(lambda: heard(redis))
+    before = messages(redis)
+    keys = lease.claim.keys.mutex(lease.token)
+    script = load("mutex_release").source
+    assert redis.eval(script, len(keys), *keys, lease.token, lease.name, 0)[0] == 1
+    handed = waiter.result(PATIENCE)
+    assert messages(redis) > before
+    assert redis.pttl(KEY) > 20_000
+    port.release(handed)
 
 
 def test_waiters_are_served_in_order_of_arrival(port: Port, redis: Redis) -> None:

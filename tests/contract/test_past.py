@@ -74,7 +74,7 @@ def test_the_last_five(port: Port, redis: Redis) -> None:
         port.release(lease)
     assert [fence for fence, _ in ended()] == fences[:-6:-1]
     assert set(redis.scan_iter(match=f"{KEY}*")) == {TAIL.encode()}
-    assert 0 < redis.ttl(TAIL) <= 90
+    assert 0 < redis.ttl(TAIL) <= 60, "for a minute, whatever the ttl"
     redis.delete(TAIL)
     assert past() == []
 

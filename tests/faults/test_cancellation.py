@@ -116,10 +116,38 @@ def test_release(redis: Redis, again: int) -> None:
     assert asyncio.run(at_every_suspension(redis, again, held, release)) >= 1
 
 
+def test_release_to_a_neighbour(redis: Redis, again: int) -> None:
+    """Whoever is cancelled while telling the next one of its process has told it, or that one
+    finds out."""
+    lease: Lease | None = None
+
+    @asynccontextmanager
+    async def awaited() -> AsyncIterator[str]:
+        nonlocal lease
+        lease = await redis_lock("job").aacquire(wait=0)
+        neighbour = asyncio.create_task(redis_lock("job").aacquire(wait=PATIENCE))
+        await until(lambda: queued(redis, 1))
+        yield "redislock"
+        successor = await neighbour
+        assert successor is not None
+        await successor.arelease()
+
+    async def release() -> None:
+        assert lease is not None
+        await lease.arelease()
+
+    assert asyncio.run(at_every_suspension(redis, again, awaited, release)) >= 2
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["a neighbour's", "another process's"])
 @pytest.mark.parametrize("cold", [False, True], ids=["listening", "not listening yet"])
-def test_wait(redis: Redis, cold: bool, again: int) -> None:
-    """Queueing, waiting, being handed the lock and confirming it."""
+def test_wait(
+    redis: Redis, cold: bool, elsewhere: bool, again: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queueing, waiting, being handed the lock; confirming it if another process has held it."""
     numbers = count(1)
+    if elsewhere:
+        monkeypatch.setattr(io_module.AsyncIO, "home", lambda self, prefix: "")
 
     @asynccontextmanager
     async def taken() -> AsyncIterator[str]:
@@ -143,4 +171,5 @@ def test_wait(redis: Redis, cold: bool, again: int) -> None:
     async def wait() -> Lease | None:
         return await redis_lock("job").aacquire(wait=PATIENCE)
 
-    assert asyncio.run(at_every_suspension(redis, again, taken, wait)) >= (5 if cold else 3)
+    # Where an answer is there already, it does not give way.
+    assert asyncio.run(at_every_suspension(redis, again, taken, wait)) >= (3 if cold else 2)

@@ -222,3 +222,19 @@ def test_no_renewal_while_it_is_given_back(scene: Scene) -> None:
     assert rule.count >= 2
     rule.let_go()
     eventually(lambda: scene.left() in ([], ["redislock:index"]))
+
+
+@in_every_way
+def test_a_neighbour_waits_for_it(scene: Scene) -> None:
+    """It would be told by the answer that is lost; its next slice finds the lock its own."""
+    lease = scene.acquire()
+    waiter = scene.start()
+    (token,) = scene.queued(1)
+    eventually(scene.listening)
+    scene.lose(RELEASE, token=lease.token)
+    give_back(scene, lease)
+    successor = waiter.result(PATIENCE)
+    assert successor.token == token
+    scene.owned(successor)
+    scene.release(successor)
+    scene.is_free(after=successor)

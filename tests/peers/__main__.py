@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from devtools import pages
 from devtools.redis_server import find_server
 
 from . import report
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if given.write:
         page = report.PAGE.read_text(encoding="utf-8")
-        report.PAGE.write_text(report.replace(page, "scenarios", text), encoding="utf-8")
+        report.PAGE.write_text(pages.replace(page, "scenarios", text), encoding="utf-8")
     else:
         sys.stdout.write(text + "\n")
     return int(bool(report.worse(peers, results)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from devtools.pages import part, table
 
 from .adapters import Peer
 from .scenarios import Outcome
@@ -15,13 +16,6 @@ MARKS = {True: "✓", False: "✗", None: "–"}
 
 Results = Mapping[str, Sequence[Outcome]]
 """For each scenario, the outcomes in the order of the peers."""
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Markdown; the first row is the head."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "| " + " | ".join("---" for _ in rows[0]) + " |")
-    return "\n".join(lines)
 
 
 def uses(peers: Iterable[type[Peer]]) -> str:
@@ -39,22 +33,10 @@ def outcomes(peers: Iterable[type[Peer]], results: Results) -> str:
     return table(rows)
 
 
-def _section(name: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
-
-
-def replace(page: str, name: str, text: str) -> str:
-    """The page with `text` between the markers of `name`."""
-    page, count = _section(name).subn(lambda _: f"\n{text}\n\n", page)
-    if count != 1:
-        raise ValueError(f"the page needs the markers of {name!r} exactly once")
-    return page
-
-
 def titles(page: str, name: str) -> list[str]:
     """The first cells of all rows between the markers of `name`, without the heads of tables."""
-    [section] = _section(name).findall(page)
-    cells = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("|")]
+    lines = part(page, name).splitlines()
+    cells = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
     following = [*cells[1:], ""]
     return [
         cell

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from devtools import pages
 from devtools.redis_server import RedisServer
 from tests.peers import report
 from tests.peers.adapters import PEERS, Ours, Peer
@@ -88,7 +89,7 @@ After.
 def test_a_table_is_put_between_its_markers() -> None:
     """And what is written around it by hand stays."""
     results = {"It rains": [Outcome("dry", True)], "It snows": [Outcome("a\\1b", False)]}
-    page = report.replace(PAGE, "scenarios", report.outcomes([Ours], results))
+    page = pages.replace(PAGE, "scenarios", report.outcomes([Ours], results))
     assert page.startswith("Before.\n\n<!-- scenarios -->\n")
     assert page.endswith("<!-- end of scenarios -->\n\nAfter.\n")
     assert "old" not in page
@@ -100,4 +101,4 @@ def test_a_table_is_put_between_its_markers() -> None:
 def test_a_page_without_markers_is_an_error() -> None:
     """A table that went nowhere would not be missed."""
     with pytest.raises(ValueError, match="markers"):
-        report.replace("nothing", "scenarios", "table")
+        pages.replace("nothing", "scenarios", "table")

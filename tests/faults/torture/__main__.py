@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from devtools import pages
 from tests.peers import report
 from tests.peers.adapters import PEERS, Ours
 
@@ -83,10 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ours_broken |= bool(verdict.problems)
                 for problem in verdict.problems:
                     sys.stderr.write(f"  {problem.rule}: {problem.what}\n")
-    text = report.table(rows)
+    text = pages.table(rows)
     if given.write:
         page = report.PAGE.read_text(encoding="utf-8")
-        report.PAGE.write_text(report.replace(page, "torture", text), encoding="utf-8")
+        report.PAGE.write_text(pages.replace(page, "torture", text), encoding="utf-8")
     else:
         sys.stdout.write(text + "\n")
     return int(ours_broken)

@@ -1,0 +1,71 @@
+"""Tables and pictures, made from the records in `results/` and from nothing else.
+
+Each section stands between two markers in a page; a test compares the pages with the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from devtools import pages
+
+from . import growth, tables, targets
+from .harness import recorded, say
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
+CAPACITY = ROOT / "docs" / "capacity.md"
+README = ROOT / "README.md"
+IMAGES = ROOT / "docs" / "images"
+
+Record = dict[str, Any]
+
+SECTIONS: Mapping[tuple[Path, str], tuple[list[str], Callable[..., str]]] = {
+    (README, "benchmark"): (["uncontended"], tables.brief),
+    (PAGE, "free"): (["uncontended"], tables.free),
+    (PAGE, "free-async"): (["uncontended"], tables.free_async),
+    (PAGE, "crowds"): (["contended"], tables.crowds),
+    (PAGE, "others"): (["contended"], tables.others),
+    (PAGE, "targets"): (
+        ["uncontended", "contended"],
+        lambda free, crowd: targets.text(targets.free(free), targets.crowded(crowd)),
+    ),
+    (CAPACITY, "fleet"): (["fleet"], growth.carries),
+    (CAPACITY, "latency"): (["latency"], growth.far),
+    (CAPACITY, "leases"): (["leases"], growth.held),
+    (CAPACITY, "memory"): (["leases"], growth.memory),
+    (CAPACITY, "waiting"): (["leases"], growth.waiting),
+    (CAPACITY, "names"): (["names"], growth.forgotten),
+    (CAPACITY, "listing"): (["inspection"], growth.listing),
+    (CAPACITY, "start"): (["startup"], growth.start),
+    (CAPACITY, "growth-targets"): (
+        ["leases", "names", "startup"],
+        lambda *records: targets.text(growth.targets(*records)),
+    ),
+}
+"""Where a section is, the records that it needs, and what makes its text of them."""
+
+
+def text(page: Path, name: str) -> str | None:
+    """What should stand there; None: its records are missing."""
+    parts, function = SECTIONS[page, name]
+    records = [recorded(part) for part in parts]
+    return None if None in records else function(*records)
+
+
+def write() -> None:
+    """All sections and pictures whose records are there."""
+    for page, name in SECTIONS:
+        content = text(page, name)
+        if content is not None:
+            new = pages.replace(page.read_text(encoding="utf-8"), name, content)
+            page.write_text(new, encoding="utf-8")
+    if find_spec("matplotlib") is None:
+        say("matplotlib is not installed: no pictures")
+        return
+    from . import plots
+
+    plots.write(IMAGES)

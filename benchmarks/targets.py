@@ -1,0 +1,120 @@
+"""What we want to hold, and whether it did in the run that was recorded.
+
+A target that is missed is shown as missed, and nothing else happens: figures of time are facts
+about a run, not about the code alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from devtools.pages import table
+
+from . import crowd, uncontended
+from .harness import Row, find, median, ratio
+from .tables import WHERE, Record, parsers_of, ratio_within, rows_of
+
+
+class Seen(NamedTuple):
+    """One figure that a target speaks of."""
+
+    what: str
+    bound: float
+    measured: float
+    where: str
+
+    @property
+    def excess(self) -> float:
+        """By how much it is missed; above 1 it is. A negative bound is a least one."""
+        value = round(self.measured, 3)
+        return value / self.bound if self.bound > 0 else -self.bound / max(value, 1e-9)
+
+
+def text(*figures: Iterator[Seen]) -> str:
+    """A line for each target, with the worst that was seen, and where."""
+    targets: dict[tuple[str, float], list[Seen]] = {}
+    for some in figures:
+        for seen in some:
+            targets.setdefault((seen.what, seen.bound), []).append(seen)
+    lines = [["target", "wanted", "worst", "where", "holds"]]
+    for (what, bound), every in targets.items():
+        worst = max(every, key=lambda seen: seen.excess)
+        holding = sum(seen.excess <= 1 for seen in every)
+        share = "everywhere" if len(every) > 1 else "yes"
+        if holding < len(every):
+            share = f"in {holding} of {len(every)}" if len(every) > 1 else "no"
+        mark = "✓" if holding == len(every) else "✗"
+        wanted = f"{'≤' if bound > 0 else '≥'} {abs(bound):g}"
+        lines.append([what, wanted, f"{worst.measured:.2f}", worst.where, f"{mark} {share}"])
+    return table(lines)
+
+
+def free(record: Record) -> Iterator[Seen]:
+    """Of `uncontended`."""
+    ours, floor = uncontended.OURS, uncontended.FLOOR
+    for hiredis in parsers_of(record):
+        parser = "with hiredis" if hiredis else "without hiredis"
+        for cores, place in WHERE.items():
+            rows = rows_of(record, kind="sync", hiredis=hiredis, cores=cores)
+            named = {row["contestant"]: row for row in rows}
+            us, decorated = named[ours], named[f"{ours} as decorator"]
+            at, most, least = place, 0.90, 1.5
+            if cores == "two":
+                most, least = 0.95, 1.15
+            yield Seen(f"a free lock {at}, ÷ plain", most, ratio(us, named[floor]), parser)
+            faster = ratio(named["cache.lock"], us)
+            yield Seen(f"`cache.lock` {at}, ÷ ours", -least, faster, parser)
+            where = f"{place}, {parser}"
+            cpu = ratio(decorated, us, "client_cpu")
+            yield Seen("client CPU of the decorator, ÷ that of a block", 1.05, cpu, where)
+            yield Seen("round trips", 2, median(us, "round_trips"), where)
+            for tasks in uncontended.TASKS:
+                rows = rows_of(record, tasks=tasks, hiredis=hiredis, cores=cores)
+                named = {row["contestant"]: row for row in rows}
+                slower = ratio(named[ours], named["redis.asyncio Lock"])
+                where = f"{tasks} at a time, {place}, {parser}"
+                yield Seen("asyncio, ÷ `redis.asyncio.Lock`", 1.0, slower, where)
+
+
+def crowded(record: Record) -> Iterator[Seen]:
+    """Of `contended`."""
+    rows = [row for row in record["rows"] if row["contestant"] == crowd.OURS]
+    for us in rows:
+        if us["case"].get("thinking") is False and us["case"]["kind"] != "lone":
+            yield from _crowd(record, us)
+    for us in rows:
+        if us["case"].get("thinking"):
+            yield from _speed(record, us, ", with time to think")
+    if lone := find(rows, crowd.OURS, kind="lone"):
+        turns = median(lone, "lone")
+        yield Seen("one waiter beside 31 of another process, ÷ each of them", -0.9, turns, "")
+    if gone := find(rows, crowd.OURS, kind="expiry"):
+        late = median(gone, "late") * 1e3
+        yield Seen("ms until a holder that is gone is succeeded", 10, late, "")
+
+
+def _crowd(record: Record, us: Row) -> Iterator[Seen]:
+    case = us["case"]
+    where = f"{case['waiters']} {case['kind']}"
+    yield from _speed(record, us, "")
+    if peer := find(record["rows"], crowd.PEER, **case):
+        handoff = ratio(us, peer, "handoff")
+        yield Seen("handoff, ÷ python-redis-lock's", 0.6, handoff, where)
+    yield Seen("longest ÷ median wait", 2, ratio_within(us), where)
+    yield Seen("Jain index", -0.99, median(us, "jain"), where)
+    yield Seen("requests per section", 3, median(us, "requests"), where)
+    # A thread or task has a command under way at a time, and so has each process of one.
+    active = 1 if case["kind"] == "processes" else case["waiters"]
+    spare = max(us["values"]["connections"]) - active
+    yield Seen("connections of a process, less one for each that asks", 2, spare, where)
+
+
+def _speed(record: Record, us: Row, how: str) -> Iterator[Seen]:
+    case = us["case"]
+    floor = find(record["rows"], crowd.FLOOR, **case)
+    least = {8: 0.93, 128: 0.90}.get(case["waiters"])
+    if floor and least:
+        speed = ratio(us, floor, "sections_per_second")
+        what = f"sections of {case['waiters']} waiters{how}, ÷ BLPOP's"
+        yield Seen(what, -least, speed, case["kind"])

@@ -1,0 +1,44 @@
+"""What `django_redislock` does when a process starts: nothing that anybody would notice."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys, threading
+from django.conf import settings
+cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": sys.argv[1]}
+settings.configure(CACHES={"default": cache}, INSTALLED_APPS=["django_redislock"])
+import django
+django.setup()
+from django.core.checks import run_checks
+run_checks()
+from django_redislock import MultiLock, ReadWriteLock, Semaphore, once, redis_lock
+redis_lock("name"), Semaphore("places", 3), ReadWriteLock("book"), MultiLock(["a", "b"])
+redis_lock("sync:{shop}")(lambda shop: None)
+once("a payment")
+print([thread.name for thread in threading.enumerate()])
+"""
+
+
+def test_no_connection_and_no_thread() -> None:
+    """Imported, set up, checked, and with locks of all kinds that nobody has taken yet."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, f"redis://127.0.0.1:{listener.getsockname()[1]}/0"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == "['MainThread']"
+        with pytest.raises(BlockingIOError):
+            listener.accept()
