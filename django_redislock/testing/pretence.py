@@ -78,8 +78,6 @@ async def _grant(
             return [1, None, now]
         case "multi_acquire":
             return [1, now, *(next(_fences) for _ in keys[::6])]
-        case "mutex_extend" | "places_extend" | "timestamp_extend":
-            return [[1] for _ in args[::3]]
         case "mutex_holder" | "timestamp_holder" | "record_get":
             return None
         case "places_holders":
@@ -90,7 +88,7 @@ async def _grant(
             return 0
         case "places_turn" | "record_write":
             return [1]
-        case _ if script.endswith("_release"):
+        case _ if script.endswith(("_extend", "_release")):
             return [1]
     raise LockError(
         f"locks_always_free() grants locks, and knows nothing that {script!r} could be asked "

@@ -170,7 +170,10 @@ class TestFree:
             answer = await CALL(execute, script, keys, args)
             asked.append(script)
             granted = await _grant(execute, script, keys, args)
-            assert form(granted) == form(answer), script
+            said = (
+                answer[:1] if script.endswith("_release") else answer
+            )  # and who has it now: nobody
+            assert form(granted) == form(said), script
             return answer
 
         monkeypatch.setattr(scripts, "call", compare)
@@ -189,7 +192,7 @@ class TestFree:
         port.initialise("salt", "abc")
         lua = {path.stem for path in files("django_redislock").joinpath("lua").iterdir()}
         granted = {name for name in lua if f'"{name}"' in getsource(_grant)}
-        granted |= {name for name in lua if name.endswith("_release")}
+        granted |= {name for name in lua if name.endswith(("_extend", "_release"))}
         # Signs of life are shown by a thread, now and then.
         assert granted - {"record_set"} == set(asked) - {"record_set"}
 
