@@ -13,21 +13,34 @@ from unittest import mock
 import fakeredis
 import pytest
 
+from django_redislock import scripts
 from django_redislock.testing import locks_in_memory
 from django_redislock.testing.memory import _servers
+from django_redislock.testing.servers import CALL
+
+calls = 0
+
+
+async def counted(*script: Any) -> Any:
+    global calls
+    calls += 1
+    return await CALL(*script)
 
 
 class Client(fakeredis.FakeRedis):  # type: ignore[misc]
     @classmethod
     def from_url(cls, *_: Any, **__: Any) -> Client:
-        _servers["default"]
+        _ = _servers["default"]
         return cls(server=_servers._servers["default"])
 
-    def info(self, *_: Any, **__: Any) -> Any:
-        pytest.skip("fakeredis does not count commands")
+    def info(self, section: str, **_: Any) -> Any:
+        """fakeredis does not count commands."""
+        assert section == "commandstats"
+        return {"cmdstat_evalsha": {"calls": calls}}
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _in_memory() -> Iterator[None]:
-    with mock.patch.object(sys.modules["tests.conftest"], "Redis", Client), locks_in_memory():
+    client = mock.patch.object(sys.modules["tests.conftest"], "Redis", Client)
+    with client, locks_in_memory(), mock.patch.object(scripts, "call", counted):
         yield
