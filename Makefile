@@ -30,6 +30,11 @@ lint: $(VENV)/.test ## ruff and mypy
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
+.PHONY: docs
+docs: $(VENV)/.test ## the site, into docs/_build
+	$(RUN) -m sphinx -W --keep-going -n -q docs docs/_build $(ARGS)
+	@echo "It begins at docs/_build/index.html"
+
 torture: $(VENV)/.test ## eight processes, killed and stopped, with 0, 3 and 10 % of replies lost
 	$(RUN) -m tests.faults.torture --seconds 30 --lost 0 3 10 $(ARGS)
 

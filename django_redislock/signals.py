@@ -61,10 +61,15 @@ observers: tuple[Callable[[LockEvent], None], ...] = ()
 Django calls receivers in a thread. So they wait for nobody and send nothing: for what counts."""
 
 lock_acquired = Signal()
+"""Sent before the block runs."""
 lock_not_acquired = Signal()
+"""Somebody else held it for as long as was waited."""
 lock_released = Signal()
+"""Sent after the release."""
 lock_lost = Signal()
+"""A lease expired, was taken or cleared; sent as soon as its process knows."""
 lock_cleared = Signal()
+"""An operator cleared it; sent in the operator's process."""
 
 # The line for the log says the rest of what its level is for.
 _EVENTS: dict[Outcome, tuple[Signal, int, str]] = {

@@ -14,7 +14,6 @@ import os
 import re
 import signal
 import subprocess
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +39,7 @@ from devtools.redis_server import RedisServer, find_server
 from django_redislock import connections, inbox, redis_lock, renewal, signals
 from django_redislock.client import Lock, LockingClient
 from django_redislock.io import SyncIO
+from tests.blocks import blocks
 from tests.contract.ports import InThreads
 from tests.faults.proxy import Fault, Proxy, script
 from tests.processes import Worker
@@ -1134,10 +1134,7 @@ class TestPage:
     """docs/drop-in.md says what is there."""
 
     PAGE = (Path(__file__).parent.parent / "docs" / "drop-in.md").read_text(encoding="utf-8")
-    BLOCKS = [
-        textwrap.dedent(block)
-        for block in re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
-    ]
+    BLOCKS = blocks("drop-in.md")
 
     def test_every_change_is_named(self) -> None:
         """In the table, which has a test for each row, and a row for each test."""

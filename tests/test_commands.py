@@ -27,6 +27,7 @@ from django_redislock import (
 )
 from django_redislock.commands import BUSY, LOST, UNAVAILABLE, LockedCommand
 from django_redislock.management.run import NOT_EXECUTABLE, NOT_FOUND
+from tests.blocks import blocks
 from tests.manage import Manage, with_stderr
 from tests.test_decorators import held_elsewhere
 
@@ -600,10 +601,8 @@ class TestDocumentation:
 
     def example(self, *words: str, **names: Any) -> dict[str, Any]:
         """Run the one example that contains all of these words."""
-        text = DOCS.read_text(encoding="utf-8")
-        blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        assert len(blocks) == 4
-        (block,) = [block for block in blocks if all(word in block for word in words)]
+        found = [block for block in blocks("commands.md") if all(word in block for word in words)]
+        (block,) = found
         namespace = {"LockedCommand": LockedCommand, "__name__": "nightly"} | names
         exec(compile(block, str(DOCS), "exec"), namespace)
         return namespace

@@ -1,13 +1,19 @@
-"""The documentation says what is there: tests that it names, pages that it links."""
+"""The documentation says what is there: tests that it names, pages that it links, commands that it
+types; and each of its examples has a test that runs it."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from django_redislock.management.commands.redislock import Command as Redislock
+from django_redislock.management.commands.runperiodic import Command as Runperiodic
+from tests.blocks import blocks
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -71,3 +77,89 @@ def test_the_pictures_that_it_shows(page: Path) -> None:
         picture = page.parent / target
         assert picture.is_file(), target
         assert picture.stat().st_size < 100_000, target
+
+
+EXAMPLES = {
+    "admin.md": (3, "tests/admin/test_docs.py"),
+    "asgi.md": (4, "tests/test_docs_guides.py"),
+    "capacity.md": (2, "tests/test_docs_capacity.py"),
+    "commands.md": (4, "tests/test_commands.py"),
+    "drop-in.md": (4, "tests/test_client.py"),
+    "fencing.md": (3, "tests/test_docs_guides.py"),
+    "kinds.md": (1, "tests/test_docs_kinds.py"),
+    "lock-order.md": (4, "tests/test_docs_timestamp.py"),
+    "metrics.md": (2, "tests/test_prometheus.py"),
+    "migrating.md": (6, "tests/test_docs_guides.py"),
+    "multi-lock.md": (4, "tests/test_docs_multi_lock.py"),
+    "once.md": (6, "tests/test_docs_once.py"),
+    "periodic.md": (6, "tests/periodic/test_docs.py"),
+    "redlock.md": (3, "tests/test_docs_redlock.py"),
+    "shared.md": (3, "tests/test_docs_shared.py"),
+    "signals.md": (2, "tests/test_docs_views.py"),
+    "testing.md": (6, "tests/testing_kit/test_docs.py"),
+    "timestamp-lock.md": (3, "tests/test_docs_timestamp.py"),
+    "topologies.md": (4, "tests/cluster/test_docs.py"),
+    "transactions.md": (3, "tests/test_docs_guides.py"),
+    "tutorial.md": (7, "tests/test_docs_tutorial.py"),
+    "views.md": (5, "tests/test_docs_views.py"),
+}
+"""So many Python examples a page has, and there they are run. Whoever adds one says where."""
+
+
+def test_every_example_is_run() -> None:
+    """No page has one that is not claimed. The README counts its own."""
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        page = str(path.relative_to(ROOT / "docs"))
+        if found := blocks(page):
+            count, test = EXAMPLES[page]
+            assert len(found) == count, page
+            assert path.name in (ROOT / test).read_text(encoding="utf-8"), test
+
+
+TYPED = re.compile(r"^ *\$ (.+)$", re.MULTILINE)
+TARGETS = set(
+    re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+)
+OTHERS = (
+    "cd ",
+    "curl ",
+    "django-admin makemessages ",
+    "docker run ",
+    "msgfmt ",
+    "nox",
+    "python -m nox",
+    "python -m pip install ",
+    "python -m tests.",
+    "python manage.py check",
+    "redis-server",
+)
+"""What is not ours, or would take too long."""
+
+
+def test_programs_under_a_lock() -> None:
+    """The crontab and the script of commands.md: `redislock run` takes their options."""
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    scripts = re.findall(r"^```(?:crontab|sh)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    for script in scripts:
+        (typed,) = re.findall(r"manage\.py redislock (run .+)", script)
+        parsed = Redislock().create_parser("manage.py", "redislock").parse_args(shlex.split(typed))
+        assert parsed.subcommand == "run"
+    assert len(scripts) == 2
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "tutorial.md"], ids=ids)
+def test_the_commands_that_it_types(page: Path) -> None:
+    """Ours take these arguments. Those of the tutorial are carried out."""
+    for line in TYPED.findall(page.read_text(encoding="utf-8")):
+        words = shlex.split(line.partition(" | ")[0], comments=True)
+        while "=" in words[0]:  # the environment
+            words.pop(0)
+        if words[0] == "make":
+            assert words[1] in TARGETS, line
+        elif words[:3] == ["python", "manage.py", "redislock"]:
+            if words[3] != "run":  # of which the tests of commands.md know the options
+                Redislock().create_parser("manage.py", "redislock").parse_args(words[3:])
+        elif words[:3] == ["python", "manage.py", "runperiodic"]:
+            Runperiodic().create_parser("manage.py", "runperiodic").parse_args(words[3:])
+        else:
+            assert line.startswith(OTHERS), line

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 from django_redislock import redis_lock
 from django_redislock.primitives import migration, places
 from django_redislock.primitives.redlock import Redlock
+from tests.blocks import blocks
 
-PAGE = Path(__file__).parent.parent / "docs" / "kinds.md"
-[BLOCK] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+[BLOCK] = blocks("kinds.md")
 
 
 def test_kinds_by_settings(settings: Any) -> None:
     """`redis_lock` of these names is what their entries say."""
     says: dict[str, Any] = {}
-    exec(compile(BLOCK, str(PAGE), "exec"), says)
+    exec(compile(BLOCK, "docs", "exec"), says)
     settings.REDISLOCK = says["REDISLOCK"]
 
     def primitive(name: str) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +11,9 @@ from redis import Redis
 
 from django_redislock import MultiLock, redis_lock
 from django_redislock.fencing import Fence
+from tests.blocks import blocks
 
-PAGE = (Path(__file__).parent.parent / "docs" / "multi-lock.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS = blocks("multi-lock.md")
 
 
 def run(text: str, **names: Any) -> dict[str, Any]:
@@ -28,11 +26,6 @@ def held(redis: Redis) -> list[str]:
     """The names that are locked now."""
     keys = redis.keys("redislock:{*}")
     return sorted(key.decode().partition("{")[2].rstrip("}") for key in keys)
-
-
-def test_every_block_is_run() -> None:
-    """Each of them has a test below."""
-    assert len(BLOCKS) == 4
 
 
 def test_the_first_example(redis: Redis) -> None:

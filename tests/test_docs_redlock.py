@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -16,10 +14,10 @@ from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, Redlock, redis_lock
 from django_redislock.primitives import redlock
 from django_redislock.servers import Servers
+from tests.blocks import blocks
 from tests.faults.caches import caches
 
-PAGE = (Path(__file__).parent.parent / "docs" / "redlock.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS = blocks("redlock.md")
 
 
 @pytest.fixture
@@ -52,11 +50,6 @@ def run(text: str, **names: Any) -> dict[str, Any]:
     namespace = {"Redlock": Redlock, "__name__": "docs", **names}
     exec(compile(text, "docs", "exec"), namespace)
     return namespace
-
-
-def test_every_block_is_run() -> None:
-    """Each of them has a test below."""
-    assert len(BLOCKS) == 3
 
 
 def test_the_first_example(servers: dict[str, RedisServer]) -> None:

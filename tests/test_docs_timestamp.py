@@ -12,14 +12,10 @@ from redis import Redis
 
 from django_redislock import LockOrderError, LockOrderWarning, lock_order, redis_lock
 from django_redislock.testing import check_lock_order
+from tests.blocks import blocks
 from tests.classic import Classic
 
 DOCS = Path(__file__).parent.parent / "docs"
-
-
-def blocks(page: str) -> list[str]:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 STAMPS, ORDER = blocks("timestamp-lock.md"), blocks("lock-order.md")
@@ -38,11 +34,6 @@ def _clean(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     redis.delete(*keys)
     yield
     redis.delete(*keys)
-
-
-def test_every_block_is_run() -> None:
-    """Each of them has a test below."""
-    assert (len(STAMPS), len(ORDER)) == (3, 4)
 
 
 def test_a_timestamp_lock(redis: Redis) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import logging.config
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +17,10 @@ from rest_framework.views import APIView
 
 from django_redislock import redis_lock, signals
 from django_redislock.views import idempotent_view, lock_view
+from tests.blocks import blocks
 from tests.test_decorators import held_elsewhere
 
 DOCS = Path(__file__).parent.parent / "docs"
-
-
-def blocks(page: str) -> list[str]:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 VIEWS, SIGNALS = blocks("views.md"), blocks("signals.md")
@@ -51,13 +45,6 @@ def post(**more: Any) -> Any:
     request = RequestFactory().post("/", **more)
     request.user = SimpleNamespace(pk=3, is_authenticated=True)
     return request
-
-
-def test_every_block_is_run() -> None:
-    """Each of them has a test below."""
-    assert (len(VIEWS), len(SIGNALS)) == (5, 2)
-    for text in VIEWS + SIGNALS:
-        compile(text, "docs", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def test_one_at_a_time() -> None:

@@ -1,9 +1,9 @@
 """Periodic jobs, each tick of which is run once in the whole fleet.
 
-@periodic("*/5 * * * *")        # in an app's periodic.py
-def report(): ...
+    @periodic("*/5 * * * *")        # in an app's periodic.py
+    def report(): ...
 
-manage.py runperiodic           # on every host
+Every host runs `manage.py runperiodic`. docs/periodic.md tells the rest.
 """
 
 from ..primitives.ledger import Outcome, Pause, RunInfo

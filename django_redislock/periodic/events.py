@@ -22,6 +22,7 @@ from ..primitives.ledger import Outcome, RunInfo
 logger = logging.getLogger("django_redislock")
 
 job_started = Signal()
+"""A run begins; `event` is its `RunInfo`."""
 job_finished = Signal()
 """`event.outcome` says how: done, failed, lost or skipped."""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +14,10 @@ from redis import Redis
 
 from django_redislock.admin import LockAdmin
 from django_redislock.models import Lock
+from tests.blocks import blocks
 from tests.operations.calling import granted
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "admin.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+BLOCKS = blocks("admin.md")
 
 
 class Urls:
@@ -76,8 +74,3 @@ def test_live(redis: Redis) -> None:
     exec(BLOCKS[2], names)
     assert [lock.name for lock in names["stale"]] == ["old"]
     assert names["Lock"] is Lock
-
-
-def test_every_example_is_run() -> None:
-    """There are no others."""
-    assert len(BLOCKS) == 3

@@ -97,7 +97,7 @@ def to_clear(window: Window) -> None:
     window.page.locator("input[name=reason]").fill("web-1 hangs since the deployment")
 
 
-HEIGHTS = {to_list: 700, to_detail: 880, to_clear: 500}
+HEIGHTS = {to_list: 690, to_detail: 880, to_clear: 500}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -16,11 +16,10 @@ from django_redislock import conf
 from django_redislock.management import scheduling
 from django_redislock.periodic import JobState, Outcome, job_finished
 from django_redislock.periodic.job import Job, JobOptions, jobs
+from tests.blocks import blocks
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "periodic.md").read_text(encoding="utf-8")
-JOBS, CARTS, SETTINGS, MONITOR, ALERT, TASK = re.findall(
-    r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
-)
+JOBS, CARTS, SETTINGS, MONITOR, ALERT, TASK = blocks("periodic.md")
 
 
 def run(text: str, **names: Any) -> dict[str, Any]:

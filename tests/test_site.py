@@ -1,0 +1,32 @@
+"""The site: docs/ builds without a warning, and what is public is in its reference."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+PARTS = "views", "fencing", "periodic"
+REFERENCE = "\n".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
+
+
+def test_it_builds_without_a_warning(tmp_path: Path) -> None:
+    """Links that lead nowhere, pages that no page lists, and docstrings that can't be read."""
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", DOCS, tmp_path]
+    built = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (built.returncode, built.stderr) == (0, "")
+    assert "LockNotAcquired" in (tmp_path / "reference" / "errors.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["django_redislock", *(f"django_redislock.{part}" for part in PARTS)],
+)
+def test_every_public_name_is_in_the_reference(module: str) -> None:
+    for name in import_module(module).__all__:
+        assert re.search(rf":: {name}\b", REFERENCE), name
