@@ -2,54 +2,63 @@
 
 Each process stands for a host: it has a client of its own, and names of its own. What a cycle
 costs the server's core is what bounds a fleet, since Redis does one thing at a time: a second
-divided by that is what it carries, on a core like this one. The processes here share what the
-machine has besides; how fast they are together says more of the machine than of the lock.
+divided by that is what it carries, on a core like this one. Server and processes share all cores
+of the machine: how fast they are together says more of the machine than of the lock.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Sequence
 from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .harness import Meter, Row, add, parsers, private_server, say, turns
+from .harness import Meter, Row, add, in_child, parsers, private_server, say, turns
 from .uncontended import FLOOR, OURS, contestants
 
 PROCESSES = [1, 2, 4, 8, 16]
 
 
-def measure(*, rounds: int, seconds: float, processes: list[int] = PROCESSES) -> list[Row]:
+def measure(*, rounds: int, seconds: float, processes: Sequence[int] = PROCESSES) -> list[Row]:
     rows: list[Row] = []
     for number in processes:
         say(f"fleet: {number} processes")
-        with private_server() as server:
-            context = multiprocessing.get_context("spawn")
-            fleet = []
-            for place in range(number):
-                ours, theirs = context.Pipe()
-                args = (server.tcp_port, place, theirs, parsers()[0])
-                context.Process(target=_work, args=args, daemon=True).start()
-                fleet.append(ours)
+        rows += in_child(
+            "benchmarks.fleet:together", processes=number, rounds=rounds, seconds=seconds
+        )
+    return rows
+
+
+def together(*, processes: int, rounds: int, seconds: float) -> list[Row]:
+    rows: list[Row] = []
+    with private_server() as server:
+        context = multiprocessing.get_context("spawn")
+        fleet = []
+        for place in range(processes):
+            ours, theirs = context.Pipe()
+            args = (server.tcp_port, place, theirs, parsers()[0])
+            context.Process(target=_work, args=args, daemon=True).start()
+            fleet.append(ours)
+        for one in fleet:
+            one.recv()  # it is ready
+        meter = Meter(server)
+        for title in turns([OURS, FLOOR], rounds):
+            meter.redis.flushdb()
+            meter.start()
             for one in fleet:
-                one.recv()  # it is ready
-            meter = Meter(server)
-            for title in turns([OURS, FLOOR], rounds):
-                meter.redis.flushdb()
-                meter.start()
-                for one in fleet:
-                    one.send((title, seconds))
-                cycles = sum(one.recv() for one in fleet)
-                spent = meter.stop()
-                found = {
-                    "per_second": round(cycles / spent["seconds"], 1),
-                    "server_cpu": round(spent["server_cpu"] / cycles, 9),
-                    "server_share": round(spent["server_cpu"] / spent["seconds"], 3),
-                }
-                add(rows, {"processes": number}, title, found)
-            for one in fleet:
-                one.send(None)
+                one.send((title, seconds))
+            cycles = sum(one.recv() for one in fleet)
+            spent = meter.stop()
+            found = {
+                "per_second": round(cycles / spent["seconds"], 1),
+                "server_cpu": round(spent["server_cpu"] / cycles, 9),
+                "server_share": round(spent["server_cpu"] / spent["seconds"], 3),
+            }
+            add(rows, {"processes": processes}, title, found)
+        for one in fleet:
+            one.send(None)
     return rows
 
 

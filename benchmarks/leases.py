@@ -49,10 +49,12 @@ def measure(
     with ThreadPoolExecutor(len(cases)) as pool:
         held = [pool.submit(watch, title, n, rounds, window) for title, n in cases]
         rows = [row for one in held for row in one.result()]
-    for function, numbers in (("remember", leases), ("wait", waiting)):
-        for number in numbers:
-            say(f"leases: {function}, {number}")
-            rows += in_child(f"benchmarks.leases:{function}", number=number, rounds=rounds)
+    for number in leases:
+        say(f"leases: the memory of {number}")
+        rows += in_child("benchmarks.leases:remember", number=number, window=window)
+    for number in waiting:
+        say(f"leases: {number} wait")
+        rows += in_child("benchmarks.leases:wait", number=number, rounds=rounds)
     return rows
 
 
@@ -99,7 +101,7 @@ def hold(*, title: str, port: int, number: int, rounds: int, window: float) -> l
     server = Server(port)
     leases = held(title, number, server)
     meter = Meter(server)
-    time.sleep(EVERY)  # the first renewals; connections are made
+    time.sleep(min(EVERY, window))  # the first renewals; connections are made
     meter.redis.set(RUNNING, "1")
     for _ in range(rounds):
         before = scripts(meter)
@@ -146,9 +148,9 @@ def held(title: str, number: int, server: Any) -> list[Any]:
     return [lease for lease in leases if lease is not None]
 
 
-def remember(*, number: int, rounds: int) -> list[Row]:
-    """Bytes for each lease: of it and what it consists of, and of what renews it."""
-    del rounds  # it is the same in each
+def remember(*, number: int, window: float) -> list[Row]:
+    """Bytes for each lease: of it and what it consists of, and of what renews it. This is the same
+    in each round."""
     with private_server() as server:
         leases = held(OURS, 1, server)
         from django_redislock import redis_lock, renewal
@@ -170,7 +172,7 @@ def remember(*, number: int, rounds: int) -> list[Row]:
         both = acquire(number, TTL)
         before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
-        time.sleep(1.3 * EVERY)  # they are renewed
+        time.sleep(window)  # they are renewed
         _, peak = tracemalloc.get_traced_memory()
         found = {
             "bytes": lease,

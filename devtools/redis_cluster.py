@@ -126,7 +126,8 @@ class RedisCluster:
         for epoch, node in enumerate(primaries):
             first, end = bounds[epoch : epoch + 2]
             self.call(node, "CLUSTER", "SET-CONFIG-EPOCH", epoch + 1)
-            self.call(node, "CLUSTER", "ADDSLOTSRANGE", first, end - 1)
+            # ADDSLOTSRANGE would do with two numbers, and came with Redis 7.0.
+            self.call(node, "CLUSTER", "ADDSLOTS", *range(first, end))
         for node in self.nodes[1:]:
             self.call(node, "CLUSTER", "MEET", "127.0.0.1", self.nodes[0].tcp_port)
         self._wait(lambda: all(self._knows(node) for node in self.nodes))

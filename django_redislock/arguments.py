@@ -194,6 +194,13 @@ def validate_using(value: object) -> str:
     return value
 
 
+def validate_prefix(value: object) -> str:
+    plain = isinstance(value, str) and value.isprintable() and not set("{}|") & set(value)
+    if not plain or not value:
+        raise ValueError(f"prefix must be a non-empty str without braces and |, not {value!r}")
+    return str.__str__(value)
+
+
 def validate_servers(value: object) -> str:
     """As `validate_using`, or several aliases in a list."""
     if isinstance(value, list | tuple):

@@ -1,15 +1,18 @@
-"""System checks. Those of the settings open no connection; those for deployment do."""
+"""System checks. Those of the settings open no connection; those for deployment do.
+
+What they know is imported when they run, since a process that serves does not run them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core import checks
 
-from . import diagnosis
-from .diagnosis import Finding, Level
+if TYPE_CHECKING:
+    from .diagnosis import Finding
 
 TAG = "redislock"
 
@@ -22,18 +25,24 @@ def register() -> None:
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
     """What is wrong in any case."""
+    from . import diagnosis
+
     return _messages(diagnosis.settings_findings())
 
 
 def check_jobs(**_: Any) -> list[checks.CheckMessage]:
     """What is wrong with periodic jobs."""
+    from . import diagnosis
+
     return _messages(diagnosis.job_findings())
 
 
 def check_deployment(**_: Any) -> list[checks.CheckMessage]:
     """What is wrong for a project that others rely on; each server is asked."""
+    from . import diagnosis
+
     findings = list(diagnosis.settings_findings())
-    if any(finding.level == Level.ERROR for finding in findings):
+    if any(finding.level == diagnosis.Level.ERROR for finding in findings):
         return []  # check_settings says so, and before that is mended nobody knows whom to ask
     return _messages(
         chain.from_iterable(
@@ -44,6 +53,8 @@ def check_deployment(**_: Any) -> list[checks.CheckMessage]:
 
 
 def _messages(findings: Iterable[Finding]) -> list[checks.CheckMessage]:
+    from .diagnosis import Level
+
     kinds = {Level.ERROR: checks.Error, Level.WARNING: checks.Warning}
     return [
         kinds[finding.level](

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 from django_redis.client import DefaultClient, SentinelClient
 from redis.exceptions import ConnectionError, LockNotOwnedError, RedisError, TimeoutError
 from redis.lock import Lock as RedisLock
+from redis.utils import HIREDIS_AVAILABLE
 
 from . import conf, label, operations, tokens
 from .clock import now
@@ -219,6 +220,8 @@ class Lock(RedisLock):
         self.local.token = token
 
     def _encode(self, value: Any) -> bytes:
+        if isinstance(value, str) and HIREDIS_AVAILABLE:
+            return value.encode()  # hiredis packs commands, and knows nothing of an encoding
         return cast(bytes, self.redis.get_encoder().encode(value))
 
     def _keys(self) -> Keys:

@@ -24,6 +24,7 @@ from .arguments import (
     validate_limit,
     validate_max_hold,
     validate_on_conflict,
+    validate_prefix,
     validate_release,
     validate_replicas,
     validate_replicas_timeout,
@@ -37,7 +38,7 @@ from .arguments import (
     validate_wait,
     validate_zone,
 )
-from .connections import Terms
+from .connections import NO_TERMS, Terms
 from .keys import validate_key
 
 
@@ -46,6 +47,8 @@ class Policy(NamedTuple):
 
     using: str = "default"
     """An alias of CACHES; of a Redlock, several of them (servers.py)."""
+    prefix: str = "redislock"
+    """What all keys begin with, the same for all locks."""
     ttl: float = 30.0
     """How long a lease lives without renewal."""
     wait: float | None = 10.0
@@ -76,6 +79,8 @@ class Policy(NamedTuple):
 
     def terms(self) -> Terms:
         """What is asked of each command that acquires or extends a lease."""
+        if not self.replicas:
+            return NO_TERMS
         return Terms(replicas=self.replicas, replicas_timeout=self.replicas_timeout)
 
 
@@ -102,6 +107,9 @@ ORDER_VALIDATORS: dict[str, Callable[[Any], Any]] = {
 }
 
 _SETTINGS = VALIDATORS | VIEW_VALIDATORS | ORDER_VALIDATORS
+
+PROJECT_VALIDATORS: dict[str, Callable[[Any], Any]] = {"prefix": validate_prefix}
+"""Of settings that are the same for all locks."""
 
 KIND_VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "kind": lambda value: validate_choice(value, "kind", tuple(kinds.KINDS)),
@@ -163,10 +171,11 @@ class _Entries(NamedTuple):
 
 class _Settings(NamedTuple):
     source: Any
-    prefix: str
     given: _Values
     locks: _Entries
     jobs: _Entries
+    policies: dict[str | None, Policy]
+    """What they make of a lock to which the code says nothing, by its entry of `locks`."""
 
 
 def _read(
@@ -191,18 +200,12 @@ def _parse(source: Any) -> _Settings:
     if not isinstance(source, Mapping):
         raise ImproperlyConfigured(f"REDISLOCK must be a dict, not {source!r}")
     rest = dict(source)
-    prefix = rest.pop("PREFIX", "redislock")
-    plain = isinstance(prefix, str) and prefix.isprintable() and not set("{}|") & set(prefix)
-    if not prefix or not plain:
-        raise ImproperlyConfigured(
-            f"REDISLOCK['PREFIX'] must be a non-empty str without braces and |, not {prefix!r}"
-        )
     locks = _read_entries("LOCKS", rest.pop("LOCKS", {}), _SETTINGS | KIND_VALIDATORS)
     for name, values in locks.exact.items():
         _refuse_half_a_kind(name, values)
     jobs = _read_entries("JOBS", rest.pop("JOBS", {}), JOB_VALIDATORS)
-    given = _read("REDISLOCK", rest, _SETTINGS, "PREFIX", "LOCKS", "JOBS")
-    return _Settings(_snapshot(source), prefix, given, locks, jobs)
+    given = _read("REDISLOCK", rest, _SETTINGS | PROJECT_VALIDATORS, "LOCKS", "JOBS")
+    return _Settings(_snapshot(source), given, locks, jobs, {})
 
 
 def _read_entries(
@@ -257,7 +260,8 @@ def _settings() -> _Settings:
 
 def prefix() -> str:
     """What all our keys begin with."""
-    return _settings().prefix
+    prefix: str = _settings().given.get("prefix", Policy().prefix)
+    return prefix
 
 
 def entry(name: str) -> str | None:
@@ -280,30 +284,37 @@ def job(name: str) -> Mapping[str, Any]:
 
 def policy(name: str, explicit: Mapping[str, Any]) -> Policy:
     """How the lock `name` behaves. Raises `ImproperlyConfigured` for wrong settings."""
-    values: _Values = {}
-    for _, layer in _layers(_settings(), name):
-        values.update(layer)
-    if explicit.get("kind", values["kind"]) != values["kind"]:
-        values["timestamp_key"] = None  # of the kind that the entry speaks of
-    values.update(explicit)
-    return Policy(**values)
+    current = _settings()
+    entry = current.locks.key(name)
+    found = current.policies.get(entry)
+    if found is None:
+        values: _Values = {}
+        for _, layer in _layers(current, entry):
+            values.update(layer)
+        found = current.policies[entry] = Policy(**values)
+    if not explicit:
+        return found
+    if explicit.get("kind", found.kind) != found.kind:
+        found = found._replace(timestamp_key=None)  # of the kind that the entry speaks of
+    return found._replace(**explicit)
 
 
 def origins(name: str) -> dict[str, Setting]:
     """The settings of the lock `name`, and where each comes from; the code may say otherwise."""
     current = _settings()
     found = {}
-    for (source, entry), layer in _layers(current, name):
+    for (source, entry), layer in _layers(current, current.locks.key(name)):
         for key, value in layer.items():
             found[key] = Setting(value, source, entry)
-    source = "REDISLOCK" if "PREFIX" in current.source else "default"
-    return found | {"prefix": Setting(current.prefix, source, None)}
+    return found
 
 
-def _layers(current: _Settings, name: str) -> tuple[tuple[tuple[str, str | None], _Values], ...]:
+def _layers(
+    current: _Settings, entry: str | None
+) -> tuple[tuple[tuple[str, str | None], _Values], ...]:
     """Where settings of a lock come from, and what they say: each beats those before it."""
     return (
         (("default", None), DEFAULTS),
         (("REDISLOCK", None), current.given),
-        (("LOCKS", current.locks.key(name)), current.locks.find(name)),
+        (("LOCKS", entry), {} if entry is None else current.locks.exact[entry]),
     )

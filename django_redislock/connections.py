@@ -57,6 +57,7 @@ from .exceptions import LockError, LockUnavailable
 from .keys import name_of
 from .servers import Servers
 from .slots import Cluster, Node, Send, Word, slot_of
+from .wire import KeptPool, aask, ask, checkout, give_back
 
 if TYPE_CHECKING:
     from django_redis.pool import ConnectionFactory
@@ -80,43 +81,65 @@ _NOT_CONNECTED = (RedisError, OSError, TimeoutError, ValueError, AttributeError)
 Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
 AsyncPool = aioredis.ConnectionPool | Cluster[aioredis.ConnectionPool]
 
-_client_cache: dict[str, DefaultClient[Any]] = {}
-_client_cache_of: dict[str, Any] | None = None
+
+class _Server:
+    """What an alias of CACHES means right now."""
+
+    def __init__(self, client: DefaultClient[Any]) -> None:
+        self.client = client
+        self.url = str(client._server[0])
+        self.clustered = isinstance(client.connection_factory, ClusterConnectionFactory)
+        self.shared_pool: Pool | None = None
 
 
-def _client(using: str) -> DefaultClient[Any]:
-    """The django-redis client of a CACHES alias.
+_servers: dict[str, _Server] = {}
+_servers_of: dict[str, Any] | None = None
+
+
+def _server(using: str) -> _Server:
+    """The server of a CACHES alias.
 
     Raises `ImproperlyConfigured` when there is none, or when it isn't django-redis.
     """
-    global _client_cache_of
-    if settings.CACHES is not _client_cache_of:  # the first call, or override_settings
-        _client_cache.clear()
-        _client_cache_of = settings.CACHES
-    client = _client_cache.get(using)
-    if client is None:
-        if isinstance(using, Servers):
-            raise ImproperlyConfigured(
-                f"{using} are several servers, which only a Redlock works with. Write one alias "
-                f"of CACHES, or 'KIND': 'redlock' beside them in REDISLOCK['LOCKS']."
-            )
-        try:
-            backend = caches[using]
-        except InvalidCacheBackendError:
-            aliases = ", ".join(map(repr, settings.CACHES))
-            raise ImproperlyConfigured(
-                f"CACHES has no alias {using!r} for locks; it has {aliases}. Write one of "
-                f"them in using= or in REDISLOCK['USING']."
-            ) from None
-        client = getattr(backend, "client", None)
-        if not isinstance(client, DefaultClient) or isinstance(client, ShardClient):
-            raise ImproperlyConfigured(
-                f"CACHES[{using!r}] is served by {type(backend).__module__}."
-                f"{type(backend).__qualname__}; locks need one that django-redis serves from "
-                f"a single primary: 'BACKEND': 'django_redis.cache.RedisCache'."
-            )
-        _refuse_twins(using)
-        _client_cache[using] = client
+    global _servers_of
+    # Django gives it another one, when settings are overridden; each lock asks several times, and
+    # to ask the settings takes six times as long.
+    if caches.settings is not _servers_of:
+        _servers.clear()
+        _servers_of = caches.settings
+    found = _servers.get(using)
+    if found is None:
+        found = _servers[using] = _Server(_find_client(using))
+    return found
+
+
+def _client(using: str) -> DefaultClient[Any]:
+    """The django-redis client of a CACHES alias."""
+    return _server(using).client
+
+
+def _find_client(using: str) -> DefaultClient[Any]:
+    if isinstance(using, Servers):
+        raise ImproperlyConfigured(
+            f"{using} are several servers, which only a Redlock works with. Write one alias "
+            f"of CACHES, or 'KIND': 'redlock' beside them in REDISLOCK['LOCKS']."
+        )
+    try:
+        backend = caches[using]
+    except InvalidCacheBackendError:
+        aliases = ", ".join(map(repr, settings.CACHES))
+        raise ImproperlyConfigured(
+            f"CACHES has no alias {using!r} for locks; it has {aliases}. Write one of "
+            f"them in using= or in REDISLOCK['USING']."
+        ) from None
+    client = getattr(backend, "client", None)
+    if not isinstance(client, DefaultClient) or isinstance(client, ShardClient):
+        raise ImproperlyConfigured(
+            f"CACHES[{using!r}] is served by {type(backend).__module__}."
+            f"{type(backend).__qualname__}; locks need one that django-redis serves from "
+            f"a single primary: 'BACKEND': 'django_redis.cache.RedisCache'."
+        )
+    _refuse_twins(using)
     return client
 
 
@@ -204,11 +227,13 @@ class ClientName(str):
 
 def address(using: str) -> str:
     """Which server an alias means right now; threads and loops key what they keep by it."""
+    if type(using) is str:
+        return _server(using).url
     if isinstance(using, ClientName):
         return using.address()
     if isinstance(using, Servers):
         return _all_of(tuple(map(address, using.aliases)))
-    return str(_client(using)._server[0])
+    return _server(using).url
 
 
 def _where(address: str) -> str:
@@ -234,9 +259,7 @@ def _all_of(addresses: tuple[str, ...]) -> str:
 
 def clustered(using: str) -> bool:
     """Whether an alias means a Redis Cluster."""
-    return not isinstance(using, ClientName | Servers) and isinstance(
-        _client(using).connection_factory, ClusterConnectionFactory
-    )
+    return not isinstance(using, ClientName | Servers) and _server(using).clustered
 
 
 def slot(using: str, key: str) -> int:
@@ -265,15 +288,22 @@ def shared_pool(using: str) -> Pool:
     """The pool that the project's cache uses; of a cluster, one that all threads share."""
     if isinstance(using, ClientName):
         return using.pool()
-    client = _client(using)
+    server = _server(using)
+    if server.shared_pool is None:
+        server.shared_pool = _shared_pool(server)
+    return server.shared_pool
+
+
+def _shared_pool(server: _Server) -> Pool:
+    client = server.client
     factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
-    if clustered(using):
-        params = factory.make_connection_params(client._server[0]) | factory.pool_cls_kwargs
+    if server.clustered:
+        params = factory.make_connection_params(server.url) | factory.pool_cls_kwargs
         key = f"{client._server} {sorted(params.items())}"
         return _clusters.get(key) or _clusters.setdefault(key, _cluster(client))
     # And not that of a client, which may connect when it is made.
     pool: redis.ConnectionPool = factory.get_or_create_connection_pool(
-        factory.make_connection_params(client._server[0])
+        factory.make_connection_params(server.url)
     )
     return pool
 
@@ -383,7 +413,7 @@ def _async_pool(using: str, url: str, *, blocking: bool) -> aioredis.ConnectionP
 
     sentinel = getattr(factory, "_sentinel", None)
     if sentinel is None and blocking:
-        return aioredis.BlockingConnectionPool.from_url(url, **options)
+        return KeptPool.from_url(url, **options)
     options.pop("timeout", None)  # for a connection, which only a blocking pool waits for
     if sentinel is None:
         return aioredis.ConnectionPool.from_url(url, **options)
@@ -474,9 +504,9 @@ def _terms_of(words: tuple[Word, ...], command: tuple[Word, ...], terms: Terms) 
 def _execute(
     pool: redis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
 ) -> Any:
-    words = _encoded(command)
+    packed = _packed(command)
     try:
-        connection = pool.get_connection()
+        connection = checkout(pool)
     except _NOT_CONNECTED as error:
         raise _translate(error, command, sent=False) from error
     carried_out = False
@@ -484,13 +514,16 @@ def _execute(
         if asking:  # on the same connection, since it is said of the next command
             connection.send_command("ASKING")
             connection.read_response()
-        connection.send_command(*words)
         within = terms.within
         if within is None and connection.socket_timeout is None:
             within = FOREGROUND_TIMEOUT
-        if within is not None and not connection.can_read(within):
-            raise redis.TimeoutError(f"no answer within {within:.3g} s")
-        answer = connection.read_response(disable_decoding=True)
+        if within is None:
+            answer = ask(connection, packed)
+        else:
+            connection.send_packed_command([packed])
+            if not connection.can_read(within):
+                raise redis.TimeoutError(f"no answer within {within:.3g} s")
+            answer = connection.read_response(disable_decoding=True)
         if terms.replicas and _granted(answer):
             carried_out = True
             # On the same connection, since WAIT is about what this one has written.
@@ -500,15 +533,16 @@ def _execute(
     except NoScriptError:
         raise
     except Exception as error:
-        if not _keeps(error):
+        plain = _unwrapped(error)
+        if not _keeps(plain):
             connection.disconnect()
         # Whatever it is, see _NOT_CONNECTED.
-        raise _translate(error, command, sent=True, carried_out=carried_out) from error
+        raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
     except BaseException:
         connection.disconnect()
         raise
     finally:
-        pool.release(connection)
+        give_back(pool, connection)
 
 
 async def aexecute(pool: AsyncPool, *command: Word, terms: Terms = NO_TERMS) -> Any:
@@ -525,7 +559,7 @@ async def aexecute(pool: AsyncPool, *command: Word, terms: Terms = NO_TERMS) -> 
 async def _aexecute(
     pool: aioredis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
 ) -> Any:
-    words = _encoded(command)
+    packed = _packed(command)
     try:
         connection = await pool.get_connection()
     except _NOT_CONNECTED as error:
@@ -535,19 +569,20 @@ async def _aexecute(
         if asking:
             await connection.send_command("ASKING")
             await connection.read_response()
-        await connection.send_command(*words)
-        answer = await connection.read_response(disable_decoding=True)
+        answer = await aask(connection, packed, getattr(pool, "answer_timeout", None))
         if terms.replicas and _granted(answer):
             carried_out = True
-            await connection.send_command(*_wait(terms))
-            _confirm(await connection.read_response(), terms)
+            within = FOREGROUND_TIMEOUT + terms.replicas_timeout
+            confirmed = await aask(connection, _packed(_wait(terms)), within)
+            _confirm(confirmed, terms)
         return answer
     except NoScriptError:
         raise
     except Exception as error:
-        if not _keeps(error):
+        plain = _unwrapped(error)
+        if not _keeps(plain):
             await connection.disconnect(nowait=True)
-        raise _translate(error, command, sent=True, carried_out=carried_out) from error
+        raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
@@ -555,14 +590,23 @@ async def _aexecute(
         await pool.release(connection)
 
 
-def _encoded(command: tuple[Word, ...]) -> list[int | bytes]:
-    """In UTF-8, whatever encoding the CACHES entry has for the project's own values.
+def _packed(command: tuple[Word, ...]) -> bytes:
+    """In Redis' protocol; in UTF-8, whatever encoding the CACHES entry has for the project's own
+    values. Keys of others may be any bytes (keys.py).
 
-    Keys of others may be any bytes (keys.py)."""
-    return [
-        word.encode(errors="surrogateescape") if isinstance(word, str) else word
+    redis-py's own way, for whatever type and encoding, takes three times as long.
+    """
+    if bytes not in map(type, command):
+        texts = list(map(str, command))
+        text = "".join([f"${len(word)}\r\n{word}\r\n" for word in texts])
+        if text.isascii():  # so that characters are bytes
+            return f"*{len(texts)}\r\n{text}".encode()
+    words = [
+        word if isinstance(word, bytes) else str(word).encode(errors="surrogateescape")
         for word in command
     ]
+    sized = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+    return b"*%d\r\n%b" % (len(words), b"".join(sized))
 
 
 class TooFewReplicas(RedisError):
@@ -584,6 +628,13 @@ def _wait(terms: Terms) -> tuple[Word, ...]:
 def _confirm(replicas: int, terms: Terms) -> None:
     if replicas < terms.replicas:
         raise TooFewReplicas(f"{replicas} of {terms.replicas} replicas confirmed it in time")
+
+
+def _unwrapped(error: Exception) -> Exception:
+    """What Redis 6.2 says within a sentence about the script, and later ones say plainly."""
+    if type(error) is ResponseError and "-READONLY " in str(error):
+        return ReadOnlyError(str(error))
+    return error
 
 
 def _keeps(error: BaseException) -> bool:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.db import NotSupportedError, models, router, transaction
+from django.utils.translation import gettext_lazy as _
 
 from .exceptions import StaleLease, StaleRead
 from .lease import Lease
@@ -60,6 +61,12 @@ class FencingTokenField(BigIntegerField):
         # Also a default of the database, for processes that don't know of the column yet.
         defaults = {"default": 0, "db_default": 0, "editable": False}
         super().__init__(*args, **{**defaults, **kwargs})
+
+    def set_attributes_from_name(self, name: str) -> None:
+        # Not an argument of the constructor: migrations would have it in them.
+        if self.verbose_name is None:
+            self.verbose_name = _("fencing token")
+        super().set_attributes_from_name(name)
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         return super().pre_save(model_instance, add) if add else models.F(self.attname)
@@ -233,7 +240,7 @@ class FencedQuerySet(models.QuerySet[M]):
         fence = Fence.of(self._lease)
         self._require_rows()
         rows = self._with(None)
-        _, key = place(self.model)
+        key = place(self.model)[1]
         # Found, not read, and so before the transaction: one of SQLite had better begin to write.
         found = list(rows.values_list(key, flat=True))
         keys, sliced = list(set(found)), rows.query.is_sliced

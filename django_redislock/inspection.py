@@ -30,6 +30,8 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, NamedTuple
 
+from django.utils.translation import gettext_noop as _
+
 from . import conf, connections, label, operations
 from .arguments import validate_text, validate_using
 from .exceptions import Holder, cleared, server_time
@@ -38,6 +40,7 @@ from .keys import Keys, name_of, presence, validate_name
 from .primitives import mutex, places, timestamp
 from .primitives.primitive import Primitive, Sight, batches
 from .renewal import PRESENCE, PRESENCE_EVERY
+from .sentences import Sentence
 from .tokens import process_of
 
 BATCH = 500
@@ -259,8 +262,8 @@ class Inspector:
         keys = self._keys(lock)
         time, *found = self._ask("inspection_waiters", [keys.queue, keys.waiters], [limit])
         waiting = []
-        for position, (_, ticket, says) in enumerate(found):
-            text, _, wants = (says or b"0||||").decode().partition("\t")
+        for position, (_token, ticket, says) in enumerate(found):
+            text, _tab, wants = (says or b"0||||").decode().partition("\t")
             seen, _ttl, _inbox, owner, its_label = text.split("|", 4)
             waiting.append(
                 WaiterInfo(
@@ -514,7 +517,12 @@ class Inspector:
         why = worst.why
         if why and seen.holding > 1:
             alike = sum(one.state == worst.state for one in holders)
-            why = f"{alike} of {seen.holding} holders: {why}"
+            why = Sentence(
+                _("%(number)s of %(holding)s holders: %(why)s"),
+                number=alike,
+                holding=seen.holding,
+                why=why,
+            )
         return LockInfo(
             name=seen.keys.name,
             using=self.using,
@@ -544,7 +552,7 @@ class Inspector:
         if holder.owner is None:
             kind, state, why = foreign(value, holder.remaining, now_us / 1e6)
             if token:
-                state, why = State.UNKNOWN, "what its holder said of itself is lost"
+                state, why = State.UNKNOWN, Sentence(_("what its holder said of itself is lost"))
         seen = token or Sight.of(value, holder).token
         if kind == Kind.TIMESTAMP and self._cache_locks:
             remains_ms = max(0, round(float(value) * 1000 - now_us / 1000))
@@ -576,7 +584,7 @@ def decide(holder: Holder, ttl: float, independent: bool, left: float | None) ->
     if left is not None and left > PRESENCE - 2 * PRESENCE_EVERY:
         return State.HELD, ""
     if holder.remaining is None:
-        return State.STALE, "it has no TTL, and its process shows no sign of life"
+        return State.STALE, Sentence(_("it has no TTL, and its process shows no sign of life"))
     if independent:
         return State.HELD, ""
     # Its leases are a sign of life, too: when it was acquired, or renewed.
@@ -586,9 +594,10 @@ def decide(holder: Holder, ttl: float, independent: bool, left: float | None) ->
         silent = min(silent, PRESENCE - left)
     if silent <= 2 * PRESENCE_EVERY:
         return State.HELD, ""
-    if silent <= PRESENCE:
-        return State.UNKNOWN, f"its process has shown no sign of life for {silent:.0f} s"
-    return State.STALE, f"its process has shown no sign of life for {silent:.0f} s"
+    why = Sentence(
+        _("its process has shown no sign of life for %(seconds)s s"), seconds=f"{silent:.0f}"
+    )
+    return (State.UNKNOWN if silent <= PRESENCE else State.STALE), why
 
 
 def past_holder(text: bytes) -> PastHolder | None:
@@ -624,11 +633,13 @@ def foreign(value: bytes, remaining: float | None, time: float) -> tuple[Kind, S
         ends = 0.0
     if _FIRST_TIME < ends < _LAST_TIME:
         if ends <= time:
-            at = server_time(int(ends * 1e6))
-            return Kind.TIMESTAMP, State.STALE, f"its time was over at {at:%Y-%m-%d %H:%M:%S} UTC"
+            at = f"{server_time(int(ends * 1e6)):%Y-%m-%d %H:%M:%S} UTC"
+            why = Sentence(_("its time was over at %(time)s"), time=at)
+            return Kind.TIMESTAMP, State.STALE, why
         return Kind.TIMESTAMP, State.HELD, ""
     if remaining is None:
-        return Kind.FOREIGN, State.STALE, "it has no TTL, and nobody is known to end it"
+        why = Sentence(_("it has no TTL, and nobody is known to end it"))
+        return Kind.FOREIGN, State.STALE, why
     return Kind.FOREIGN, State.HELD, ""
 
 

@@ -160,19 +160,20 @@ def _silence(server: str, key: str, within: float) -> LockUnavailable:
 class _Port:
     """What both ports have in common."""
 
+    # Until anything is set: most operations end with their first script.
+    _listening: tuple[Inbox, str] | None = None
+    _told = False
+    _heritage: Grant | None = None
+    _home: Inbox | None = None
+    _line: threading.Semaphore | asyncio.Semaphore | None = None
+    """Where it was our turn, until the next script is over."""
+
     def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
         self._using = using
         self._prefix = prefix
         self._terms = terms
-        self._listening: tuple[Inbox, str] | None = None
-        self._told = False
-        self._heritage: Grant | None = None
-        self._home: Inbox | None = None
-        self._line: threading.Semaphore | asyncio.Semaphore | None = None
-        """Where it was our turn, until the next script is over."""
 
-    def now(self) -> float:
-        return now()
+    now = staticmethod(now)
 
     def uniform(self, low: float, high: float) -> float:
         return waiting.uniform(low, high)

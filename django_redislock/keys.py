@@ -7,7 +7,7 @@ from dataclasses import dataclass
 MAX_NAME = 512
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen by agreement: Python's way takes thrice as long
 class Keys:
     """The keys of one lock. `name` is what the user locks; `index` is shared by all."""
 
@@ -81,13 +81,14 @@ class Keys:
 
     def mutex(self, token: str) -> list[str]:
         """What the scripts of the mutex take, in the order of lua/mutex.lua."""
+        stem = self.stem or self.lock
         return [
             self.lock,
-            self.queue,
-            self.waiters,
-            self.tail,
+            f"{stem}:queue",
+            f"{stem}:waiters",
+            f"{stem}:tail",
             self.index,
-            self.gone(token),
+            f"{stem}:gone:{token}",
         ]
 
     def places(self, token: str) -> list[str]:

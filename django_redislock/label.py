@@ -38,7 +38,12 @@ def owner(of: Holding) -> str:
     """Host, process, and thread or task."""
     # Not the other way round: under gevent a thread is something else.
     name = of.get_name() if isinstance(of, asyncio.Task) else of.name
-    return clean(f"{_host()}:{os.getpid()}:{name}").replace("|", "/")
+    return _owner(os.getpid(), name)
+
+
+@lru_cache(maxsize=256)
+def _owner(pid: int, name: str) -> str:
+    return clean(f"{_host()}:{pid}:{name}").replace("|", "/")
 
 
 def clean(text: str) -> str:
@@ -73,12 +78,17 @@ def of_function(function: Callable[..., Any]) -> str:
     return of_code(code, code.co_firstlineno)
 
 
+@lru_cache(maxsize=1024)
+def _between(module: str) -> bool:
+    """It is one that stands between us and who takes the lock."""
+    return module.partition(".")[0] in _NOT_THE_CALLER
+
+
 def of_caller() -> str:
     """The label of the innermost frame that is not ours."""
     frame = sys._getframe(1)
     while frame is not None:
-        module = frame.f_globals.get("__name__", "").partition(".")[0]
-        if module not in _NOT_THE_CALLER:
+        if not _between(frame.f_globals.get("__name__", "")):
             return of_code(frame.f_code, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]
     return "an event loop"  # a coroutine that was made a task of its own

@@ -62,6 +62,8 @@ class Claim:
     @property
     def every(self) -> tuple[Keys, ...]:
         """By which this process finds what it holds."""
+        if not self.parts and not self.keys.also:
+            return (self.keys,)
         return (self.keys, *self.parts, *self._beside)
 
     @property

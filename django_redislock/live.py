@@ -20,7 +20,6 @@ from django.db.models.lookups import Lookup
 from django.db.models.sql.where import AND, OR, NothingNode, WhereNode
 
 from . import connections
-from .diagnosis import aliases
 from .exceptions import LockError
 from .inspection import Inspector, LockInfo
 
@@ -73,6 +72,8 @@ class LockSnapshot:
 def servers() -> list[str]:
     """The aliases of CACHES that locks use, one for each server: through two of them, the same
     locks would be seen twice."""
+    from .diagnosis import aliases  # most processes never ask
+
     found: dict[str, str] = {}
     for alias in aliases():
         found.setdefault(connections.address(alias), alias)

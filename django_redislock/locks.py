@@ -104,20 +104,25 @@ class Lock:
         self._configure(options)
 
     def _configure(self, options: Options) -> None:
-        given = dict(options)
-        self._explicit = {
-            field: validate(given.pop(field))
-            for field, validate in conf.VALIDATORS.items()
-            if field in given
-        }
+        self._explicit: dict[str, Any] = {}
+        self._reentrant = self._cancel_on_lost = False
+        self._label = ""
+        self._on_lost: Callable[[Lease], object] | None = None
+        self._entered: dict[tuple[label.Holding, int], Lease] = {}
+        """By who entered it, and how many of its blocks were there already."""
+        if options:
+            self._obey(dict(options))
+
+    def _obey(self, given: dict[str, Any]) -> None:
+        for field, validate in conf.VALIDATORS.items():
+            if field in given:
+                self._explicit[field] = validate(given.pop(field))
         self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
         self._cancel_on_lost = validate_flag(given.pop("cancel_on_lost", False), "cancel_on_lost")
         self._label = validate_label(given.pop("label", ""))
         on_lost = given.pop("on_lost", None)
         self._on_lost = None if on_lost is None else validate_on_lost(on_lost)
         refuse_unknown(given, type(self).__name__)
-        self._entered: dict[tuple[label.Holding, int], Lease] = {}
-        """By who entered it, and how many of its blocks were there already."""
 
     def _of_kind(self, kind: str) -> Self:
         """This one, of that kind whatever the settings say."""
@@ -277,14 +282,14 @@ class Lock:
 
     def _keys(self, policy: conf.Policy | None = None) -> Keys:
         policy, name = policy or self.policy(), self.name
+        if policy.timestamp_key is None and policy.kind != "timestamp":
+            return Keys.of(policy.prefix, name)
         also = (policy.timestamp_key or "").replace("{name}", name)
         if policy.kind == "timestamp":
-            keys = theirs = Keys.verbatim(conf.prefix(), (also or name).encode())
-        elif also:
-            keys = replace(Keys.of(conf.prefix(), name), also=also)
-            theirs = keys.beside()
+            keys = theirs = Keys.verbatim(policy.prefix, (also or name).encode())
         else:
-            return Keys.of(conf.prefix(), name)
+            keys = replace(Keys.of(policy.prefix, name), also=also)
+            theirs = keys.beside()
         if connections.clustered(policy.using):
             refuse_untagged(theirs)
         return keys
@@ -344,18 +349,17 @@ class Lock:
                 "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
                 "on_lost= or call lease.check() between steps."
             )
-        io = port(policy.using, conf.prefix(), terms=policy.terms())
+        io = port(policy.using, policy.prefix, terms=policy.terms())
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await io.beside_orm(transactions.open_transactions)
         keys, primitive = self._keys(policy), self._primitive(policy)
-        held = self._held(policy.using, primitive, me)
+        held = self._held(policy.using, keys, primitive, me)
         if held is not None and held.enter():
             if policy.release == "commit":
                 held.release_at = "commit"
             self._follow(held, me, depth=held.blocks)
             return held
-        self._refuse_own_key(policy.using, keys, me)
         claim = Claim(
             keys=keys,
             parts=self._parts(),
@@ -369,7 +373,7 @@ class Lock:
             lock_order.check(claim, policy.using, me, policy.lock_order)
         began = io.now()
         try:
-            got = await claim.primitive.acquire(io, claim, wait)
+            got = await primitive.acquire(io, claim, wait)
             if isinstance(got, LockNotAcquired):
                 if claim.doubtful:
                     # A send that got no answer may yet arrive, and would get the lock for
@@ -397,10 +401,16 @@ class Lock:
                 advice = f"it has its timestamp key {lock!r} in common with {its.name!r}: take one"
                 raise LockReentered(self.name, lease.label, advice)
 
-    def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
+    def _held(
+        self, using: str, keys: Keys, primitive: Primitive, me: label.Holding
+    ) -> Lease | None:
         """The lease of this thread or task that is to be held once more; None: it may take
         another one. Raises `LockReentered`."""
-        return self._held_already(primitive, operations.held(using, self._keys().lock, me), me)
+        leases = operations.held(using, keys.lock, me)
+        held = self._held_already(primitive, leases, me) if leases else None
+        if held is None and (leases or keys.also):
+            self._refuse_own_key(using, keys, me)
+        return held
 
     def _held_already(
         self, primitive: Primitive, leases: list[Lease], me: label.Holding
@@ -440,7 +450,8 @@ class Lock:
             max_hold=policy.max_hold,
             release_at=policy.release,
         )
-        self._follow(lease, me, depth=0)
+        if self._on_lost is not None or self._cancel_on_lost:
+            self._follow(lease, me, depth=0)
         return lease
 
     def _follow(self, lease: Lease, me: label.Holding, *, depth: int) -> None:

@@ -94,8 +94,14 @@ class MultiLock(FunctionDecorator, Lock):
         prefix = conf.prefix()
         return tuple(Keys.of(prefix, name) for name in self.names)
 
-    def _held(self, using: str, primitive: Primitive, me: label.Holding) -> Lease | None:
-        there = [operations.held(using, keys.lock, me) for keys in self._parts()]
+    def _held(
+        self,
+        using: str,
+        keys: Keys,  # noqa: ARG002
+        primitive: Primitive,
+        me: label.Holding,
+    ) -> Lease | None:
+        there = [operations.held(using, its.lock, me) for its in self._parts()]
         mine = [
             lease
             for leases in there

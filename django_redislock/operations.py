@@ -54,6 +54,8 @@ def event(outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> Lo
 async def acquired(io: IO, lease: Lease, *, waited: float) -> Lease:
     """From now on this process holds `lease`, renews it, and says so."""
     watchdog(lease.using).watch(lease)
+    if not signals.wanted("acquired"):
+        return lease
     try:
         await tell(
             io, "acquired", lease.claim, lease.using, fencing_token=lease.fence, waited=waited
@@ -252,8 +254,9 @@ class LeaseOperations:
             raise
         if lost is not None:
             raise lost
-        fence, held = lease.fence, now() - lease.began
-        await tell(io, "released", lease.claim, lease.using, fencing_token=fence, held=held)
+        if signals.wanted("released"):
+            fence, held = lease.fence, now() - lease.began
+            await tell(io, "released", lease.claim, lease.using, fencing_token=fence, held=held)
 
     async def _leave(self, io: IO, lease: Lease, error: BaseException | None) -> None:
         """The block that held `lease` is left, with `error` or without."""

@@ -131,7 +131,8 @@ class Watchdog:
         self._tokens: dict[Place, dict[str, None]] = {}
         """The tokens of the leases that this process holds there, in order. Who has held one
         before may still be among them."""
-        self._next = float("inf")
+        self._next = self._announced = float("inf")
+        """When we look next, and what the last lease that woke us wants."""
         self._show_at = 0.0
         """When this process has to show again that it lives."""
         self._shortest = float("inf")
@@ -148,13 +149,13 @@ class Watchdog:
 
     def watch(self, lease: Lease) -> None:
         """Renew `lease` from now on, and notice when it is lost."""
-        places = _places(lease, lease.holder)
-        index = lease.claim.keys.index
-        self._leases[lease.token] = _Watched(
-            weakref.ref(lease), places, index, lease.name, lease.label
+        claim = lease.claim
+        places = _places(claim, lease.holder)
+        self._leases[claim.token] = _Watched(
+            weakref.ref(lease), places, claim.keys.index, claim.keys.name, claim.label
         )
         for place in places:
-            self._enter(place, lease.token)
+            self._enter(place, claim.token)
         self.reconsider(lease)
         if self._thread is None:
             self._start()
@@ -162,6 +163,9 @@ class Watchdog:
     def reconsider(self, lease: Lease) -> None:
         """It may be due earlier than we thought."""
         if lease.due < self._next:
+            # Also when it will be released before the thread looks: then the thread looks at that
+            # time, and is not woken by each of those that come and go meanwhile.
+            self._next = self._announced = lease.due
             self._wake.put(None)
 
     def forget(self, lease: Lease) -> None:
@@ -172,7 +176,7 @@ class Watchdog:
         watched = self._leases.get(lease.token)
         if watched is None:
             return
-        more = set(_places(lease, me)).difference(watched.places)
+        more = set(_places(lease.claim, me)).difference(watched.places)
         self._leases[lease.token] = watched._replace(places=(*watched.places, *more))
         for place in more:
             self._enter(place, lease.token)
@@ -202,8 +206,10 @@ class Watchdog:
     def held(self, key: str, me: Holding | None = None) -> list[Lease]:
         """The leases that this process, or one thread or task of it, holds on a key; the last
         one is the newest."""
-        place = key if me is None else (key, id(me))
-        watched = map(self._leases.get, tuple(self._tokens.get(place, ())))
+        tokens = self._tokens.get(key if me is None else (key, id(me)))
+        if not tokens:
+            return []
+        watched = map(self._leases.get, tuple(tokens))
         leases = (one.lease() for one in watched if one is not None)
         return [
             lease for lease in leases if lease is not None and (me is None or lease.holder is me)
@@ -237,6 +243,7 @@ class Watchdog:
             # Another one may run already, whose start was interrupted by a signal's exception.
             self._thread = self._thread or me
         while self._thread is me:
+            announced, self._announced = self._announced, float("inf")
             # From here on every new lease wakes us, also one that comes while we look.
             self._next = float("inf")
             try:
@@ -247,7 +254,7 @@ class Watchdog:
                 due = now() + 1.0
             if not self._to_release:
                 self._settled.set()
-            self._next = due
+            self._next = due = min(due, announced) if announced > now() else due
             self._sleep(due)
 
     def _sleep(self, until: float) -> None:
@@ -415,9 +422,9 @@ class Watchdog:
         self.__init__(self._using)  # type: ignore[misc]
 
 
-def _places(lease: Lease, me: Holding | None) -> tuple[Place, ...]:
-    keys = [its.lock for its in lease.claim.every]
-    return (*keys, *((key, id(me)) for key in keys))
+def _places(claim: Claim, me: Holding | None) -> tuple[Place, ...]:
+    mine = id(me)
+    return tuple(place for its in claim.every for place in (its.lock, (its.lock, mine)))
 
 
 _watchdogs: dict[str, Watchdog] = {}

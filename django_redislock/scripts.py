@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError
 
 _CALL = re.compile(r"redis\.p?call\('(\w+)'")
 _SENT = {"eval", "evalsha", "ping", "subscribe", "wait"}
-_INCLUDE = re.compile(r"^-- include (\S+)$", re.MULTILINE)
+_INCLUDE = re.compile(r"^ *-- include (\S+)$", re.MULTILINE)
 
 
 class Script(NamedTuple):

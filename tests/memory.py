@@ -191,7 +191,7 @@ class MemoryServer:
             if confirms or not self.clock + ttl / 1000 < name.expires < float("inf"):
                 name.expires = self.index[key] = self.clock + ttl / 1000
             _, fence, acquired, *_ = name.value.split(b"|")
-            return [1, fence, acquired]
+            return [1, int(fence), int(acquired)]
         if token in name.gone:
             return [-1, name.why(token)]
         place = ticket or str(max([self._now(), *(last + 1 for last in name.queue.values())]))
@@ -203,7 +203,7 @@ class MemoryServer:
         if name.value is None and self._hand_over(name, key, token) in (None, token):
             name.leave_queue(token)
             fence = self._grant(name, key, token, ttl, ttl / 1000, owner, label)
-            return [1, fence.encode(), str(self._now()).encode()]
+            return [1, int(fence), self._now()]
         before = sorted(name.queue, key=lambda waiting: (name.queue[waiting], waiting))
         position = before.index(token) if token in before else len(before)
         if not inbox:
@@ -231,7 +231,7 @@ class MemoryServer:
             name.gone[token] = b"withdrawn", self.clock + MINUTE
         self.home = ""
         if held or name.released == token:
-            return [1, str(self._now()).encode(), self.heirs]
+            return [1, str(self._now()).encode(), self.heirs] if self.heirs else [1]
         return [0, name.value, why]
 
     def _clear(self, name: _Name, token: str, key: str, by: str, reason: str) -> int:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import contended, crowd, report, uncontended
+from benchmarks import contended, crowd, leases, report, uncontended
+from benchmarks.__main__ import SMOKE
 from benchmarks.harness import find, median, recorded
 from devtools import pages
 from devtools.redis_server import find_server
@@ -46,6 +48,17 @@ def test_a_section_costs_three_requests_where_others_wait() -> None:
         assert median(ours, "requests") < 4, ours
         assert find(rows, crowd.FLOOR, kind=kind)
     assert find(rows, crowd.OURS, kind="expiry")
+
+
+@pytest.mark.parametrize("part", ["leases", "names", "latency", "fleet", "startup"])
+def test_what_growth_is_measured_by_runs(part: str) -> None:
+    """As far as that can be seen in a moment."""
+    rows = import_module(f"benchmarks.{part}").measure(**SMOKE[part])
+    assert rows
+    for row in rows:
+        assert all(isinstance(median(row, value), float | int) for value in row["values"])
+        if row["case"].get("kind") == "held" and row["contestant"] == leases.OURS:
+            assert median(row, "threads") == 1, "for all leases together"
 
 
 @pytest.mark.parametrize(("page", "name"), report.SECTIONS)

@@ -330,7 +330,7 @@ class TestWrong:
     )
     def test_a_prefix(self, prefix: Any, redis: Redis) -> None:
         """A prefix is a printable text without braces, which mark the name in the key."""
-        words = r"^REDISLOCK\['PREFIX'\] must be a non-empty str without braces and \|, not "
+        words = r"^REDISLOCK\['PREFIX'\]: prefix must be a non-empty str without braces and \|, "
         with configured(PREFIX=prefix), pytest.raises(ImproperlyConfigured, match=words):
             redis_lock("job").acquire()
 

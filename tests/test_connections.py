@@ -21,6 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from redis import Redis
 from redis.backoff import ConstantBackoff
+from redis.exceptions import ReadOnlyError, ResponseError
 from redis.retry import Retry
 
 from devtools.redis_server import NoRedisServer, RedisServer, RedisServerError, find_server
@@ -376,6 +377,19 @@ def test_a_missing_permission_is_named(tcp: RedisServer) -> None:
     with override_settings(CACHES=entry(f"redis://limited:secret@127.0.0.1:{tcp.tcp_port}/0")):
         with pytest.raises(LockUnavailable, match=r"(?i)evalsha"):
             redis_lock("job", wait=None).acquire()
+
+
+def test_a_replica_of_redis_62() -> None:
+    """It says within a sentence about the script that it is one; that connection is not kept."""
+    text = (
+        "Error running script (call to f_cee68787): @user_script:200: @user_script: 200: "
+        "-READONLY You can't write against a read only replica."
+    )
+    error = connections._unwrapped(ResponseError(text))
+    assert isinstance(error, ReadOnlyError)
+    assert not connections._keeps(error)
+    other = ResponseError("Error running script: -WRONGTYPE Operation against a key")
+    assert connections._unwrapped(other) is other
 
 
 def test_two_aliases_that_differ_only_in_their_options() -> None:

@@ -16,7 +16,7 @@ from django_redislock.management.commands.runperiodic import Command as Runperio
 from tests.blocks import blocks
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 IMAGE = re.compile(r"""(?:\]\(|(?:src|srcset)=")([^)":]+\.(?:png|svg))""")

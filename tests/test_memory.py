@@ -28,7 +28,7 @@ def mask(answer: Any, memory: MemoryServer | None, start: int) -> Any:
             for word in answer.split(b"|")
         )
     if isinstance(answer, int) and answer > 100:
-        return "<ttl>"
+        return "<time>" if answer > 10**12 else "<ttl>"
     return answer
 
 

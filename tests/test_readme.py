@@ -269,7 +269,6 @@ def test_the_settings() -> None:
     assert conf._parse(shown).locks.find("report:7") == {"ttl": 300.0, "wait": 0.0}
     assert conf._parse(shown).jobs.find("legacy.x") == {"enabled": False}
     del shown["LOCKS"], shown["JOBS"]
-    assert shown.pop("PREFIX") == conf.prefix()
     kinds = conf.KIND_VALIDATORS.keys() - conf.VALIDATORS.keys()  # in entries of LOCKS only
     defaults = {
         field.upper(): value

@@ -13,10 +13,11 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ..inspection import SHARED, Ending, HolderInfo, Kind, PastHolder, WaiterInfo
+from ..inspection import SHARED, Ending, HolderInfo, Kind, LockInfo, PastHolder, WaiterInfo
 from ..management.formatting import clean, duration
 from ..models import KINDS, STATES, Lock
 from ..primitives.ledger import Outcome, RunInfo
+from ..sentences import translated
 
 NOTHING = "–"
 _KINDS = dict(KINDS)
@@ -60,7 +61,7 @@ def name(lock: Lock) -> str:
 
 
 def state(lock: Lock) -> str:
-    return badge(lock.state, STATES, lock.info.why if lock.info else "")
+    return badge(lock.state, STATES, why(lock.info))
 
 
 def kind(lock: Lock) -> str:
@@ -94,7 +95,7 @@ def one_holder(info: HolderInfo) -> dict[str, str]:
     of = info.holder
     return {
         "holder": person(of.owner or "", of.label),
-        "state": format_html("{}{}", badge(info.state, STATES, info.why), quiet(info.why)),
+        "state": format_html("{}{}", badge(info.state, STATES, why(info)), quiet(why(info))),
         "since": moment(of.acquired_at),
         "held": NOTHING if of.held is None else duration(of.held),
         "remaining": NOTHING if of.remaining is None else duration(of.remaining),
@@ -159,8 +160,12 @@ def owner(lock: Lock) -> str:
 
 
 def state_and_why(lock: Lock) -> str:
-    why = lock.info.why if lock.info else ""
-    return format_html("{}{}", state(lock), quiet(why))
+    return format_html("{}{}", state(lock), quiet(why(lock.info)))
+
+
+def why(info: LockInfo | HolderInfo | None) -> str:
+    """What its state is due to, if that is worth a word."""
+    return translated(info.why) if info else ""
 
 
 def moment(time: datetime | None) -> str:

@@ -25,6 +25,7 @@ from ..clearing import Outcome, Target
 from ..inspection import HolderInfo, Inspector, LockInfo
 from ..management.formatting import clean, whose
 from ..models import Lock, place, row_of
+from ..sentences import translated
 
 SALT = "django_redislock.admin.clearing"
 GOOD_FOR = 3600
@@ -124,7 +125,7 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> None:
                     object_repr=clean(row["name"])[:200],
                     action_flag=CHANGE,
                     change_message=words[target.outcome]
-                    % {"reason": reason.rstrip("."), "holder": whose(target.lock)},
+                    % {"reason": reason.rstrip("."), "holder": translated(whose(target.lock))},
                 )
             )
     LogEntry.objects.bulk_create(entries)

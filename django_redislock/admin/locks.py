@@ -28,6 +28,7 @@ from ..live import Snapshot, servers
 from ..management.configuring import place_text, value_text
 from ..management.formatting import clean, duration
 from ..models import STATES, Lock, place
+from ..sentences import translated
 from . import cells, clearing
 from .filters import (
     CacheFilter,
@@ -334,7 +335,7 @@ def _history(id: str) -> Any:
 def _settings(name: str) -> list[tuple[str, str, str]]:
     """Each setting of a lock, and where it comes from."""
     return [
-        (term.upper(), value_text(setting.value), place_text(term.upper(), setting))
+        (term.upper(), value_text(setting.value), translated(place_text(term.upper(), setting)))
         for term, setting in conf.origins(name).items()
     ]
 

@@ -176,7 +176,7 @@ def _remedy(path: tuple[str, ...]) -> str:
     key = path[-1]
     if key in _ENTRIES or (path[0] in _ENTRIES and len(path) == 2):
         return _ENTRIES[path[0]]
-    known = _JOB if path[0] == "JOBS" else {"PREFIX": "redislock"} if len(path) == 1 else {}
+    known = dict(_JOB) if path[0] == "JOBS" else {}
     if path[0] != "JOBS":
         known |= {field.upper(): value for field, value in conf.Policy()._asdict().items()}
     if key not in known:

@@ -22,6 +22,7 @@
 --            "busy"     a: who holds the lock, b: for how many ms
 --          and closed is a run that turned out to be lost; or "", ""
 
+-- include lock.lua
 -- include mutex.lua
 local ledger = KEYS[7]
 -- include ledger.lua

@@ -15,7 +15,9 @@
 --                                                                    name of this number
 --          {-1, why, number}                                         this token is gone for ever
 
+-- include lock.lua
 -- include mutex.lua
+-- include queue.lua
 -- include multi.lua
 
 local ttl, owner, label, inbox, ticket =

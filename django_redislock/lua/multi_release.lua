@@ -9,7 +9,9 @@
 --          {0, value, gone, number}     the name of this number, and perhaps others, was not held:
 --                                       who holds it now, what was written of our token
 
+-- include lock.lua
 -- include mutex.lua
+-- include queue.lua
 -- include mutex_giving.lua
 -- include multi.lua
 

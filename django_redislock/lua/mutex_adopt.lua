@@ -11,6 +11,7 @@
 --          {0, value, gone}                    not held: who holds it, what was written of the
 --                                              old token
 
+-- include lock.lua
 -- include mutex.lua
 
 local heir, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]

@@ -7,7 +7,9 @@
 --          3 by, 4 reason
 -- Returns  1 cleared, 0 it changed hands or was free already
 
+-- include lock.lua
 -- include mutex.lua
+-- include queue.lua
 
 local value = redis.call('GET', lock)
 if not value then return 0 end

@@ -8,6 +8,7 @@
 -- Returns  {1}         it lives for so long
 --          {0, value}  not held, or without an end; who holds it
 
+-- include lock.lua
 -- include mutex.lua
 
 local lives = tonumber(ARGV[3])

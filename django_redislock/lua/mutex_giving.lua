@@ -1,4 +1,5 @@
--- How a lock is given back, for the release of one and of several; to be included after mutex.lua.
+-- How a lock is given back, for the release of one and of several; to be included after mutex.lua
+-- and queue.lua.
 
 -- Give back the lock of our token, or its place in the queue, and hand the lock to the next waiter.
 -- `withdraw`: an acquire of this token may still be on its way, so leave a tombstone. Returns what
@@ -10,13 +11,7 @@ local function give_back(withdraw)
   local why = (withdraw or not held) and redis.call('GET', gone)
 
   if held then
-    local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
-    -- First, since a full Redis denies other writes, but not after one that it has allowed.
-    redis.call('DEL', lock)
-    local lasted = integer(now - acquired_at)
-    redis.call('HSET', tail, 'released', token, 'fence', fencing_token, 'lasted', lasted,
-      fencing_token % HOLDERS, value .. '\treleased|' .. lasted)
-    redis.call('PEXPIRE', tail, remembers(0, fencing_token))
+    -- include mutex_end.lua
     if not hand_over(grant) then
       unlist()
     end

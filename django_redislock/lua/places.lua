@@ -10,7 +10,7 @@
 -- How many places there are is for each to say that asks for one. When that is changed while some
 -- hold it, nobody is thrown out; who says less waits until fewer hold it, who says more goes in.
 --
--- KEYS  as in queue.lua, of which here
+-- KEYS  as in lock.lua, of which here
 --       1 lock     zset     token → when its lease ends, ms
 --       4 tail     hash     fence; lasted, of the last one that was released, µs; and the last
 --                           HOLDERS whose leases have ended, in the fields 0 to 5, as mutex.lua
@@ -18,10 +18,12 @@
 --       7 holders  hash     token → token|fencing token|acquired at, µs|ttl, ms|owner|label, and
 --                           behind a tab kind|limit; then "|handed" if it was handed over, and that
 --                           is not confirmed yet
--- ARGV  1, 2 as in queue.lua
+-- ARGV  1, 2 as in lock.lua
 --
 -- A kind is semaphore, read or write.
 
+-- include lock.lua
+-- include index.lua
 -- include queue.lua
 
 local holders = KEYS[7]

@@ -1,21 +1,6 @@
--- What has holders and a queue: what the scripts of mutexes, semaphores and read-write locks share.
--- mutex.lua and places.lua include this file.
---
--- KEYS  1 lock     who holds it; see there
---       2 queue    zset     waiting token → its time of arrival, µs
---       3 waiters  hash     waiting token → last seen, µs|ttl, ms|inbox|owner|label, and behind a
---                           tab what else its kind has to know
---       4 tail     hash     what outlives the lock: fence, and the last HOLDERS; see there
---       5 index    zset     name → time when its lease ends, ms; on a cluster, where the index of all
---                           locks would be in another slot, the lock's key: nothing is listed
---       6 gone     string   why the token of ARGV 1 may never have the lock (again):
---                           "withdrawn", or "cleared|by whom|reason"
--- ARGV  1 token    32 characters
---       2 name     the member of the index
-
-local lock, queue, waiters, tail, index, gone =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local token, name = ARGV[1], ARGV[2]
+-- Who waits: what the scripts share that put somebody into the queue, or hand on what is free. To be
+-- included after mutex.lua or places.lua, and as late as can be: most locks are free, and each
+-- function that is made here takes its time.
 
 -- A waiter to whom the lock was handed has so long to confirm it, in ms.
 local CLAIM_WINDOW = 1000
@@ -24,48 +9,6 @@ local CLAIM_WINDOW = 1000
 local SIGN_OF_LIFE = 5000000
 -- The inbox of a waiter that nobody can wake; it asks again before the window is over.
 local DEAF = '-'
--- What outlives a lock lives so long at least, in ms.
-local MINUTE = 60000
--- So many holders are remembered.
-local HOLDERS = 6
-
--- On a cluster, no node knows who listens at another, and there is no index.
-local CLUSTER = index == lock
-
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-
--- Lua would write a large number as 1.7e+15.
-local function integer(number)
-  return string.format('%.0f', number)
-end
-
--- The index says that the lease ends then, in ms.
-local function enlist(ends)
-  if not CLUSTER then redis.call('ZADD', index, integer(ends), name) end
-end
-
-local function unlist()
-  if not CLUSTER then redis.call('ZREM', index, name) end
-end
-
--- Names whose lease ended without a release have nobody else to remove them.
-local function unlist_ended()
-  if not CLUSTER then
-    redis.call('ZREMRANGEBYSCORE', index, '-inf', integer(now / 1000 - MINUTE))
-  end
-end
-
-local function outlives(ttl)
-  return math.max(MINUTE, 3 * ttl)
-end
-
--- For how long the tail has to remember the last fencing token, in ms: until the lease and what may
--- be asked about it is over, and the clock well past it, also when that was set back. Of a free lock
--- (a ttl of 0) that is a minute.
-local function remembers(ttl, fence)
-  return outlives(ttl) + math.max(0, math.ceil((fence - now) / 1000))
-end
 
 -- Take a place in the queue; without an inbox only its ticket. Returns that.
 local function stand_in_line(ticket, inbox, ttl, owner, label)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.utils.translation import gettext_noop as _
 
 from .. import conf
+from ..sentences import Sentence
 from . import serialising
 from .asking import add_json, answering, name_argument
 from .formatting import clean
@@ -40,7 +42,7 @@ def value_text(value: Any) -> str:
 def place_text(term: str, setting: conf.Setting) -> str:
     """Where it is written."""
     if setting.source == "default":
-        return "the default"
+        return Sentence(_("the default"))
     entry = "" if setting.entry is None else f"['LOCKS'][{setting.entry!r}]"
     return f"REDISLOCK{entry}['{term}']"
 

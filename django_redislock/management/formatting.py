@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from unicodedata import combining, east_asian_width
 
+from django.utils.translation import gettext_noop as _
+
 from ..inspection import SHARED, Kind, LockInfo
+from ..sentences import Sentence
 
 NOTHING = "-"
 
@@ -86,14 +89,20 @@ def crowd(lock: LockInfo) -> str:
 
 def whose(lock: LockInfo) -> str:
     """Who holds it, where and since when."""
-    text = lock.holder.owner or _OTHERS.get(lock.kind, NOTHING)
+    text = clean(lock.holder.owner or _OTHERS.get(lock.kind, NOTHING))
     if lock.holder.label:
-        text += f" ({lock.holder.label})"
+        text += clean(f" ({lock.holder.label})")
     if lock.holder.acquired_at is not None:
-        text += f" since {instant(lock.holder.acquired_at)}, for {duration(lock.holder.held)}"
+        text = Sentence(
+            _("%(holder)s since %(time)s, for %(duration)s"),
+            holder=text,
+            time=instant(lock.holder.acquired_at),
+            duration=duration(lock.holder.held),
+        )
     if len(lock.holders) > 1:
-        text += f", and {len(lock.holders) - 1} more"
-    return clean(text)
+        more = len(lock.holders) - 1
+        text = Sentence(_("%(holder)s, and %(number)s more"), holder=text, number=more)
+    return text
 
 
 def count(number: int, word: str) -> str:

@@ -25,8 +25,8 @@ server's clock; the margin is Redlock's drift.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..exceptions import Holder, LockNotAcquired
 from . import queued
@@ -42,14 +42,16 @@ kind = "mutex"
 unfenced = ""
 
 
-async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+def acquire(
+    io: IO, claim: Claim, wait: float | None
+) -> Coroutine[Any, Any, Grant | LockNotAcquired]:
     ask = queued.Script("mutex_acquire", claim.keys.mutex(claim.token))
-    return await queued.acquire(io, claim, wait, ask)
+    return queued.acquire(io, claim, wait, ask)
 
 
-async def release(io: IO, claim: Claim) -> Refusal | None:
+def release(io: IO, claim: Claim) -> Coroutine[Any, Any, Refusal | None]:
     ask = queued.Script("mutex_release", claim.keys.mutex(claim.token))
-    return await queued.release(io, claim, ask)
+    return queued.release(io, claim, ask)
 
 
 async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list[Refusal | None]:

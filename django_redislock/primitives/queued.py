@@ -72,10 +72,9 @@ class Patience:
     def __init__(self, io: IO, claim: Claim, wait: float | None) -> None:
         self._io = io
         self._claim = claim
-        self._began = io.now()
+        self._began = self.sent = io.now()
         self._deadline = Deadline(self._began, wait)
         self._failures = 0
-        self.sent = 0.0
         self.last = False
         """This request is the last one."""
 

@@ -142,9 +142,14 @@ def test_what_the_doctor_says(operator: Client, redis: Redis) -> None:
     """Warnings of the server are shown, and it is not asked again each time."""
     text = operator.get(LIST).content.decode()
     assert "The doctor has" in text
-    asked = redis.info("commandstats")["cmdstat_config|get"]["calls"]
+
+    def asked() -> int:
+        stats = redis.info("commandstats")  # Redis 6.2 does not tell CONFIG GET from CONFIG SET
+        return int(stats.get("cmdstat_config|get", stats.get("cmdstat_config"))["calls"])
+
+    before = asked()
     operator.get(LIST)
-    assert redis.info("commandstats")["cmdstat_config|get"]["calls"] == asked
+    assert asked() == before
 
 
 def test_several_servers(operator: Client, settings: Any) -> None:

@@ -1,12 +1,13 @@
 """Counts from when the project is set up."""
 
 from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
 
 
 class PrometheusConfig(AppConfig):
     name = "django_redislock.contrib.prometheus"
     label = "redislock_prometheus"
-    verbose_name = "Redis locks: Prometheus"
+    verbose_name = _("Redis locks: Prometheus")
 
     def ready(self) -> None:
         # Here, since importing the metrics registers them.

@@ -1,0 +1,182 @@
+"""One command over a connection of a pool, without what redis-py does besides.
+
+Its `get_connection()` and `release()` look for data on the socket by a read between two changes
+of its time-out, and count for metrics; `read_response()` prepares for answers of any kind. So of a
+pool as redis-py makes it by default we take the connections ourselves, and read the list of
+numbers that our scripts answer with when all is well. Wherever anything is unusual, redis-py's
+public methods do it: TLS, another kind of pool, a health check, no time-out, or a version without
+the attributes that are used here.
+
+All that is known of redis-py's inside is in this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from typing import Any
+
+import redis
+from redis import asyncio as aioredis
+
+SHORT = 64
+"""Bytes, at most, of an answer that is read here."""
+
+_process = os.getpid()  # the system is not asked each time
+
+
+# An exception from outside, such as a signal's, may come after any call in here. What is taken by
+# then would be lost to the pool, so the last thing that is done to its lists is what counts.
+
+
+def checkout(pool: redis.ConnectionPool) -> Any:
+    """An idle connection of a pool, or a new one, as `get_connection()` does."""
+    connection = _idle(pool) if type(pool) is redis.ConnectionPool else None
+    return pool.get_connection() if connection is None else connection
+
+
+def _idle(pool: Any) -> Any:
+    try:
+        if pool.pid != _process:
+            return None  # it is for get_connection() to forget what belongs to the parent
+        with pool._lock:
+            connection = pool._available_connections[-1]
+            if not _quiet(connection):
+                return None  # it was closed, or has something to say: get_connection() sees what
+            pool._in_use_connections.add(connection)
+            del pool._available_connections[-1]
+            return connection
+    except (AttributeError, IndexError):
+        return None
+
+
+def _quiet(connection: Any) -> bool:
+    sock = getattr(connection, "_sock", None)
+    if type(sock) is not socket.socket:
+        return False  # of TLS, what has come may be read from the socket already
+    watch = select.poll()
+    try:
+        watch.register(sock, select.POLLIN)
+        return not watch.poll(0)
+    except (OSError, ValueError):  # another thread has closed it
+        return False
+
+
+def give_back(pool: redis.ConnectionPool, connection: Any) -> None:
+    """As `release()` does."""
+    if type(pool) is not redis.ConnectionPool or not _returned(pool, connection):
+        pool.release(connection)
+
+
+def _returned(pool: Any, connection: Any) -> bool:
+    # The question is new, and an older redis-py never wants that.
+    reconnects = getattr(connection, "should_reconnect", bool)
+    try:
+        if not pool.pid == connection.pid == _process or reconnects():
+            return False
+        with pool._lock:
+            if connection in pool._in_use_connections:
+                pool._available_connections.append(connection)
+                pool._in_use_connections.discard(connection)
+            return True
+    except AttributeError:
+        return False
+
+
+def ask(connection: Any, packed: bytes) -> Any:
+    """Send a command and read its answer, as `send_packed_command()` and `read_response()` do.
+
+    The connection has a time-out.
+    """
+    sock = getattr(connection, "_sock", None)
+    if type(sock) is not socket.socket or connection.health_check_interval:
+        connection.send_packed_command([packed])
+        return connection.read_response(disable_decoding=True)
+    try:
+        sock.sendall(packed)
+        # What is no list of a few numbers is left for redis-py.
+        seen = sock.recv(SHORT, socket.MSG_PEEK)
+        numbers = _numbers(seen)
+        if numbers is not None:
+            sock.recv(len(seen))
+            return numbers
+    except TimeoutError as error:
+        raise redis.TimeoutError(str(error)) from error
+    except OSError as error:
+        raise redis.ConnectionError(str(error)) from error
+    return connection.read_response(disable_decoding=True)
+
+
+def _numbers(answer: bytes) -> list[int] | None:
+    """A list of numbers, in Redis' protocol, if that is all of the answer."""
+    size, *numbers = answer.split(b"\r\n:")
+    if size[:1] != b"*" or answer[-2:] != b"\r\n":
+        return None
+    try:
+        return list(map(int, numbers)) if int(size[1:]) == len(numbers) else None
+    except ValueError:  # something else is among them
+        return None
+
+
+# On an event loop, where the pool is our own, and public methods are enough.
+
+
+class KeptPool(aioredis.BlockingConnectionPool):
+    """Keeps what was used last at hand, and has one time-out for an answer.
+
+    redis-py's pool takes a condition and looks for data each time, and sets a time-out for each of
+    the two halves of a command, the first one with a task of its own.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._kept: list[Any] = []
+        self._wanted = 0
+        """So many tasks wait for a connection that somebody releases."""
+        self.answer_timeout: float | None = options.get("socket_timeout")
+        """Seconds that a command has for its answer."""
+
+    async def get_connection(self, *_: object, **__: object) -> Any:
+        if self._kept:
+            return self._kept.pop()
+        self._wanted += 1
+        try:
+            return await super().get_connection()  # type: ignore[no-untyped-call]
+        finally:
+            self._wanted -= 1
+
+    async def ensure_connection(self, connection: Any) -> None:
+        # To connect may be to say hello, which is a command of redis-py's own.
+        connection.socket_timeout = self.answer_timeout
+        await super().ensure_connection(connection)
+        connection.socket_timeout = None
+
+    async def release(self, connection: Any) -> None:
+        if connection.is_connected and not self._wanted:
+            self._kept.append(connection)
+            return
+        if not connection.is_connected:
+            # The others may have been closed as well: get_connection() will see.
+            while self._kept:
+                await super().release(self._kept.pop())
+        await super().release(connection)
+
+
+async def aask(connection: Any, packed: bytes, within: float | None) -> Any:
+    """`ask` on an event loop, within so many seconds."""
+    try:
+        async with asyncio.timeout(within):
+            await connection.send_packed_command([packed])
+            return await connection.read_response(disable_decoding=True)
+    except TimeoutError as error:
+        raise redis.TimeoutError(f"no answer within {within} s") from error
+
+
+def _after_fork() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_after_fork)

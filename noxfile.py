@@ -1,0 +1,71 @@
+"""The sessions that continuous integration runs, for whoever wants to run one of them.
+
+    nox --list
+    nox -s "tests(python='3.12', django='6.0', redis='8')"
+
+What needs one environment only is in the Makefile, and called from here. All that must hold before
+a change goes in is .ci/run, which needs no nox.
+"""
+
+from __future__ import annotations
+
+import nox
+
+PAIRS = [
+    (python, django)
+    for python in ("3.11", "3.12", "3.13", "3.14")
+    for django in ("5.2", "6.0", "6.1")
+    if (python, django[0]) != ("3.11", "6")  # which needs Python 3.12
+]
+"""Python and Django."""
+REDISES = {
+    "5": "redis>=5.3,<6",
+    "6": "redis>=6,<7",
+    "7": "redis>=7,<8",
+    "8": "redis>=8,<9",
+    "8-hiredis": "redis[hiredis]>=8,<9",
+}
+"""redis-py; REDISLOCK_SERVER chooses the server."""
+
+nox.options.sessions = ["lint"]
+nox.options.default_venv_backend = "uv|virtualenv"
+
+
+@nox.session(python=False)
+def lint(session: nox.Session) -> None:
+    """ruff and mypy."""
+    session.run("make", "lint", external=True)
+
+
+@nox.session(python=False)
+def docs(session: nox.Session) -> None:
+    """The site, without a warning."""
+    session.run("make", "docs", external=True)
+
+
+@nox.session
+@nox.parametrize("redis", list(REDISES))
+@nox.parametrize("python,django", PAIRS)
+def tests(session: nox.Session, django: str, redis: str) -> None:
+    """What depends on versions, or the tests that are named: -- tests/contract."""
+    oldest = ["django-redis<7"] if (django, redis) == ("5.2", "5") else []
+    session.install("--editable", ".[test]", f"django~={django}.0", REDISES[redis], *oldest)
+    session.run("python", "-m", "pytest", *(session.posargs or ["@tests/core.txt"]))
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build sdist and wheel into dist/, and test those."""
+    session.install("--editable", ".[test]", "twine")
+    session.run("python", "-c", "import shutil; shutil.rmtree('dist', ignore_errors=True)")
+    session.run("python", "-m", "build", "--outdir", "dist")
+    session.run("python", "-m", "twine", "check", "--strict", "dist/*")
+    tests = ["tests/test_packaging.py", "tests/test_typing.py"]
+    session.run("python", "-m", "pytest", *tests, env={"REDISLOCK_DIST": "dist"})
+
+
+@nox.session(name="bench-smoke")
+def bench_smoke(session: nox.Session) -> None:
+    """Whether the benchmarks run; of so short a run the figures mean nothing."""
+    session.install("--editable", ".[test,peers,bench]")
+    session.run("python", "-m", "benchmarks", "--smoke")

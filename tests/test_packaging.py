@@ -1,0 +1,227 @@
+"""The package that is built has what it needs and nothing else, and works where it is installed.
+
+It is built by what the extra for tests brings, so nothing is fetched. `REDISLOCK_DIST` names a
+directory of packages that are built already: what is published is what was tested.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email import message_from_string
+from email.message import Message
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import django_redislock
+from devtools.redis_server import RedisServer
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "django_redislock"
+
+NEEDED = {"django", "django-redis", "redis"}
+"""What it asks for."""
+THEIRS = {"asgiref", "sqlparse", "typing-extensions", "async-timeout", "tzdata"}
+"""What these ask for, some of it on some Pythons and systems only."""
+
+
+class Dist(NamedTuple):
+    wheel: Path
+    sdist: Path
+
+    def files(self) -> list[str]:
+        with zipfile.ZipFile(self.wheel) as archive:
+            return archive.namelist()
+
+    def metadata(self) -> Message:
+        with zipfile.ZipFile(self.wheel) as archive:
+            (name,) = [name for name in archive.namelist() if name.endswith("info/METADATA")]
+            return message_from_string(archive.read(name).decode())
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Dist:
+    folder = Path(os.environ.get("REDISLOCK_DIST") or tmp_path_factory.mktemp("dist"))
+    if not os.environ.get("REDISLOCK_DIST"):
+        # The wheel is built from the sdist, so that one is whole.
+        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT))
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return Dist(wheel.resolve(), sdist.resolve())
+
+
+def run(*command: str, cwd: Path = ROOT, **env: str) -> str:
+    """Without what may lead to the sources of the clone."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    kept.pop("DJANGO_SETTINGS_MODULE", None)
+    done = subprocess.run(
+        command, cwd=cwd, env=kept | env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def tracked() -> set[str]:
+    """The files of the package that are no rubbish of an interpreter."""
+    return {
+        str(path.relative_to(ROOT))
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_wheel(dist: Dist) -> None:
+    """The package, all of it, and nothing else; no tests, no tools."""
+    files = dist.files()
+    ours = {name for name in files if ".dist-info/" not in name}
+    assert ours == tracked()
+    there = {Path(name).suffix for name in ours}
+    assert there == {".py", ".lua", ".html", ".css", ".js", ".po", ".mo", ".typed"}
+    assert "django_redislock/py.typed" in ours
+    assert any(name.endswith("licenses/LICENSE") for name in files)
+
+
+def test_the_sdist(dist: Dist) -> None:
+    """What the wheel is built from."""
+    with tarfile.open(dist.sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    others = {name for name in names if not name.startswith("django_redislock/")}
+    assert names - others == tracked()
+    assert others - {".gitignore"} == {
+        "CHANGELOG.md",
+        "LICENSE",
+        "PKG-INFO",
+        "README.md",
+        "pyproject.toml",
+    }
+
+
+def test_what_it_pulls_in(dist: Dist) -> None:
+    """Django and django-redis, and what those pull in; redis-py is one of these anyway."""
+    asked = [Requirement(text) for text in dist.metadata().get_all("Requires-Dist", [])]
+    direct = {
+        canonicalize_name(one.name)
+        for one in asked
+        if one.marker is None or one.marker.evaluate({"extra": ""})
+    }
+    assert direct == NEEDED
+    assert closure(direct) <= NEEDED | THEIRS
+    assert "redis" in closure({"django-redis"})
+
+
+def closure(names: set[str]) -> set[str]:
+    """These packages, and all that they ask for here."""
+    found: set[str] = set()
+    missing = list(names)
+    while missing:
+        name = missing.pop()
+        if name not in found:
+            found.add(name)
+            for text in distribution(name).requires or []:
+                asked = Requirement(text)
+                if asked.marker is None or asked.marker.evaluate({"extra": ""}):
+                    missing.append(canonicalize_name(asked.name))
+    return found
+
+
+def test_what_pypi_shows(dist: Dist) -> None:
+    """Its links lead somewhere from there as well, and the versions are those that are tested."""
+    metadata = dist.metadata()
+    assert metadata["Version"] == django_redislock.__version__
+    text = metadata.get_payload()
+    assert isinstance(text, str)
+    assert "](docs/" not in text
+    assert '="docs/' not in text
+    assert "](https://github.com/django-redislock/django-redislock/blob/main/docs/" in text
+    classifiers = metadata.get_all("Classifier", [])
+    assert "Typing :: Typed" in classifiers
+    assert "Framework :: Django :: 5.2" in classifiers
+    assert "Programming Language :: Python :: 3.14" in classifiers
+    urls = [url.partition(",")[0] for url in metadata.get_all("Project-URL", [])]
+    assert {"Changelog", "Documentation", "Issues", "Source"} <= set(urls)
+
+
+SETTINGS = """
+INSTALLED_APPS += ["django_redislock"]
+CACHES = {
+    "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": %r},
+}
+REDISLOCK = {"PREFIX": "redislock-packaging"}
+STATIC_ROOT = "collected"
+ALLOWED_HOSTS = ["testserver"]
+"""
+
+TRY = """
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils.translation import override
+
+from django_redislock import Semaphore, redis_lock
+
+with redis_lock("invoice:42") as lease, Semaphore("exports", 3):
+    assert lease.fencing_token
+    User.objects.create_superuser("anna", password="anna")
+    client = Client()
+    client.login(username="anna", password="anna")
+    with override("zh-hans"):
+        page = client.get("/admin/django_redislock/lock/").content.decode()
+    assert "invoice:42" in page.replace("<wbr>", ""), page
+    assert "持有者" in page, page
+
+import sys
+
+import django_redislock
+
+print(django_redislock.__file__)
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A new environment in which the wheel is installed, with what it asks for and no more.
+
+    Those packages are linked from here instead of fetched: it is the same without a network.
+    """
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", str(folder))
+    interpreter = str(folder / "bin" / "python")
+    site = Path(run(interpreter, "-c", "import site; print(site.getsitepackages()[0])").strip())
+    for name in closure(set(NEEDED)):
+        package = distribution(name)
+        for top in {file.parts[0] for file in package.files or [] if ".." not in file.parts}:
+            if top != "__pycache__" and not (site / top).exists():
+                (site / top).symlink_to(Path(str(package.locate_file(top))))
+    with zipfile.ZipFile(dist.wheel) as archive:
+        archive.extractall(site)  # a wheel without scripts and data is installed by that
+    return interpreter
+
+
+def test_an_empty_project(python: str, redis_server: RedisServer, tmp_path: Path) -> None:
+    """Locks, the command, the checks and the admin work there, translations and all."""
+    run(python, "-m", "django", "startproject", "empty", ".", cwd=tmp_path)
+    with (tmp_path / "empty" / "settings.py").open("a", encoding="utf-8") as settings:
+        settings.write(SETTINGS % redis_server.url)
+
+    def manage(*words: str) -> str:
+        return run(python, "manage.py", *words, cwd=tmp_path)
+
+    manage("check", "--fail-level", "ERROR")
+    manage("migrate", "--verbosity", "0")
+    place, modules = manage("shell", "--verbosity", "0", "-c", TRY).splitlines()[-2:]
+    assert place.startswith(str(Path(python).parent.parent))
+    # Nothing that only the tests have, and no extra, is imported by chance.
+    extras = {"cronsim", "opentelemetry", "prometheus_client", "pytest", "rest_framework"}
+    assert not extras & set(modules.split())
+    manage("collectstatic", "--no-input", "--verbosity", "0")
+    assert (tmp_path / "collected" / "django_redislock" / "locks.js").is_file()
+    assert manage("redislock", "list", "--json").strip()
+    assert "ok" in manage("redislock", "run", "backup", "--", shutil.which("echo") or "", "ok")

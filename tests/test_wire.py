@@ -1,0 +1,229 @@
+"""A command over a connection of a pool: the short way says what redis-py's own says."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis.exceptions
+from django.test import override_settings
+from redis import BlockingConnectionPool, ConnectionPool, Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock import connections, redis_lock, wire
+from tests.waiting import PATIENCE, eventually
+
+ANSWERS = [
+    "return {1}",
+    "return {1, 1732423423423423, 1732423423423424}",
+    "return {}",
+    "return {0, 'text', false}",
+    "return {1, {2, 3}}",
+    "return {1, '5\\r\\n:6'}",
+    "return {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23}",
+    "return 'text'",
+    "return 7",
+    "return false",
+    "return {ok = 'fine'}",
+    "return string.rep('x', 100000)",
+]
+"""Scripts, some of whose answers are read the short way, and some of which only look like it."""
+
+
+def packed(script: str) -> bytes:
+    return connections._packed(("EVAL", script, 0))
+
+
+@pytest.fixture
+def pool(redis_server: RedisServer) -> Iterator[ConnectionPool]:
+    pool = ConnectionPool.from_url(redis_server.url, socket_timeout=PATIENCE)
+    yield pool
+    pool.disconnect()
+
+
+@pytest.mark.parametrize("script", ANSWERS)
+def test_it_reads_what_redis_py_reads(pool: ConnectionPool, script: str) -> None:
+    """Whatever the answer, and what comes after it on the same connection."""
+    connection = wire.checkout(pool)
+    connection.send_command("EVAL", script, 0)
+    theirs = connection.read_response(disable_decoding=True)
+    assert wire.ask(connection, packed(script)) == theirs
+    assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
+    wire.give_back(pool, connection)
+
+
+def test_an_error_is_theirs(pool: ConnectionPool) -> None:
+    """An answer that is an error is raised, and the connection goes on."""
+    connection = wire.checkout(pool)
+    with pytest.raises(redis.exceptions.NoScriptError):
+        wire.ask(connection, connections._packed(("EVALSHA", "0" * 40, 0)))
+    assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
+    wire.give_back(pool, connection)
+
+
+def test_half_an_answer_is_none() -> None:
+    """A list is taken for one when all of it is there."""
+    answer = b"*3\r\n:1\r\n:1732423423423423\r\n:1732423423423424\r\n"
+    assert wire._numbers(answer) == [1, 1732423423423423, 1732423423423424]
+    for end in range(len(answer)):
+        assert wire._numbers(answer[:end]) is None
+    assert wire._numbers(answer + b"*1\r\n:1\r\n") is None
+
+
+def test_a_connection_comes_and_goes_as_with_redis_py(pool: ConnectionPool) -> None:
+    """Each of the two ways finds what the other has given back."""
+    first = wire.checkout(pool)
+    wire.give_back(pool, first)
+    assert pool.get_connection() is first
+    second = wire.checkout(pool)
+    assert second is not first
+    pool.release(first)
+    assert wire.checkout(pool) is first
+    wire.give_back(pool, first)
+    wire.give_back(pool, second)
+
+
+def test_as_many_as_the_pool_allows(redis_server: RedisServer) -> None:
+    """What is checked out the short way counts."""
+    pool = ConnectionPool.from_url(redis_server.url, max_connections=1)
+    connection = wire.checkout(pool)
+    with pytest.raises(redis.exceptions.ConnectionError):
+        pool.get_connection()
+    wire.give_back(pool, connection)
+    pool.disconnect()
+
+
+def test_a_connection_that_was_closed_meanwhile(redis: Redis) -> None:
+    """It is not used, and nothing is doubtful."""
+    with redis_lock("job"):
+        pass
+    redis.client_kill_filter(_type="normal", skipme=True)
+    lease = redis_lock("job").acquire(wait=0)
+    assert lease is not None
+    assert not lease.claim.doubtful
+    lease.release()
+
+
+def test_a_connection_with_somebody_elses_answer(redis: Redis) -> None:
+    """Code of the project that was ended between sending and reading: its answer is not ours."""
+    pool = connections.shared_pool("default")
+    assert isinstance(pool, ConnectionPool)
+    theirs = pool.get_connection()
+    theirs.send_packed_command([packed("return {1, 2, 3}")])
+    eventually(lambda: select.select([theirs._sock], [], [], 0)[0])
+    pool.release(theirs)
+    with redis_lock("job") as lease:
+        assert redis.get("redislock:{job}").split(b"|")[1] == b"%d" % lease.fencing_token
+
+
+def entry(url: str, **options: Any) -> dict[str, Any]:
+    return {
+        "default": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": url,
+            "OPTIONS": {"CONNECTION_POOL_KWARGS": options},
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"health_check_interval": 1}, {"socket_timeout": None}, {"protocol": 2}, {"protocol": 3}],
+    ids=str,
+)
+def test_what_is_unusual(redis_server: RedisServer, options: dict[str, Any]) -> None:
+    """The public way does it."""
+    url = redis_server.url + f"&client_name={next(iter(options))}{next(iter(options.values()))}"
+    with override_settings(CACHES=entry(url, **options)):
+        for _ in range(3):
+            with redis_lock("job") as lease:
+                lease.extend()
+
+
+def test_another_pool(redis_server: RedisServer) -> None:
+    """One that is no plain pool of redis-py has its own ways."""
+    pool = BlockingConnectionPool.from_url(redis_server.url, max_connections=1, timeout=PATIENCE)
+    connection = wire.checkout(pool)
+    assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
+    wire.give_back(pool, connection)
+    assert pool.get_connection() is connection
+    pool.release(connection)
+    pool.disconnect()
+
+
+def test_a_version_without_what_is_used_here(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A redis-py that calls its inside something else is used by its public methods."""
+
+    class Another:
+        """All that is left of a pool."""
+
+        get_connection = staticmethod(pool.get_connection)
+        release = staticmethod(pool.release)
+
+    monkeypatch.setattr("redis.ConnectionPool", Another)
+    connection = wire.checkout(Another())
+    assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
+    wire.give_back(Another(), connection)
+    assert pool.get_connection() is connection
+    pool.release(connection)
+
+
+class TestKeptPool:
+    """The pool of an event loop."""
+
+    def test_more_tasks_than_connections(self, redis_server: RedisServer, redis: Redis) -> None:
+        """All of them are served, over as many connections as the project allows."""
+        url = redis_server.url + "&client_name=kept"
+
+        async def take(number: int) -> None:
+            async with redis_lock(f"job {number}"):
+                pass
+
+        async def main() -> int:
+            await asyncio.gather(*map(take, range(50)))
+            mine = [one for one in redis.client_list() if one["name"] == "kept"]
+            return len(mine)
+
+        with override_settings(CACHES=entry(url, max_connections=3)):
+            assert asyncio.run(main()) <= 3 + 1  # that of the watchdog
+            eventually(lambda: [one["name"] for one in redis.client_list()].count("kept") <= 1)
+
+    def test_connections_that_were_closed_meanwhile(
+        self, redis_server: RedisServer, redis: Redis
+    ) -> None:
+        """After the first that failed, the others are looked at before they are used."""
+
+        async def main() -> None:
+            locks = [redis_lock(f"job {number}") for number in range(5)]
+            leases = await asyncio.gather(*(lock.aacquire() for lock in locks))
+            for lease in leases:
+                assert lease is not None
+                await lease.arelease()
+            redis.client_kill_filter(_type="normal", skipme=True)
+            for _ in range(5):
+                lease = await redis_lock("job").aacquire(wait=0)
+                assert lease is not None
+                await lease.arelease()
+
+        asyncio.run(main())
+
+    def test_a_server_that_stalls(self, redis_server: RedisServer, redis: Redis) -> None:
+        """One time-out, for sending and reading together."""
+        url = redis_server.url + "&socket_timeout=0.2"
+
+        async def main() -> None:
+            async with redis_lock("job"):
+                pass
+            redis.execute_command("CLIENT", "PAUSE", 2000, "ALL")
+            with pytest.raises(connections.LockUnavailable) as caught:
+                await redis_lock("other", wait=0).aacquire()
+            assert caught.value.silent
+
+        with override_settings(CACHES=entry(url)):
+            asyncio.run(main())
+        redis.execute_command("CLIENT", "UNPAUSE")

@@ -1,0 +1,199 @@
+"""What a type checker makes of functions that are decorated: what it made of them before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import assert_type
+
+from django.http import HttpRequest, HttpResponse
+from django.views import View
+
+from django_redislock import (
+    MultiLock,
+    ReadWriteLock,
+    Redlock,
+    Semaphore,
+    TimestampLock,
+    deduplicate,
+    once,
+    redis_lock,
+    single_flight,
+)
+from django_redislock.periodic import periodic
+from django_redislock.views import idempotent_view, lock_view
+
+
+# That it may be skipped, and return None, is not in its type: whoever decorates it knows.
+@redis_lock("report:{pk}", ttl=60, wait=0, on_conflict="skip")
+def rebuild(pk: int, *, quietly: bool = False) -> str:
+    return f"{pk} {quietly}"
+
+
+assert_type(rebuild(1), str)
+assert_type(rebuild(pk=1, quietly=True), str)
+rebuild("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+rebuild(1, True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+@redis_lock()
+def unnamed() -> None: ...
+
+
+named_by: Callable[[int], str] = "report:{}".format
+
+
+@redis_lock(named_by)
+def named(pk: int) -> int:
+    return pk
+
+
+assert_type(named(1), int)
+
+
+@redis_lock("sync:{shop}")
+async def sync(shop: str) -> bytes:
+    return shop.encode()
+
+
+@redis_lock("lines")
+def lines(count: int) -> Iterator[str]:
+    yield from map(str, range(count))
+
+
+@redis_lock("feed")
+async def feed() -> AsyncIterator[int]:
+    yield 1
+
+
+for line in lines(3):
+    assert_type(line, str)
+
+
+class Importer:
+    source: str
+
+    @redis_lock("import:{self.source}")
+    def run(self, limit: int = 0) -> list[str]:
+        return [self.source][:limit]
+
+    @redis_lock("import:{self.source}")
+    async def arun(self) -> list[str]:
+        return [self.source]
+
+    @classmethod
+    @redis_lock("import")
+    def all(cls) -> Importer:
+        return cls()
+
+    @redis_lock("one")
+    @classmethod
+    def one(cls) -> Importer:
+        return cls()
+
+    @staticmethod
+    @redis_lock("count")
+    def count(of: str) -> int:
+        return len(of)
+
+
+assert_type(Importer().run(3), list[str])
+assert_type(Importer.all(), Importer)
+assert_type(Importer.one(), Importer)
+assert_type(Importer.count("a"), int)
+Importer().run("3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@Semaphore("exports", 3)
+def export(pk: int) -> str:
+    return str(pk)
+
+
+@MultiLock(["account:{source}", "account:{target}"])
+def transfer(source: int, target: int) -> int:
+    return source + target
+
+
+@Redlock("export", using=["a", "b", "c"])
+def everywhere(pk: int) -> str:
+    return str(pk)
+
+
+catalogue = ReadWriteLock("catalogue")
+
+
+@catalogue.read()
+def show(page: int) -> str:
+    return str(page)
+
+
+@catalogue.write()
+async def write(page: int) -> str:
+    return str(page)
+
+
+@TimestampLock("lock.import")
+def old(pk: int) -> str:
+    return str(pk)
+
+
+@once("warm:{pk}", ttl=3600)
+def warm(pk: int) -> str:
+    return str(pk)
+
+
+@deduplicate("order:{message[id]}")
+def consume(message: dict[str, str]) -> int:
+    return len(message)
+
+
+@single_flight("rates:{currency}", ttl=60)
+async def rates(currency: str) -> dict[str, float]:
+    return {currency: 1.0}
+
+
+assert_type(export(1), str)
+assert_type(transfer(1, 2), int)
+assert_type(everywhere(1), str)
+assert_type(show(1), str)
+assert_type(old(1), str)
+assert_type(warm(1), str)
+assert_type(consume({}), int)
+
+
+@lock_view("checkout:{request.user.pk}", wait=0)
+def checkout(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse(str(pk))
+
+
+@idempotent_view(required=True)
+async def order(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(request.path)
+
+
+assert_type(checkout(HttpRequest(), 1), HttpResponse)
+
+
+@periodic(every=60)
+def tidy_up() -> None: ...
+
+
+assert_type(tidy_up(), None)
+
+
+@lock_view("checkout:{request.user.pk}", methods=["POST"])
+class Checkout(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(request.path)
+
+
+assert_type(Checkout().post(HttpRequest()), HttpResponse)
+
+
+async def coroutines() -> None:
+    assert_type(await sync("a"), bytes)
+    async for item in feed():
+        assert_type(item, int)
+    assert_type(await Importer().arun(), list[str])
+    assert_type(await write(1), str)
+    assert_type(await rates("EUR"), dict[str, float])
+    assert_type(await order(HttpRequest()), HttpResponse)
