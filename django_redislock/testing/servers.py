@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 from urllib.parse import quote
@@ -54,14 +54,11 @@ class Servers(CacheHandler):
     def in_place(self, call: Callable[..., Any] = CALL) -> Iterator[None]:
         """Locks go here, where `call` runs their scripts, whatever holds around this."""
         before = self.leases
-        with ExitStack() as stack:
-            stack.callback(_clear_clients)
-            stack.enter_context(mock.patch.object(connections, "caches", self))
-            stack.enter_context(answering(call))
-            stack.enter_context(are(PRIMITIVES))
-            _clear_clients()
-            stack.callback(self.forget, before)
-            yield
+        with mock.patch.object(connections, "caches", self), answering(call), are(PRIMITIVES):
+            try:
+                yield
+            finally:
+                self.forget(before)
 
     @property
     def watchdogs(self) -> list[renewal.Watchdog]:
@@ -80,11 +77,6 @@ class Servers(CacheHandler):
                 if lease not in besides:
                     lease.end()
                     watchdog.forget(lease)
-
-
-def _clear_clients() -> None:
-    for name in ("_client_cache", "_servers"):
-        vars(connections).get(name, {}).clear()
 
 
 def leases_of(watchdog: renewal.Watchdog) -> list[Lease]:
