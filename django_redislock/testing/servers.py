@@ -123,10 +123,13 @@ def names_apart() -> Condition[None]:
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    prefix = conf.prefix
+    read = conf._settings
 
-    def apart() -> str:
-        return f"{prefix()}-test-{os.getpid()}"
+    def apart() -> conf._Settings:
+        its = read()
+        prefix = its.given.get("prefix", conf.Policy().prefix)
+        given = its.given | {"prefix": f"{prefix}-test-{os.getpid()}"}
+        return its._replace(given=given, policies={})
 
-    with mock.patch.object(conf, "prefix", apart):
+    with mock.patch.object(conf, "_settings", apart):
         yield
