@@ -463,6 +463,10 @@ class Lease:
         """It is not ours any more, and rightly so."""
         self._released = True
 
+    @property
+    def ended(self) -> bool:
+        return self._released
+
     def lose(self, error: LeaseLost) -> None:
         """It is lost, for good: tell everybody who asked for it, once."""
         with _ending:

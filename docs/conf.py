@@ -68,9 +68,6 @@ INCLUDED = {"overview": "README.md", "changelog": "CHANGELOG.md"}
 """Pages whose text lies at the top of the repository."""
 PAGES = {file: page for page, file in INCLUDED.items()}
 
-COMING = ("testing",)
-"""A page that has a place in index.md and is still being written."""
-
 MODULES = (
     "django_redislock",
     "django_redislock.periodic",
@@ -154,9 +151,6 @@ def _read(_app: Any, page: str, source: list[str]) -> None:
         return f"[{text}]({_source}/blob/main/{file}{anchor})" if _source else text
 
     text = re.sub(r"\[([^\]]*)\]\(([\w./-]+)(#[\w-]*)?\)", linked, source[0])
-    for name in COMING:
-        if page == "index" and not (DOCS / f"{name}.md").exists():
-            text = text.replace(f"\n{name}\n", "\n")
     # Of <picture>, which Markdown has no form for.
     source[0] = re.sub(r'="(?:docs/)?images/', '="_static/', text)
 

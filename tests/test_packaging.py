@@ -26,7 +26,7 @@ import django_redislock
 from devtools.redis_server import RedisServer
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "django_redislock"
+PACKAGES = "django_redislock", "django_redislock_pytest"
 
 NEEDED = {"django", "django-redis", "redis"}
 """What it asks for."""
@@ -70,10 +70,11 @@ def run(*command: str, cwd: Path = ROOT, **env: str) -> str:
 
 
 def tracked() -> set[str]:
-    """The files of the package that are no rubbish of an interpreter."""
+    """The files of the packages that are no rubbish of an interpreter."""
     return {
         str(path.relative_to(ROOT))
-        for path in PACKAGE.rglob("*")
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
 
@@ -93,7 +94,7 @@ def test_the_sdist(dist: Dist) -> None:
     """What the wheel is built from."""
     with tarfile.open(dist.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    others = {name for name in names if not name.startswith("django_redislock/")}
+    others = {name for name in names if name.partition("/")[0] not in PACKAGES}
     assert names - others == tracked()
     assert others - {".gitignore"} == {
         "CHANGELOG.md",

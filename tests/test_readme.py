@@ -81,7 +81,7 @@ def charge(charged: list[int]) -> Callable[..., None]:
 
 def test_every_block_is_python() -> None:
     """And there are as many as the tests below run."""
-    assert len(BLOCKS) == 20
+    assert len(BLOCKS) == 21
     for text in BLOCKS:
         compile(text, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
@@ -92,6 +92,21 @@ def test_the_first_screen(redis: Redis, charge: Any, charged: list[int]) -> None
     assert len(charged) == 1
     assert charged[0] > 0
     assert redis_lock("invoice:42").holder() is None
+
+
+def test_testing(charged: list[int]) -> None:
+    """What takes the lock is seen to do so, and finds it busy, without a server."""
+
+    @redis_lock("invoice:42")
+    def charge(invoice: object) -> None:
+        charged.append(42)
+
+    text = block("@locks_always_free()")
+    example = run(text.replace(": ...", ": charge(1)"), charge=charge, invoice=None)
+    example["test_it_locks"]()
+    assert charged == [42]
+    with pytest.raises(LockNotAcquired):
+        example["test_somebody_else_is_at_it"]()
 
 
 def test_the_caches_entry() -> None:

@@ -1,0 +1,107 @@
+"""What a test says of the locks of the code that it calls, and what it does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+
+from .. import label, lock_order, renewal, signals
+from ..exceptions import LeaseLost, LockError
+from ..io import SyncIO, run
+from ..lease import Lease, enclosing
+from ..signals import LockEvent
+from .condition import Condition, validate_pattern
+from .memory import told
+from .servers import leases_of
+
+
+def assert_locked(name: str) -> Condition[list[LockEvent]]:
+    """Fail unless the block, or whatever it has called, took a lock of this name or pattern.
+
+    Gives the list of what happened to locks meanwhile, as a receiver of signals gets it.
+    """
+    validate_pattern(name)
+    return Condition(lambda: _locked(name))
+
+
+def assert_held(name: str) -> None:
+    """Fail unless this thread or task holds a lock of this name or pattern, here and now."""
+    validate_pattern(name)
+    here = {*renewal.held_by(label.holder()), *enclosing()}
+    held = sorted({its for lease in here if lease.enterable for its in _names(lease)})
+    if not _any(held, name):
+        raise AssertionError(f"{name!r} is not held here; held is {_listed(held)}")
+
+
+def lose_lease(what: Lease | str) -> None:
+    """Let a lease be lost now: this one, or all that this process holds on a name or pattern.
+
+    It is free for others, at the server, too; when this returns, `on_lost` has been called.
+    """
+    if isinstance(what, Lease):
+        leases = [what]
+    else:
+        there = _held_by_this_process()
+        leases = [lease for lease in there if _any(_names(lease), validate_pattern(what))]
+        held = sorted(its for lease in there for its in _names(lease))
+        if not leases:
+            raise LookupError(f"{what!r} is not held by this process; held is {_listed(held)}")
+    for lease in leases:
+        lease.check()
+        lease.lose(LeaseLost(lease.name, "the test has called lose_lease()"))
+        with suppress(LockError):
+            run(lease.claim.primitive.release(SyncIO(lease.using), lease.claim))
+    told()
+
+
+def check_lock_order() -> Condition[None]:
+    """Raise `LockOrderError` where locks are taken in two orders, anywhere in this process.
+
+    What was taken before does not count. Around all tests, it finds what no single one does.
+    """
+    return Condition(_in_order)
+
+
+@contextmanager
+def _in_order() -> Iterator[None]:
+    outer, lock_order.testing = lock_order.testing, lock_order.Order()
+    try:
+        yield
+    finally:
+        lock_order.testing = outer
+
+
+@contextmanager
+def _locked(name: str) -> Iterator[list[LockEvent]]:
+    events: list[LockEvent] = []
+    signals.observe(events.append)
+    try:
+        yield events
+    finally:
+        signals.unobserve(events.append)
+    taken = [event.name for event in events if event.outcome == "acquired"]
+    # Of a MultiLock, the names stand side by side.
+    if not _any(_split(taken), name):
+        raise AssertionError(f"{name!r} was not locked here; locked was {_listed(taken)}")
+
+
+def _held_by_this_process() -> list[Lease]:
+    leases = [lease for one in list(renewal._watchdogs.values()) for lease in leases_of(one)]
+    return [lease for lease in leases if lease.enterable]
+
+
+def _names(lease: Lease) -> list[str]:
+    return [keys.name for keys in lease.claim.every]
+
+
+def _split(names: Iterable[str]) -> list[str]:
+    return [one for name in names for one in (name, *name.split(", "))]
+
+
+def _any(names: Iterable[str], pattern: str) -> bool:
+    return any(name == pattern or fnmatchcase(name, pattern) for name in names)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, dict.fromkeys(names))) or "nothing"

@@ -1,0 +1,152 @@
+"""What a test says of locks, and does to them, wherever they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+
+from django_redislock import Lease, LeaseLost, MultiLock, redis_lock
+from django_redislock.signals import lock_lost
+from django_redislock.testing import (
+    assert_held,
+    assert_locked,
+    locks_always_free,
+    locks_in_memory,
+    lose_lease,
+)
+from tests.contract.ports import Port
+
+pytest.importorskip("fakeredis")
+
+
+@pytest.fixture(params=["real", "free", "memory"], autouse=True)
+def _world(request: pytest.FixtureRequest) -> Iterator[None]:
+    """On a real server, on none, and in memory."""
+    if request.param == "real":
+        yield
+        return
+    with locks_always_free() if request.param == "free" else locks_in_memory():
+        yield
+
+
+class TestLocked:
+    def test_it_was(self, port: Port) -> None:
+        """By name, or by pattern; and what has happened is told."""
+        with assert_locked("invoice:42") as events, assert_locked("invoice:*"):
+            port.enter(redis_lock("invoice:42"), lambda _: None)
+            port.start(lambda: port.enter(redis_lock("order:7"), lambda _: None)).result()
+        assert [(event.outcome, event.name) for event in events] == [
+            ("acquired", "invoice:42"),
+            ("released", "invoice:42"),
+            ("acquired", "order:7"),
+            ("released", "order:7"),
+        ]
+
+    def test_one_of_several(self, port: Port) -> None:
+        """A `MultiLock` locks each of its names."""
+        with assert_locked("account:2"):
+            port.enter(MultiLock(["account:1", "account:2"]), lambda _: None)
+
+    def test_it_was_not(self, port: Port) -> None:
+        """What was locked instead is said."""
+        with pytest.raises(AssertionError, match=r"'invoice:42' was .* locked was 'invoice:4'"):
+            with assert_locked("invoice:42"):
+                port.enter(redis_lock("invoice:4"), lambda _: None)
+
+    def test_what_went_wrong_comes_first(self) -> None:
+        """The block's own exception is not replaced."""
+        with pytest.raises(ZeroDivisionError), assert_locked("invoice:42"):
+            _ = 1 / 0
+
+    def test_wrong_arguments(self) -> None:
+        """They are told where they are written."""
+        with pytest.raises(TypeError, match="name must be a str"):
+            assert_locked(redis_lock("invoice:42"))  # type: ignore[arg-type]
+
+
+class TestHeld:
+    def test_here(self, port: Port) -> None:
+        """By this thread or task, until it is released."""
+
+        async def work() -> None:
+            async with redis_lock("invoice:42"):
+                assert_held("invoice:42")
+                await sync_to_async(assert_held)("invoice:*")
+            with pytest.raises(AssertionError, match="held is nothing"):
+                assert_held("invoice:42")
+
+        asyncio.run(work())
+        with redis_lock("invoice:42") as lease, redis_lock("order:7"):
+            assert_held("invoice:42")
+            lease.release()
+            with pytest.raises(AssertionError, match=r"is not held here; held is 'order:7'"):
+                assert_held("invoice:42")
+
+    def test_elsewhere(self, port: Port) -> None:
+        """What another thread holds is not held here."""
+        port.start(lambda: port.acquire(redis_lock("invoice:42"))).result()
+        with pytest.raises(AssertionError):
+            assert_held("invoice:42")
+
+
+class TestLose:
+    def test_it_is_lost(self, port: Port) -> None:
+        """By name or as it is: `check()` raises, callbacks were called, others may have it."""
+        lost: list[Lease] = []
+
+        def body(lease: Lease) -> None:
+            lease.on_lost(lost.append)
+            lose_lease(lease if lost else "invoice:42")
+            assert lost[-1:] == [lease]
+            with pytest.raises(LeaseLost, match="lose_lease"):
+                lease.check()
+            other = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=0)).result()
+            port.release(other)
+
+        for _ in range(2):
+            with pytest.raises(LeaseLost):
+                port.enter(redis_lock("invoice:42"), body)
+        assert len(lost) == 2
+
+    def test_receivers(self) -> None:
+        """They have been told, too."""
+        why = []
+
+        def receiver(event: Any, **kwargs: Any) -> None:
+            why.append(event.why)
+
+        lock_lost.connect(receiver)
+        try:
+            lease = redis_lock("invoice:42").acquire()
+            assert lease is not None
+            lose_lease(lease)
+        finally:
+            lock_lost.disconnect(receiver)
+        assert why == ["the test has called lose_lease()"]
+
+    def test_a_task_is_cancelled(self) -> None:
+        """At its next await, with the reason."""
+
+        async def work() -> None:
+            async with redis_lock("invoice:42", cancel_on_lost=True):
+                lose_lease("invoice:*")
+                await asyncio.Event().wait()
+
+        with pytest.raises(LeaseLost, match="lose_lease"):
+            asyncio.run(work())
+
+    def test_nothing_to_lose(self) -> None:
+        """Neither what nobody holds, nor what was lost or released."""
+        lease = redis_lock("invoice:42").acquire()
+        assert lease is not None
+        with pytest.raises(LookupError, match=r"'order:7' is not held .* held is 'invoice:42'"):
+            lose_lease("order:7")
+        lose_lease(lease)
+        with pytest.raises(LeaseLost):
+            lose_lease(lease)
+        with pytest.raises(LookupError):
+            lose_lease("invoice:42")

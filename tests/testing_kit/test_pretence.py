@@ -1,0 +1,388 @@
+"""Locks that are always free, always busy, or out of reach: no server is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from functools import partial
+from importlib.resources import files
+from inspect import getsource
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import BaseCommand, CommandError, call_command
+from django.http import HttpResponse
+from django.test import TestCase
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock import (
+    Lease,
+    LeaseLost,
+    LockError,
+    LockNotAcquired,
+    LockReentered,
+    LockUnavailable,
+    MultiLock,
+    ReadWriteLock,
+    Redlock,
+    Semaphore,
+    TimestampLock,
+    initialise,
+    once,
+    redis_lock,
+    scripts,
+    single_flight,
+)
+from django_redislock.clock import now
+from django_redislock.commands import LockedCommand
+from django_redislock.inspection import Inspector
+from django_redislock.renewal import watchdog
+from django_redislock.signals import lock_acquired, lock_not_acquired
+from django_redislock.testing import (
+    locks_always_busy,
+    locks_always_free,
+    redis_unavailable,
+)
+from django_redislock.testing.pretence import _grant
+from django_redislock.testing.servers import CALL
+from django_redislock.views import lock_view
+from tests.contract.ports import Port
+from tests.waiting import PATIENCE
+
+AT_ONCE = 3.0
+"""Seconds; whoever waited, did so for more than ten."""
+
+
+@pytest.fixture(autouse=True)
+def _no_server(settings: Any) -> None:
+    """The caches that a project's test settings have."""
+    cache = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    settings.CACHES = dict.fromkeys(("default", "x", "y", "z"), cache)
+
+
+@pytest.fixture
+def at_once() -> Iterator[None]:
+    began = now()
+    yield
+    assert now() - began < AT_ONCE
+
+
+LOCKS = {
+    "mutex": lambda: redis_lock("invoice:42", wait=20),
+    "for ever": lambda: redis_lock("invoice:42", wait=None),
+    "semaphore": lambda: Semaphore("invoice:42", 2, wait=20),
+    "read": lambda: ReadWriteLock("invoice:42", wait=20).read(),
+    "write": lambda: ReadWriteLock("invoice:42", wait=20).write(),
+    "multi": lambda: MultiLock(["account:1", "invoice:42"], wait=20),
+    "timestamp": lambda: TimestampLock("invoice:42", wait=20),
+    "redlock": lambda: Redlock("invoice:42", using=["x", "y", "z"], wait=20),
+}
+
+
+def form(answer: Any) -> Any:
+    """Of which numbers, texts and lists it is made; Redis has numbers as texts, too."""
+    if isinstance(answer, list):
+        return [form(one) for one in answer]
+    if answer == b"OK":
+        return "number"
+    number = isinstance(answer, int) or (isinstance(answer, bytes) and answer.isdigit())
+    return "number" if number else type(answer)
+
+
+every_lock = pytest.mark.parametrize("make", LOCKS.values(), ids=LOCKS)
+
+
+class TestFree:
+    @every_lock
+    def test_it_is_granted(self, port: Port, redis: Redis, make: Any) -> None:
+        """Whatever its kind, renewed and given back; of that no server hears."""
+
+        def body(lease: Lease) -> None:
+            lease.extend(60)
+            lease.check()
+            assert lease.claim.primitive.unfenced or lease.fencing_tokens
+
+        with locks_always_free():
+            port.enter(make(), body)
+            port.release(port.acquire(make()))
+        assert redis.keys("redislock*") == []
+
+    def test_nobody_is_kept_out(self, port: Port) -> None:
+        """Another thread or task has it at the same time, with a larger fencing token."""
+        with locks_always_free():
+            first = port.acquire(redis_lock("invoice:42"))
+            second = port.start(lambda: port.acquire(redis_lock("invoice:42"))).result(PATIENCE)
+            assert second.fencing_token > first.fencing_token
+
+    def test_it_is_renewed(self) -> None:
+        """The watchdog is content, too."""
+        ended = threading.Event()
+        with locks_always_free(), redis_lock("invoice:42", ttl=0.3) as lease:
+            ended.wait(1)
+            lease.check()
+
+    def test_it_ends_with_the_test(self) -> None:
+        """What a test has not given back asks no server afterwards."""
+        with locks_always_free():
+            outer = redis_lock("invoice:42").acquire()
+            with locks_always_free():
+                inner = redis_lock("order:7").acquire()
+            assert outer is not None
+            assert inner is not None
+            assert (outer.state, inner.state) == ("held", "released")
+        assert outer.state == "released"
+
+    def test_whoever_waits_for_itself_is_told(self) -> None:
+        """What this process knows by itself it goes on to know."""
+        with locks_always_free(), redis_lock("invoice:42"), pytest.raises(LockReentered):
+            redis_lock("invoice:42").acquire()
+
+    def test_it_travels(self, port: Port) -> None:
+        """A lease may be exported, restored, and turned into one for reading."""
+        with locks_always_free():
+            for lock in (redis_lock("invoice:42"), TimestampLock("import")):
+                port.release(port.restore(port.acquire(lock).export()))
+            lease = port.acquire(ReadWriteLock("catalogue").write())
+            port.downgrade(lease)
+            assert port.holders(redis_lock("invoice:42")) == []
+
+    def test_each_time_is_the_first(self, port: Port) -> None:
+        """Records are not kept."""
+        with locks_always_free():
+            for _ in range(2):
+                assert port.enter(once("import"), lambda first: first) is True
+            assert port.initialise("salt", "abc") == "abc"
+            function = single_flight("rates", ttl=60)(port.function(lambda: 7))
+            assert port.call(function) == 7
+
+    def test_it_answers_as_a_server_does(
+        self, port: Port, settings: Any, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """To each script in the form in which a real one does that has nothing."""
+        cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_server.url}
+        settings.CACHES = {"default": cache}
+        asked: list[str] = []
+
+        async def compare(execute: Any, script: str, keys: Any, args: Any) -> Any:
+            answer = await CALL(execute, script, keys, args)
+            asked.append(script)
+            granted = await _grant(execute, script, keys, args)
+            said = (
+                answer[:1] if script.endswith("_release") else answer
+            )  # and who has it now: nobody
+            assert form(granted) == form(said), script
+            return answer
+
+        monkeypatch.setattr(scripts, "call", compare)
+        for lock in (redis_lock, TimestampLock, partial(Semaphore, limit=2)):
+            assert port.holder(lock("invoice:42")) is None
+            lease = port.restore(port.acquire(lock("invoice:42")).export())
+            port.extend(lease)
+            port.release(lease)
+        lease = port.acquire(ReadWriteLock("catalogue").write())
+        port.downgrade(lease)
+        port.release(lease)
+        port.enter(MultiLock(["account:1", "account:2"]), lambda lease: lease.extend())
+        run = once("import")
+        port.enter(run, lambda first: first)
+        port.forget(once("report"))
+        port.initialise("salt", "abc")
+        lua = {path.stem for path in files("django_redislock").joinpath("lua").iterdir()}
+        granted = {name for name in lua if f'"{name}"' in getsource(_grant)}
+        granted |= {name for name in lua if name.endswith(("_extend", "_release"))}
+        # Signs of life are shown by a thread, now and then.
+        assert granted - {"record_set"} == set(asked) - {"record_set"}
+
+    def test_what_it_can_not_answer(self) -> None:
+        """Who asks for more than locks is told what to write."""
+        with locks_always_free(), pytest.raises(LockError, match=r"locks_in_memory\(\)"):
+            Inspector().page()
+
+    def test_an_alias_that_is_not_there(self) -> None:
+        """A typing error is found as ever."""
+        with locks_always_free(), pytest.raises(ImproperlyConfigured, match="'defualt'"):
+            redis_lock("invoice:42", using="defualt").acquire()
+
+    def test_signals(self) -> None:
+        """Receivers hear of it."""
+        names = []
+
+        def receiver(event: Any, **kwargs: Any) -> None:
+            names.append(event.name)
+
+        lock_acquired.connect(receiver)
+        try:
+            with locks_always_free(), redis_lock("invoice:42"):
+                assert names == ["invoice:42"]
+        finally:
+            lock_acquired.disconnect(receiver)
+
+
+@pytest.mark.usefixtures("at_once")
+class TestBusy:
+    @every_lock
+    def test_it_is_refused(self, port: Port, make: Any) -> None:
+        """At once, and somebody holds it."""
+        with locks_always_busy("invoice:*", holder="worker-7"):
+            with pytest.raises(LockNotAcquired, match="'invoice:42' is held by worker-7"):
+                port.enter(make(), lambda _: pytest.fail("it ran"))
+            assert port.acquire(make()) is None
+        with locks_always_busy(holder="worker-7"):
+            assert port.holder(redis_lock("invoice:42")).owner == "worker-7"
+
+    def test_others_are_free(self, port: Port) -> None:
+        """Those whose names don't match."""
+        with locks_always_busy("invoice:*"):
+            port.release(port.acquire(redis_lock("order:7")))
+
+    def test_work_is_done_elsewhere(self, port: Port) -> None:
+        """`once` finds somebody at it."""
+        with locks_always_busy():
+            assert port.enter(once("import"), lambda first: first) is False
+
+    def test_signals(self) -> None:
+        """Receivers hear of it."""
+        holders = []
+
+        def receiver(event: Any, **kwargs: Any) -> None:
+            holders.append(event.holder.owner)
+
+        lock_not_acquired.connect(receiver)
+        try:
+            with locks_always_busy(holder="worker-7"):
+                redis_lock("invoice:42").acquire()
+        finally:
+            lock_not_acquired.disconnect(receiver)
+        assert holders == ["worker-7"]
+
+    def test_the_inner_one_counts(self) -> None:
+        """Free within busy is free, and afterwards busy again."""
+        with locks_always_busy():
+            with locks_always_free(), redis_lock("invoice:42"):
+                pass
+            assert redis_lock("invoice:42").acquire() is None
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [({"name": 42}, "name must be a str"), ({"holder": 42}, "holder must be")],
+    )
+    def test_wrong_arguments(self, arguments: dict[str, Any], says: str) -> None:
+        """They are told where they are written."""
+        with pytest.raises(TypeError, match=says):
+            locks_always_busy(**arguments)
+
+
+@pytest.mark.usefixtures("at_once")
+class TestUnavailable:
+    @every_lock
+    def test_nobody_can_ask(self, port: Port, make: Any) -> None:
+        """Nor is Redis waited for."""
+        with redis_unavailable():
+            for ask in (port.acquire, port.holder):
+                with pytest.raises(LockUnavailable):
+                    ask(make())
+
+    def test_records(self, port: Port) -> None:
+        """Nothing is done whose lock can't be had."""
+        with redis_unavailable():
+            with pytest.raises(LockUnavailable):
+                port.enter(once("import"), lambda _: pytest.fail("it ran"))
+            with pytest.raises(LockUnavailable):
+                initialise("salt", "abc")
+
+    def test_what_was_held(self) -> None:
+        """A lease from before is unknown; its block ends without an error, as in production."""
+        with locks_always_free(), redis_lock("invoice:42") as lease:
+            with redis_unavailable():
+                with pytest.raises(LockUnavailable):
+                    lease.extend()
+                assert lease.state == "unknown"
+            lease.extend()
+            assert lease.state == "held"
+
+    def test_a_real_server(self, settings: Any, redis_server: Any) -> None:
+        """What is held there is given back later."""
+        cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_server.url}
+        settings.CACHES = {"default": cache}
+        with redis_unavailable():
+            with pytest.raises(LockUnavailable):
+                redis_lock("invoice:42").acquire()
+        lock = redis_lock("invoice:42")
+        lease = lock.acquire()
+        with redis_unavailable():
+            with lease:
+                pass
+            watchdog("default").settle(0.2)  # it tries in vain
+        other = lock.acquire(wait=PATIENCE)
+        assert other is not None
+        other.release()
+
+
+class TestViews:
+    @pytest.mark.parametrize(
+        ("condition", "status"),
+        [(locks_always_free, 200), (locks_always_busy, 409), (redis_unavailable, 503)],
+    )
+    def test_a_view(self, rf: Any, condition: Any, status: int) -> None:
+        """It answers as it would in production."""
+        view = lock_view("checkout")(lambda request: HttpResponse("ok"))
+        with condition():
+            assert view(rf.get("/")).status_code == status
+
+    def test_a_command(self) -> None:
+        """Another exit code tells that somebody else is at it."""
+
+        class Import(LockedCommand, BaseCommand):
+            def handle(self, *args: Any, **options: Any) -> None: ...
+
+        with locks_always_free():
+            call_command(Import())
+        with locks_always_busy(), pytest.raises(CommandError) as error:
+            call_command(Import())
+        assert error.value.returncode == 75
+
+
+class TestDecorators(TestCase):
+    def test_a_coroutine(self) -> None:
+        """It holds until the coroutine has ended, and not only until it has begun."""
+
+        @locks_always_busy()
+        async def work() -> Lease | None:
+            await asyncio.sleep(0)
+            return await redis_lock("invoice:42").aacquire()
+
+        assert asyncio.run(work()) is None
+
+    @locks_always_busy()
+    async def test_an_async_test(self) -> None:
+        """Django's own."""
+        with pytest.raises(LockNotAcquired):
+            async with redis_lock("invoice:42"):
+                pass
+
+    @locks_always_free()
+    def test_a_method(self) -> None:
+        """And what it returns."""
+        with redis_lock("invoice:42"), pytest.raises(LeaseLost):
+            lease = redis_lock("order:7").acquire()
+            assert lease is not None
+            lease.release()
+            lease.check()
+
+    def test_a_class(self) -> None:
+        """Its tests are not decorated by that."""
+        with pytest.raises(TypeError, match=r"self.enterContext"):
+
+            @locks_always_free()
+            class Tests: ...
+
+    def test_an_exception(self) -> None:
+        """It ends the condition, and goes on."""
+        condition = locks_always_free()
+        with pytest.raises(ValueError, match="why"), condition, redis_lock("invoice:42"):
+            raise ValueError("why")
+        with pytest.raises(ImproperlyConfigured):
+            redis_lock("invoice:42").acquire()
