@@ -56,6 +56,11 @@ def _quiet(connection: Any) -> bool:
     sock = getattr(connection, "_sock", None)
     if type(sock) is not socket.socket:
         return False  # of TLS, what has come may be read from the socket already
+    return _silent(sock)
+
+
+def _silent(sock: Any) -> bool:
+    """Neither has anything come, nor was it closed."""
     watch = select.poll()
     try:
         watch.register(sock, select.POLLIN)
@@ -139,8 +144,11 @@ class KeptPool(aioredis.BlockingConnectionPool):
         """Seconds that a command has for its answer."""
 
     async def get_connection(self, *_: object, **__: object) -> Any:
-        if self._kept:
-            return self._kept.pop()
+        while self._kept:
+            connection = self._kept.pop()
+            if connection.is_connected and _silent(connection._writer.get_extra_info("socket")):
+                return connection
+            await super().release(connection)  # for the pool's own look at it
         self._wanted += 1
         try:
             return await super().get_connection()  # type: ignore[no-untyped-call]
@@ -156,12 +164,8 @@ class KeptPool(aioredis.BlockingConnectionPool):
     async def release(self, connection: Any) -> None:
         if connection.is_connected and not self._wanted:
             self._kept.append(connection)
-            return
-        if not connection.is_connected:
-            # The others may have been closed as well: get_connection() will see.
-            while self._kept:
-                await super().release(self._kept.pop())
-        await super().release(connection)
+        else:
+            await super().release(connection)
 
 
 async def aask(connection: Any, packed: bytes, within: float | None) -> Any:
