@@ -172,7 +172,7 @@ def test_a_lease_that_was_confirmed(watched: Watched, port: Port) -> None:
     with Redis.from_url(watched.replica.url) as redis:
         assert redis.get(KEY).decode().startswith(lease.token)
     # Sentinels write into the old one's configuration that it is a replica now; ours has no file
-    # for that. Started as a primary it would have no data, and they might take it for theirs again.
+    # for that. Started as a primary, without data, they might take it for theirs again.
     follow = ["--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1"]
     follow.append(str(watched.replica.tcp_port))
     with RedisServer(tcp_port=watched.primary.tcp_port, args=follow):
