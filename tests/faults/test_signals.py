@@ -126,6 +126,6 @@ def test_a_signal(start: Start, redis_server: RedisServer, redis: Redis, middle:
                 pass
             return not remains(redis)
 
-        # What arrives when its process has gone may cost a claim window, or a lease, and its end is
-        # noted by the next one.
+        # What arrives when its process has gone may cost a claim window, or a lease, and its end
+        # is noted by the next one.
         eventually(passed_on)
