@@ -174,6 +174,8 @@ def test_on_a_terminal_the_demo_goes_on_with_the_tour(tmp_path: Path) -> None:
     if pid == 0:
         os.environ["TMPDIR"] = str(tmp_path)
         os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+        # What a shell starts in the background ignores it, and so would the demo.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         demo = [str(EXAMPLE / "manage.py"), "demo", "--units=5", "--workers=2"]
         os.execv(sys.executable, [sys.executable, *demo])
     said = b""
@@ -193,7 +195,7 @@ def test_on_a_terminal_the_demo_goes_on_with_the_tour(tmp_path: Path) -> None:
         url = re.search(rb"http://127.0.0.1:\d+/tour/", said)[0].decode()
         assert "Locks now" in read(url)
         os.write(terminal, b"\x03")
-        _, status = os.waitpid(pid, 0)
+        _, status = eventually(lambda: ended if (ended := os.waitpid(pid, os.WNOHANG))[0] else ())
     except BaseException:
         os.kill(pid, signal.SIGTERM)
         raise
