@@ -61,6 +61,8 @@ def _quiet(connection: Any) -> bool:
 
 def _silent(sock: Any) -> bool:
     """Neither has anything come, nor was it closed."""
+    if sock is None:
+        return False
     watch = select.poll()
     try:
         watch.register(sock, select.POLLIN)
@@ -146,7 +148,7 @@ class KeptPool(aioredis.BlockingConnectionPool):
     async def get_connection(self, *_: object, **__: object) -> Any:
         while self._kept:
             connection = self._kept.pop()
-            if connection.is_connected and _silent(connection._writer.get_extra_info("socket")):
+            if connection.is_connected and _silent(_socket(connection)):
                 return connection
             await super().release(connection)  # for the pool's own look at it
         self._wanted += 1
@@ -166,6 +168,12 @@ class KeptPool(aioredis.BlockingConnectionPool):
             self._kept.append(connection)
         else:
             await super().release(connection)
+
+
+def _socket(connection: Any) -> Any:
+    """That of a connection in an event loop; None: it is no ordinary one."""
+    writer = getattr(connection, "_writer", None)
+    return writer.get_extra_info("socket") if isinstance(writer, asyncio.StreamWriter) else None
 
 
 async def aask(connection: Any, packed: bytes, within: float | None) -> Any:
