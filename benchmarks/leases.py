@@ -20,8 +20,8 @@ import time
 import tracemalloc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from typing import Any
 
 from .harness import TTL, Meter, Row, add, django_project, in_child, private_server, say, url
