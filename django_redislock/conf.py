@@ -260,8 +260,7 @@ def _settings() -> _Settings:
 
 def prefix() -> str:
     """What all our keys begin with."""
-    prefix: str = _settings().given.get("prefix", Policy().prefix)
-    return prefix
+    return str(_settings().given.get("prefix", DEFAULTS["prefix"]))
 
 
 def entry(name: str) -> str | None:

@@ -227,12 +227,11 @@ class ClientName(str):
 
 def address(using: str) -> str:
     """Which server an alias means right now; threads and loops key what they keep by it."""
-    if type(using) is str:
-        return _server(using).url
-    if isinstance(using, ClientName):
-        return using.address()
-    if isinstance(using, Servers):
-        return _all_of(tuple(map(address, using.aliases)))
+    if type(using) is not str:  # asked first, since nearly always it is a plain alias
+        if isinstance(using, ClientName):
+            return using.address()
+        if isinstance(using, Servers):
+            return _all_of(tuple(map(address, using.aliases)))
     return _server(using).url
 
 

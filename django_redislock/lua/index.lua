@@ -1,4 +1,4 @@
--- What the scripts of a lock do to its index and its tail, to be included after lock.lua.
+-- What the scripts of a lock do to its index, to be included after lock.lua.
 
 -- Lua would write a large number as 1.7e+15.
 local function integer(number)
@@ -19,15 +19,4 @@ local function unlist_ended()
   if not CLUSTER then
     redis.call('ZREMRANGEBYSCORE', index, '-inf', integer(now / 1000 - MINUTE))
   end
-end
-
-local function outlives(ttl)
-  return math.max(MINUTE, 3 * ttl)
-end
-
--- For how long the tail has to remember the last fencing token, in ms: until the lease and what may
--- be asked about it is over, and the clock well past it, also when that was set back. Of a free lock
--- (a ttl of 0) that is a minute.
-local function remembers(ttl, fence)
-  return outlives(ttl) + math.max(0, math.ceil((fence - now) / 1000))
 end

@@ -1,7 +1,7 @@
 -- What has holders and a queue: what the scripts of mutexes, semaphores and read-write locks are
--- given, and the time. Each of them begins with this file. It makes no function, and what does comes
--- as late as can be: most locks are free, and while Redis does other work in between, each function
--- that is made takes its time.
+-- given, the time, and for how long things are remembered. Each of them begins with this file. What
+-- makes more functions comes as late as can be: most locks are free, and while Redis does other work
+-- in between, each function that is made takes its time.
 --
 -- KEYS  1 lock     who holds it; see there
 --       2 queue    zset     waiting token → its time of arrival, µs
@@ -29,3 +29,14 @@ local CLUSTER = index == lock
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+
+local function outlives(ttl)
+  return math.max(MINUTE, 3 * ttl)
+end
+
+-- For how long the tail has to remember the last fencing token, in ms: until the lease and what may
+-- be asked about it is over, and the clock well past it, also when that was set back. Of a free lock
+-- (a ttl of 0) that is a minute.
+local function remembers(ttl, fence)
+  return outlives(ttl) + math.max(0, math.ceil((fence - now) / 1000))
+end

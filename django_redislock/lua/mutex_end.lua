@@ -5,5 +5,4 @@ redis.call('DEL', lock)
 local lasted = string.format('%.0f', now - acquired_at)
 redis.call('HSET', tail, 'released', token, 'fence', fencing_token, 'lasted', lasted,
   fencing_token % HOLDERS, value .. '\treleased|' .. lasted)
--- As `remembers` in index.lua has it.
-redis.call('PEXPIRE', tail, MINUTE + math.max(0, math.ceil((fencing_token - now) / 1000)))
+redis.call('PEXPIRE', tail, remembers(0, fencing_token))

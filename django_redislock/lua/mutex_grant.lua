@@ -15,9 +15,7 @@ local value = to .. '|' .. fencing_token .. '|' .. string.format('%.0f', now) ..
 -- Who was handed the lock does not hold it before it knows.
 redis.call('HSET', tail, 'fence', fencing_token, 'handed', handed or '',
   fence % HOLDERS, handed and '' or value)
--- As `remembers` in index.lua has it.
-redis.call('PEXPIRE', tail,
-  math.max(MINUTE, 3 * ttl) + math.max(0, math.ceil((fence - now) / 1000)))
+redis.call('PEXPIRE', tail, remembers(ttl, fence))
 if not CLUSTER then
   redis.call('ZADD', index, string.format('%.0f', now / 1000 + lives), name)
   -- Names whose lease ended without a release have nobody else to remove them. A name's first holder
