@@ -44,7 +44,8 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             cwd=ROOT,
-            env={**environ(url), "TERM": term},
+            # Its size counts, and not that of a terminal around us.
+            env={**environ(url), "TERM": term, "LINES": "", "COLUMNS": ""},
             start_new_session=True,
             # So that Ctrl-C, typed, is sent to it.
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
