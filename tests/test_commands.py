@@ -26,7 +26,8 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.commands import BUSY, LOST, UNAVAILABLE, LockedCommand
-from django_redislock.management.run import NOT_EXECUTABLE, NOT_FOUND
+from django_redislock.management.failing import MISCONFIGURED, USAGE
+from django_redislock.management.subcommands.run import NOT_EXECUTABLE, NOT_FOUND
 from tests.blocks import blocks
 from tests.manage import Manage, with_stderr
 from tests.test_decorators import held_elsewhere
@@ -649,7 +650,7 @@ class TestDocumentation:
         """The table shows those that there are."""
         text = DOCS.read_text(encoding="utf-8")
         shown = set(re.findall(r"^\| (\d+) \|", text, re.MULTILINE))
-        ours = {2, BUSY, LOST, UNAVAILABLE, NOT_FOUND, NOT_EXECUTABLE}
+        ours = {USAGE, BUSY, LOST, UNAVAILABLE, MISCONFIGURED, NOT_FOUND, NOT_EXECUTABLE}
         assert shown == {str(code) for code in ours}
 
     def test_the_options(self, capsys: pytest.CaptureFixture[str]) -> None:

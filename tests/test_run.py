@@ -23,8 +23,8 @@ from django.db import transaction
 from redis import Redis
 
 from django_redislock import redis_lock
-from django_redislock.management import child
-from django_redislock.management.child import NUDGE, Child, Events, Interrupted
+from django_redislock.management.child import Child
+from django_redislock.management.events import NUDGE, PASSED_ON, Events, Interrupted
 from tests.manage import PROGRAM, Manage, environ, with_stderr
 from tests.processes import ROOT
 from tests.waiting import PATIENCE, eventually
@@ -358,7 +358,7 @@ class TestSignals:
 
     def test_before_the_lock_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """However early it comes, there is no traceback."""
-        monkeypatch.setattr("django_redislock.management.run.Lock", early := Mock())
+        monkeypatch.setattr("django_redislock.management.subcommands.run.Lock", early := Mock())
         early.side_effect = lambda *_, **__: signal.raise_signal(signal.SIGTERM)
         with pytest.raises(SystemExit) as ended:
             call_command("redislock", "run", "job", "--", "true")
@@ -657,9 +657,7 @@ class TestFromPython:
 
     def test_runs(self, tmp_path: Path) -> None:
         """It returns when the program has ended, and leaves the signals as they were."""
-        before = {
-            number: signal.getsignal(number) for number in (*child.PASSED_ON, signal.SIGCHLD)
-        }
+        before = {number: signal.getsignal(number) for number in (*PASSED_ON, signal.SIGCHLD)}
         call_command("redislock", "run", "job", "--", "touch", str(tmp_path / "ran"), wait=0)
         assert (tmp_path / "ran").exists()
         assert before == {number: signal.getsignal(number) for number in before}

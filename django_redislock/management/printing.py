@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, OutputWrapper
 from django.core.management.color import no_style
+
+from .tables import Cell, Column, table
 
 
 class Printer:
@@ -22,10 +24,6 @@ class Printer:
         self.style = command.style if colors else no_style()
         self._encoding = getattr(self._out, "encoding", None) or "utf-8"
 
-    @property
-    def fit(self) -> int | None:
-        return shutil.get_terminal_size().columns if self.terminal else None
-
     def encodable(self, text: str) -> str:
         """In a locale without umlauts, names may have them nevertheless."""
         return text.encode(self._encoding, "backslashreplace").decode(self._encoding)
@@ -33,6 +31,11 @@ class Printer:
     def fact(self, title: str, text: str, column: int) -> str:
         """A line of a sheet, whose texts begin at a column."""
         return f"{self.style.MIGRATE_LABEL(f'{title}:')}{' ' * (column - len(title) - 1)}{text}"
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
+        """Its lines."""
+        fit = shutil.get_terminal_size().columns if self.terminal else None
+        return table(columns, rows, heading=self.style.MIGRATE_HEADING, fit=fit)
 
     def line(self, text: str = "") -> None:
         self._out.write(self.encodable(text))

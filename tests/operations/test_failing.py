@@ -48,7 +48,7 @@ def test_no_such_alias(arguments: list[str]) -> None:
     assert "no alias 'nix'" in done.err
 
 
-@pytest.mark.parametrize("arguments", ALL, ids=" ".join)
+@pytest.mark.parametrize("arguments", [*ALL, ["run", "job", "--", "true"]], ids=" ".join)
 def test_wrong_settings(arguments: list[str]) -> None:
     """78, with what is wrong."""
     with override_settings(REDISLOCK={"TIMEOUT": 5}):

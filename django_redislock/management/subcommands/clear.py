@@ -7,11 +7,7 @@ after that time, by the server's clock, is somebody else's, and stays.
 
 from __future__ import annotations
 
-import getpass
-import os
 import shlex
-import socket
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,17 +16,15 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ..clearing import Outcome, Target
-from ..commands import BUSY, UNAVAILABLE
-from ..inspection import LockInfo, State
-from . import serialising
-from .asking import FREE, WRONG, add_json, add_using, answering, inspector, name_argument
-from .formatting import clean, count, whose
-from .listing import locks_table
-from .printing import Printer
-
-_USAGE = 2
-
+from ...clearing import Outcome, Target
+from ...commands import BUSY, UNAVAILABLE
+from ...inspection import LockInfo, State
+from .. import serialising
+from ..arguments import add_by, add_json, add_using, inspector, name_argument, operator
+from ..failing import FREE, USAGE, WRONG
+from ..formatting import clean, count, whose
+from ..printing import Printer
+from .list import locks_table
 
 _EXIT_CODES = {
     Outcome.UNKNOWN: UNAVAILABLE,
@@ -38,7 +32,7 @@ _EXIT_CODES = {
     Outcome.CHANGED: BUSY,
     Outcome.FREE: FREE,
 }
-"""The first one that occurred counts."""
+"""The first of these that occurred counts."""
 
 
 def _json(target: Target) -> serialising.Json:
@@ -93,15 +87,6 @@ def _time_argument(text: str) -> datetime:
     return time
 
 
-def operator() -> str:
-    """Who runs this command, as far as the operating system knows."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # in a container users often have no names
-        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
-    return f"{user}@{socket.gethostname()}"
-
-
 class Clear:
     help = "Take locks away from their holders. Without --yes it only tells what it would do."
 
@@ -116,15 +101,13 @@ class Clear:
         parser.add_argument(
             "--host",
             default="",
-            help="Only from holders whose owners begin so: a host, or host:pid.",
+            help="Only from holders whose owners begin so: 'web3:', 'web3:26138:'.",
         )
         parser.add_argument("--yes", action="store_true", help="Do it.")
         parser.add_argument(
             "--reason", metavar="TEXT", help="Why; the holder is told. Needed with --yes."
         )
-        parser.add_argument(
-            "--by", metavar="WHO", help="Who; by default the user and host of this process."
-        )
+        add_by(parser)
         parser.add_argument(
             "--as-of",
             type=_time_argument,
@@ -134,25 +117,21 @@ class Clear:
         add_using(parser)
         add_json(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None:
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         _refuse_odd(options)
-        printer = Printer(command, options)
-        with answering(command):
-            targets = list(_targets(options))
-            clearing = _Clearing(targets, options, printer)
-            clearing.run()
-        code = next((_EXIT_CODES[o] for o in _EXIT_CODES if o in clearing.outcomes), 0)
-        if code:
-            sys.exit(code)
+        targets = list(_targets(options))
+        _Clearing(targets, options, Printer(command, options)).run()
+        outcomes = {target.outcome for target in targets}
+        return next((code for outcome, code in _EXIT_CODES.items() if outcome in outcomes), 0)
 
 
 def _refuse_odd(options: dict[str, Any]) -> None:
     """What argparse can't tell."""
     many = options["stale"] or options["pattern"] is not None
     if bool(options["names"]) == many:
-        raise CommandError("Write names, or --pattern, --stale or both.", returncode=_USAGE)
+        raise CommandError("Write names, or --pattern, --stale or both.", returncode=USAGE)
     if options["yes"] and not (options["reason"] or "").strip():
-        raise CommandError("With --yes write a --reason; the holder is told.", returncode=_USAGE)
+        raise CommandError("With --yes write a --reason; the holder is told.", returncode=USAGE)
 
 
 def _targets(options: dict[str, Any]) -> Iterator[Target]:
@@ -191,10 +170,6 @@ class _Clearing:
         self._printer = printer
         self._by: str = options["by"] or operator()
         self._reason = options["reason"] or ""
-
-    @property
-    def outcomes(self) -> set[Outcome]:
-        return {target.outcome for target in self._targets}
 
     def run(self) -> None:
         for target in self._targets:
