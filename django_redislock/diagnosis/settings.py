@@ -1,0 +1,88 @@
+"""What is wrong with `REDISLOCK`, and with the aliases that it names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from .. import conf
+from ..keys import MAX_NAME
+from .caches import alias_findings
+from .configured import aliases, entries, problems
+from .finding import Finding
+
+_COMPLETE = 'For example: "LOCKS": {"exports": {"KIND": "semaphore", "LIMIT": 3}}'
+
+
+def settings_findings() -> Iterator[Finding]:
+    """What keeps the settings from being understood, or from having an effect."""
+    wrong = problems()
+    for problem in wrong:
+        hint = _COMPLETE if problem.incomplete else _remedy(problem.path)
+        yield Finding(id="redislock.E001", message=problem.message, hint=hint)
+    if wrong:
+        return  # what else they say can't be known
+    for alias in aliases():
+        yield from alias_findings(alias)
+    for name in entries():
+        if "{" in name or "}" in name:
+            pattern = re.sub("{[^}]*}?", "*", name).replace("}", "")
+            yield Finding(
+                id="redislock.W001",
+                message=f"REDISLOCK['LOCKS'][{name!r}] applies to no lock of redis_lock: names "
+                f"have no braces when they are looked up, since templates are filled in before.",
+                hint=f'Write a pattern in place of the template: "{pattern}": {{…}}. If it '
+                f"is the Redis key of a cache.lock(), silence this check.",
+            )
+        elif len(name) > MAX_NAME or not name.isprintable():
+            yield Finding(
+                id="redislock.W001",
+                message=f"REDISLOCK['LOCKS'][{name[:80]!r}] applies to no lock: names are "
+                f"printable, and {MAX_NAME} characters long at most.",
+                hint="Correct the name, or remove the entry.",
+            )
+
+
+_ENTRIES = {
+    "LOCKS": '"LOCKS": {"report:*": {"TTL": 300}}',
+    "JOBS": '"JOBS": {"shop.periodic.report": {"EVERY": 300}}',
+}
+_JOB = {
+    "SCHEDULE": "*/5 * * * *",
+    "EVERY": 300,
+    "TZ": "Europe/Berlin",
+    "ENABLED": True,
+    "AT_MOST_FOR": 60,
+    "AT_LEAST_FOR": 0,
+    "OVERLAP": "skip",
+    "ON_CRASH": "lose",
+    "CATCH_UP": "latest",
+    "GRACE": 60,
+    "JITTER": 0,
+}
+"""What can be said of a job, with values that are good ones."""
+
+
+def _remedy(path: tuple[str, ...]) -> str:
+    if not path:
+        return 'REDISLOCK = {"USING": "default"}'
+    key = path[-1]
+    if key in _ENTRIES or (path[0] in _ENTRIES and len(path) == 2):
+        return _ENTRIES[path[0]]
+    known = dict(_JOB) if path[0] == "JOBS" else {}
+    if path[0] != "JOBS":
+        known |= {field.upper(): value for field, value in conf.Policy()._asdict().items()}
+    if key not in known:
+        meant = [key.upper(), *get_close_matches(key.upper(), known, 1, 0.7)]
+        key = next((name for name in meant if name in known), "")
+    if not key:
+        return "Remove it."
+    return f'"{key}": {_as_written(known[key])}'
+
+
+def _as_written(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
