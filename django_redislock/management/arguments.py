@@ -43,6 +43,16 @@ def add_json(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true", help="Write JSON, for programs.")
 
 
+def add_limit(parser: CommandParser, what: str) -> None:
+    parser.add_argument(
+        "--limit",
+        type=limit_argument,
+        default=100,
+        metavar="NUMBER",
+        help=f"So many {what} at most; 0: all; by default 100.",
+    )
+
+
 def add_by(parser: CommandParser) -> None:
     parser.add_argument(
         "--by", metavar="WHO", help="Who; by default the user and host of this process."

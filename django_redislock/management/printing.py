@@ -24,7 +24,7 @@ class Printer:
         self.style = command.style if colors else no_style()
         self._encoding = getattr(self._out, "encoding", None) or "utf-8"
 
-    def encodable(self, text: str) -> str:
+    def _encodable(self, text: str) -> str:
         """In a locale without umlauts, names may have them nevertheless."""
         return text.encode(self._encoding, "backslashreplace").decode(self._encoding)
 
@@ -38,7 +38,7 @@ class Printer:
         return table(columns, rows, heading=self.style.MIGRATE_HEADING, fit=fit)
 
     def line(self, text: str = "") -> None:
-        self._out.write(self.encodable(text))
+        self._out.write(self._encodable(text))
 
     def lines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -50,5 +50,5 @@ class Printer:
 
     def raw(self, text: str) -> None:
         """Without an end of the line, and at once."""
-        self._out.write(self.encodable(text), ending="")
+        self._out.write(self._encodable(text), ending="")
         self._out.flush()

@@ -61,14 +61,11 @@ def _sentence(target: Target) -> str:
 
 def _compare(target: Target, as_of: datetime | None) -> None:
     """There may be nothing to clear, or somebody else's."""
-    if target.lock is None:
-        target.outcome = Outcome.FREE
+    before = target.lock and _before(target.lock, as_of)
+    if before is None:
+        target.outcome = Outcome.FREE if target.lock is None else Outcome.CHANGED
     else:
-        before = _before(target.lock, as_of)
-        if before is None:
-            target.outcome = Outcome.CHANGED
-        else:
-            target.lock = before
+        target.lock = before
 
 
 def _before(lock: LockInfo, as_of: datetime | None) -> LockInfo | None:

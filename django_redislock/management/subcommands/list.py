@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from ...inspection import ORDERS, Inspector, LockInfo, State
 from .. import serialising
-from ..arguments import add_json, add_using, inspector, limit_argument
+from ..arguments import add_json, add_limit, add_using, inspector
 from ..formatting import clean, count, duration, holder, remaining
 from ..printing import Printer
 from ..tables import Cell, Column, Paint
@@ -54,13 +54,7 @@ def add_filters(parser: CommandParser) -> None:
         metavar="ORDER",
         help=f"By {', '.join(ORDERS)}; by default what remains, the least first.",
     )
-    parser.add_argument(
-        "--limit",
-        type=limit_argument,
-        default=100,
-        metavar="NUMBER",
-        help="So many at most; 0: all; by default 100.",
-    )
+    add_limit(parser, "locks")
     add_using(parser)
     add_json(parser)
 

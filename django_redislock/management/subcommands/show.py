@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from ... import conf
 from ...inspection import SHARED, Inspector, Kind, LockInfo, Past, WaiterInfo
 from .. import serialising
-from ..arguments import add_json, add_using, inspector, limit_argument, name_argument
+from ..arguments import add_json, add_limit, add_using, inspector, name_argument
 from ..failing import FREE
 from ..formatting import NOTHING, clean, count, crowd, duration, holder, instant
 from ..printing import Printer
@@ -180,13 +180,7 @@ class Show:
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
-        parser.add_argument(
-            "--limit",
-            type=limit_argument,
-            default=100,
-            metavar="NUMBER",
-            help="So many waiters at most; 0: all; by default 100.",
-        )
+        add_limit(parser, "waiters")
         add_using(parser)
         add_json(parser)
 
