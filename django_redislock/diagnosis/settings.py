@@ -3,15 +3,62 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
+
+from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
 from ..keys import MAX_NAME
 from .caches import alias_findings
-from .configured import aliases, entries, problems
+from .configured import aliases, entries, source
 from .finding import Finding
+
+
+class Problem(NamedTuple):
+    """Something that is wrong with the settings."""
+
+    path: tuple[str, ...]
+    """Its keys in `REDISLOCK`, from the outside in."""
+    message: str
+    incomplete: bool = False
+    """Each setting of the entry is right, and something is missing."""
+
+
+def problems() -> list[Problem]:
+    """All that is wrong; who takes a lock is told of the first one only."""
+    found: dict[str, Problem] = {}
+    for path, part in _parts(source()):
+        try:
+            conf._parse(part)
+        except ImproperlyConfigured as error:
+            incomplete = isinstance(error, conf.Incomplete)
+            single_field = len(path) == 3  # of an entry, where others may complete it
+            if not (incomplete and single_field):
+                problem = Problem(tuple(map(str, path)), str(error), incomplete)
+                found.setdefault(str(error), problem)
+    return list(found.values())
+
+
+def _parts(source: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Each single setting as a `REDISLOCK` of its own, so that one rule reads them all."""
+    if not isinstance(source, Mapping):
+        yield (), source
+        return
+    for key, value in source.items():
+        if key not in ("LOCKS", "JOBS") or not isinstance(value, Mapping):
+            yield (key,), {key: value}
+            continue
+        for name, entry in value.items():
+            if not isinstance(entry, Mapping):
+                yield (key, name), {key: {name: entry}}
+                continue
+            yield (key, name), {key: {name: {}}}
+            for field, its in entry.items():
+                yield (key, name, field), {key: {name: {field: its}}}
+            yield (key, name), {key: {name: entry}}
+
 
 _COMPLETE = 'For example: "LOCKS": {"exports": {"KIND": "semaphore", "LIMIT": 3}}'
 

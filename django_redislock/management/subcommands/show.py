@@ -105,22 +105,22 @@ class Sheet:
         lock = self.lock
         if lock is None:
             yield "State", "free"
-        else:
-            text = state_paint(lock.state, printer)(lock.state)
-            yield "State", f"{text}: {clean(lock.why)}" if lock.why else text
-        if lock is not None and lock.kind in SHARED:
+            if self.past.fencing_token is not None:
+                yield "Fencing token", f"{self.past.fencing_token}, of the last one who held it"
+            return
+        text = state_paint(lock.state, printer)(lock.state)
+        yield "State", f"{text}: {clean(lock.why)}" if lock.why else text
+        if lock.kind in SHARED:
             yield "Kind", _KINDS[lock.kind]
             yield "Held by", crowd(lock)
-        elif lock is not None:
-            yield "Holder", holder(lock)
-            yield "Label", clean(lock.holder.label) or NOTHING
-            if lock.holder.acquired_at is not None:
-                since = instant(lock.holder.acquired_at)
-                yield "Held", f"since {since}, for {duration(lock.holder.held)}"
-            yield "Remaining", _remaining(lock)
-            yield "Fencing token", str(lock.holder.fencing_token or NOTHING)
-        if lock is None and self.past.fencing_token is not None:
-            yield "Fencing token", f"{self.past.fencing_token}, of the last one who held it"
+            return
+        yield "Holder", holder(lock)
+        yield "Label", clean(lock.holder.label) or NOTHING
+        if lock.holder.acquired_at is not None:
+            since = instant(lock.holder.acquired_at)
+            yield "Held", f"since {since}, for {duration(lock.holder.held)}"
+        yield "Remaining", _remaining(lock)
+        yield "Fencing token", str(lock.holder.fencing_token or NOTHING)
 
     def _holders(self, lock: LockInfo, printer: Printer) -> Iterator[str]:
         rows = [
