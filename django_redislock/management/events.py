@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from django.core.management.base import CommandError
+
 FROM_TERMINAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 """A terminal sends these to its whole foreground."""
 ENDING = (*FROM_TERMINAL, signal.SIGTERM)
@@ -25,6 +27,11 @@ ENDING = (*FROM_TERMINAL, signal.SIGTERM)
 PASSED_ON = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 NUDGE = 0
 """Another thread has something to say. No signal has this number."""
+
+
+def require_main_thread(who: str) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        raise CommandError(f"{who} works in the main thread, where signals arrive.")
 
 
 class Interrupted(BaseException):

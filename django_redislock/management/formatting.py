@@ -79,8 +79,12 @@ def remaining(lock: LockInfo) -> str:
 
 def holder(lock: LockInfo) -> str:
     """Who holds it, in short; of several, how many, and the one whose lease ends first."""
-    its = clean(lock.holder.owner or _OTHERS.get(lock.kind, NOTHING))
+    its = _owner(lock)
     return f"{crowd(lock)}: {its}" if lock.kind in SHARED else its
+
+
+def _owner(lock: LockInfo) -> str:
+    return clean(lock.holder.owner or _OTHERS.get(lock.kind, NOTHING))
 
 
 def crowd(lock: LockInfo) -> str:
@@ -92,7 +96,7 @@ def crowd(lock: LockInfo) -> str:
 
 def whose(lock: LockInfo) -> str:
     """Who holds it, where and since when."""
-    text = clean(lock.holder.owner or _OTHERS.get(lock.kind, NOTHING))
+    text = _owner(lock)
     if lock.holder.label:
         text += clean(f" ({lock.holder.label})")
     if lock.holder.acquired_at is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
 from ..commands import LOST, UNAVAILABLE
 from ..periodic.execution import STOPPED
@@ -15,7 +14,7 @@ from ..periodic.job import Job
 from ..periodic.runner import Runner
 from ..periodic.workers import Crew
 from ..primitives.ledger import Outcome
-from .events import ENDING, NUDGE, Events, Interrupted
+from .events import ENDING, NUDGE, Events, Interrupted, require_main_thread
 from .failing import WRONG
 from .formatting import count
 
@@ -29,8 +28,7 @@ class Scheduler:
     def __init__(
         self, found: Sequence[Job], command: BaseCommand, options: dict[str, Any]
     ) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            raise CommandError("runperiodic works in the main thread, where signals arrive.")
+        require_main_thread("runperiodic")
         self._command = command
         self._options = options
         self._jobs = found

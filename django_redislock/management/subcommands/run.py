@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import threading
 import time
 from argparse import SUPPRESS
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from ...lease import Lease
 from ...locks import Lock
 from ..arguments import name_argument, number_argument, seconds_argument
 from ..child import Child
-from ..events import ENDING, PASSED_ON, Events, Interrupted
+from ..events import ENDING, PASSED_ON, Events, Interrupted, require_main_thread
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -70,8 +69,7 @@ class Run:
         )
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
-        if threading.current_thread() is not threading.main_thread():
-            raise CommandError("redislock run works in the main thread, where signals arrive.")
+        require_main_thread("redislock run")
         try:
             with Events() as events:
                 return self._locked(events, command, options)

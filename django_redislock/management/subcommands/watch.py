@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import itertools
 import signal
-import threading
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 
 from ...exceptions import LockUnavailable
 from ...inspection import Inspector, LockInfo
 from .. import serialising
 from ..arguments import inspector, limit_argument
-from ..events import Events, Interrupted
+from ..events import Events, Interrupted, require_main_thread
 from ..formatting import clean, instant
 from ..printing import Printer
 from ..screen import Paper, screen
@@ -58,8 +57,7 @@ class Watch:
         )
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
-        if threading.current_thread() is not threading.main_thread():
-            raise CommandError("redislock watch works in the main thread, where signals arrive.")
+        require_main_thread("redislock watch")
         watcher = _Watcher(inspector(options), options, Printer(command, options))
         try:
             with Events():
