@@ -10,7 +10,7 @@ from .configured import aliases
 from .finding import Finding, Level
 from .jobs import job_findings
 from .rules import judge
-from .server import Away, Server, look
+from .server import Away, look
 from .settings import settings_findings
 from .usage import usage_findings
 
@@ -19,7 +19,6 @@ __all__ = [
     "Away",
     "Finding",
     "Level",
-    "Server",
     "advice",
     "alias_findings",
     "aliases",

@@ -35,55 +35,6 @@ _EXIT_CODES = {
 """The first of these that occurred counts."""
 
 
-def _json(target: Target) -> serialising.Json:
-    return {
-        "name": target.name,
-        "outcome": str(target.outcome),
-        "error": target.error or None,
-        "lock": None if target.lock is None else serialising.lock(target.lock),
-    }
-
-
-def _sentence(target: Target) -> str:
-    held = "" if target.lock is None else f"held by {whose(target.lock)}"
-    return clean(
-        {
-            Outcome.WOULD: f"{target.name!r} would be cleared, {held}.",
-            Outcome.CLEARED: f"Cleared {target.name!r}, {held}.",
-            Outcome.CHANGED: f"{target.name!r} has changed hands, and was left alone.",
-            Outcome.FREE: f"Nobody holds {target.name!r}.",
-            Outcome.REFUSED: f"{target.name!r} can't be cleared: {target.error}",
-            Outcome.UNKNOWN: f"{target.name!r} may have been cleared, or not: {target.error}",
-            Outcome.NOT_ASKED: f"{target.name!r} was left alone.",
-        }[target.outcome]
-    )
-
-
-def _compare(target: Target, as_of: datetime | None) -> None:
-    """There may be nothing to clear, or somebody else's."""
-    before = target.lock and _before(target.lock, as_of)
-    if before is None:
-        target.outcome = Outcome.FREE if target.lock is None else Outcome.CHANGED
-    else:
-        target.lock = before
-
-
-def _before(lock: LockInfo, as_of: datetime | None) -> LockInfo | None:
-    """Of those who hold it, those who held it at that time; None: none of them did."""
-    return lock if as_of is None else lock.only(lambda one: not one.holder.came_after(as_of))
-
-
-def _time_argument(text: str) -> datetime:
-    time = None
-    with suppress(ValueError):
-        time = datetime.fromisoformat(text)
-    if time is None or time.tzinfo is None:
-        raise ArgumentTypeError(
-            f"write a time with its zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
-        )
-    return time
-
-
 class Clear:
     help = "Take locks away from their holders. Without --yes it only tells what it would do."
 
@@ -122,6 +73,17 @@ class Clear:
         return next((code for outcome, code in _EXIT_CODES.items() if outcome in outcomes), 0)
 
 
+def _time_argument(text: str) -> datetime:
+    time = None
+    with suppress(ValueError):
+        time = datetime.fromisoformat(text)
+    if time is None or time.tzinfo is None:
+        raise ArgumentTypeError(
+            f"write a time with its zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
+        )
+    return time
+
+
 def _refuse_odd(options: dict[str, Any]) -> None:
     """What argparse can't tell."""
     many = options["stale"] or options["pattern"] is not None
@@ -156,6 +118,20 @@ def _narrowed(lock: LockInfo, options: dict[str, Any]) -> LockInfo | None:
             and (one.holder.owner or "").startswith(options["host"])
         )
     )
+
+
+def _before(lock: LockInfo, as_of: datetime | None) -> LockInfo | None:
+    """Of those who hold it, those who held it at that time; None: none of them did."""
+    return lock if as_of is None else lock.only(lambda one: not one.holder.came_after(as_of))
+
+
+def seen_at(locks: list[LockInfo]) -> datetime | None:
+    """When they were looked at, by the server's clock; None: none of them tells.
+
+    The earliest, since what was acquired while the others were looked at was not shown.
+    """
+    times = (one.holder.seen_at for lock in locks for one in lock.holders)
+    return min((time for time in times if time is not None), default=None)
 
 
 class _Clearing:
@@ -255,10 +231,33 @@ class _Clearing:
         }
 
 
-def seen_at(locks: list[LockInfo]) -> datetime | None:
-    """When they were looked at, by the server's clock; None: none of them tells.
+def _compare(target: Target, as_of: datetime | None) -> None:
+    """There may be nothing to clear, or somebody else's."""
+    before = target.lock and _before(target.lock, as_of)
+    if before is None:
+        target.outcome = Outcome.FREE if target.lock is None else Outcome.CHANGED
+    else:
+        target.lock = before
 
-    The earliest, since what was acquired while the others were looked at was not shown.
-    """
-    times = (one.holder.seen_at for lock in locks for one in lock.holders)
-    return min((time for time in times if time is not None), default=None)
+
+def _sentence(target: Target) -> str:
+    held = "" if target.lock is None else f"held by {whose(target.lock)}"
+    return clean(
+        {
+            Outcome.CLEARED: f"Cleared {target.name!r}, {held}.",
+            Outcome.CHANGED: f"{target.name!r} has changed hands, and was left alone.",
+            Outcome.FREE: f"Nobody holds {target.name!r}.",
+            Outcome.REFUSED: f"{target.name!r} can't be cleared: {target.error}",
+            Outcome.UNKNOWN: f"{target.name!r} may have been cleared, or not: {target.error}",
+            Outcome.NOT_ASKED: f"{target.name!r} was left alone.",
+        }[target.outcome]
+    )
+
+
+def _json(target: Target) -> serialising.Json:
+    return {
+        "name": target.name,
+        "outcome": str(target.outcome),
+        "error": target.error or None,
+        "lock": None if target.lock is None else serialising.lock(target.lock),
+    }
