@@ -20,7 +20,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import redis
@@ -82,40 +82,68 @@ Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
 AsyncPool = aioredis.ConnectionPool | Cluster[aioredis.ConnectionPool]
 
 
-class _Server:
+class Server(Protocol):
+    """Where the locks of one `using` are."""
+
+    @property
+    def address(self) -> str:
+        """Which server it is; threads and loops key what they keep by it."""
+
+    @property
+    def clustered(self) -> bool:
+        """Whether it is a Redis Cluster."""
+
+    def shared_pool(self) -> Pool:
+        """The pool that the project's cache uses; of a cluster, one that all threads share."""
+
+
+class _Alias:
     """What an alias of CACHES means right now."""
 
     def __init__(self, client: DefaultClient[Any]) -> None:
         self.client = client
-        self.url = str(client._server[0])
+        self.address = str(client._server[0])
         self.clustered = isinstance(client.connection_factory, ClusterConnectionFactory)
-        self.shared_pool: Pool | None = None
+        self._shared_pool: Pool | None = None
+
+    def shared_pool(self) -> Pool:
+        if self._shared_pool is None:
+            self._shared_pool = self._find_pool()
+        return self._shared_pool
+
+    def _find_pool(self) -> Pool:
+        factory: ConnectionFactory[Any, Any, Any] = self.client.connection_factory
+        params = factory.make_connection_params(self.address)
+        if self.clustered:
+            params |= factory.pool_cls_kwargs
+            key = f"{self.client._server} {sorted(params.items())}"
+            return _clusters.get(key) or _clusters.setdefault(key, _cluster(self.client))
+        # And not that of a client, which may connect when it is made.
+        pool: redis.ConnectionPool = factory.get_or_create_connection_pool(params)
+        return pool
 
 
-_servers: dict[str, _Server] = {}
-_servers_of: dict[str, Any] | None = None
+_aliases: dict[str, _Alias] = {}
+_aliases_of: dict[str, Any] | None = None
 
 
-def _server(using: str) -> _Server:
-    """The server of a CACHES alias.
-
-    Raises `ImproperlyConfigured` when there is none, or when it isn't django-redis.
-    """
-    global _servers_of
+def _alias(using: str) -> _Alias:
+    """Raises `ImproperlyConfigured` when there is none, or when it isn't django-redis."""
+    global _aliases_of
     # Django gives it another one, when settings are overridden; each lock asks several times, and
     # to ask the settings takes six times as long.
-    if caches.settings is not _servers_of:
-        _servers.clear()
-        _servers_of = caches.settings
-    found = _servers.get(using)
+    if caches.settings is not _aliases_of:
+        _aliases.clear()
+        _aliases_of = caches.settings
+    found = _aliases.get(using)
     if found is None:
-        found = _servers[using] = _Server(_find_client(using))
+        found = _aliases[using] = _Alias(_find_client(using))
     return found
 
 
 def _client(using: str) -> DefaultClient[Any]:
     """The django-redis client of a CACHES alias."""
-    return _server(using).client
+    return _alias(using).client
 
 
 def _find_client(using: str) -> DefaultClient[Any]:
@@ -212,27 +240,53 @@ class ClientName(str):
         name.background_pool = partial(another, **options)
         return name
 
-    def pool(self) -> redis.ConnectionPool:
+    clustered = False
+
+    def shared_pool(self) -> redis.ConnectionPool:
         """That of the client."""
         pool = self._pool()
         if pool is None:
             raise ImproperlyConfigured(f"the client that was connected to {self} is gone")
         return pool
 
+    @property
     def address(self) -> str:
         """The same for all clients that lead to one server as one user, while they are there."""
-        self.pool()
+        self.shared_pool()
         return self._address
+
+
+class _Several:
+    """The servers of a Redlock, which are asked one by one."""
+
+    clustered = False
+
+    def __init__(self, using: Servers) -> None:
+        self._using = using
+
+    @property
+    def address(self) -> str:
+        return _all_of(tuple(map(address, self._using.aliases)))
+
+    def shared_pool(self) -> Pool:
+        return _alias(self._using).shared_pool()  # which they have not
+
+
+def server(using: str) -> Server:
+    """What an alias of CACHES means right now, or what stands in its place.
+
+    Raises `ImproperlyConfigured` when there is no such alias, or when it isn't django-redis.
+    """
+    if type(using) is str:  # asked first, since nearly always it is a plain alias
+        return _alias(using)
+    if isinstance(using, Servers):
+        return _Several(using)
+    return using if isinstance(using, ClientName) else _alias(using)
 
 
 def address(using: str) -> str:
     """Which server an alias means right now; threads and loops key what they keep by it."""
-    if type(using) is not str:  # asked first, since nearly always it is a plain alias
-        if isinstance(using, ClientName):
-            return using.address()
-        if isinstance(using, Servers):
-            return _all_of(tuple(map(address, using.aliases)))
-    return _server(using).url
+    return server(using).address
 
 
 def _where(address: str) -> str:
@@ -258,7 +312,7 @@ def _all_of(addresses: tuple[str, ...]) -> str:
 
 def clustered(using: str) -> bool:
     """Whether an alias means a Redis Cluster."""
-    return not isinstance(using, ClientName | Servers) and _server(using).clustered
+    return server(using).clustered
 
 
 def slot(using: str, key: str) -> int:
@@ -285,26 +339,7 @@ def _cluster(client: DefaultClient[Any]) -> Cluster[redis.ConnectionPool]:
 
 def shared_pool(using: str) -> Pool:
     """The pool that the project's cache uses; of a cluster, one that all threads share."""
-    if isinstance(using, ClientName):
-        return using.pool()
-    server = _server(using)
-    if server.shared_pool is None:
-        server.shared_pool = _shared_pool(server)
-    return server.shared_pool
-
-
-def _shared_pool(server: _Server) -> Pool:
-    client = server.client
-    factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
-    if server.clustered:
-        params = factory.make_connection_params(server.url) | factory.pool_cls_kwargs
-        key = f"{client._server} {sorted(params.items())}"
-        return _clusters.get(key) or _clusters.setdefault(key, _cluster(client))
-    # And not that of a client, which may connect when it is made.
-    pool: redis.ConnectionPool = factory.get_or_create_connection_pool(
-        factory.make_connection_params(server.url)
-    )
-    return pool
+    return server(using).shared_pool()
 
 
 def background_pool(using: str) -> Pool:

@@ -170,6 +170,7 @@ class _Port:
 
     def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
         self._using = using
+        self._server = connections.server(using)
         self._prefix = prefix
         self._terms = terms
 
@@ -185,7 +186,7 @@ class _Port:
         raise NotImplementedError
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        if connections.clustered(self._using):
+        if self._server.clustered:
             keys = [keys[0] if is_index(key) else key for key in keys]
         try:
             return await scripts.call(self._execute, name, keys, args)
@@ -280,7 +281,7 @@ class SyncIO(_Port):
 
     async def _execute(self, *command: Word) -> Any:
         if self._pool is None:
-            self._pool = connections.shared_pool(self._using)
+            self._pool = self._server.shared_pool()
         return connections.execute(self._pool, *command, terms=self._terms)
 
     async def ask_all(
