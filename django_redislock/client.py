@@ -240,7 +240,7 @@ class Lock(RedisLock):
         held: _Held | None = getattr(self.local, "held", None)
         if held is not None and held.lease is not None:
             held.lease.close()
-            watchdog(held.lease.using).forget(held.lease)
+            held.lease.watchdog.forget(held.lease)
         self.local.held = None
 
     def _find(self, token: Any) -> Claim | None:

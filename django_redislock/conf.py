@@ -161,6 +161,8 @@ class _Entries(NamedTuple):
         """The entry that `name` follows, if any."""
         if name in self.exact:
             return name
+        if not self.patterns:
+            return None
         return next((pattern for pattern in self.patterns if fnmatchcase(name, pattern)), None)
 
     def find(self, name: str) -> _Values:

@@ -191,7 +191,8 @@ class _Port:
         try:
             return await scripts.call(self._execute, name, keys, args)
         finally:
-            self._leave_line()
+            if self._line is not None:
+                self._leave_line()
 
     def slot(self, key: str) -> int:
         return connections.slot(self._using, key)
@@ -237,9 +238,9 @@ class _Port:
         raise NotImplementedError
 
     def _leave_line(self) -> None:
-        if self._line is not None:
-            self._line.release()
-            self._line = None
+        assert self._line is not None
+        self._line.release()
+        self._line = None
 
     async def listen(self, token: str, *, within: float) -> str:
         box = inbox(self._using, self._prefix, start=within > 0)
@@ -260,7 +261,8 @@ class _Port:
             box, token = self._listening
             box.forget(token)
             self._listening = None
-        self._leave_line()
+        if self._line is not None:
+            self._leave_line()
 
 
 class SyncIO(_Port):

@@ -25,6 +25,7 @@ from .label import holder as current_holder
 
 if TYPE_CHECKING:
     from .primitives.primitive import Primitive
+    from .renewal import Watchdog
 
 logger = logging.getLogger("django_redislock")
 
@@ -140,7 +141,11 @@ class Lease:
         "replicas",
         "replicas_timeout",
         "using",
+        "watchdog",
     )
+
+    watchdog: Watchdog
+    """What renews it, since it is watched."""
 
     def __init__(
         self,
@@ -252,9 +257,14 @@ class Lease:
     # What is known of it. Nothing here asks the server.
 
     @property
-    def state(self) -> LeaseState:
+    def over(self) -> bool:
+        """It was released; or its time is over, and it was being given back before that."""
         ended = self._closing and self._error is None and now() >= self._deadline
-        if self._released or ended:
+        return self._released or ended
+
+    @property
+    def state(self) -> LeaseState:
+        if self.over:
             return LeaseState.RELEASED
         if self.lost is not None:
             return LeaseState.LOST
@@ -498,6 +508,10 @@ class Lease:
     # what is left to do.
 
     def __enter__(self) -> Lease:
+        return self.enter_block(current_holder())
+
+    def enter_block(self, me: Holding) -> Lease:
+        """A `with` block of this thread or task begins."""
         holds = self._count, self.blocks, 0
         try:
             self.check()  # a block never runs without its lock
@@ -505,7 +519,8 @@ class Lease:
                 self.enter()
                 holds = self.holds
             self._unentered -= 1
-            self._belongs_to(current_holder())
+            if self.holder is not me:
+                self._move(me)
             self._outer.append(_current.get())
             _current.set(weakref.ref(self))
             return self
@@ -598,10 +613,8 @@ class Lease:
             else:
                 self._released_early += 1
 
-    def _belongs_to(self, me: Holding) -> None:
-        """It was acquired elsewhere, perhaps, and now this thread or task works with it."""
-        if self.holder is me:
-            return
+    def _move(self, me: Holding) -> None:
+        """It was acquired elsewhere, and now this thread or task works with it."""
         self._operations.move(self, me)  # before it is true: a signal's exception may come here
         self.holder = me
         if self.cancellation is not None:
