@@ -510,7 +510,7 @@ class Terms(NamedTuple):
 NO_TERMS = Terms()
 
 
-def execute(pool: Pool, *command: Word, terms: Terms = NO_TERMS) -> Any:
+def execute(pool: Pool, command: tuple[Word, ...], terms: Terms = NO_TERMS) -> Any:
     """Send one command and return its answer as bytes; one round trip.
 
     To a cluster, a script. Raises `LockUnavailable` when there is no answer in time, or when too
@@ -579,7 +579,7 @@ def _execute(
         give_back(pool, connection)
 
 
-async def aexecute(pool: AsyncPool, *command: Word, terms: Terms = NO_TERMS) -> Any:
+async def aexecute(pool: AsyncPool, command: tuple[Word, ...], terms: Terms = NO_TERMS) -> Any:
     """`execute` on an event loop."""
     if not isinstance(pool, Cluster):
         return await _aexecute(pool, command, terms)

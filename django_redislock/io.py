@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
+from redis.exceptions import NoScriptError
 
 from . import connections, coroutines, scripts, signals, waiting
 from .clock import now
@@ -179,7 +180,7 @@ class _Port:
     def uniform(self, low: float, high: float) -> float:
         return waiting.uniform(low, high)
 
-    async def _execute(self, *command: Word) -> Any:
+    async def _execute(self, command: tuple[Word, ...]) -> Any:
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
@@ -188,8 +189,11 @@ class _Port:
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         if self._server.clustered:
             keys = [keys[0] if is_index(key) else key for key in keys]
+        script = scripts.load(name)
         try:
-            return await scripts.call(self._execute, name, keys, args)
+            return await self._execute(("EVALSHA", script.sha, len(keys), *keys, *args))
+        except NoScriptError:  # after a restart, or SCRIPT FLUSH
+            return await self._execute(("EVAL", script.source, len(keys), *keys, *args))
         finally:
             if self._line is not None:
                 self._leave_line()
@@ -281,10 +285,10 @@ class SyncIO(_Port):
         self._background = background
         self._pool = pool
 
-    async def _execute(self, *command: Word) -> Any:
+    async def _execute(self, command: tuple[Word, ...]) -> Any:
         if self._pool is None:
             self._pool = self._server.shared_pool()
-        return connections.execute(self._pool, *command, terms=self._terms)
+        return connections.execute(self._pool, command, self._terms)
 
     async def ask_all(
         self,
@@ -366,19 +370,19 @@ class AsyncIO(_Port):
         super().__init__(using, prefix, terms=terms)
         self._loop = asyncio.get_running_loop()
 
-    async def _execute(self, *command: Word) -> Any:
+    async def _execute(self, command: tuple[Word, ...]) -> Any:
         if self._loop not in _ending:
             shared = await _shared(self._loop, self._using)
             shared.busy += 1
             try:
-                return await connections.aexecute(shared.pool, *command, terms=self._terms)
+                return await connections.aexecute(shared.pool, command, self._terms)
             finally:
                 shared.busy -= 1
         # The loop closes its asynchronous generators, ours among them, all at once and in no
         # order. One that leaves a lock then gets a connection for just that.
         pool = connections.async_pool(self._using, blocking=False)
         try:
-            return await connections.aexecute(pool, *command, terms=self._terms)
+            return await connections.aexecute(pool, command, self._terms)
         finally:
             await connections.aclose(pool)
 

@@ -43,20 +43,15 @@ def _idle(pool: Any) -> Any:
             return None  # it is for get_connection() to forget what belongs to the parent
         with pool._lock:
             connection = pool._available_connections[-1]
-            if not _quiet(connection):
+            sock = getattr(connection, "_sock", None)
+            # Of TLS, what has come may be read from the socket already.
+            if type(sock) is not socket.socket or not _silent(sock):
                 return None  # it was closed, or has something to say: get_connection() sees what
             pool._in_use_connections.add(connection)
             del pool._available_connections[-1]
             return connection
     except (AttributeError, IndexError):
         return None
-
-
-def _quiet(connection: Any) -> bool:
-    sock = getattr(connection, "_sock", None)
-    if type(sock) is not socket.socket:
-        return False  # of TLS, what has come may be read from the socket already
-    return _silent(sock)
 
 
 def _silent(sock: Any) -> bool:

@@ -123,7 +123,8 @@ class Assignment:
             lease.check()
             if isinstance(me, asyncio.Task):
                 lease.cancellation = Cancellation(me, depth=1)
-            return await operations.acquired(port(using), lease, waited=0.0)
+            io = port(using)
+            return await operations.acquired(io, lease, io.now())
         except BaseException as error:
             await operations.cut_short(error, port, using, self.claim)
             raise

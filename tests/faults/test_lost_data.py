@@ -37,13 +37,13 @@ def flushed(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if command[0] == "EVALSHA":
             redis.script_flush()
 
-    def flushing(pool: Any, *command: Any, **terms: Any) -> Any:
+    def flushing(pool: Any, command: Any, *terms: Any) -> Any:
         forgetful(command)
-        return execute(pool, *command, **terms)
+        return execute(pool, command, *terms)
 
-    async def aflushing(pool: Any, *command: Any, **terms: Any) -> Any:
+    async def aflushing(pool: Any, command: Any, *terms: Any) -> Any:
         forgetful(command)
-        return await aexecute(pool, *command, **terms)
+        return await aexecute(pool, command, *terms)
 
     monkeypatch.setattr(connections, "execute", flushing)
     monkeypatch.setattr(connections, "aexecute", aflushing)
