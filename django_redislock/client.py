@@ -26,9 +26,9 @@ from .connections import ClientName
 from .exceptions import LockNotAcquired, LockUnavailable
 from .io import SyncIO, run
 from .keys import Keys
-from .lease import Claim, Lease
+from .lease import Lease
 from .primitives import mutex
-from .primitives.primitive import Grant, Sight
+from .primitives.primitive import Claim, Grant, Sight
 from .renewal import watchdog
 
 T = TypeVar("T")

@@ -38,7 +38,7 @@ from .arguments import (
     validate_wait,
     validate_zone,
 )
-from .connections import NO_TERMS, Terms
+from .exchange import NO_TERMS, Terms
 from .keys import validate_key
 
 

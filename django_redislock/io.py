@@ -21,10 +21,10 @@ from typing import Any, Protocol, TypeVar
 from asgiref.sync import sync_to_async
 from redis.exceptions import NoScriptError
 
-from . import connections, coroutines, scripts, signals, waiting
+from . import connections, coroutines, exchange, scripts, signals, waiting
 from .clock import now
-from .connections import NO_TERMS, Pool, Terms
 from .exceptions import LockError, LockUnavailable
+from .exchange import NO_TERMS, Pool, Terms
 from .inbox import Inbox, Waker, inbox
 from .keys import is_index, name_of
 from .primitives.primitive import Grant
@@ -288,7 +288,7 @@ class SyncIO(_Port):
     async def _execute(self, command: tuple[Word, ...]) -> Any:
         if self._pool is None:
             self._pool = self._server.shared_pool()
-        return connections.execute(self._pool, command, self._terms)
+        return exchange.execute(self._pool, command, self._terms)
 
     async def ask_all(
         self,
@@ -375,14 +375,14 @@ class AsyncIO(_Port):
             shared = await _shared(self._loop, self._using)
             shared.busy += 1
             try:
-                return await connections.aexecute(shared.pool, command, self._terms)
+                return await exchange.aexecute(shared.pool, command, self._terms)
             finally:
                 shared.busy -= 1
         # The loop closes its asynchronous generators, ours among them, all at once and in no
         # order. One that leaves a lock then gets a connection for just that.
         pool = connections.async_pool(self._using, blocking=False)
         try:
-            return await connections.aexecute(pool, command, self._terms)
+            return await exchange.aexecute(pool, command, self._terms)
         finally:
             await connections.aclose(pool)
 

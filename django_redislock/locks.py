@@ -20,12 +20,13 @@ from .arguments import (
     validate_text,
     validate_wait,
 )
+from .cancellation import Cancellation
 from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
 from .keys import Keys, refuse_untagged, validate_name
-from .lease import Cancellation, Claim, Lease
+from .lease import Lease
 from .primitives import places
-from .primitives.primitive import Grant, Primitive, Sight
+from .primitives.primitive import Claim, Grant, Primitive, Sight
 
 L = TypeVar("L", bound="Lock")
 

@@ -11,16 +11,16 @@ from django.db.transaction import TransactionManagementError
 
 from . import conf, kinds, signals, tokens, transactions
 from .clock import now
-from .connections import Terms
 from .exceptions import LeaseLost, LockError, LockUnavailable
+from .exchange import Terms
 from .io import IO, AsyncIO, SyncIO, run
 from .keys import Keys
 from .label import Holding
 from .label import holder as current_holder
 from .label import owner as owner_of
-from .lease import Claim, Lease, restorers
+from .lease import Lease, restorers
 from .primitives import places
-from .primitives.primitive import Primitive, Refusal, Sight
+from .primitives.primitive import Claim, Primitive, Refusal, Sight
 from .renewal import Withdrawal, renew, watchdog
 from .signals import LockEvent
 

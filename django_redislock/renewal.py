@@ -27,11 +27,13 @@ from typing import Any, NamedTuple, Protocol
 from . import connections, tokens
 from .clock import now
 from .exceptions import LeaseLost, LockError, LockUnavailable
+from .exchange import Terms
 from .io import IO, SyncIO, run
 from .keys import presence
 from .label import Holding
-from .lease import Claim, Lease, LeaseState
+from .lease import Lease, LeaseState
 from .primitives import record
+from .primitives.primitive import Claim
 from .primitives.redlock import Redlock
 from .servers import Servers
 from .slots import Node
@@ -402,9 +404,9 @@ class Watchdog:
         within = min(within, connections.BACKGROUND_TIMEOUT)
         if self._clustered:
             within = min(within, PATIENCE * self._shortest)
-        terms = connections.Terms(within)
+        terms = Terms(within)
         if lease is not None:
-            terms = connections.Terms(within, lease.replicas, lease.replicas_timeout)
+            terms = Terms(within, lease.replicas, lease.replicas_timeout)
         if self._pool is not None:
             connections.bound(self._pool, within)
         return SyncIO(self._using, pool=self._pool, terms=terms, background=True)

@@ -22,8 +22,8 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.io import SyncIO, run
-from django_redislock.lease import Claim
 from django_redislock.primitives import mutex
+from django_redislock.primitives.primitive import Claim
 from django_redislock.renewal import renew, watchdog
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually

@@ -16,9 +16,8 @@ from .. import conf
 from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
 from ..io import IO
 from ..keys import Keys, name_of
-from ..lease import Claim
 from ..locks import Lock
-from ..primitives.primitive import Primitive, Sight
+from ..primitives.primitive import Claim, Primitive, Sight
 from .condition import Condition, validate_pattern
 from .servers import PRIMITIVES, Servers, answering, are, configured, pretended
 
