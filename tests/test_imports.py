@@ -37,6 +37,8 @@ LAYERS = [
     "cluster",
     "connections",
     "inbox",
+    "answers",
+    "loops",
     "io",
     "renewal",
     "kinds",
