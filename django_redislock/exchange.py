@@ -31,7 +31,7 @@ from .coroutines import run
 from .exceptions import LockError, LockUnavailable
 from .keys import name_of
 from .slots import Cluster, Send, Word
-from .wire import aask, ask, checkout, give_back
+from .wire import KeptPool, aask, ask, checkout, give_back
 
 FOREGROUND_TIMEOUT = 5.0
 """Seconds that we wait for an answer where the CACHES entry sets no SOCKET_TIMEOUT: as redis-py
@@ -158,7 +158,10 @@ async def _aexecute(
         if asking:
             await connection.send_command("ASKING")
             await connection.read_response()
-        answer = await aask(connection, packed, getattr(pool, "answer_timeout", None))
+        if isinstance(pool, KeptPool):
+            answer = await pool.ask(connection, packed)
+        else:
+            answer = await aask(connection, packed, None)
         if terms.replicas and _granted(answer):
             carried_out = True
             within = FOREGROUND_TIMEOUT + terms.replicas_timeout
