@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.test import override_settings
@@ -58,6 +59,19 @@ class TestPrecedence:
         """A project without REDISLOCK has the defaults."""
         with override_settings():
             assert policy() == self.DEFAULTS
+
+    def test_it_is_set_later(self) -> None:
+        """However that is done, and however often it was missing before."""
+        with override_settings():
+            for _ in range(3):
+                assert policy() == self.DEFAULTS
+                django_settings.REDISLOCK = {"TTL": 5}
+                assert policy().ttl == 5
+                del django_settings.REDISLOCK
+                assert policy() == self.DEFAULTS
+                with configured(TTL=6):
+                    assert policy().ttl == 6
+                assert policy() == self.DEFAULTS
 
     VALUES = [
         ("USING", "other", "third"),
