@@ -250,8 +250,8 @@ def _snapshot(value: Any) -> Any:
 
 _NOTHING: dict[str, Any] = {}
 _without: object = None
-"""The settings that had no `REDISLOCK` when they were asked: Django takes long to say so, as part of
-each lock that is taken."""
+"""The settings that had no `REDISLOCK` when they were asked: Django takes long to say so, as part
+of each lock that is taken."""
 
 
 def _source() -> Any:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.test import override_settings
@@ -65,9 +64,9 @@ class TestPrecedence:
         with override_settings():
             for _ in range(3):
                 assert policy() == self.DEFAULTS
-                django_settings.REDISLOCK = {"TTL": 5}
+                settings.REDISLOCK = {"TTL": 5}
                 assert policy().ttl == 5
-                del django_settings.REDISLOCK
+                del settings.REDISLOCK
                 assert policy() == self.DEFAULTS
                 with configured(TTL=6):
                     assert policy().ttl == 6
