@@ -19,7 +19,8 @@ from ..commands import BUSY, LOST, UNAVAILABLE, Stderr
 from ..exceptions import LockError, LockUnavailable, server_time
 from ..lease import Lease
 from ..periodic.execution import STOPPED, Assignment, Request, aperform, perform
-from ..periodic.job import Job, discover, jobs
+from ..periodic.job import Job
+from ..periodic.registry import discover, jobs
 from ..periodic.runner import Runner
 from ..periodic.schedule import SECOND
 from ..periodic.workers import Crew

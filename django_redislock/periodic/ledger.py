@@ -16,7 +16,8 @@ from ..exceptions import server_time
 from ..io import SyncIO, run
 from ..primitives import ledger
 from ..primitives.ledger import Entries, Outcome, Pause, RunInfo
-from .job import Job, discover, jobs
+from .job import Job
+from .registry import discover, jobs
 from .schedule import SECOND
 
 OVERDUE_AFTER = 60.0

@@ -78,9 +78,7 @@ class Call(NamedTuple):
     def of_class(self) -> str | None:
         """The dotted path of the class that is decorated as a whole."""
         of = self._dispatched
-        if of is None:
-            return None
-        return f"{type(of).__module__}.{type(of).__qualname__}".replace("<locals>", "locals")
+        return None if of is None else label.dotted_path(type(of))
 
     @property
     def is_async_dispatch(self) -> bool:
