@@ -37,7 +37,8 @@ class JobOptions(TypedDict, total=False):
     at_most_for: float | None
     """When the job's lease ends, counted from its start, however long it lives; None: never."""
     at_least_for: float
-    """For how long its lock is held at least, counted from its start."""
+    """For how long its lock is held at least, counted from its start, unless its scheduler is
+    stopped."""
     overlap: Literal["skip", "wait"]
     """A tick that comes due while the job runs is passed over, or waits for its end."""
     on_crash: Literal["lose", "retry"]

@@ -27,13 +27,11 @@ from django.http.response import HttpResponseBase, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext_lazy as _
 
-from .. import conf
 from ..arguments import validate_ttl
 from ..completion import Completion
 from ..decorators import aacquire, acquire, redis_lock
 from ..exceptions import LockNotAcquired, LockUnavailable
-from ..io import IO, AsyncIO, SyncIO, run
-from ..keys import Keys
+from ..io import AsyncIO, SyncIO, run
 from ..locks import Lock
 from ..primitives import record
 from .decorator import Call, ViewDecorator, beside_orm, is_of_rest_framework, validate_methods
@@ -100,7 +98,7 @@ class idempotent_view(ViewDecorator):
             return asked.refuse(error)
         with lease:
             try:
-                known = run(asked.known(SyncIO(lease.using)))
+                known = run(record.read(SyncIO(lease.using), lease.claim.keys))
             except LockUnavailable as error:
                 return asked.refuse(error)
             if known is not None:
@@ -135,7 +133,7 @@ class idempotent_view(ViewDecorator):
             return await refusal(asked, error)
         async with lease:
             try:
-                known = await asked.known(AsyncIO(lease.using))
+                known = await record.read(AsyncIO(lease.using), lease.claim.keys)
             except LockUnavailable as error:
                 return await refusal(asked, error)
             if known is not None:
@@ -194,14 +192,10 @@ class Asked:
 
     def __init__(self, call: Call, name: str) -> None:
         self._call = call
-        self._keys = Keys.of(conf.prefix(), name)
         self.fingerprint = fingerprint(call.request)
         self.lock: Lock = (
             redis_lock(wait=0, release="commit")._of_kind("mutex")._renamed(name, call.label)
         )
-
-    async def known(self, io: IO) -> bytes | None:
-        return await record.read(io, self._keys)
 
     def refuse(self, error: Refused) -> HttpResponseBase:
         return not_run(self._call, error, status=409, detail=RUNNING)

@@ -99,9 +99,9 @@ class lock_view(ViewDecorator):
         if self._name is None and call.of_class is not None:
             name = call.of_class
         elif callable(self._name):
-            name = call.plan(*call.arguments, **call.kwargs)
+            name = call.prepared(*call.arguments, **call.kwargs)
         else:
-            name = call.plan(*call.args, **call.kwargs)
+            name = call.prepared(*call.args, **call.kwargs)
         try:
             return self._lock._renamed(name, call.label)
         except ValueError as error:

@@ -96,9 +96,9 @@ def refuse(
     To a request of Django REST framework that one's own handler answers: an exception is raised.
     """
     if is_of_rest_framework(request):
-        from . import rest_framework  # there only if that one is
+        from .rest_framework import Refusal  # there only if that one is
 
-        rest_framework.refuse(request, status, detail, again=again, cause=cause)
+        raise Refusal(request, status, detail, again) from cause
     return _answer(request, status, detail, again)
 
 
