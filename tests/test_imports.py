@@ -25,6 +25,7 @@ LAYERS = [
     "label",
     "tokens",
     "lease",
+    "fence",
     "fencing",
     "scripts",
     "primitives",
