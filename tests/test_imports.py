@@ -18,6 +18,7 @@ LAYERS = [
     "clock",
     "waiting",
     "exceptions",
+    "messenger",
     "signals",
     "keys",
     "servers",

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import Any
 from unittest import mock
 
-from .. import clock, connections, inbox, signals
+from .. import clock, connections, inbox, messenger
 from ..lease import Lease
 from .condition import Condition
 from .servers import Servers
@@ -113,7 +113,7 @@ def told() -> None:
     for thread in threading.enumerate():
         if thread.name == "redislock-lost" and thread is not threading.current_thread():
             thread.join(PATIENCE)
-    signals._messenger.settle()
+    messenger.settle()
 
 
 def locks_in_memory() -> Condition[Memory]:
