@@ -12,7 +12,7 @@ from ..io import SyncIO, run
 from ..lease import Lease, enclosing
 from ..signals import LockEvent
 from .condition import Condition, validate_pattern
-from .memory import told
+from .memory import await_told
 from .servers import leases_of
 
 
@@ -52,7 +52,7 @@ def lose_lease(what: Lease | str) -> None:
         lease.lose(LeaseLost(lease.name, "the test has called lose_lease()"))
         with suppress(LockError):
             run(lease.claim.primitive.release(SyncIO(lease.using), lease.claim))
-    told()
+    await_told()
 
 
 def check_lock_order() -> Condition[None]:

@@ -101,14 +101,14 @@ class Memory:
         give_up = time.monotonic() + PATIENCE
         while any(map(_is_due, _servers.leases)) and time.monotonic() < give_up:
             time.sleep(0.001)
-        told()
+        await_told()
 
 
 def _is_due(lease: Lease) -> bool:
     return lease.lost is None and not lease.closing and lease.due <= clock.now()
 
 
-def told() -> None:
+def await_told() -> None:
     """Wait until all have been told that a lease was lost."""
     for thread in threading.enumerate():
         if thread.name == "redislock-lost" and thread is not threading.current_thread():

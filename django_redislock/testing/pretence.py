@@ -20,7 +20,7 @@ from ..lease import Claim
 from ..locks import Lock
 from ..primitives.primitive import Primitive, Sight
 from .condition import Condition, validate_pattern
-from .servers import PRIMITIVES, Servers, answering, are, configured, pretended
+from .servers import PRIMITIVES, Servers, answering, configured, finding, pretended
 
 NOWHERE = Servers("nowhere")
 
@@ -136,7 +136,7 @@ def _busy(pattern: str, holder: Holder) -> Iterator[None]:
         return primitive
 
     busy = [(kind, stand_in(kind._primitive)) for kind, _ in PRIMITIVES]
-    with nullcontext() if pretended() else _free(), are(busy):
+    with nullcontext() if pretended() else _free(), finding(busy):
         yield
 
 

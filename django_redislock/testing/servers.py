@@ -54,7 +54,7 @@ class Servers(CacheHandler):
     def in_place(self, call: Callable[..., Any] = CALL) -> Iterator[None]:
         """Locks go here, where `call` runs their scripts, whatever holds around this."""
         before = self.leases
-        with mock.patch.object(connections, "caches", self), answering(call), are(PRIMITIVES):
+        with mock.patch.object(connections, "caches", self), answering(call), finding(PRIMITIVES):
             try:
                 yield
             finally:
@@ -90,7 +90,7 @@ def answering(call: Callable[..., Any]) -> Any:
 
 
 @contextmanager
-def are(primitives: list[tuple[type[Lock], Any]]) -> Iterator[None]:
+def finding(primitives: list[tuple[type[Lock], Any]]) -> Iterator[None]:
     """Locks of these classes find their primitives so."""
     (one, its), (other, others) = primitives
     with mock.patch.object(one, "_primitive", its), mock.patch.object(other, "_primitive", others):
