@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ..primitives.ledger import Answer, Sight
+from ..primitives.ledger import Answer, JobSight
 from .execution import Request
 from .job import Job
 from .schedule import SECOND
@@ -83,7 +83,7 @@ class Planned:
         """Claim nothing for so long."""
         self.not_before = now + round(seconds * SECOND)
 
-    def seen(self, sight: Sight, now: int) -> None:
+    def seen(self, sight: JobSight, now: int) -> None:
         """A look at the ledger."""
         self._knows(sight.claimed)
         self.orphan, self.look_at = None, NEVER

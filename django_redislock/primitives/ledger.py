@@ -110,7 +110,7 @@ class Entries(NamedTuple):
     """The last ones, the newest first."""
 
 
-class Sight(NamedTuple):
+class JobSight(NamedTuple):
     """What a scheduler has to know of a job."""
 
     claimed: int | None
@@ -231,12 +231,12 @@ async def finish(io: IO, keys: Keys, run: RunInfo, outcome: Outcome, why: str) -
     return _run(run.job, run.id.encode(), text or b"")
 
 
-async def look(io: IO, keys: Sequence[Keys]) -> tuple[int, list[Sight]]:
+async def look(io: IO, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
     """The server's clock in microseconds, and what is known of these jobs. One that was not
     known begins now. Raises `LockUnavailable`."""
     now, replies = await _ask(io, "ledger_look", keys)
     return now, [
-        Sight(
+        JobSight(
             claimed=int(claimed) if claimed else None,
             open_tick=int(tick) if tick else None,
             left=left / 1000 if left >= 0 else None,

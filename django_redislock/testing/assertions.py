@@ -11,9 +11,9 @@ from ..exceptions import LeaseLost, LockError
 from ..io import SyncIO, run
 from ..lease import Lease, enclosing
 from ..signals import LockEvent
+from .caches import leases_of
 from .condition import Condition, validate_pattern
 from .memory import await_told
-from .servers import leases_of
 
 
 def assert_locked(name: str) -> Condition[list[LockEvent]]:

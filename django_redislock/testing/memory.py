@@ -21,8 +21,8 @@ from unittest import mock
 
 from .. import clock, connections, inbox, messenger
 from ..lease import Lease
+from .caches import Caches
 from .condition import Condition
-from .servers import Servers
 
 PATIENCE = 2.0
 """Seconds, at most, that a test waits for what others do when it has moved the clock."""
@@ -50,7 +50,7 @@ class _Time:
         return self._epoch + self._real() + self.ahead
 
 
-class _InMemory(Servers):
+class _InMemory(Caches):
     def __init__(self) -> None:
         super().__init__("memory")
         self._servers: dict[str, Any] = {}
@@ -79,7 +79,7 @@ class _InMemory(Servers):
 
 
 _time = _Time()
-_servers = _InMemory()
+_memory = _InMemory()
 
 
 class Memory:
@@ -95,11 +95,11 @@ class Memory:
         if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
             raise ValueError(f"seconds must be a number from 0 on, not {seconds!r}")
         _time.ahead += seconds
-        for lease in _servers.leases:
+        for lease in _memory.leases:
             _ = lease.lost  # looks at the clock, and tells whoever asked for it
-        _servers.wake()
+        _memory.wake()
         give_up = time.monotonic() + PATIENCE
-        while any(map(_is_due, _servers.leases)) and time.monotonic() < give_up:
+        while any(map(_is_due, _memory.leases)) and time.monotonic() < give_up:
             time.sleep(0.001)
         await_told()
 
@@ -134,7 +134,7 @@ def _in_memory() -> Iterator[Memory]:
     from fakeredis.aioredis import FakeAsyncRedisConnection
 
     with ExitStack() as stack:
-        stack.enter_context(_servers.in_place())
+        stack.enter_context(_memory.in_place())
         otherwise: dict[str, Any] = {
             "_async_twin": lambda using, kind: FakeAsyncRedisConnection,  # noqa: ARG005
             # There are no replicas, and they confirm everything.
@@ -150,6 +150,6 @@ def _in_memory() -> Iterator[Memory]:
         try:
             yield Memory()
         finally:
-            _servers.forget()
-            _servers.clear()
-            _servers.wake()
+            _memory.forget()
+            _memory.clear()
+            _memory.wake()

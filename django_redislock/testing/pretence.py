@@ -19,10 +19,10 @@ from ..keys import Keys, name_of
 from ..lease import Claim
 from ..locks import Lock
 from ..primitives.primitive import Primitive, Sight
+from .caches import PRIMITIVES, Caches, answering, configured, finding, pretended
 from .condition import Condition, validate_pattern
-from .servers import PRIMITIVES, Servers, answering, configured, finding, pretended
 
-NOWHERE = Servers("nowhere")
+NOWHERE = Caches("nowhere")
 
 
 def locks_always_free() -> Condition[None]:

@@ -45,8 +45,8 @@ from django_redislock.testing import (
     locks_always_free,
     redis_unavailable,
 )
+from django_redislock.testing.caches import CALL
 from django_redislock.testing.pretence import _grant
-from django_redislock.testing.servers import CALL
 from django_redislock.views import lock_view
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
