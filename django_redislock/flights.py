@@ -220,7 +220,7 @@ class single_flight(FunctionDecorator):
         # Those who wait have come within a lease, or look again.
         ttl = lease.ttl if self._ttl is None or outcome.failed else self._ttl
         try:
-            await record.write(io, lease.claim, outcome.pack(), ttl, True)
+            await record.write(io, lease.claim, outcome.pack(), ttl, held=True)
         except LockUnavailable as error:
             logger.warning("The result of %r is not shared: %s", lease.name, error)
 

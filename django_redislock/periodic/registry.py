@@ -43,7 +43,7 @@ def periodic(
 
     def decorate(function: F) -> F:
         call = _callable(function)
-        written = inspect.unwrap(call)
+        written = inspect.unwrap(call)  # what somebody has written, without decorators
         where = label.of_function(written)
         values: dict[str, Any] = {**options}
         name = values.pop("name", None)

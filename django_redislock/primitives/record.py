@@ -33,7 +33,7 @@ async def read(io: IO, keys: Keys) -> bytes | None:
 
 
 async def write(
-    io: IO, claim: Claim, value: bytes, ttl: float | None, held: bool
+    io: IO, claim: Claim, value: bytes, ttl: float | None, *, held: bool
 ) -> Refusal | None:
     """Keep `value` for `ttl` seconds (None: for good). None: written.
 

@@ -701,11 +701,11 @@ class TestRedisAway:
         tried, back = threading.Event(), threading.Event()
         write = record.write
 
-        async def away(*args: Any) -> None:
+        async def away(*args: Any, **held: bool) -> None:
             if not back.is_set():
                 tried.set()
                 raise LockUnavailable("away")
-            await write(*args)
+            await write(*args, **held)
 
         monkeypatch.setattr(record, "write", away)
         with at_root(forms.function(idempotent_view(), body)):
