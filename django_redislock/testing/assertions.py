@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatchcase
 
 from .. import label, lock_order, renewal, signals
 from ..exceptions import LeaseLost, LockError
@@ -12,8 +11,9 @@ from ..io import SyncIO, run
 from ..lease import Lease, enclosing
 from ..signals import LockEvent
 from .caches import leases_of
-from .condition import Condition, validate_pattern
+from .condition import Condition
 from .memory import await_told
+from .patterns import matches, validate_pattern
 
 
 def assert_locked(name: str) -> Condition[list[LockEvent]]:
@@ -100,7 +100,7 @@ def _split(names: Iterable[str]) -> list[str]:
 
 
 def _any(names: Iterable[str], pattern: str) -> bool:
-    return any(name == pattern or fnmatchcase(name, pattern) for name in names)
+    return any(matches(name, pattern) for name in names)
 
 
 def _listed(names: Iterable[str]) -> str:

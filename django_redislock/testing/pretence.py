@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
 from typing import Any
 
 import redis
@@ -20,7 +19,8 @@ from ..lease import Claim
 from ..locks import Lock
 from ..primitives.primitive import Primitive, Sight
 from .caches import PRIMITIVES, Caches, answering, configured, finding, pretended
-from .condition import Condition, validate_pattern
+from .condition import Condition
+from .patterns import matches, validate_pattern
 
 NOWHERE = Caches("nowhere")
 
@@ -129,7 +129,7 @@ def _busy(pattern: str, holder: Holder) -> Iterator[None]:
         def primitive(lock: Lock, policy: conf.Policy) -> Primitive:
             is_: Primitive = original(lock, policy)
             for name in getattr(lock, "names", (lock.name,)):
-                if fnmatchcase(name, pattern):
+                if matches(name, pattern):
                     return _Busy(is_, name, holder)
             return is_
 

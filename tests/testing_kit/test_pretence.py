@@ -237,6 +237,11 @@ class TestBusy:
         with locks_always_busy("invoice:*"):
             port.release(port.acquire(redis_lock("order:7")))
 
+    def test_a_name_with_brackets(self, port: Port) -> None:
+        """It is the name that was written, and need not be read as a pattern."""
+        with locks_always_busy("order[7]"):
+            assert port.acquire(redis_lock("order[7]")) is None
+
     def test_work_is_done_elsewhere(self, port: Port) -> None:
         """`once` finds somebody at it."""
         with locks_always_busy():
