@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from .. import label, lock_order, renewal, signals
+from ..current import enclosing
 from ..exceptions import LeaseLost, LockError
 from ..io import SyncIO, run
-from ..lease import Lease, enclosing
+from ..lease import Lease
 from ..signals import LockEvent
 from .caches import leases_of
 from .condition import Condition

@@ -16,7 +16,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from redis import Redis
 
-from django_redislock import current_lease, io, redis_lock
+from django_redislock import current_lease, loops, redis_lock
 from django_redislock.management.commands import runperiodic as command
 from django_redislock.periodic import JobState, Ledger, Outcome, job_finished
 from django_redislock.periodic.job import Job
@@ -216,7 +216,7 @@ class TestOnce:
         missed("job", "other")
         assert runperiodic("--once").code == 0
         assert outcomes("other") == ["done"]
-        assert not [loop for loop in io._loops if loop.is_running()]
+        assert not [loop for loop in loops.loops if loop.is_running()]
         eventually(
             lambda: (
                 not any(
