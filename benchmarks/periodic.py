@@ -19,7 +19,8 @@ def measure(*, seconds: float = 90.0, every: float = EVERY) -> list[Row]:
         django_project(default=url(server))
         from django_redislock.periodic import Ledger, Outcome, periodic
         from django_redislock.periodic.execution import Assignment, perform
-        from django_redislock.periodic.job import Job, jobs
+        from django_redislock.periodic.job import Job
+        from django_redislock.periodic.registry import jobs
         from django_redislock.periodic.runner import Runner
 
         def nothing() -> None: ...

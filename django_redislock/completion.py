@@ -46,7 +46,7 @@ class Completion:
 
     async def begin(self, io: IO, value: bytes) -> None:
         """Write a first record, before the work. Raises `LeaseLost`, `LockUnavailable`."""
-        refusal = await record.write(io, self.lease.claim, value, self._ttl, True)
+        refusal = await record.write(io, self.lease.claim, value, self._ttl, held=True)
         if refusal is not None:
             raise refusal.error(self.name)
 
@@ -91,7 +91,7 @@ class Completion:
             # What was committed is done, also when the lease has ended since. Where the record is
             # refused, so is the release that follows, and says why.
             held = not self._transactions
-            await record.write(io, lease.claim, value, self._ttl, held)
+            await record.write(io, lease.claim, value, self._ttl, held=held)
         except LockUnavailable as error:
             logger.error("The record of %s is written later: %s", self.name, error)
             self._value = value
@@ -101,7 +101,7 @@ class Completion:
     async def release_through(self, io: IO) -> None:
         """For the watchdog, which tries until it can."""
         assert self._value is not None
-        refusal = await record.write(io, self.lease.claim, self._value, self._ttl, False)
+        refusal = await record.write(io, self.lease.claim, self._value, self._ttl, held=False)
         if refusal is not None:
             logger.error(
                 "The record of %s is not written: %s", self.name, refusal.error(self.name)

@@ -118,28 +118,18 @@ class single_flight(FunctionDecorator):
 
         def decorated(*args: Any, **kwargs: Any) -> Any:
             refuse_event_loop()
-            seat = _Seat(self, lock_for(args, kwargs))
-            while True:
-                try:
-                    flight = seat.board()
-                    if flight is None:
-                        return self._fly(seat, function, args, kwargs)
-                finally:
-                    seat.leave()
-                if (outcome := seat.wait(flight)) is not None:
-                    return self._result(seat, outcome)
+            with _Seat(self, lock_for(args, kwargs)) as seat:
+                while (flight := seat.board()) is not None:
+                    if (outcome := seat.wait(flight)) is not None:
+                        return self._result(seat, outcome)
+                return self._fly(seat, function, args, kwargs)
 
         async def adecorated(*args: Any, **kwargs: Any) -> Any:
-            seat = _Seat(self, lock_for(args, kwargs))
-            while True:
-                try:
-                    flight = seat.board()
-                    if flight is None:
-                        return await self._afly(seat, function, args, kwargs)
-                finally:
-                    seat.leave()
-                if (outcome := await seat.await_(flight)) is not None:
-                    return self._result(seat, outcome)
+            with _Seat(self, lock_for(args, kwargs)) as seat:
+                while (flight := seat.board()) is not None:
+                    if (outcome := await seat.await_(flight)) is not None:
+                        return self._result(seat, outcome)
+                return await self._afly(seat, function, args, kwargs)
 
         return adecorated if kind == "coroutine" else decorated
 
@@ -230,7 +220,7 @@ class single_flight(FunctionDecorator):
         # Those who wait have come within a lease, or look again.
         ttl = lease.ttl if self._ttl is None or outcome.failed else self._ttl
         try:
-            await record.write(io, lease.claim, outcome.pack(), ttl, True)
+            await record.write(io, lease.claim, outcome.pack(), ttl, held=True)
         except LockUnavailable as error:
             logger.warning("The result of %r is not shared: %s", lease.name, error)
 
@@ -307,25 +297,25 @@ class _Seat:
         self.patience = Deadline(now(), lock.policy().wait)
         self.outcome: _Outcome | None = None
         self._key = decorator, lock._keys().lock
-        self._mine: _Flight | None = None
+        self._mine = _Flight(label.holder(), Future())
+
+    def __enter__(self) -> _Seat:
+        return self
 
     def board(self) -> _Flight | None:
         """The flight to wait for; None: we fly ourselves."""
-        mine = self._mine = _Flight(label.holder(), Future())
-        flight = _flights.setdefault(self._key, mine)
-        if flight is mine or flight.by is mine.by or self.patience.over(now()):
+        flight = _flights.setdefault(self._key, self._mine)
+        if flight.by is self._mine.by or self.patience.over(now()):
             # One that would wait for itself flies, and is told by the lock. So does one that may
             # wait no longer, and is told who computes.
             return None
         return flight
 
-    def leave(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """Whatever came of it, nobody waits for us any more."""
-        if self._mine is not None:
-            if _flights.get(self._key) is self._mine:
-                _flights.pop(self._key)
-            self._mine.landed.set_result(self.outcome)
-            self._mine = None
+        if _flights.get(self._key) is self._mine:
+            _flights.pop(self._key)
+        self._mine.landed.set_result(self.outcome)
 
     def wait(self, flight: _Flight) -> _Outcome | None:
         try:

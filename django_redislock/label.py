@@ -68,6 +68,11 @@ def of_code(code: CodeType, line: int) -> str:
     return clean(f"{path}:{line} in {code.co_qualname}")
 
 
+def dotted_path(of: Any) -> str:
+    """Of a function or a class, in which a lock's name may have no brackets."""
+    return f"{of.__module__}.{of.__qualname__}".replace("<locals>", "locals")
+
+
 def of_function(function: Callable[..., Any]) -> str:
     """Where a function is defined."""
     while isinstance(function, partial):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from string import Formatter
 from typing import Any
 
+from . import label
 from .keys import validate_name
 
 _ARGUMENT = re.compile(r"[^.\[]*")
@@ -50,10 +51,9 @@ def name_maker(
     one that takes any keywords (`**kwargs`), when it is called without.
     """
     if name is None:
-        path = getattr(function, "__qualname__", None)
-        if path is None:
+        if not hasattr(function, "__qualname__"):
             raise TypeError(f"{function!r} has no dotted path to be named after: give it a name")
-        name = f"{prefix}{function.__module__}.{path}".replace("<locals>", "locals")
+        name = f"{prefix}{label.dotted_path(function)}"
         _remember(glob.escape(name))
     elif callable(name):
         given = name

@@ -12,19 +12,15 @@ a slow receiver can't keep a lease from being renewed.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import os
-import queue
-import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
-from django.db import close_old_connections
 from django.dispatch import Signal
 
+from . import messenger
 from .exceptions import Holder
 
 logger = logging.getLogger("django_redislock")
@@ -129,10 +125,15 @@ def log(event: LockEvent) -> None:
 
 def send(event: LockEvent) -> None:
     """Call the receivers, here and now."""
+    deliver(_EVENTS[event.outcome][0], event, event.name)
+
+
+def deliver(signal: Signal, event: Any, name: str) -> None:
+    """Call the receivers of a signal for what happened to something of that name."""
     try:
-        _EVENTS[event.outcome][0].send_robust(sender=LockEvent, event=event)
+        signal.send_robust(sender=type(event), event=event)
     except (Exception, asyncio.CancelledError) as error:
-        _failed(event, error)  # what Django's robust sending lets through
+        _failed(event, name, error)  # what Django's robust sending lets through
 
 
 async def asend(event: LockEvent) -> None:
@@ -142,76 +143,18 @@ async def asend(event: LockEvent) -> None:
     try:
         await _EVENTS[event.outcome][0].asend_robust(sender=LockEvent, event=event)
     except Exception as error:
-        _failed(event, error)
+        _failed(event, event.name, error)
     except asyncio.CancelledError as error:
         if task and task.cancelling() > cancelled:
             raise
-        _failed(event, error)  # a receiver has cancelled itself
+        _failed(event, event.name, error)  # a receiver has cancelled itself
 
 
-def _failed(event: LockEvent, error: BaseException) -> None:
-    message = "%r of %r could not be told"
-    logger.error(message, event.outcome, event.name, exc_info=error)
+def _failed(event: Any, name: str, error: BaseException) -> None:
+    logger.error("%r of %r could not be told", event.outcome, name, exc_info=error)
 
 
 def send_later(event: LockEvent) -> None:
     """Call the receivers in a thread that nobody waits for."""
     if _EVENTS[event.outcome][0].receivers:
-        later(partial(send, event))
-
-
-def later(tell: Callable[[], object]) -> None:
-    """Call it in a thread that nobody waits for, after all that came before it."""
-    _messenger.take(tell)
-
-
-class _Messenger:
-    """The thread that tells what came to light in the background, one event after the other."""
-
-    LAST_WORDS = 2.0
-    """Seconds that the end of the process waits for what is still to be told."""
-
-    def __init__(self) -> None:
-        self._told: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._starting = threading.Lock()
-        self._started = False
-
-    def take(self, tell: Callable[[], object]) -> None:
-        self._told.put(tell)
-        with self._starting:
-            if not self._started:
-                threading.Thread(target=self._run, name="redislock-signals", daemon=True).start()
-                self._started = True
-
-    def settle(self) -> None:
-        """Wait until all that was taken has been told, but not for ever."""
-        if self._started:
-            told = threading.Event()
-            self._told.put(told.set)
-            told.wait(self.LAST_WORDS)
-
-    def _run(self) -> None:
-        while True:
-            tell = self._told.get()
-            try:
-                tell()
-                # As after a request: a receiver may have used the database.
-                close_old_connections()
-            except Exception:
-                logger.exception("What came to light in the background could not be told")
-
-
-_messenger = _Messenger()
-
-
-def _after_fork() -> None:
-    global _messenger
-    _messenger = _Messenger()  # the thread stayed in the parent
-
-
-def _at_exit() -> None:
-    _messenger.settle()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)
+        messenger.later(partial(send, event))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -35,21 +34,6 @@ def open_transactions() -> list[BaseDatabaseWrapper]:
     return found
 
 
-class _End:
-    """What we give to `on_commit`, and let nobody else keep."""
-
-    __slots__ = ("__weakref__", "_committed", "_dropped")
-
-    def __init__(self, committed: Callable[[], object], dropped: Callable[[], object]) -> None:
-        self._committed = committed
-        self._dropped: weakref.finalize[Any, Any] = weakref.finalize(self, dropped)
-        self._dropped.atexit = False
-
-    def __call__(self) -> None:
-        self._dropped.detach()
-        self._committed()
-
-
 def at_end(
     connection: BaseDatabaseWrapper,
     *,
@@ -60,5 +44,12 @@ def at_end(
 
     `dropped` is called by a finalizer, so it must not do any I/O.
     """
+
+    def end() -> None:  # which nobody but Django may keep
+        when_dropped.detach()
+        committed()
+
+    when_dropped = weakref.finalize(end, dropped)
+    when_dropped.atexit = False
     # robust: our failure must not keep the project's own callbacks from being called.
-    connection.on_commit(_End(committed, dropped), robust=True)
+    connection.on_commit(end, robust=True)

@@ -20,7 +20,7 @@ from django_redis.pool import ConnectionFactory
 from django_redislock import diagnosis, redis_lock
 from django_redislock.checks import check_deployment, check_jobs, check_settings
 from django_redislock.diagnosis import jobs
-from django_redislock.periodic import job, periodic
+from django_redislock.periodic import periodic, registry
 from tests.faults.caches import caches
 
 ROOT = Path(__file__).parent.parent
@@ -453,7 +453,7 @@ class TestE003:
 
     def test_settings_that_do_not_go_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each of them may be good in itself."""
-        monkeypatch.setattr(job, "_registry", {})
+        monkeypatch.setattr(registry, "_registry", {})
         periodic(every=30, name="report")(lambda: None)
         with configured(JOBS={"rep*": {"JITTER": 60}}):
             assert ids(check_jobs()) == ["E003"]
@@ -466,7 +466,7 @@ class TestW006:
 
     def test_it_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """By its name or pattern."""
-        monkeypatch.setattr(job, "_registry", {})
+        monkeypatch.setattr(registry, "_registry", {})
         with configured(JOBS={"shop.*": {"ENABLED": False}}):
             [message] = check_jobs()
         assert ids([message]) == ["W006"]

@@ -37,7 +37,7 @@ from django_redislock import (
 from django_redislock.arguments import MIN_TTL
 from django_redislock.client import Lock
 from django_redislock.fencing import FencedModel
-from django_redislock.periodic import job
+from django_redislock.periodic import registry
 from tests.faults.caches import caches
 from tests.models import Product
 from tests.waiting import eventually
@@ -256,9 +256,9 @@ def test_the_receiver(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_periodic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It becomes a job, and stays a function."""
-    monkeypatch.setattr(job, "_registry", {})
+    monkeypatch.setattr(registry, "_registry", {})
     example = run(block("@periodic"))
-    [known] = job.jobs()
+    [known] = registry.jobs()
     assert known.function is example["tidy_up"]
     assert known.words() == "every minute"
 

@@ -37,7 +37,7 @@ def once(world: World, name: str, wait: float | None) -> None:
             await mutex.release(io, claim)
             return "found"
         await Pause("work")
-        refusal = await record.write(io, claim, name.encode(), None, True)
+        refusal = await record.write(io, claim, name.encode(), None, held=True)
         await mutex.release(io, claim)
         return "done" if refusal is None else "lost"
 

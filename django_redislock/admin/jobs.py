@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
 from ..models import JOB_STATES, PeriodicJob
-from ..periodic.job import discover, jobs
+from ..periodic.registry import discover, jobs
 from ..primitives.ledger import RunInfo
 from . import cells
 from .filters import FieldFilter

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..periodic.job import discover, jobs
+from ..periodic.registry import discover, jobs
 from .configured import job_entries
 from .finding import Finding
 from .settings import problems

@@ -9,14 +9,13 @@ logged by Django.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import asdict
 from functools import partial
 
 from django.dispatch import Signal
 
-from .. import signals
+from .. import messenger, signals
 from ..primitives.ledger import Outcome, RunInfo
 
 logger = logging.getLogger("django_redislock")
@@ -45,11 +44,4 @@ def tell(event: RunInfo, error: BaseException | None = None) -> None:
         logger.log(level, message, arguments, extra=extra, exc_info=error)
     signal = job_started if event.outcome == Outcome.RUNNING else job_finished
     if signal.receivers:
-        signals.later(partial(_send, signal, event))
-
-
-def _send(signal: Signal, event: RunInfo) -> None:
-    try:
-        signal.send_robust(sender=RunInfo, event=event)
-    except (Exception, asyncio.CancelledError):  # what Django's robust sending lets through
-        logger.exception("%r of %r could not be told", event.outcome, event.job)
+        messenger.later(partial(signals.deliver, signal, event, event.job))

@@ -134,7 +134,7 @@ class Assignment:
     def _tried_again(self) -> bool:
         """If it does not come to its end, none is entered, as after a crash: another scheduler
         finds the run without its lease."""
-        return self.job.on_crash == "retry" and self.run.planned is not None
+        return self.job.retries and self.run.planned is not None
 
     async def end(self, io: IO, lease: Lease, error: BaseException | None) -> RunInfo | None:
         """Its function has returned, or raised `error`. None: that is not known any more, or it

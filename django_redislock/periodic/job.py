@@ -1,32 +1,18 @@
-"""What a periodic job is, and which ones there are.
-
-@periodic("*/5 * * * *")
-def report(): ...
-
-@periodic(every=30)
-async def sync(): ...
-"""
+"""What a periodic job is: when it runs, and how."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import tzinfo
 from hashlib import sha256
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict
 
-from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import autodiscover_modules
-from django.utils.timezone import get_default_timezone
-
-from .. import conf, label
-from ..arguments import refuse_unknown
-from ..keys import Keys, validate_name
+from .. import conf
+from ..keys import Keys
 from ..primitives.ledger import Wanted
-from .schedule import SECOND, Cron, Every, Schedule, shortest
-
-F = TypeVar("F", bound=Callable[..., Any])
+from .schedule import SECOND, Schedule
 
 ATTEMPTS = 3
 """So many runs of one tick with `on_crash="retry"`: a job that kills its process must not go on
@@ -51,7 +37,8 @@ class JobOptions(TypedDict, total=False):
     at_most_for: float | None
     """When the job's lease ends, counted from its start, however long it lives; None: never."""
     at_least_for: float
-    """For how long its lock is held at least, counted from its start."""
+    """For how long its lock is held at least, counted from its start, unless its scheduler is
+    stopped."""
     overlap: Literal["skip", "wait"]
     """A tick that comes due while the job runs is passed over, or waits for its end."""
     on_crash: Literal["lose", "retry"]
@@ -91,6 +78,11 @@ class Job:
         return inspect.iscoroutinefunction(self.function)
 
     @property
+    def retries(self) -> bool:
+        """A tick whose run was lost is tried again."""
+        return self.on_crash == "retry"
+
+    @property
     def lock(self) -> str:
         """The name of its lock."""
         return f"periodic:{self.name}"
@@ -115,22 +107,23 @@ class Job:
         share = int.from_bytes(digest[:8], "big") / 2**64
         return tick + round(share * self.jitter * SECOND)
 
-    def grace_of(self) -> float | None:
+    @property
+    def _lateness(self) -> float | None:
         """How late a tick may be started; None: until the next one."""
         default = {"latest": None, "none": ON_TIME, "all": A_DAY}[self.catch_up]
         return default if self.grace is None else self.grace
 
     def deadline(self, tick: int) -> int | None:
         """Until when it may be started; None: until the next one."""
-        grace = self.grace_of()
-        return None if grace is None else self.ready(tick) + round(grace * SECOND)
+        seconds = self._lateness
+        return None if seconds is None else self.ready(tick) + round(seconds * SECOND)
 
     def due(self, known: int, now: int) -> int | None:
         """The tick to claim, of those later than `known`; None: there is none yet."""
         if self.catch_up == "all":
-            deadline = round((self.grace_of() or 0.0) * SECOND)
+            lateness = (self._lateness or 0.0) + self.jitter
             # Those that are too late are passed over at once, by the last of them.
-            late = self.schedule.last(known, now - deadline - round(self.jitter * SECOND) - 1)
+            late = self.schedule.last(known, now - round(lateness * SECOND) - 1)
             tick = late or self.schedule.next(known)
             return tick if tick is not None and self.ready(tick) <= now else None
         upto = now
@@ -144,7 +137,7 @@ class Job:
             ready=self.ready(tick),
             deadline=self.deadline(tick),
             overlap=self.overlap,
-            attempts=ATTEMPTS if self.on_crash == "retry" else 1,
+            attempts=ATTEMPTS if self.retries else 1,
         )
 
     def words(self) -> str:
@@ -156,14 +149,10 @@ class Job:
             said.append(f"up to {self.jitter:g} s later")
         if self.overlap == "wait":
             said.append("waits for its last run")
-        if self.on_crash == "retry":
+        if self.retries:
             said.append("retried after a crash")
         if self.catch_up != "latest":
-            said.append(
-                {"none": "nothing is caught up with", "all": "all is caught up with"}[
-                    self.catch_up
-                ]
-            )
+            said.append(f"{'all' if self.catch_up == 'all' else 'nothing'} is caught up with")
         if self.grace is not None:
             said.append(f"at most {self.grace:g} s late")
         if self.at_most_for is not None:
@@ -171,168 +160,3 @@ class Job:
         if self.at_least_for:
             said.append(f"for {self.at_least_for:g} s at least")
         return "; ".join(said)
-
-
-_registry: dict[str, Job] = {}
-
-
-def periodic(
-    schedule: str | None = None, *, every: float | None = None, **options: Unpack[JobOptions]
-) -> Callable[[F], F]:
-    """Run the decorated function periodically, by `manage.py runperiodic`, once per tick.
-
-    `schedule` is a cron expression, `every` a number of seconds, counted from the epoch. The
-    function takes no arguments; it is returned as it was. One of Django's tasks is enqueued.
-
-    Raises `TypeError`, `ValueError`, or `ImproperlyConfigured` when cronsim is missing; each with
-    the name of the job and its place.
-    """
-
-    def decorate(function: F) -> F:
-        call = _callable(function)
-        where = label.of_function(_inner(function))
-        name = options.get("name")
-        named = name if isinstance(name, str) else _path(_inner(function))
-        try:
-            job = _job(call, where, schedule, every, dict(options))
-            known = _registry.get(job.name)
-            # The very same again is a module that was reloaded.
-            if known is not None and known.where != where:
-                raise ValueError(
-                    f"there is another job of that name at {known.where}; write name=… on one"
-                )
-            _validate(function, call)
-        except (TypeError, ValueError, ImproperlyConfigured) as error:
-            raise type(error)(f"The periodic job {named!r} at {where}: {error}") from None
-        _registry[job.name] = job
-        return function
-
-    if callable(schedule):
-        raise TypeError("write when: @periodic('*/5 * * * *') or @periodic(every=30)")
-    return decorate
-
-
-def _job(
-    call: Callable[[], Any],
-    where: str,
-    schedule: str | None,
-    every: float | None,
-    options: dict[str, Any],
-) -> Job:
-    name = options.pop("name", None)
-    name = _path(_inner(call)) if name is None else name
-    given = {"schedule": schedule, "every": every}
-    values = {
-        field: validate(options.pop(field))
-        for field, validate in conf.JOB_VALIDATORS.items()
-        if field in options
-    }
-    values |= {
-        field: conf.JOB_VALIDATORS[field](value)
-        for field, value in given.items()
-        if value is not None
-    }
-    refuse_unknown(options, "periodic")
-    validate_name(f"periodic:{name}" if isinstance(name, str) else name)
-    if ("schedule" in values) == ("every" in values):
-        raise TypeError("write either a cron expression or every=, the seconds between two runs")
-    job = Job(name=name, function=call, where=where, schedule=Every(1.0))
-    return _configured(job, values)
-
-
-def _configured(job: Job, values: Mapping[str, Any]) -> Job:
-    """The job with these values, which have been validated one by one. Raises `ValueError`."""
-    rest = dict(values)
-    expression, every = rest.pop("schedule", None), rest.pop("every", None)
-    if expression is not None and every is not None:
-        raise ValueError("either a cron expression or every=, not both")
-    job = replace(job, **rest)
-    if every is not None:
-        job = replace(job, schedule=Every(every))
-    elif isinstance(job.schedule, Cron) or expression is not None:
-        if expression is None:
-            assert isinstance(job.schedule, Cron)
-            expression = job.schedule.expression
-        job = replace(job, schedule=Cron(expression, job.tz or get_default_timezone()))
-    if job.tz is not None and isinstance(job.schedule, Every):
-        raise ValueError("tz is for cron expressions: every= counts seconds")
-    if job.catch_up == "all" and job.overlap == "skip":
-        raise ValueError(
-            "catch_up='all' needs overlap='wait': all but the first of the ticks that were missed "
-            "would come while that one runs, and be passed over"
-        )
-    if job.jitter and job.jitter >= shortest(job.schedule):
-        raise ValueError(
-            f"jitter must be shorter than the time between two ticks, not {job.jitter:g} s"
-        )
-    return job
-
-
-def discover() -> None:
-    """Import the module `periodic` of each installed app, where jobs are."""
-    autodiscover_modules("periodic")
-
-
-def jobs() -> list[Job]:
-    """The jobs of the modules that were imported, as the settings have them, by their names.
-
-    Raises `ImproperlyConfigured` for settings that don't go with a job.
-    """
-    return [_tuned(job) for _, job in sorted(_registry.items())]
-
-
-def _tuned(job: Job) -> Job:
-    try:
-        return _configured(job, conf.job(job.name))
-    except ValueError as error:
-        raise ImproperlyConfigured(
-            f"REDISLOCK['JOBS'][{conf.job_entry(job.name)!r}], for {job.name!r}: {error}"
-        ) from None
-
-
-def _callable(function: Any) -> Callable[[], Any]:
-    """What a scheduler calls; Django's tasks are enqueued."""
-    enqueue = getattr(function, "enqueue", None)
-    if enqueue is None or not hasattr(function, "module_path"):
-        return function  # type: ignore[no-any-return]
-
-    def call() -> Any:
-        return enqueue()
-
-    call.__wrapped__ = function.func  # type: ignore[attr-defined]
-    return call
-
-
-def _inner(function: Any) -> Any:
-    """The function that somebody has written."""
-    function = getattr(function, "func", function) if hasattr(function, "enqueue") else function
-    return inspect.unwrap(function) if callable(function) else function
-
-
-def _path(function: Any) -> str:
-    return f"{function.__module__}.{function.__qualname__}".replace("<locals>", "locals")
-
-
-def _validate(function: Any, call: Callable[[], Any]) -> None:
-    if not callable(call) or isinstance(function, type):
-        raise TypeError(f"it must be a function, not {function!r}")
-    if isinstance(function, staticmethod | classmethod):
-        raise TypeError("it must be a function of a module, not a method")
-    inner = _inner(function)
-    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        raise TypeError("it must not be a generator: nobody would take what it yields")
-    signature = inspect.signature(inner)
-    if getattr(function, "takes_context", False):
-        _, *parameters = signature.parameters.values()
-    else:
-        parameters = list(signature.parameters.values())
-    needed = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    if needed:
-        raise TypeError(
-            f"it is called without arguments, and needs {', '.join(needed)}; give them defaults, "
-            f"or decorate a function that calls it"
-        )

@@ -16,7 +16,8 @@ from ..exceptions import server_time
 from ..io import SyncIO, run
 from ..primitives import ledger
 from ..primitives.ledger import Entries, Outcome, Pause, RunInfo
-from .job import Job, discover, jobs
+from .job import Job
+from .registry import discover, jobs
 from .schedule import SECOND
 
 OVERDUE_AFTER = 60.0
@@ -95,10 +96,8 @@ class Ledger:
     def pause(self, name: str, *, by: str, reason: str) -> bool:
         """Pass over the ticks of a job from now on; a run goes on to its end. False: there is no
         such job."""
-        by, reason = (
-            label.clean(validate_text(text, what))
-            for text, what in ((by, "by"), (reason, "reason"))
-        )
+        by = label.clean(validate_text(by, "by"))
+        reason = label.clean(validate_text(reason, "reason"))
         job = self._find(name)
         if job is not None:
             run(ledger.pause(SyncIO(job.policy.using), job.keys, by, reason))
@@ -141,14 +140,14 @@ def _state(job: Job, entries: Entries, now: datetime) -> JobState:
         return JobState.PAUSED
     outcomes = [run.outcome for run in entries.runs if run.outcome != Outcome.SKIPPED]
     running = Outcome.RUNNING in outcomes
-    if not running and overdue(job, entries.claimed, now):
+    if not running and _overdue(job, entries.claimed, now):
         return JobState.OVERDUE
     if running:
         return JobState.RUNNING
     return JobState.FAILING if outcomes and outcomes[0] != Outcome.DONE else JobState.OK
 
 
-def overdue(job: Job, claimed: int | None, now: datetime) -> bool:
+def _overdue(job: Job, claimed: int | None, now: datetime) -> bool:
     """Whether no scheduler has claimed a tick for so long that none can be there."""
     if claimed is None:
         return True

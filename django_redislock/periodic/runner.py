@@ -22,21 +22,13 @@ from ..primitives import ledger
 from ..waiting import backoff, own
 from .execution import Assignment, Request
 from .job import Job
+from .planned import LOOK_EVERY, Planned
 from .schedule import SECOND
 
 logger = logging.getLogger("django_redislock")
 
-LOOK_EVERY = 30.0
-"""Seconds after which all jobs are looked at: somebody else may have claimed, paused or crashed,
-and the server's clock may have been set."""
-WAIT_AGAIN = 5.0
-"""Seconds after which a tick that waits for the last run is asked for again; sooner where that
-run ends in this process."""
-GIVING_BACK = 0.25
-"""The same for a job that does not wait, while its lock is being given back."""
 LONGEST_BACKOFF = 5.0
 """Seconds between two questions while Redis is away."""
-NEVER = 2**63
 
 
 class Crew(Protocol):
@@ -46,74 +38,12 @@ class Crew(Protocol):
     def start(self, assignment: Assignment) -> None: ...
 
 
-class _Planned:
-    """What is known of one job. Times are microseconds, by the server's clock."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.known = NEVER
-        """Ticks up to here have been claimed or passed over."""
-        self.tick_at = NEVER
-        """When the next tick is ready."""
-        self.not_before = 0
-        """Until then it is not claimed."""
-        self.look_at = NEVER
-        """When to look whether its run has lost its lease."""
-        self.orphan: int | None = None
-        """The tick of a run that has lost its lease."""
-        self.request: Request | None = None
-        """A claim whose answer is not known."""
-
-    @property
-    def retries(self) -> bool:
-        return self.job.on_crash == "retry"
-
-    def knows(self, claimed: int | None) -> None:
-        if claimed is None:
-            ledger_key = self.job.keys.ledger
-            logger.error("%r is not run: something else is at %r", self.job.name, ledger_key)
-            self.known = self.tick_at = NEVER
-            return
-        if claimed == self.known:
-            return
-        self.known = claimed
-        tick = self.job.schedule.next(claimed)
-        self.tick_at = NEVER if tick is None else self.job.ready(tick)
-
-    @property
-    def _due_at(self) -> int:
-        at_once = self.orphan is not None or self.request is not None
-        return max(0 if at_once else self.tick_at, self.not_before)
-
-    def due(self, now: int) -> bool:
-        return self._due_at <= now
-
-    @property
-    def wake(self) -> int:
-        return min(self._due_at, self.look_at)
-
-    def tick(self, now: int) -> int | None:
-        """What to claim: something new rather than an old tick once more, unless all count."""
-        new = self.job.due(self.known, now)
-        old = self._unanswered(now) or self.orphan
-        if old is None or (new is not None and self.job.catch_up != "all"):
-            return new
-        return old
-
-    def _unanswered(self, now: int) -> int | None:
-        """The tick of a claim whose answer is not known, unless it is too late for it by now."""
-        if self.request is None:
-            return None
-        deadline = self.request.wanted.deadline
-        return self.request.wanted.tick if deadline is None or now <= deadline else None
-
-
 class Planner:
     """The jobs whose locks are on one alias of CACHES."""
 
     def __init__(self, using: str, jobs: Iterable[Job], crew: Crew) -> None:
         self._using = using
-        self._planned = [_Planned(job) for job in jobs]
+        self._planned = [Planned(job) for job in jobs]
         self._crew = crew
         self._offset = 0
         """What the server's clock is ahead of ours, µs."""
@@ -161,7 +91,7 @@ class Planner:
     def withdraw(self) -> None:
         """Nothing more is claimed: take back what is doubtful."""
         for one in self._planned:
-            self._give_up(one)
+            one.give_up()
 
     def _now(self) -> int:
         return round(clock() * SECOND) + self._offset
@@ -185,46 +115,37 @@ class Planner:
         left = self._look_all_at - clock()
         return max(0.0, min([left, *(self._idle(one, now) for one in self._planned)]))
 
-    def _idle(self, one: _Planned, now: int) -> float:
+    def _idle(self, one: Planned, now: int) -> float:
         """Seconds until there is something to do for a job."""
         # Who is busy will tell when that is over.
         waits = one.due(now) and not self._crew.free(one.job)
         return ((one.look_at if waits else one.wake) - now) / SECOND
 
-    def _due(self, planned: Iterable[_Planned]) -> list[_Planned]:
+    def _due(self, planned: Iterable[Planned]) -> list[Planned]:
         now = self._now()
         return [one for one in planned if one.due(now) and self._crew.free(one.job)]
 
-    def _look(self, planned: Sequence[_Planned]) -> None:
+    def _look(self, planned: Sequence[Planned]) -> None:
         if not planned:
             return
         io = SyncIO(self._using)
         now, sights = run(ledger.look(io, [one.job.keys for one in planned]))
         self._set(now)
         for one, sight in zip(planned, sights, strict=True):
-            one.knows(sight.claimed)
-            one.orphan, one.look_at = None, NEVER
-            if one.retries and sight.open_tick is not None:
-                if sight.left is None:
-                    one.orphan = sight.open_tick
-                else:
-                    one.look_at = now + round((sight.left + 0.05) * SECOND)
-            if one.job.overlap == "wait" and sight.left is not None:
-                one.not_before = now + round(WAIT_AGAIN * SECOND)
+            one.seen(sight, now)
 
     def _set(self, now: int) -> None:
         # From when the answer came: so we are never early, which would cost another question.
         self._offset = now - round(clock() * SECOND)
 
-    def _claim(self, one: _Planned) -> str:
+    def _claim(self, one: Planned) -> str:
         tick = one.tick(self._now())
         if one.request is not None and one.request.wanted.tick != tick:
-            self._give_up(one)
+            one.give_up()
         if tick is None:
-            one.not_before = self._now() + SECOND
+            one.postpone(self._now(), 1.0)
             return "nothing"
-        request = one.request or Request.of(one.job, one.job.wanted(tick))
-        one.request = request
+        one.request = request = one.request or Request.of(one.job, one.job.wanted(tick))
         try:
             answer = request.send()
         except LockUnavailable:
@@ -233,39 +154,13 @@ class Planner:
             # A key that is not ours: an operator's business, and no reason to stop.
             logger.error("The job %r can't be claimed: %s", one.job.name, error)
             one.request = None
-            one.not_before = self._now() + round(LOOK_EVERY * SECOND)
+            one.postpone(self._now(), LOOK_EVERY)
             return "refused"
-        one.request = None
-        one.orphan = None
         self._set(answer.now)
-        match answer.what:
-            case "run":
-                one.knows(max(tick, one.known))
-                one.look_at = NEVER
-                self._crew.start(Assignment.of(request, answer))
-            case "skipped":
-                one.knows(tick)
-            case "taken":
-                one.knows(max(one.known, answer.claimed))
-                # It runs elsewhere, and may crash.
-                one.look_at = answer.now if one.retries else NEVER
-                if answer.claimed < tick:  # ours was taken back: not at once again
-                    one.not_before = answer.now + SECOND
-            case "early":
-                one.not_before = answer.now + round(answer.early * SECOND)
-            case "paused":
-                one.not_before = answer.now + round(LOOK_EVERY * SECOND)
-            case "busy":
-                remaining = answer.holder and answer.holder.remaining
-                longest = WAIT_AGAIN if one.job.overlap == "wait" else GIVING_BACK
-                seconds = min(longest, (remaining or longest) + 0.01)
-                one.not_before = answer.now + round(seconds * SECOND)
+        one.answered(tick, answer)
+        if answer.what == "run":
+            self._crew.start(Assignment.of(request, answer))
         return answer.what
-
-    def _give_up(self, one: _Planned) -> None:
-        request, one.request = one.request, None
-        if request is not None:
-            request.take_back()
 
 
 class Runner:

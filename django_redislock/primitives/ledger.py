@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..exceptions import Holder, server_time
 from .primitive import Claim, Grant, batches, milliseconds
@@ -109,7 +109,7 @@ class Entries(NamedTuple):
     """The last ones, the newest first."""
 
 
-class Sight(NamedTuple):
+class JobSight(NamedTuple):
     """What a scheduler has to know of a job."""
 
     claimed: int | None
@@ -230,41 +230,48 @@ async def finish(io: IO, keys: Keys, run: RunInfo, outcome: Outcome, why: str) -
     return _run(run.job, run.id.encode(), text or b"")
 
 
-async def look(io: IO, keys: Sequence[Keys]) -> tuple[int, list[Sight]]:
+async def look(io: IO, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
     """The server's clock in microseconds, and what is known of these jobs. One that was not
     known begins now. Raises `LockUnavailable`."""
-    sights: dict[int, Sight] = {}
-    now = b"0"
-    for batch in batches(io, [its.lock for its in keys], BATCH):
-        now, *replies = await io.script("ledger_look", _both([keys[i] for i in batch]), [])
-        for i, (claimed, tick, left) in zip(batch, replies, strict=True):
-            sights[i] = Sight(
-                claimed=int(claimed) if claimed else None,
-                open_tick=int(tick) if tick else None,
-                left=left / 1000 if left >= 0 else None,
-            )
-    return int(now), [sights[i] for i in range(len(keys))]
+    now, replies = await _ask(io, "ledger_look", keys)
+    return now, [
+        JobSight(
+            claimed=int(claimed) if claimed else None,
+            open_tick=int(tick) if tick else None,
+            left=left / 1000 if left >= 0 else None,
+        )
+        for claimed, tick, left in replies
+    ]
 
 
 async def read(
     io: IO, jobs: Sequence[str], keys: Sequence[Keys]
 ) -> tuple[datetime, list[Entries]]:
     """The server's clock, and all that is written of these jobs. Raises `LockUnavailable`."""
-    found: dict[int, Entries] = {}
+    now, replies = await _ask(io, "ledger_read", keys)
+    return server_time(now), list(map(_entries, jobs, replies))
+
+
+async def _ask(io: IO, script: str, keys: Sequence[Keys]) -> tuple[int, list[Any]]:
+    """The server's clock, and what a script says of each job, in their order."""
     now = b"0"
+    said: dict[int, Any] = {}
     for batch in batches(io, [its.lock for its in keys], BATCH):
-        now, *replies = await io.script("ledger_read", _both([keys[i] for i in batch]), [])
-        for i, (claimed, paused, done, fence, *rest) in zip(batch, replies, strict=True):
-            runs = zip(rest[::2], rest[1::2], strict=True)
-            found[i] = Entries(
-                claimed=int(claimed) if claimed else None,
-                paused=_pause(paused.decode()),
-                done=_instant(done.decode()),
-                runs=tuple(
-                    run for its_id, text in runs if (run := _run(jobs[i], its_id, text, fence))
-                ),
-            )
-    return server_time(int(now)), [found[i] for i in range(len(keys))]
+        both = [key for i in batch for key in (keys[i].lock, keys[i].ledger)]
+        now, *replies = await io.script(script, both, [])
+        said.update(zip(batch, replies, strict=True))
+    return int(now), [said[i] for i in range(len(keys))]
+
+
+def _entries(job: str, reply: Sequence[bytes]) -> Entries:
+    claimed, paused, done, fence, *rest = reply
+    runs = zip(rest[::2], rest[1::2], strict=True)
+    return Entries(
+        claimed=int(claimed) if claimed else None,
+        paused=_pause(paused.decode()),
+        done=_instant(done.decode()),
+        runs=tuple(run for run_id, text in runs if (run := _run(job, run_id, text, fence))),
+    )
 
 
 def _pause(text: str) -> Pause | None:
@@ -282,7 +289,3 @@ async def pause(io: IO, keys: Keys, by: str, why: str) -> None:
 async def resume(io: IO, keys: Keys) -> bool:
     """Claim ticks again, from now on. False: it was not paused. Raises `LockUnavailable`."""
     return bool(await io.script("ledger_resume", [keys.ledger], []))
-
-
-def _both(keys: Sequence[Keys]) -> list[str]:
-    return [key for each in keys for key in (each.lock, each.ledger)]

@@ -5,10 +5,10 @@ name of ours for as long as that test lasts, in this process: how a server is fo
 asked, what time it is.
 """
 
+from .apart import names_apart
 from .assertions import assert_held, assert_locked, check_lock_order, lose_lease
 from .memory import Memory, locks_in_memory
 from .pretence import locks_always_busy, locks_always_free, redis_unavailable
-from .servers import names_apart
 
 __all__ = [
     "Memory",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatchcase
 
 from .. import label, lock_order, renewal, signals
 from ..current import enclosing
@@ -12,9 +11,10 @@ from ..exceptions import LeaseLost, LockError
 from ..io import SyncIO, run
 from ..lease import Lease
 from ..signals import LockEvent
-from .condition import Condition, validate_pattern
-from .memory import told
-from .servers import leases_of
+from .caches import leases_of
+from .condition import Condition
+from .memory import await_told
+from .patterns import matches, validate_pattern
 
 
 def assert_locked(name: str) -> Condition[list[LockEvent]]:
@@ -53,7 +53,7 @@ def lose_lease(what: Lease | str) -> None:
         lease.lose(LeaseLost(lease.name, "the test has called lose_lease()"))
         with suppress(LockError):
             run(lease.claim.primitive.release(SyncIO(lease.using), lease.claim))
-    told()
+    await_told()
 
 
 def check_lock_order() -> Condition[None]:
@@ -101,7 +101,7 @@ def _split(names: Iterable[str]) -> list[str]:
 
 
 def _any(names: Iterable[str], pattern: str) -> bool:
-    return any(name == pattern or fnmatchcase(name, pattern) for name in names)
+    return any(matches(name, pattern) for name in names)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -58,10 +58,3 @@ class Condition(AbstractContextManager[T], Generic[T]):
                 return test(*args, **kwargs)
 
         return decorated  # type: ignore[return-value]
-
-
-def validate_pattern(name: object) -> str:
-    """Return `name`, or raise a `TypeError` that says what to write."""
-    if not isinstance(name, str):
-        raise TypeError(f"name must be a str, such as 'invoice:42' or 'invoice:*', not {name!r}")
-    return name

@@ -19,10 +19,10 @@ from importlib.util import find_spec
 from typing import Any
 from unittest import mock
 
-from .. import clock, connections, exchange, inbox, signals
+from .. import clock, connections, exchange, inbox, messenger
 from ..lease import Lease
+from .caches import Caches
 from .condition import Condition
-from .servers import Servers
 
 PATIENCE = 2.0
 """Seconds, at most, that a test waits for what others do when it has moved the clock."""
@@ -50,7 +50,7 @@ class _Time:
         return self._epoch + self._real() + self.ahead
 
 
-class _InMemory(Servers):
+class _InMemory(Caches):
     def __init__(self) -> None:
         super().__init__("memory")
         self._servers: dict[str, Any] = {}
@@ -79,7 +79,7 @@ class _InMemory(Servers):
 
 
 _time = _Time()
-_servers = _InMemory()
+_memory = _InMemory()
 
 
 class Memory:
@@ -95,25 +95,25 @@ class Memory:
         if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
             raise ValueError(f"seconds must be a number from 0 on, not {seconds!r}")
         _time.ahead += seconds
-        for lease in _servers.leases:
+        for lease in _memory.leases:
             _ = lease.lost  # looks at the clock, and tells whoever asked for it
-        _servers.wake()
+        _memory.wake()
         give_up = time.monotonic() + PATIENCE
-        while any(map(_is_due, _servers.leases)) and time.monotonic() < give_up:
+        while any(map(_is_due, _memory.leases)) and time.monotonic() < give_up:
             time.sleep(0.001)
-        told()
+        await_told()
 
 
 def _is_due(lease: Lease) -> bool:
     return lease.lost is None and not lease.closing and lease.due <= clock.now()
 
 
-def told() -> None:
+def await_told() -> None:
     """Wait until all have been told that a lease was lost."""
     for thread in threading.enumerate():
         if thread.name == "redislock-lost" and thread is not threading.current_thread():
             thread.join(PATIENCE)
-    signals._messenger.settle()
+    messenger.settle()
 
 
 def locks_in_memory() -> Condition[Memory]:
@@ -138,7 +138,7 @@ def _in_memory() -> Iterator[Memory]:
         def instead(module: Any, **others: Any) -> None:
             stack.enter_context(mock.patch.multiple(module, **others))
 
-        stack.enter_context(_servers.in_place())
+        stack.enter_context(_memory.in_place())
         instead(connections, _async_twin=lambda using, kind: FakeAsyncRedisConnection)  # noqa: ARG005
         # There are no replicas, and they confirm everything.
         instead(exchange, _wait=lambda terms: ("PING",))  # noqa: ARG005
@@ -151,6 +151,6 @@ def _in_memory() -> Iterator[Memory]:
         try:
             yield Memory()
         finally:
-            _servers.forget()
-            _servers.clear()
-            _servers.wake()
+            _memory.forget()
+            _memory.clear()
+            _memory.wake()

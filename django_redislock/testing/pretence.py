@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
 from typing import Any
 
 import redis
@@ -18,10 +17,11 @@ from ..io import IO
 from ..keys import Keys, name_of
 from ..locks import Lock
 from ..primitives.primitive import Claim, Primitive, Sight
-from .condition import Condition, validate_pattern
-from .servers import PRIMITIVES, Servers, answering, are, configured, pretended
+from .caches import PRIMITIVES, Caches, answering, configured, finding, pretended
+from .condition import Condition
+from .patterns import matches, validate_pattern
 
-NOWHERE = Servers("nowhere")
+NOWHERE = Caches("nowhere")
 
 
 def locks_always_free() -> Condition[None]:
@@ -128,14 +128,14 @@ def _busy(pattern: str, holder: Holder) -> Iterator[None]:
         def primitive(lock: Lock, policy: conf.Policy) -> Primitive:
             is_: Primitive = original(lock, policy)
             for name in getattr(lock, "names", (lock.name,)):
-                if fnmatchcase(name, pattern):
+                if matches(name, pattern):
                     return _Busy(is_, name, holder)
             return is_
 
         return primitive
 
     busy = [(kind, stand_in(kind._primitive)) for kind, _ in PRIMITIVES]
-    with nullcontext() if pretended() else _free(), are(busy):
+    with nullcontext() if pretended() else _free(), finding(busy):
         yield
 
 

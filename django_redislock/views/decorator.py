@@ -39,7 +39,7 @@ class Call(NamedTuple):
     """Django's, or what Django REST framework makes of it."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    plan: Any
+    prepared: Any
     """What `prepare` made of the view."""
     whole_class: bool = False
     """It is the handler of a class that is decorated as a whole."""
@@ -78,9 +78,7 @@ class Call(NamedTuple):
     def of_class(self) -> str | None:
         """The dotted path of the class that is decorated as a whole."""
         of = self._dispatched
-        if of is None:
-            return None
-        return f"{type(of).__module__}.{type(of).__qualname__}".replace("<locals>", "locals")
+        return None if of is None else label.dotted_path(type(of))
 
     @property
     def is_async_dispatch(self) -> bool:
@@ -126,11 +124,11 @@ class ViewDecorator:
         return self._decorate(view)
 
     def _decorate(self, view: V, *, whole_class: bool = False) -> V:
-        plan = self.prepare(view)
+        prepared = self.prepare(view)
 
         def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             request = self._request(view, args, kwargs)
-            return Call(view, request, args, kwargs, plan, whole_class)
+            return Call(view, request, args, kwargs, prepared, whole_class)
 
         wrapper: Callable[..., Any]
         if iscoroutinefunction(view):

@@ -27,18 +27,16 @@ from django.http.response import HttpResponseBase, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext_lazy as _
 
-from .. import conf
 from ..arguments import validate_ttl
 from ..completion import Completion
 from ..decorators import aacquire, acquire, redis_lock
 from ..exceptions import LockNotAcquired, LockUnavailable
-from ..io import IO, AsyncIO, SyncIO, run
-from ..keys import Keys
+from ..io import AsyncIO, SyncIO, run
 from ..locks import Lock
 from ..primitives import record
 from .decorator import Call, ViewDecorator, beside_orm, is_of_rest_framework, validate_methods
 from .replay import fingerprint, pack, unpack
-from .responses import Refused, not_run, refuse
+from .responses import NoLock, problem, without_lock
 from .sending import hold_until_sent
 
 logger = logging.getLogger("django_redislock")
@@ -89,25 +87,25 @@ class idempotent_view(ViewDecorator):
 
     def serve(self, call: Call) -> HttpResponseBase:
         try:
-            asked = self._asked(call)
+            keyed = self._keyed(call)
         except _NoKey as error:
-            return refuse(call.request, 400, error.args[0])
-        if asked is None:
+            return problem(call.request, 400, error.args[0])
+        if keyed is None:
             return call.run()
         try:
-            lease = acquire(asked.lock)
+            lease = acquire(keyed.lock)
         except (LockNotAcquired, LockUnavailable) as error:
-            return asked.refuse(error)
+            return keyed.refuse(error)
         with lease:
             try:
-                known = run(asked.known(SyncIO(lease.using)))
+                known = run(record.read(SyncIO(lease.using), lease.claim.keys))
             except LockUnavailable as error:
-                return asked.refuse(error)
+                return keyed.refuse(error)
             if known is not None:
-                return asked.replay(known)
+                return keyed.replay(known)
             completion = Completion(lease, self._ttl)
             completion.watch_transactions()
-            return asked.keep(completion, call.run())
+            return keyed.keep(completion, call.run())
 
     async def aserve(self, call: Call) -> HttpResponseBase:
         # To its end, also when the client has gone away: it is about to ask again.
@@ -122,29 +120,29 @@ class idempotent_view(ViewDecorator):
 
     async def _aserve(self, call: Call) -> HttpResponseBase:
         # What asks the database, a page's context processors included, does so in a thread.
-        refusal = sync_to_async(Asked.refuse)
+        refusal = sync_to_async(KeyedRequest.refuse)
         try:
-            asked = await beside_orm(lambda: self._asked(call))
+            keyed = await beside_orm(lambda: self._keyed(call))
         except _NoKey as error:
-            return await sync_to_async(refuse)(call.request, 400, error.args[0])
-        if asked is None:
+            return await sync_to_async(problem)(call.request, 400, error.args[0])
+        if keyed is None:
             return await call.arun()
         try:
-            lease = await aacquire(asked.lock)
+            lease = await aacquire(keyed.lock)
         except (LockNotAcquired, LockUnavailable) as error:
-            return await refusal(asked, error)
+            return await refusal(keyed, error)
         async with lease:
             try:
-                known = await asked.known(AsyncIO(lease.using))
+                known = await record.read(AsyncIO(lease.using), lease.claim.keys)
             except LockUnavailable as error:
-                return await refusal(asked, error)
+                return await refusal(keyed, error)
             if known is not None:
-                return await sync_to_async(asked.replay)(known)
+                return await sync_to_async(keyed.replay)(known)
             response = await call.arun()
             # In that thread, since it has the transactions; and may talk to Redis there.
-            return await sync_to_async(asked.keep)(Completion(lease, self._ttl), response)
+            return await sync_to_async(keyed.keep)(Completion(lease, self._ttl), response)
 
-    def _asked(self, call: Call) -> Asked | None:
+    def _keyed(self, call: Call) -> KeyedRequest | None:
         """What is asked for; None: something without a key."""
         given = call.request.headers.get(HEADER)
         if given is None:
@@ -159,7 +157,7 @@ class idempotent_view(ViewDecorator):
         # locks, and a name has a greatest length.
         whole = f"{self._scope(call.request)}\0{key}".encode()
         name = f"idempotency:{hashlib.sha256(whole).hexdigest()[:40]}"
-        return Asked(call, name)
+        return KeyedRequest(call, name)
 
 
 _under_way: set[asyncio.Task[Any]] = set()
@@ -189,26 +187,22 @@ class _NoKey(Exception):
     """The key is missing or malformed; what to tell the client."""
 
 
-class Asked:
+class KeyedRequest:
     """A request with a key, and what becomes of it."""
 
     def __init__(self, call: Call, name: str) -> None:
         self._call = call
-        self._keys = Keys.of(conf.prefix(), name)
         self.fingerprint = fingerprint(call.request)
         self.lock: Lock = (
             redis_lock(wait=0, release="commit")._of_kind("mutex")._renamed(name, call.label)
         )
 
-    async def known(self, io: IO) -> bytes | None:
-        return await record.read(io, self._keys)
-
-    def refuse(self, error: Refused) -> HttpResponseBase:
-        return not_run(self._call, error, status=409, detail=RUNNING)
+    def refuse(self, error: NoLock) -> HttpResponseBase:
+        return without_lock(self._call, error, status=409, detail=RUNNING)
 
     def replay(self, known: bytes) -> HttpResponseBase:
         response = unpack(known, self.fingerprint)
-        return refuse(self._call.request, 422, ANOTHER) if response is None else response
+        return problem(self._call.request, 422, ANOTHER) if response is None else response
 
     def keep(self, completion: Completion, response: HttpResponseBase) -> HttpResponseBase:
         """Write the response down as soon as it is certain."""

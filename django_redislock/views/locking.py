@@ -18,10 +18,10 @@ from ..lease import Lease
 from ..locks import LeaseOptions, Lock
 from ..naming import name_maker
 from .decorator import Call, ViewDecorator, beside_orm, method_of, validate_methods
-from .responses import BUSY, Refused, not_run, refused
+from .responses import BUSY, NoLock, with_hints, without_lock
 from .sending import hold_until_sent
 
-Response = Callable[[Any, Refused], HttpResponseBase] | str
+Response = Callable[[Any, NoLock], HttpResponseBase] | str
 
 
 class lock_view(ViewDecorator):
@@ -90,7 +90,7 @@ class lock_view(ViewDecorator):
             # In a thread, since a page may ask the database, as context processors do.
             response: Any = await sync_to_async(self._refuse)(call, lock, error)
             if inspect.isawaitable(response):
-                response = refused(await response, error)
+                response = with_hints(await response, error)
             return response  # type: ignore[no-any-return]
         async with lease:
             return self._keep(lease, await call.arun())
@@ -99,9 +99,9 @@ class lock_view(ViewDecorator):
         if self._name is None and call.of_class is not None:
             name = call.of_class
         elif callable(self._name):
-            name = call.plan(*call.arguments, **call.kwargs)
+            name = call.prepared(*call.arguments, **call.kwargs)
         else:
-            name = call.plan(*call.args, **call.kwargs)
+            name = call.prepared(*call.args, **call.kwargs)
         try:
             return self._lock._renamed(name, call.label)
         except ValueError as error:
@@ -115,18 +115,18 @@ class lock_view(ViewDecorator):
             hold_until_sent(lease, response)
         return response
 
-    def _refuse(self, call: Call, lock: Lock, error: Refused) -> HttpResponseBase:
+    def _refuse(self, call: Call, lock: Lock, error: NoLock) -> HttpResponseBase:
         policy = lock.policy()
         respond: Any = self._response or policy.view_response
         if isinstance(respond, str):
             respond = _imported(respond)
         if respond is not None:
-            return refused(respond(call.request, error), error)  # type: ignore[no-any-return]
+            return with_hints(respond(call.request, error), error)  # type: ignore[no-any-return]
         status = policy.view_status if self._status is None else self._status
-        return not_run(call, error, status=status, detail=BUSY)
+        return without_lock(call, error, status=status, detail=BUSY)
 
 
-def _imported(path: str) -> Callable[[Any, Refused], HttpResponseBase]:
+def _imported(path: str) -> Callable[[Any, NoLock], HttpResponseBase]:
     try:
         return import_string(path)  # type: ignore[no-any-return]
     except ImportError as error:

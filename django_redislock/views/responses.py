@@ -25,7 +25,7 @@ from .decorator import Call, is_of_rest_framework
 
 logger = logging.getLogger("django_redislock")
 
-Refused = LockNotAcquired | LockUnavailable
+NoLock = LockNotAcquired | LockUnavailable
 """Why a view has no lock."""
 
 TEMPLATE = "django_redislock/problem.html"
@@ -58,7 +58,7 @@ _TITLES = {
 }
 
 
-def retry_after(error: Refused) -> int:
+def retry_after(error: NoLock) -> int:
     """Seconds after which to ask again: when the lock will be free, if its holder takes as long
     as the last one did.
 
@@ -83,7 +83,7 @@ def title(status: int) -> str | Promise:
         return f"{status}"
 
 
-def refuse(
+def problem(
     request: Any,
     status: int,
     detail: str | Promise,
@@ -96,31 +96,9 @@ def refuse(
     To a request of Django REST framework that one's own handler answers: an exception is raised.
     """
     if is_of_rest_framework(request):
-        from . import rest_framework  # there only if that one is
+        from .rest_framework import Refusal  # there only if that one is
 
-        rest_framework.refuse(request, status, detail, again=again, cause=cause)
-    return _answer(request, status, detail, again)
-
-
-def not_run(call: Call, error: Refused, *, status: int, detail: str | Promise) -> HttpResponse:
-    """The answer of a view without its lock: `status` and `detail` when somebody else has it."""
-    if isinstance(error, LockUnavailable):
-        logger.error("%s was not run: %s", call.label, error)
-        status, detail = HTTPStatus.SERVICE_UNAVAILABLE, UNAVAILABLE
-    return refuse(call.request, status, detail, again=retry_after(error), cause=error)
-
-
-def refused(response: Any, error: Refused) -> Any:
-    """An answer that the project has made: nobody may keep it, and it says when to come again."""
-    if isinstance(response, HttpResponseBase):
-        response.setdefault("Cache-Control", "no-store")
-        response.setdefault("Retry-After", str(retry_after(error)))
-    return response
-
-
-def _answer(
-    request: HttpRequest, status: int, detail: str | Promise, again: int | None
-) -> HttpResponse:
+        raise Refusal(request, status, detail, again) from cause
     kind = request.get_preferred_type([_PROBLEM, _JSON, _HTML, _TEXT]) or _TEXT
     if kind in (_PROBLEM, _JSON):
         # RFC 9457. Without a type, the title is that of the status.
@@ -136,6 +114,22 @@ def _answer(
     response["Cache-Control"] = "no-store"
     if again is not None:
         response["Retry-After"] = str(again)
+    return response
+
+
+def without_lock(call: Call, error: NoLock, *, status: int, detail: str | Promise) -> HttpResponse:
+    """The answer of a view without its lock: `status` and `detail` when somebody else has it."""
+    if isinstance(error, LockUnavailable):
+        logger.error("%s was not run: %s", call.label, error)
+        status, detail = HTTPStatus.SERVICE_UNAVAILABLE, UNAVAILABLE
+    return problem(call.request, status, detail, again=retry_after(error), cause=error)
+
+
+def with_hints(response: Any, error: NoLock) -> Any:
+    """An answer that the project has made: nobody may keep it, and it says when to come again."""
+    if isinstance(response, HttpResponseBase):
+        response.setdefault("Cache-Control", "no-store")
+        response.setdefault("Retry-After", str(retry_after(error)))
     return response
 
 

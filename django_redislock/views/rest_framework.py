@@ -5,7 +5,7 @@ Imported only where such a request has come.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 from django.utils.functional import Promise
 from rest_framework.exceptions import APIException
@@ -16,24 +16,14 @@ CODES = {400: "invalid", 409: "conflict", 422: "payload_mismatch", 503: "unavail
 class Refusal(APIException):  # type: ignore[misc]
     """A view that did not run. Its `__cause__` says why, where that is an exception."""
 
-    def __init__(self, status: int, detail: str | Promise, again: int | None) -> None:
+    def __init__(
+        self, request: Any, status: int, detail: str | Promise, again: int | None
+    ) -> None:
         super().__init__(detail, CODES.get(status, "conflict"))
         self.status_code = status
         if again is not None:
             self.wait = again
             """Seconds; the handler makes it Retry-After."""
-
-
-def refuse(
-    request: Any,
-    status: int,
-    detail: str | Promise,
-    *,
-    again: int | None = None,
-    cause: Exception | None = None,
-) -> NoReturn:
-    """Raise it, and let the view answer with `no-store`, whoever answers."""
-    view = request.parser_context.get("view")
-    if view is not None:
-        view.headers["Cache-Control"] = "no-store"
-    raise Refusal(status, detail, again) from cause
+        view = request.parser_context.get("view")
+        if view is not None:
+            view.headers["Cache-Control"] = "no-store"  # whoever answers

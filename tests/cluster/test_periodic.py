@@ -6,28 +6,28 @@ import pytest
 
 from devtools.redis_cluster import RedisCluster
 from django_redislock.io import SyncIO, run
-from django_redislock.periodic import JobState, Ledger, Outcome, periodic
-from django_redislock.periodic import job as jobs
+from django_redislock.periodic import JobState, Ledger, Outcome, periodic, registry
 from django_redislock.periodic.execution import Request
+from django_redislock.periodic.job import Job
 from django_redislock.primitives import ledger
 from django_redislock.primitives.ledger import Wanted
 
 
 @pytest.fixture
-def planned(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> list[jobs.Job]:
+def planned(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """Some jobs, spread over all nodes."""
-    monkeypatch.setattr(jobs, "_registry", {})
+    monkeypatch.setattr(registry, "_registry", {})
 
     def nothing() -> None: ...
 
     for number in range(8):
         periodic(name=f"job-{number}", every=3600)(nothing)
-    found = list(jobs.jobs())
+    found = registry.jobs()
     assert len({cluster.owner(job.keys.lock).tcp_port for job in found}) == 3
     return found
 
 
-def test_looked_at_claimed_and_written_down(planned: list[jobs.Job]) -> None:
+def test_looked_at_claimed_and_written_down(planned: list[Job]) -> None:
     """As a scheduler does it, and as people see it; in the order in which they were asked for."""
     io = SyncIO("default")
     _, sights = run(ledger.look(io, [job.keys for job in planned]))
@@ -45,7 +45,7 @@ def test_looked_at_claimed_and_written_down(planned: list[jobs.Job]) -> None:
         assert info.state == (JobState.PAUSED if at == 1 else JobState.OK)
 
 
-def test_a_tick_is_claimed_once(planned: list[jobs.Job]) -> None:
+def test_a_tick_is_claimed_once(planned: list[Job]) -> None:
     """On each node."""
     now, _ = run(ledger.look(SyncIO("default"), [job.keys for job in planned]))
     for job in planned:

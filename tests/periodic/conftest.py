@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock.periodic import job as jobs
 from django_redislock.periodic import periodic
+from django_redislock.periodic import registry as jobs
 from django_redislock.periodic.job import Job
 
 
@@ -31,6 +31,7 @@ def make(registry: dict[str, Job]) -> Callable[..., Job]:
 
         def nothing() -> None: ...
 
+        registry.pop(name, None)
         periodic(name=name, **options)(function or nothing)
         return next(job for job in jobs.jobs() if job.name == name)
 
@@ -51,12 +52,12 @@ def now(redis: Redis) -> Callable[[], int]:
 @pytest.fixture
 def told() -> Iterator[list[Any]]:
     """What the signals have told; `settle` waits for what is still on its way."""
-    from django_redislock import signals
+    from django_redislock import messenger
     from django_redislock.periodic import job_finished, job_started
 
     class Told(list[Any]):
         def settle(self) -> list[Any]:
-            signals._messenger.settle()
+            messenger.settle()
             return self
 
     found = Told()

@@ -15,7 +15,8 @@ from redis import Redis
 from django_redislock import conf
 from django_redislock.management.commands.runperiodic import Command
 from django_redislock.periodic import JobState, Outcome, job_finished
-from django_redislock.periodic.job import Job, JobOptions, jobs
+from django_redislock.periodic.job import Job, JobOptions
+from django_redislock.periodic.registry import jobs
 from tests.blocks import blocks
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "periodic.md").read_text(encoding="utf-8")

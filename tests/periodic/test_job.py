@@ -10,7 +10,8 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redislock.periodic import Ledger, periodic
-from django_redislock.periodic.job import Job, jobs
+from django_redislock.periodic.job import Job
+from django_redislock.periodic.registry import jobs
 from django_redislock.periodic.schedule import SECOND, Cron, Every
 
 Make = Callable[..., Job]
@@ -121,7 +122,7 @@ def test_what_is_no_job(function: Any, message: str) -> None:
 
 
 def test_two_of_one_name() -> None:
-    """Both places are named; the first one stays. The very same one again is a reloaded module."""
+    """Both places are named; the first one stays."""
     periodic(every=30, name="job")(report)
     with pytest.raises(
         ValueError, match=r"another job of that name at periodic/test_job\.py"
@@ -129,7 +130,29 @@ def test_two_of_one_name() -> None:
         periodic(every=60, name="job")(test_forgotten_parentheses)
     assert "in test_forgotten_parentheses" in str(e.value)
     assert "in report" in str(e.value)
-    periodic(every=40, name="job")(report)
+    [job] = jobs()
+    assert job.schedule == Every(30.0)
+
+
+def test_two_of_one_factory() -> None:
+    """They are written at one place, and are two all the same."""
+
+    def make(seconds: float) -> None:
+        @periodic(every=seconds, name="job")
+        def _() -> None: ...
+
+    make(30)
+    with pytest.raises(ValueError, match="another job of that name"):
+        make(40)
+    [job] = jobs()
+    assert job.schedule == Every(30.0)
+
+
+def test_a_module_that_is_reloaded() -> None:
+    """The same job once more, as it is written now."""
+    source = "@periodic(every={seconds}, name='job')\ndef job(): ..."
+    for seconds in (30, 40):
+        exec(compile(source.format(seconds=seconds), __file__, "exec"), {"periodic": periodic})
     [job] = jobs()
     assert job.schedule == Every(40.0)
 

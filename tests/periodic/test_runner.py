@@ -11,8 +11,7 @@ from redis import Redis
 
 from django_redislock import redis_lock
 from django_redislock.io import SyncIO
-from django_redislock.periodic import Ledger, Outcome
-from django_redislock.periodic import job as known
+from django_redislock.periodic import Ledger, Outcome, registry
 from django_redislock.periodic import runner as runners
 from django_redislock.periodic.execution import Assignment, perform
 from django_redislock.periodic.job import Job
@@ -49,7 +48,7 @@ class Crew:
 class Scheduler:
     def __init__(self, hands: int = 1000) -> None:
         self.crew = Crew(hands)
-        self.runner = Runner(known.jobs(), self.crew)
+        self.runner = Runner(registry.jobs(), self.crew)
 
     def step(self) -> float:
         return self.runner.step()
@@ -176,7 +175,7 @@ def test_what_waits_is_run_by_who_ran_the_last_one(
     make: Make, missed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once, when that has ended; the others ask again after a while."""
-    monkeypatch.setattr(runners, "WAIT_AGAIN", 600.0)
+    monkeypatch.setattr("django_redislock.periodic.planned.WAIT_AGAIN", 600.0)
     make(overlap="wait")
     missed(["job"])
     first, second = Scheduler(), Scheduler()

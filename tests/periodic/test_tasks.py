@@ -10,7 +10,8 @@ from django.core.management import call_command
 from redis import Redis
 
 from django_redislock.periodic import Ledger, periodic
-from django_redislock.periodic.job import Job, jobs
+from django_redislock.periodic.job import Job
+from django_redislock.periodic.registry import jobs
 
 pytest.importorskip("django.tasks", reason="Django has tasks from 6.0 on")
 

@@ -15,8 +15,8 @@ import pytest
 
 from django_redislock import io
 from django_redislock.testing import locks_in_memory
-from django_redislock.testing.memory import _servers
-from django_redislock.testing.servers import SCRIPT
+from django_redislock.testing.caches import SCRIPT
+from django_redislock.testing.memory import _memory
 
 calls = 0
 
@@ -30,8 +30,8 @@ async def counted(*script: Any) -> Any:
 class Client(fakeredis.FakeRedis):  # type: ignore[misc]
     @classmethod
     def from_url(cls, *_: Any, **__: Any) -> Client:
-        _ = _servers["default"]
-        return cls(server=_servers._servers["default"])
+        _ = _memory["default"]
+        return cls(server=_memory._servers["default"])
 
     def info(self, section: str, **_: Any) -> Any:
         """fakeredis does not count commands."""

@@ -45,8 +45,8 @@ from django_redislock.testing import (
     locks_always_free,
     redis_unavailable,
 )
+from django_redislock.testing.caches import SCRIPT
 from django_redislock.testing.pretence import _grant
-from django_redislock.testing.servers import SCRIPT
 from django_redislock.views import lock_view
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
@@ -236,6 +236,11 @@ class TestBusy:
         """Those whose names don't match."""
         with locks_always_busy("invoice:*"):
             port.release(port.acquire(redis_lock("order:7")))
+
+    def test_a_name_with_brackets(self, port: Port) -> None:
+        """It is the name that was written, and need not be read as a pattern."""
+        with locks_always_busy("order[7]"):
+            assert port.acquire(redis_lock("order[7]")) is None
 
     def test_work_is_done_elsewhere(self, port: Port) -> None:
         """`once` finds somebody at it."""

@@ -26,6 +26,7 @@ from rest_framework.views import APIView
 
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LockUnavailable, current_lease, redis_lock
+from django_redislock.renewal import Watchdog
 from django_redislock.views import idempotent_view, lock_view
 from tests.models import Shop
 from tests.test_decorators import held_elsewhere
@@ -629,6 +630,32 @@ class TestTransactions:
             response = eventually(lambda: (r := post()).status_code == 201 and r)
         assert response.content == b"run 2"
 
+    def test_a_moment_after_a_rollback(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The answer may be there before the watchdog has released the lock. Who asks again by
+        another thread is told to come again, and then carried out."""
+        body, asked_again = Counter(), threading.Event()
+        release = Watchdog._release_pending
+
+        def later(watchdog: Watchdog) -> None:
+            assert asked_again.wait(PATIENCE)
+            release(watchdog)
+
+        def rolled_back(request: HttpRequest, pk: int) -> HttpResponse:
+            transaction.set_rollback(body.runs == 0)
+            return body(request, pk)
+
+        monkeypatch.setattr(Watchdog, "_release_pending", later)
+        with at_root(forms.function(idempotent_view(), rolled_back)):
+            assert post().content == b"run 1"
+            with ThreadPoolExecutor(1) as another:
+                busy = another.submit(post).result(PATIENCE)
+                assert (busy.status_code, busy.headers["Retry-After"]) == (409, "1")
+                asked_again.set()
+                again = eventually(
+                    lambda: (r := another.submit(post).result()).status_code == 201 and r
+                )
+        assert again.content == b"run 2"
+
     def test_two_databases(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Kept when both have committed; one that has not is as a rollback."""
         monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
@@ -674,11 +701,11 @@ class TestRedisAway:
         tried, back = threading.Event(), threading.Event()
         write = record.write
 
-        async def away(*args: Any) -> None:
+        async def away(*args: Any, **held: bool) -> None:
             if not back.is_set():
                 tried.set()
                 raise LockUnavailable("away")
-            await write(*args)
+            await write(*args, **held)
 
         monkeypatch.setattr(record, "write", away)
         with at_root(forms.function(idempotent_view(), body)):

@@ -15,7 +15,8 @@ from ...commands import BUSY, LOST, UNAVAILABLE, Stderr
 from ...exceptions import LockUnavailable, server_time
 from ...lease import Lease
 from ...periodic.execution import Assignment, Request, aperform, perform
-from ...periodic.job import Job, discover, jobs
+from ...periodic.job import Job
+from ...periodic.registry import discover, jobs
 from ...periodic.schedule import SECOND
 from ...primitives.ledger import Outcome, RunInfo, Wanted
 from ..arguments import job_of_name, number_argument, seconds_argument

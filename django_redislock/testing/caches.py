@@ -1,12 +1,10 @@
-"""Where a lock goes in a test: in place of CACHES to no server, or to one in memory; or to the
-server that it would go to, by a name of its own.
+"""Where a lock goes in a test: in place of CACHES to no server, or to one in memory.
 
 The test settings may have whatever caches they like, `LocMemCache` for one; these stay.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,13 +20,12 @@ from .. import conf, connections, io, renewal
 from ..lease import Lease
 from ..locks import Lock
 from ..multi import MultiLock
-from .condition import Condition
 
 SCRIPT = io._Port.script
 PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, MultiLock)]
 
 
-class Servers(CacheHandler):
+class Caches(CacheHandler):
     """In place of `django.core.cache.caches`: for each alias, a server of its own."""
 
     def __init__(self, where: str) -> None:
@@ -54,7 +51,11 @@ class Servers(CacheHandler):
     def in_place(self, script: Callable[..., Any] = SCRIPT) -> Iterator[None]:
         """Locks go here, where `script` runs their scripts, whatever holds around this."""
         before = self.leases
-        with mock.patch.object(connections, "caches", self), answering(script), are(PRIMITIVES):
+        with (
+            mock.patch.object(connections, "caches", self),
+            answering(script),
+            finding(PRIMITIVES),
+        ):
             try:
                 yield
             finally:
@@ -90,7 +91,7 @@ def answering(script: Callable[..., Any]) -> Any:
 
 
 @contextmanager
-def are(primitives: list[tuple[type[Lock], Any]]) -> Iterator[None]:
+def finding(primitives: list[tuple[type[Lock], Any]]) -> Iterator[None]:
     """Locks of these classes find their primitives so."""
     (one, its), (other, others) = primitives
     with mock.patch.object(one, "_primitive", its), mock.patch.object(other, "_primitive", others):
@@ -99,7 +100,7 @@ def are(primitives: list[tuple[type[Lock], Any]]) -> Iterator[None]:
 
 def pretended() -> bool:
     """Locks go to none of the project's servers."""
-    return isinstance(vars(connections)["caches"], Servers)
+    return isinstance(vars(connections)["caches"], Caches)
 
 
 def configured() -> bool:
@@ -109,27 +110,3 @@ def configured() -> bool:
     except ImproperlyConfigured:
         return False
     return True
-
-
-def names_apart() -> Condition[None]:
-    """On a real Redis, let the names of this process be no other's.
-
-    Their keys get the number of the process into their prefix; so it holds for each worker of
-    pytest-xdist and of `manage.py test --parallel`. What others have named stays what it is: the
-    keys of `cache.lock()` and of a `TimestampLock`.
-    """
-    return Condition(_apart)
-
-
-@contextmanager
-def _apart() -> Iterator[None]:
-    read = conf._settings
-
-    def apart() -> conf._Settings:
-        its = read()
-        prefix = its.given.get("prefix", conf.Policy().prefix)
-        given = its.given | {"prefix": f"{prefix}-test-{os.getpid()}"}
-        return its._replace(given=given, policies={})
-
-    with mock.patch.object(conf, "_settings", apart):
-        yield

@@ -1,0 +1,17 @@
+"""Which locks a test means: that of a name, or those of a pattern of names."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+
+def validate_pattern(name: object) -> str:
+    """Return `name`, or raise a `TypeError` that says what to write."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, such as 'invoice:42' or 'invoice:*', not {name!r}")
+    return name
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether it is meant; what looks like a pattern may be a name, too."""
+    return name == pattern or fnmatchcase(name, pattern)
