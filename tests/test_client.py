@@ -43,7 +43,7 @@ from django_redislock.io import SyncIO
 from tests.blocks import blocks
 from tests.contract.ports import InThreads
 from tests.faults.proxy import Fault, Proxy, script
-from tests.processes import Worker
+from tests.processes import Start
 from tests.test_connections import free_port, lock_and_wait, ping, server, wanted
 from tests.waiting import PATIENCE, eventually
 
@@ -58,7 +58,6 @@ CLIENTS = {
 }
 
 Make = Callable[..., Any]
-Start = Callable[..., Worker]
 
 
 def entries(url: str, **options: Any) -> dict[str, Any]:

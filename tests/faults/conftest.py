@@ -70,3 +70,10 @@ def scene(
     scene = Scene(port, proxy, redis)
     settings.CACHES = through(proxy, redis_server, scene)
     return scene
+
+
+@pytest.fixture
+def others() -> Iterator[ThreadPoolExecutor]:
+    """Threads of the test's own process that wait for a lock."""
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
