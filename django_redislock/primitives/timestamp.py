@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from ..exceptions import Holder, LockNotAcquired, LockUnavailable
 from ..waiting import poll
-from . import mutex, queued
+from . import queued
 from .primitive import Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
@@ -54,21 +54,15 @@ class Timestamp:
         """As `mutex.acquire`, but for the order in which those who wait have it."""
         keys = claim.keys
         patience = queued.Patience(io, claim, wait)
+        ttl, fractions = milliseconds(claim.ttl), int(self._fractions)
         polls = 0
         while True:
             patience.ask()
             try:
                 code, *rest = await io.script(
                     "timestamp_acquire",
-                    keys.timestamp(claim.token),
-                    [
-                        claim.token,
-                        keys.name,
-                        milliseconds(claim.ttl),
-                        claim.owner,
-                        claim.label,
-                        int(self._fractions),
-                    ],
+                    keys.mutex(claim.token),
+                    [claim.token, keys.name, ttl, claim.owner, claim.label, fractions],
                 )
                 patience.heard(code)
             except LockUnavailable as error:
@@ -86,24 +80,28 @@ class Timestamp:
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         """As `mutex.release`."""
-        ask = queued.Script("timestamp_release", claim.keys.timestamp(claim.token))
+        ask = queued.Script("timestamp_release", claim.keys.mutex(claim.token))
         return await queued.release(io, claim, ask)
 
     async def extend(
         self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> list[Refusal | None]:
         """As `mutex.extend`."""
-        held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
-        return verdicts(await io.script("timestamp_extend", *mutex.extension(held)), len(held))
+        keys: list[str] = []
+        args: list[str | int] = []
+        for claim, ttl in zip(claims, ttls, strict=True):
+            keys += claim.keys.mutex(claim.token)
+            args += claim.token, claim.keys.name, milliseconds(ttl)
+        return verdicts(await io.script("timestamp_extend", keys, args), len(claims))
 
     async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
         """As `mutex.adopt`."""
-        ask = queued.Script("timestamp_adopt", claim.keys.timestamp(token))
+        ask = queued.Script("timestamp_adopt", claim.keys.mutex(token))
         return await queued.adopt(io, token, claim, ask)
 
     async def look(self, io: IO, keys: Keys) -> list[Sight]:
         """Who holds the lock now; nobody, when its time is over."""
-        reply = await io.script("timestamp_holder", [keys.lock, keys.tail], [])
+        reply = await io.script("timestamp_holder", keys.mutex(""), [])
         return [Sight.of(reply[0], holder_of(*reply))] if reply else []
 
     async def clear(
@@ -112,7 +110,7 @@ class Timestamp:
         """As `mutex.clear`."""
         cleared = await io.script(
             "timestamp_clear",
-            keys.timestamp(seen[0][:32].decode(errors="replace")),  # an old one is told nothing
+            keys.mutex(seen[0][:32].decode(errors="replace")),  # an old one is told nothing
             [seen[0], keys.name, by.replace("|", "/"), reason],
         )
         return [bool(cleared)]
