@@ -68,7 +68,6 @@ class Redlock:
     """The algorithm, for these servers."""
 
     servers: Servers
-
     kind: ClassVar[str] = "redlock"
     unfenced: ClassVar[str] = (
         "A Redlock has no fencing token: its servers don't know of each other's. Where a late "

@@ -25,7 +25,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from ..exceptions import Holder, LockNotAcquired, LockUnavailable
 from ..waiting import poll
@@ -38,23 +39,27 @@ if TYPE_CHECKING:
     from ..lease import Claim
 
 
-class Timestamp:
-    """The algorithm; `fractions`: of a second, in what is written."""
+A_LITTLE = 2.0
+"""Seconds by which the loser of a GETSET may have moved our time; as in lua/timestamp.lua."""
 
-    kind = "timestamp"
-    unfenced = (
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """The algorithm."""
+
+    fractions: bool
+    """Of a second, in what is written."""
+    kind: ClassVar[str] = "timestamp"
+    unfenced: ClassVar[str] = (
         "A TimestampLock has no fencing token: the clients that it shares its key with have none, "
         "so there is no order that all holders would follow."
     )
-
-    def __init__(self, *, fractions: bool) -> None:
-        self._fractions = fractions
 
     async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
         """As `mutex.acquire`, but for the order in which those who wait have it."""
         keys = claim.keys
         patience = queued.Patience(io, claim, wait)
-        ttl, fractions = milliseconds(claim.ttl), int(self._fractions)
+        ttl, fractions = milliseconds(claim.ttl), int(self.fractions)
         polls = 0
         while True:
             patience.ask()
@@ -121,9 +126,6 @@ def holder_of(value: bytes, remains_ms: bytes | int, now_us: bytes | int) -> Hol
     holder = Holder.parse(value, int(remains_ms), int(now_us))
     return holder._replace(fencing_token=None)
 
-
-A_LITTLE = 2.0
-"""Seconds by which the loser of a GETSET may have moved our time; as in lua/timestamp.lua."""
 
 WHOLE = Timestamp(fractions=False)
 """What all old clients can read, also those that take an integer."""
