@@ -134,8 +134,14 @@ class Redlock:
         if not at:
             claim.sent = False
             return []
-        answers = await self._send_back(
-            io, claim, at=at, withdraw=len(granting) < len(at), enough=enough
+        withdraw = len(granting) < len(at)
+        answers = await io.ask_all(
+            [self.servers.aliases[number] for number in at],
+            "mutex_release",
+            claim.keys.mutex(claim.token),
+            [claim.token, claim.keys.name, int(withdraw)],
+            within=within(claim.ttl),
+            enough=enough,
         )
         left = owing(answers)
         claim.sent = bool(left)
@@ -143,11 +149,12 @@ class Redlock:
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         """Give it back at all servers. None: a majority has released it, now or before."""
-        answers = await self._send_back(
-            io,
-            claim,
-            at=range(len(self.servers.aliases)),
-            withdraw=claim.doubtful,
+        answers = await io.ask_all(
+            self.servers.aliases,
+            "mutex_release",
+            claim.keys.mutex(claim.token),
+            [claim.token, claim.keys.name, int(claim.doubtful)],
+            within=within(claim.ttl),
             enough=lambda answers: self._settled(answers, _code),
         )
         refused = [answer for answer in answers if _says(answer, 0)]
@@ -247,24 +254,6 @@ class Redlock:
             [b"", milliseconds(ttl)],
             within=patience,
             enough=self._most,
-        )
-
-    async def _send_back(
-        self,
-        io: IO,
-        claim: Claim,
-        *,
-        at: Sequence[int],
-        withdraw: bool,
-        enough: Callable[[Answers], bool],
-    ) -> Answers:
-        return await io.ask_all(
-            [self.servers.aliases[number] for number in at],
-            "mutex_release",
-            claim.keys.mutex(claim.token),
-            [claim.token, claim.keys.name, int(withdraw)],
-            within=within(claim.ttl),
-            enough=enough,
         )
 
     def _decided(self, answers: Answers) -> bool:
