@@ -28,9 +28,6 @@ from django_redislock.primitives.primitive import Grant
 from tests.memory import MemoryServer
 from tests.model import Port, Process, Violation, World
 
-# Hypothesis sees that another thread has drawn from Python's random numbers. No story does.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
-
 T = TypeVar("T")
 
 EXAMPLES = int(os.environ.get("REDISLOCK_EXAMPLES", "200"))
