@@ -15,6 +15,7 @@ from devtools.postgres_server import NoPostgresServer, PostgresServer, find_post
 from devtools.redis_server import RedisServer
 from django_redislock import renewal
 from tests.contract.ports import AsyncPort, Port, SyncPort
+from tests.manage import Manage
 from tests.plugin import SERVER
 from tests.processes import Worker
 
@@ -75,6 +76,20 @@ def port(request: pytest.FixtureRequest) -> Iterator[Port]:
     port = request.param()
     yield port
     port.close()
+
+
+@pytest.fixture
+def manage() -> Iterator[Callable[..., Manage]]:
+    """Start commands of Django as processes; none is left of these, either."""
+    processes: list[Manage] = []
+
+    def start(*arguments: str, **options: Any) -> Manage:
+        processes.append(Manage(*arguments, **options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.close()
 
 
 # PostgreSQL, for tests that ask for it: `@pytest.mark.django_db(databases=["postgres"])`. It is

@@ -13,7 +13,7 @@ from django.test import override_settings
 from redis import BlockingConnectionPool, ConnectionPool, Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import connections, redis_lock, wire
+from django_redislock import LockUnavailable, connections, exchange, redis_lock, wire
 from tests.waiting import PATIENCE, eventually
 
 ANSWERS = [
@@ -34,7 +34,7 @@ ANSWERS = [
 
 
 def packed(script: str) -> bytes:
-    return connections._packed(("EVAL", script, 0))
+    return exchange._packed(("EVAL", script, 0))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_an_error_is_theirs(pool: ConnectionPool) -> None:
     """An answer that is an error is raised, and the connection goes on."""
     connection = wire.checkout(pool)
     with pytest.raises(redis.exceptions.NoScriptError):
-        wire.ask(connection, connections._packed(("EVALSHA", "0" * 40, 0)))
+        wire.ask(connection, exchange._packed(("EVALSHA", "0" * 40, 0)))
     assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
     wire.give_back(pool, connection)
 
@@ -220,7 +220,7 @@ class TestKeptPool:
             async with redis_lock("job"):
                 pass
             redis.execute_command("CLIENT", "PAUSE", 2000, "ALL")
-            with pytest.raises(connections.LockUnavailable) as caught:
+            with pytest.raises(LockUnavailable) as caught:
                 await redis_lock("other", wait=0).aacquire()
             assert caught.value.silent
 
