@@ -227,3 +227,28 @@ class TestKeptPool:
         with override_settings(CACHES=entry(url)):
             asyncio.run(main())
         redis.execute_command("CLIENT", "UNPAUSE")
+
+    def test_one_answer_of_several_is_overdue(self, redis_server: RedisServer) -> None:
+        """Only its connection is closed; the others are waited for on."""
+        url = redis_server.url
+
+        async def main() -> None:
+            pool = wire.KeptPool.from_url(url, socket_timeout=PATIENCE)
+            one, other = await pool.get_connection(), await pool.get_connection()
+            never = asyncio.ensure_future(pool.ask(one, exchange._packed(("BLPOP", "never", 0))))
+            soon = asyncio.ensure_future(pool.ask(other, exchange._packed(("BLPOP", "soon", 0))))
+            while len(pool._expected) < 2:
+                await asyncio.sleep(0)
+            pool._expected[one] = 0.0
+            pool._look()
+            with pytest.raises(redis.exceptions.TimeoutError, match="no answer within"):
+                await never
+            assert not one.is_connected
+            assert list(pool._expected) == [other]
+            with Redis.from_url(url) as client:
+                client.rpush("soon", "x")
+            assert await soon == [b"soon", b"x"]
+            assert not pool._expected
+            await pool.disconnect()
+
+        asyncio.run(main())
