@@ -21,7 +21,6 @@ from .redis_server import (
     STOP_SECONDS,
     SUPERVISOR,
     RedisServer,
-    find_server,
     free_port,
 )
 
@@ -32,11 +31,12 @@ DOWN_AFTER = 0.5
 class RedisSentinels:
     """They decide by majority. Their name for the primary is `service`, which no others have."""
 
-    def __init__(self, primary: RedisServer, number: int = 3) -> None:
+    def __init__(self, primary: RedisServer, number: int = 3, *, replicas: int = 1) -> None:
         assert primary.tcp_port
         self.addresses = [("127.0.0.1", free_port()) for _ in range(number)]
         self.service = f"shop{self.addresses[0][1]}"
         self._primary = primary
+        self._replicas = replicas
         self._exit = ExitStack()
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class RedisSentinels:
         return answers == {primary.tcp_port}
 
     def _together(self) -> bool:
-        """All know each other, and a replica that could be promoted."""
+        """All know each other, and the replicas that could be promoted."""
         for at in range(len(self.addresses)):
             host, port = self.addresses[at]
             with Redis(host=host, port=port, decode_responses=True) as client:
@@ -72,7 +72,7 @@ class RedisSentinels:
                 replicas = client.sentinel_slaves(self.service)
             if primary["num-other-sentinels"] != len(self.addresses) - 1:
                 return False
-            if not any(replica["flags"] == "slave" for replica in replicas):
+            if sum(replica["flags"] == "slave" for replica in replicas) < self._replicas:
                 return False
         return True
 
@@ -89,7 +89,7 @@ class RedisSentinels:
             time.sleep(0.02)
 
     def _start(self, port: int) -> subprocess.Popen[bytes]:
-        binary = find_server().binary
+        binary = self._primary.found.binary
         assert binary is not None
         folder = tempfile.mkdtemp(prefix="redislock-sentinel-")
         configuration = Path(folder) / "sentinel.conf"

@@ -213,7 +213,7 @@ class RedisServer:
         tcp_port: int | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self._found = find_server() if found is None else found
+        self.found = find_server() if found is None else found
         if self.external and (args or env or tcp_port is not None):
             raise RedisServerError(
                 f"{self.description} is not ours to configure; unset {VARIABLE}, or name a binary"
@@ -230,18 +230,18 @@ class RedisServer:
     @property
     def description(self) -> str:
         """What it is, in a form to print: a password in a URL is left out."""
-        return self._found.description
+        return self.found.description
 
     @property
     def external(self) -> bool:
         """Whether somebody else runs it; then we neither start nor stop it."""
-        return self._found.url is not None
+        return self.found.url is not None
 
     @property
     def url(self) -> str:
         """Where clients find it; of a private server known since its first start."""
-        if self._found.url is not None:
-            return self._found.url
+        if self.found.url is not None:
+            return self.found.url
         if self._directory is None:
             raise RedisServerError("a private server has a URL only after start()")
         return f"unix://{quote(self._directory)}/redis.sock?db=0"
@@ -338,11 +338,11 @@ class RedisServer:
 
     def _spawn(self) -> None:
         assert self._directory is not None
-        assert self._found.binary is not None
+        assert self.found.binary is not None
         if self.tcp_port == 0:
             self.tcp_port = free_port()
         command = [
-            self._found.binary,
+            self.found.binary,
             *("--unixsocket", f"{self._directory}/redis.sock", "--unixsocketperm", "700"),
             *("--port", str(self.tcp_port or 0), "--bind", "127.0.0.1"),
             *("--save", "", "--appendonly", "no", "--daemonize", "no"),

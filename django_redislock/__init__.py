@@ -19,10 +19,8 @@ from .exceptions import (
 from .flights import single_flight
 from .lease import Lease, LeaseState
 from .multi import MultiLock
-from .redlock import Redlock
+from .other_kinds import ReadWriteLock, Redlock, Semaphore, TimestampLock
 from .runs import deduplicate, once
-from .shared import ReadWriteLock, Semaphore
-from .timestamps import TimestampLock
 from .values import ainitialise, initialise
 
 __all__ = [

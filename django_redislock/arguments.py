@@ -27,45 +27,52 @@ MAX_LIMIT = 1_000_000
 """Holders of a semaphore."""
 
 
-def validate_ttl(value: object, name: str = "ttl") -> float:
+def _number(value: object, must: str) -> float:
+    """Raises a `TypeError` that says what it must be. That True is a number, nobody means."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds, such as 30, not {value!r}")
-    if not MIN_TTL <= value <= MAX_TTL:  # which refuses NaN too
+        raise TypeError(f"{must}, not {value!r}")
+    return value  # NaN, too, which no comparison holds for
+
+
+def _whole(value: object, must: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{must}, not {value!r}")
+    return value
+
+
+def validate_ttl(value: object, name: str = "ttl") -> float:
+    seconds = _number(value, f"{name} must be a number of seconds, such as 30")
+    if not MIN_TTL <= seconds <= MAX_TTL:
         raise ValueError(
             f"{name} must be between {MIN_TTL:g} and {MAX_TTL:.0f} seconds, not {value!r}; "
             f"30 is a good choice, since a lease is renewed as long as its holder lives"
         )
-    return float(value)
+    return float(seconds)
 
 
 def validate_kept(value: object) -> float | None:
     """For how long something is remembered."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"ttl must be a number of seconds, such as 3600, or None (for good), not {value!r}"
-        )
-    if not MIN_TTL <= value <= MAX_TTL:  # which refuses NaN too
+    seconds = _number(value, "ttl must be a number of seconds, such as 3600, or None (for good)")
+    if not MIN_TTL <= seconds <= MAX_TTL:
         raise ValueError(
             f"ttl must be between {MIN_TTL:g} and {MAX_TTL:.0f} seconds, or None (for good), "
             f"not {value!r}"
         )
-    return float(value)
+    return float(seconds)
 
 
 def validate_wait(value: object) -> float | None:
     """More than a year is for ever."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"wait must be a number of seconds (0: try once) or None (wait for ever), "
-            f"not {value!r}"
-        )
-    if not value >= 0:  # which refuses NaN too
+    seconds = _number(
+        value, "wait must be a number of seconds (0: try once) or None (wait for ever)"
+    )
+    if not seconds >= 0:
         raise ValueError(f"wait must be 0 or more seconds, or None for ever, not {value!r}")
-    return None if value > MAX_TTL else float(value)
+    return None if seconds > MAX_TTL else float(seconds)
 
 
 def validate_max_hold(value: object) -> float | None:
@@ -73,32 +80,29 @@ def validate_max_hold(value: object) -> float | None:
 
 
 def validate_replicas(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"replicas must be a number of replicas, such as 1, not {value!r}")
-    if not 0 <= value <= MAX_REPLICAS:
+    number = _whole(value, "replicas must be a number of replicas, such as 1")
+    if not 0 <= number <= MAX_REPLICAS:
         raise ValueError(
             f"replicas must be between 0 (don't ask them) and {MAX_REPLICAS}, not {value!r}"
         )
-    return value
+    return number
 
 
 def validate_limit(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"limit must be a number of holders, such as 3, not {value!r}")
-    if not 1 <= value <= MAX_LIMIT:
+    number = _whole(value, "limit must be a number of holders, such as 3")
+    if not 1 <= number <= MAX_LIMIT:
         raise ValueError(f"limit must be between 1 and {MAX_LIMIT}, not {value!r}")
-    return value
+    return number
 
 
 def validate_replicas_timeout(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"replicas_timeout must be a number of seconds, such as 1, not {value!r}")
-    if not MIN_REPLICAS_TIMEOUT <= value <= MAX_REPLICAS_TIMEOUT:  # which refuses NaN too
+    seconds = _number(value, "replicas_timeout must be a number of seconds, such as 1")
+    if not MIN_REPLICAS_TIMEOUT <= seconds <= MAX_REPLICAS_TIMEOUT:
         raise ValueError(
             f"replicas_timeout must be between {MIN_REPLICAS_TIMEOUT:g} and "
             f"{MAX_REPLICAS_TIMEOUT:g} seconds, not {value!r}"
         )
-    return float(value)
+    return float(seconds)
 
 
 def validate_flag(value: object, name: str) -> bool:
@@ -109,11 +113,10 @@ def validate_flag(value: object, name: str) -> bool:
 
 def validate_seconds(value: object, name: str) -> float:
     """0 or more, up to a year."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds, such as 30, not {value!r}")
-    if not 0 <= value <= MAX_TTL:  # which refuses NaN too
+    seconds = _number(value, f"{name} must be a number of seconds, such as 30")
+    if not 0 <= seconds <= MAX_TTL:
         raise ValueError(f"{name} must be between 0 and {MAX_TTL:.0f} seconds, not {value!r}")
-    return float(value)
+    return float(seconds)
 
 
 def validate_every(value: object) -> float:
@@ -170,11 +173,10 @@ def validate_on_conflict(value: object) -> str | Callable[..., Any]:
 
 
 def validate_status(value: object, name: str = "status") -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an HTTP status, such as 409, not {value!r}")
-    if not 400 <= value <= 599:
+    number = _whole(value, f"{name} must be an HTTP status, such as 409")
+    if not 400 <= number <= 599:
         raise ValueError(f"{name} must be an HTTP status that tells of an error, not {value!r}")
-    return value
+    return number
 
 
 def validate_response(value: object, name: str = "response") -> Callable[..., Any] | str | None:

@@ -84,7 +84,9 @@ class Policy(NamedTuple):
         return Terms(replicas=self.replicas, replicas_timeout=self.replicas_timeout)
 
 
-VALIDATORS: dict[str, Callable[[Any], Any]] = {
+Validators = Mapping[str, Callable[[Any], Any]]
+
+VALIDATORS: Validators = {
     "using": validate_using,
     "ttl": validate_ttl,
     "wait": validate_wait,
@@ -95,32 +97,29 @@ VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "release": validate_release,
     "on_conflict": validate_on_conflict,
 }
+"""Of what a lock may be told by the code, too."""
 
-VIEW_VALIDATORS: dict[str, Callable[[Any], Any]] = {
+SETTING_VALIDATORS: Validators = {
+    **VALIDATORS,
     "view_status": lambda value: validate_status(value, "view_status"),
     "view_response": lambda value: validate_response(value, "view_response"),
-}
-"""Of settings that say nothing to a lock, only to a view under it."""
-
-ORDER_VALIDATORS: dict[str, Callable[[Any], Any]] = {
     "lock_order": lambda value: validate_choice(value, "lock_order", ("off", "warn", "raise")),
 }
 
-_SETTINGS = VALIDATORS | VIEW_VALIDATORS | ORDER_VALIDATORS
+PROJECT_VALIDATORS: Validators = {**SETTING_VALIDATORS, "prefix": validate_prefix}
+"""With what is the same for all locks."""
 
-PROJECT_VALIDATORS: dict[str, Callable[[Any], Any]] = {"prefix": validate_prefix}
-"""Of settings that are the same for all locks."""
-
-KIND_VALIDATORS: dict[str, Callable[[Any], Any]] = {
+ENTRY_VALIDATORS: Validators = {
+    **SETTING_VALIDATORS,
     "kind": lambda value: validate_choice(value, "kind", tuple(kinds.KINDS)),
     "limit": validate_limit,
     "timestamp_key": lambda value: validate_key(value, "timestamp_key"),
     "fractions": lambda value: validate_flag(value, "fractions"),
     "using": validate_servers,
 }
-"""Of settings that make a lock of one kind or another; they are for single locks only."""
+"""With what makes a lock of one kind or another: of single locks only."""
 
-JOB_VALIDATORS: dict[str, Callable[[Any], Any]] = {
+JOB_VALIDATORS: Validators = {
     "schedule": validate_schedule,
     "every": validate_every,
     "tz": validate_zone,
@@ -180,9 +179,7 @@ class _Settings(NamedTuple):
     """What they make of a lock to which the code says nothing, by its entry of `locks`."""
 
 
-def _read(
-    where: str, values: object, validators: Mapping[str, Callable[[Any], Any]], *others: str
-) -> _Values:
+def _read(where: str, values: object, validators: Validators, *others: str) -> _Values:
     if not isinstance(values, Mapping):
         raise ImproperlyConfigured(f"{where} must be a dict, not {values!r}")
     read = {}
@@ -202,17 +199,15 @@ def _parse(source: Any) -> _Settings:
     if not isinstance(source, Mapping):
         raise ImproperlyConfigured(f"REDISLOCK must be a dict, not {source!r}")
     rest = dict(source)
-    locks = _read_entries("LOCKS", rest.pop("LOCKS", {}), _SETTINGS | KIND_VALIDATORS)
+    locks = _read_entries("LOCKS", rest.pop("LOCKS", {}), ENTRY_VALIDATORS)
     for name, values in locks.exact.items():
         _refuse_half_a_kind(name, values)
     jobs = _read_entries("JOBS", rest.pop("JOBS", {}), JOB_VALIDATORS)
-    given = _read("REDISLOCK", rest, _SETTINGS | PROJECT_VALIDATORS, "LOCKS", "JOBS")
+    given = _read("REDISLOCK", rest, PROJECT_VALIDATORS, "LOCKS", "JOBS")
     return _Settings(_snapshot(source), given, locks, jobs, {})
 
 
-def _read_entries(
-    key: str, entries: object, validators: Mapping[str, Callable[[Any], Any]]
-) -> _Entries:
+def _read_entries(key: str, entries: object, validators: Validators) -> _Entries:
     if not isinstance(entries, Mapping):
         raise ImproperlyConfigured(f"REDISLOCK[{key!r}] must be a dict, not {entries!r}")
     for name in entries:

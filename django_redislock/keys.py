@@ -80,7 +80,8 @@ class Keys:
         return f"{self.stem or self.lock}:gone:{token}"
 
     def mutex(self, token: str) -> list[str]:
-        """What the scripts of the mutex take, in the order of lua/mutex.lua."""
+        """What the scripts of the mutex take, and of the timestamp lock: in the order of
+        lua/lock.lua."""
         stem = self.stem or self.lock
         return [
             self.lock,
@@ -94,10 +95,6 @@ class Keys:
     def places(self, token: str) -> list[str]:
         """What the scripts of semaphores and read-write locks take: one more."""
         return [*self.mutex(token), self.holders]
-
-    def timestamp(self, token: str) -> list[str]:
-        """What the scripts of the timestamp lock take, in the order of lua/timestamp.lua."""
-        return [self.lock, self.tail, self.index, self.gone(token)]
 
 
 def _hash_tag(key: str) -> str:

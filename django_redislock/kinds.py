@@ -30,14 +30,12 @@ KINDS: dict[str, Callable[[Policy], Primitive]] = {
 }
 """What makes the primitive of a policy. Raises `ValueError` where the policy lacks something."""
 
-WITH_TIMESTAMP = ("mutex", "timestamp")
-
 
 def primitive(policy: Policy) -> Primitive:
     """The primitive of a policy. Raises `ValueError` where that makes no lock."""
     if isinstance(policy.using, Servers) and policy.kind != "redlock":
         raise ValueError("several servers in USING need 'KIND': 'redlock' beside them")
-    if policy.timestamp_key and policy.kind not in WITH_TIMESTAMP:
+    if policy.timestamp_key and policy.kind not in ("mutex", "timestamp"):
         raise ValueError(f"timestamp_key is for a mutex, or a timestamp lock, not a {policy.kind}")
     if policy.timestamp_key and policy.fractions and policy.kind == "mutex":
         raise ValueError(

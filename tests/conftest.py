@@ -14,6 +14,7 @@ from redis import Redis
 from devtools.postgres_server import NoPostgresServer, PostgresServer, find_postgres
 from devtools.redis_server import RedisServer
 from django_redislock import renewal
+from tests.contract.ports import AsyncPort, Port, SyncPort
 from tests.manage import Manage
 from tests.plugin import SERVER
 from tests.processes import Worker
@@ -67,6 +68,14 @@ def start() -> Iterator[Callable[..., Worker]]:
     yield start
     for worker in workers:
         worker.close()
+
+
+@pytest.fixture(params=[SyncPort, AsyncPort], ids=["sync", "async"])
+def port(request: pytest.FixtureRequest) -> Iterator[Port]:
+    """A synchronous and an asynchronous way to call a lock."""
+    port = request.param()
+    yield port
+    port.close()
 
 
 @pytest.fixture

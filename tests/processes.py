@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.waiting import PATIENCE
@@ -64,6 +65,20 @@ class Worker:
         """Wait for its end; returns its exit code."""
         return self.process.wait(PATIENCE)
 
+    def kill(self) -> None:
+        """Kill it, and wait until it is dead."""
+        self.signal(signal.SIGKILL)
+        self.ends()
+
+    def stop(self) -> None:
+        """Stop it, and wait until it stands still."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
+
+
+Start = Callable[..., Worker]
+"""As `Worker`, for the time of a test: the fixture `start`."""

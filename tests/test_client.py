@@ -13,11 +13,9 @@ import inspect
 import os
 import re
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -36,15 +34,16 @@ from redis.exceptions import LockError, LockNotOwnedError
 from redis.lock import Lock as TheirLock
 from redis.utils import HIREDIS_AVAILABLE
 
-from devtools.redis_server import RedisServer, find_server
+from devtools.redis_sentinel import RedisSentinels
+from devtools.redis_server import RedisServer
 from django_redislock import connections, inbox, redis_lock, renewal, signals
 from django_redislock.client import Lock, LockingClient
 from django_redislock.io import SyncIO
 from tests.blocks import blocks
 from tests.contract.ports import InThreads
 from tests.faults.proxy import Fault, Proxy, script
-from tests.processes import Worker
-from tests.test_connections import free_port, lock_and_wait, ping, server, wanted
+from tests.processes import Start
+from tests.test_connections import lock_and_wait, server
 from tests.waiting import PATIENCE, eventually
 
 PREFIX = "redislock-drop-in"
@@ -58,7 +57,6 @@ CLIENTS = {
 }
 
 Make = Callable[..., Any]
-Start = Callable[..., Worker]
 
 
 def entries(url: str, **options: Any) -> dict[str, Any]:
@@ -1105,15 +1103,17 @@ class TestServers:
         """An alias that LockingClient serves is as good as any."""
         assert lock_and_wait() == ["sync", "async"]
 
-    def test_sentinel(self, tmp_path: Path) -> None:
+    def test_sentinel(self) -> None:
         """The client, its renewal and its waiters find the primary; a plain one excludes it."""
-        with server(tcp_port=0) as primary, sentinel_of(primary, tmp_path) as port:
-            options = {
-                "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
-                "SENTINELS": [("127.0.0.1", port)],
-            }
-            # A database of its own, since django-redis keeps one pool for each URL.
-            both = entries("redis://shop/1", **options)
+        with (
+            server(tcp_port=0) as primary,
+            RedisSentinels(primary, number=1, replicas=0) as sentinels,
+        ):
+            both = entries(
+                f"redis://{sentinels.service}/0",
+                CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
+                SENTINELS=sentinels.addresses,
+            )
             both["theirs"]["OPTIONS"]["CLIENT_CLASS"] = "django_redis.client.SentinelClient"
             twin = "django_redislock.client.SentinelLockingClient"
             both["ours"]["OPTIONS"]["CLIENT_CLASS"] = twin
@@ -1172,26 +1172,3 @@ class TestPage:
         exec(mixin, names)
         assert shape(names["Client"].lock) == shape(DefaultClient.lock)
         exec(lock_class.replace('"import"', "KEY"), {"redis": redis, "KEY": KEY})
-
-
-@contextmanager
-def sentinel_of(primary: RedisServer, directory: Path) -> Iterator[int]:
-    """A sentinel that watches `primary` as "shop"; its port."""
-    port = free_port()
-    configuration = directory / "sentinel.conf"
-    configuration.write_text(
-        f"port {port}\nbind 127.0.0.1\ndir {directory}\n"
-        f"sentinel monitor shop 127.0.0.1 {primary.tcp_port} 1\n"
-    )
-    binary = find_server({**os.environ, "REDISLOCK_SERVER": wanted()}).binary
-    assert binary is not None
-    sentinel = subprocess.Popen(
-        [binary, str(configuration), "--sentinel"], stdout=subprocess.DEVNULL
-    )
-    try:
-        with Redis(port=port) as client:
-            eventually(lambda: ping(client))
-        yield port
-    finally:
-        sentinel.kill()
-        sentinel.wait()

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -24,7 +23,14 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import ReadOnlyError, ResponseError
 from redis.retry import Retry
 
-from devtools.redis_server import NoRedisServer, RedisServer, RedisServerError, find_server
+from devtools.redis_sentinel import RedisSentinels
+from devtools.redis_server import (
+    NoRedisServer,
+    RedisServer,
+    RedisServerError,
+    find_server,
+    free_port,
+)
 from django_redislock import LockUnavailable, connections, exchange, redis_lock
 from tests.waiting import PATIENCE, eventually
 
@@ -39,24 +45,14 @@ def entry(url: str, **options: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def server(**options: Any) -> RedisServer:
     """A server with options of its own; skipped where only an external one is to be used."""
+    wanted = os.environ.get("REDISLOCK_SERVER", "")
     try:
-        found = find_server({**os.environ, "REDISLOCK_SERVER": wanted()})
+        found = find_server({**os.environ, "REDISLOCK_SERVER": "" if "://" in wanted else wanted})
     except NoRedisServer as error:
         pytest.skip(str(error))
     return RedisServer(found, **options)
-
-
-def wanted() -> str:
-    value = os.environ.get("REDISLOCK_SERVER", "")
-    return "" if "://" in value else value
 
 
 def lock_and_wait() -> list[str]:
@@ -198,45 +194,24 @@ def test_tls(tmp_path: Path) -> None:
         running.stop()
 
 
-def test_sentinel(tmp_path: Path) -> None:
+def test_sentinel() -> None:
     """django-redis' Sentinel client: sync, async, inbox and watchdog find the primary."""
-    with server(tcp_port=0) as primary:
-        port = free_port()
-        configuration = tmp_path / "sentinel.conf"
-        configuration.write_text(
-            f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\n"
-            f"sentinel monitor shop 127.0.0.1 {primary.tcp_port} 1\n"
-        )
-        binary = find_server({**os.environ, "REDISLOCK_SERVER": wanted()}).binary
-        assert binary is not None
-        sentinel = subprocess.Popen(
-            [binary, str(configuration), "--sentinel"], stdout=subprocess.DEVNULL
-        )
-        try:
-            with Redis(port=port) as client:
-                eventually(lambda: ping(client))
-            options = {
-                "CLIENT_CLASS": "django_redis.client.SentinelClient",
-                "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
-                "SENTINELS": [("127.0.0.1", port)],
-            }
-            with override_settings(CACHES=entry("redis://shop/0", **options)):
-                assert lock_and_wait() == ["sync", "async"]
-                with redis_lock("renewed", ttl=0.3) as lease:
-                    with Redis.from_url(primary.url) as client:
-                        score = client.zscore("redislock:index", "renewed")
-                        eventually(lambda: client.zscore("redislock:index", "renewed") > score)
-                    lease.check()
-        finally:
-            sentinel.kill()
-            sentinel.wait()
-
-
-def ping(client: Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except Exception:
-        return False
+    with (
+        server(tcp_port=0) as primary,
+        RedisSentinels(primary, number=1, replicas=0) as sentinels,
+    ):
+        options = {
+            "CLIENT_CLASS": "django_redis.client.SentinelClient",
+            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+            "SENTINELS": sentinels.addresses,
+        }
+        with override_settings(CACHES=entry(f"redis://{sentinels.service}/0", **options)):
+            assert lock_and_wait() == ["sync", "async"]
+            with redis_lock("renewed", ttl=0.3) as lease:
+                with Redis.from_url(primary.url) as client:
+                    score = client.zscore("redislock:index", "renewed")
+                    eventually(lambda: client.zscore("redislock:index", "renewed") > score)
+                lease.check()
 
 
 class TestRedisAway:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,18 +22,14 @@ from redis import Redis
 from redis.lock import Lock
 
 from django_redislock import LeaseLost, current_lease, redis_lock
-from tests.blocks import DOCS, blocks
+from tests.blocks import DOCS, blocks, example
 from tests.models import Product
 from tests.test_decorators import held_elsewhere
 
 ASGI, TRANSACTIONS = blocks("asgi.md"), blocks("transactions.md")
 MIGRATING, FENCING = blocks("migrating.md"), blocks("fencing.md")
 
-
-def run(text: str, **names: Any) -> dict[str, Any]:
-    namespace = {"__name__": "docs", "redis_lock": redis_lock, **names}
-    exec(compile(text, "docs", "exec"), namespace)
-    return namespace
+run = partial(example, redis_lock=redis_lock)
 
 
 def elsewhere(call: Callable[[], Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,15 +12,10 @@ from redis import Redis
 
 from django_redislock import MultiLock, redis_lock
 from django_redislock.fencing import Fence
-from tests.blocks import blocks
+from tests.blocks import blocks, example
 
 BLOCKS = blocks("multi-lock.md")
-
-
-def run(text: str, **names: Any) -> dict[str, Any]:
-    namespace = {"MultiLock": MultiLock, "redis_lock": redis_lock, "__name__": "docs", **names}
-    exec(compile(text, "docs", "exec"), namespace)
-    return namespace
+run = partial(example, MultiLock=MultiLock, redis_lock=redis_lock)
 
 
 def held(redis: Redis) -> list[str]:

@@ -7,22 +7,18 @@ import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from django_redislock import conf, once, redis_lock
-from tests.blocks import blocks
+from tests.blocks import blocks, example
 from tests.waiting import PATIENCE
 
 BLOCKS = blocks("once.md")
-
-
-def run(text: str, **names: Any) -> dict[str, Any]:
-    namespace = {"__name__": "docs", "once": once, **names}
-    exec(compile(text, "docs", "exec"), namespace)
-    return namespace
+run = partial(example, once=once)
 
 
 class Calls(list[str]):

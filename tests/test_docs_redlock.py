@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -14,7 +15,7 @@ from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, Redlock, redis_lock
 from django_redislock.primitives import redlock
 from django_redislock.servers import Servers
-from tests.blocks import blocks
+from tests.blocks import blocks, example
 from tests.faults.caches import caches
 
 BLOCKS = blocks("redlock.md")
@@ -46,10 +47,7 @@ def held(servers: dict[str, RedisServer], name: str) -> list[str]:
     return [alias for alias, server in servers.items() if server.running and has(server)]
 
 
-def run(text: str, **names: Any) -> dict[str, Any]:
-    namespace = {"Redlock": Redlock, "__name__": "docs", **names}
-    exec(compile(text, "docs", "exec"), namespace)
-    return namespace
+run = partial(example, Redlock=Redlock)
 
 
 def test_the_first_example(servers: dict[str, RedisServer]) -> None:

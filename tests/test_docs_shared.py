@@ -14,16 +14,11 @@ from redis import Redis
 
 from django_redislock import ReadWriteLock, Semaphore, redis_lock
 from tests.blocks import blocks
+from tests.blocks import example as run
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "shared.md").read_text(encoding="utf-8")
 BLOCKS = blocks("shared.md")
-
-
-def run(text: str, **names: Any) -> dict[str, Any]:
-    namespace = {"__name__": "docs", **names}
-    exec(compile(text, "docs", "exec"), namespace)
-    return namespace
 
 
 def test_semaphore(redis: Redis) -> None:

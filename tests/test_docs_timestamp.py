@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,19 +12,11 @@ from redis import Redis
 
 from django_redislock import LockOrderError, LockOrderWarning, lock_order, redis_lock
 from django_redislock.testing import check_lock_order
-from tests.blocks import blocks
+from tests.blocks import DOCS, blocks, example
 from tests.classic import Classic
 
-DOCS = Path(__file__).parent.parent / "docs"
-
-
 STAMPS, ORDER = blocks("timestamp-lock.md"), blocks("lock-order.md")
-
-
-def run(text: str, **names: Any) -> dict[str, Any]:
-    namespace = {"__name__": "docs", "redis_lock": redis_lock, **names}
-    exec(compile(text, "docs", "exec"), namespace)
-    return namespace
+run = partial(example, redis_lock=redis_lock)
 
 
 @pytest.fixture(autouse=True)

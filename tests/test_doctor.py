@@ -212,7 +212,7 @@ class TestE101:
     def test_one_of_two(self, serve: Callable[..., RedisServer], settings: Any) -> None:
         """About the other one all is told."""
         serve("--appendonly", "no")
-        settings.CACHES["away"] = caches("unix:///nowhere")["default"]
+        settings.CACHES = settings.CACHES | {"away": caches("unix:///nowhere")["default"]}
         report = doctor("--using", "default", "--using", "away")
         assert report.code == 69
         assert {"E101", "W102"} <= report.findings.keys()

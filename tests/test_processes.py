@@ -5,7 +5,6 @@ Those that are killed, stopped and forked are in tests/faults/.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,13 +13,11 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, redis_lock
-from tests.processes import Worker
+from tests.processes import Start
 from tests.waiting import eventually
 
 KEY = "redislock:{job}"
 QUEUE = f"{KEY}:queue"
-
-Start = Callable[..., Worker]
 
 
 def test_a_living_holder_keeps_the_lock(start: Start, redis: Redis) -> None:

@@ -269,7 +269,7 @@ def test_the_settings() -> None:
     assert conf._parse(shown).locks.find("report:7") == {"ttl": 300.0, "wait": 0.0}
     assert conf._parse(shown).jobs.find("legacy.x") == {"enabled": False}
     del shown["LOCKS"], shown["JOBS"]
-    kinds = conf.KIND_VALIDATORS.keys() - conf.VALIDATORS.keys()  # in entries of LOCKS only
+    kinds = conf.ENTRY_VALIDATORS.keys() - conf.SETTING_VALIDATORS.keys()  # of LOCKS only
     defaults = {
         field.upper(): value
         for field, value in conf.Policy()._asdict().items()

@@ -120,35 +120,6 @@ def careless() -> None:
     told()
 
 
-def fork(ttl: str) -> None:
-    """Fork while holding the lock: the child has no part in the parent's lease."""
-    from django_redislock import LeaseLost, redis_lock
-    from django_redislock.inbox import inbox
-
-    listening = inbox("default", "redislock", start=True)
-    assert listening is not None
-    listening.listening.wait()
-    with redis_lock("job", ttl=float(ttl)) as lease:
-        if os.fork() == 0:
-            try:
-                lease.check()
-            except LeaseLost:
-                say("child", lease.state)
-            lease.release()
-            say("child", redis_lock("job").acquire(wait=0))
-            with redis_lock("of the child", wait=5) as own:
-                say("child", own.state)
-            say("child waits")
-            with redis_lock("job", wait=None) as own:
-                say("child", own.state)
-            os._exit(0)
-        told()
-        lease.check()
-        say("parent", lease.state)
-    say("parent released")
-    os.wait()
-
-
 def roll_back() -> None:
     """End right after a rollback on which a lock depended."""
     from django.db import transaction
@@ -163,17 +134,6 @@ def roll_back() -> None:
             raise ZeroDivisionError
     except ZeroDivisionError:
         pass
-
-
-def interrupted() -> None:
-    """Wait for the lock until a signal comes."""
-    from django_redislock import redis_lock
-
-    say("waiting")
-    try:
-        redis_lock("job").acquire(wait=None)
-    except KeyboardInterrupt:
-        say("interrupted")
 
 
 if __name__ == "__main__":

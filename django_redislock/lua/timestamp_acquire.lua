@@ -2,9 +2,8 @@
 -- in one step and by the server's clock. Idempotent: sent again with the same token, it finds the
 -- lock its own and lets it live for another ttl.
 --
--- KEYS     1 lock  2 tail  3 index  4 gone  (as in timestamp.lua)
--- ARGV     1 token      32 characters
---          2 name       the member of the index
+-- KEYS     as in timestamp.lua
+-- ARGV     1, 2 as in timestamp.lua
 --          3 ttl        ms
 --          4 owner      without "|"
 --          5 label
@@ -15,18 +14,16 @@
 
 -- include timestamp.lua
 
-local lock, tail, index, gone = unpack(KEYS)
-index = index ~= lock and index
-local token, name, ttl, owner, label, fractions = unpack(ARGV)
+local ttl, owner, label, fractions = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 -- A key of another type is an error at once.
 local value = redis.call('GET', lock)
-local holder = holder_of(tail, value)
+local holder = holder_of(value)
 
 if holder and token_of(holder) ~= token then
-  if index and not redis.call('ZSCORE', index, name) then
+  if not CLUSTER and not redis.call('ZSCORE', index, name) then
     -- Who asks for the locks sees old clients, too, while ours wait for them.
-    redis.call('ZADD', index, integer((time_of(value) or now) / 1000), name)
+    enlist((time_of(value) or now) / 1000)
   end
   return {0, holder, remains(value), integer(now)}
 end
@@ -36,5 +33,5 @@ if not holder then
   holder = table.concat({token, 0, integer(now), ttl, owner, label}, '|')
   value = false
 end
-hold(lock, tail, index, name, holder, ttl, fractions == '1', value)
+hold(holder, ttl, fractions == '1', value)
 return {1, string.match(holder, '^[^|]*|0|(%d+)')}

@@ -1,10 +1,10 @@
 -- Look at a lock without touching it.
 --
--- KEYS     1 lock  2 tail  (as in timestamp.lua)
+-- KEYS     as in timestamp.lua
 -- Returns  nil when it is free or its time is over, else {holder, remains ms, now µs}
 
 -- include timestamp.lua
 
-local value = redis.call('GET', KEYS[1])
-local holder = holder_of(KEYS[2], value)
+local value = redis.call('GET', lock)
+local holder = holder_of(value)
 return holder and {holder, remains(value), integer(now)}

@@ -1,9 +1,8 @@
 -- Give back the lock. Nothing is deleted when its time is over, or when somebody else has written
 -- another one. Idempotent: repeated, it finds itself in the tail.
 --
--- KEYS     1 lock  2 tail  3 index  4 gone  (as in timestamp.lua)
--- ARGV     1 token
---          2 name
+-- KEYS     as in timestamp.lua
+-- ARGV     1, 2 as in timestamp.lua
 --          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
 --                      a tombstone, so that the late one is refused. Else 0.
 -- Returns  {1}                  released, now or before
@@ -11,12 +10,10 @@
 
 -- include timestamp.lua
 
-local lock, tail, index, gone = unpack(KEYS)
-index = index ~= lock and index
-local token, name, withdraw = ARGV[1], ARGV[2], ARGV[3] == '1'
+local withdraw = ARGV[3] == '1'
 
-local value = look(lock)
-local holder = holder_of(tail, value)
+local value = look()
+local holder = holder_of(value)
 local held = holder and token_of(holder) == token
 local why = (withdraw or not held) and redis.call('GET', gone)
 
@@ -27,7 +24,7 @@ if held then
   redis.call('HDEL', tail, 'holder', 'until')
   redis.call('HSET', tail, 'released', token, 'lasted', integer(now - acquired_at))
   redis.call('PEXPIRE', tail, MINUTE)
-  unlist(index, name)
+  unlist()
 end
 if withdraw and not why then
   redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)

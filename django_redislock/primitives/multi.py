@@ -70,28 +70,21 @@ class _Asking:
         self, io: IO, claim: Claim, inbox: str, ticket: str
     ) -> tuple[list[Any], str]:
         acquired = None
+        ttl = milliseconds(claim.ttl)
         groups = _groups(io, claim.parts)
         for slot in sorted(groups, key=lambda slot: slot != self._away):
             group = groups[slot]
+            first, *others = (its.name for its in group)
             self._asked[slot] = None
             try:
                 code, *rest = await io.script(
                     "multi_acquire",
                     _keys(group, claim),
-                    [
-                        claim.token,
-                        group[0].name,
-                        milliseconds(claim.ttl),
-                        claim.owner,
-                        claim.label,
-                        inbox,
-                        ticket,
-                        *(its.name for its in group[1:]),
-                    ],
+                    [claim.token, first, ttl, claim.owner, claim.label, inbox, ticket, *others],
                 )
             except LockUnavailable:
                 self._away = slot
-                await self._leave_those_there(io, claim, besides=slot)
+                await self._leave(io, claim, besides=slot, as_far_as_possible=True)
                 raise
             self._away = None
             if code == 1:
@@ -106,26 +99,22 @@ class _Asking:
             return [code, *rest], group[number - 1].name
         return [1, None, acquired], claim.keys.name
 
-    async def _leave(self, io: IO, claim: Claim, *, besides: int) -> None:
-        for slot, group in _groups(io, claim.parts).items():
-            if slot != besides and slot in self._asked:
-                await _give_back(io, claim, group, withdraw=False)
-                del self._asked[slot]
-
-    async def _leave_those_there(self, io: IO, claim: Claim, *, besides: int) -> None:
-        """Hold nothing while we wait for a node, as far as the others can be asked."""
+    async def _leave(
+        self, io: IO, claim: Claim, *, besides: int, as_far_as_possible: bool = False
+    ) -> None:
+        """Hold nothing, and stand nowhere, in the other groups."""
         groups = _groups(io, claim.parts)
         for slot in [slot for slot in self._asked if slot != besides]:
-            del self._asked[slot]
             try:
                 await _give_back(io, claim, groups[slot], withdraw=False)
             except LockUnavailable as error:
-                self._asked[slot] = None  # the last one, the next time
+                if not as_far_as_possible:
+                    raise
+                self._asked[slot] = self._asked.pop(slot)  # the last one, the next time
                 if error.silent:
                     return  # once is enough, or those who wait would have to wait for each
-            except BaseException:
-                self._asked[slot] = None
-                raise
+            else:
+                del self._asked[slot]
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         refusals: list[Refusal | None] = []

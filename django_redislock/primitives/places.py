@@ -66,10 +66,8 @@ class Places:
         keys: list[str] = []
         args: list[str | int] = []
         for claim, ttl in zip(claims, ttls, strict=True):
-            its = claim.keys
-            keys += its.lock, its.holders, its.tail, its.gone(claim.token)
-            args += claim.token, its.name, milliseconds(ttl)
-        keys.append(claims[0].keys.index)
+            keys += claim.keys.places(claim.token)
+            args += claim.token, claim.keys.name, milliseconds(ttl)
         return verdicts(await io.script("places_extend", keys, args), len(claims))
 
     async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
@@ -96,7 +94,7 @@ class Places:
         raise AssertionError("unreachable")
 
     async def look(self, io: IO, keys: Keys) -> list[Sight]:
-        now_us, _, *found = await io.script("places_holders", [keys.lock, keys.holders], [SHOWN])
+        now_us, *found = await io.script("places_holders", [keys.lock, keys.holders], [SHOWN])
         return [
             Sight(token, Holder.parse(record or b"", pttl, int(now_us)))
             for record, pttl, token in found

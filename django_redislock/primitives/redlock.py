@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import tokens
 from ..clock import deadline
@@ -67,20 +67,14 @@ class Redlock:
     """The algorithm, for these servers."""
 
     servers: Servers
-
-    @property
-    def kind(self) -> str:
-        return "redlock"
-
-    @property
-    def unfenced(self) -> str:
-        return (
-            "A Redlock has no fencing token: its servers don't know of each other's. Where a late "
-            "writer must be refused, lock on one server, or compare what you have read when you "
-            "write."
-        )
+    kind: ClassVar[str] = "redlock"
+    unfenced: ClassVar[str] = (
+        "A Redlock has no fencing token: its servers don't know of each other's. Where a late "
+        "writer must be refused, lock on one server, or compare what you have read when you write."
+    )
 
     async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+        name = claim.keys.name
         began = io.now()
         patience = Deadline(began, wait)
         tries = 0
@@ -88,20 +82,12 @@ class Redlock:
             sent = io.now()
             last = patience.over(sent)
             claim.sent = True
-            answers = await self._ask(
-                io,
+            answers = await io.ask_all(
+                self.servers.aliases,
                 "mutex_acquire",
                 claim.keys.mutex(claim.token),
-                [
-                    claim.token,
-                    claim.keys.name,
-                    milliseconds(claim.ttl),
-                    claim.owner,
-                    claim.label,
-                    "",
-                    "",
-                ],
-                within(claim.ttl),
+                [claim.token, name, milliseconds(claim.ttl), claim.owner, claim.label, "", ""],
+                within=within(claim.ttl),
                 enough=self._decided,
             )
             granted = [answer for answer in answers if _says(answer, 1)]
@@ -112,13 +98,13 @@ class Redlock:
             owing = await self._undo(io, claim, _left(answers), _granting(answers))
             error: LockNotAcquired | LockUnavailable
             if any(_says(answer, 0) for answer in answers) and self._most(answers):
-                error = self._taken(claim.keys.name, answers, io.now() - began)
+                error = self._taken(name, answers, io.now() - began)
+                if last:
+                    return error
             else:
-                error = self._unavailable(claim.keys.name, answers, in_time)
-            if isinstance(error, LockUnavailable) and (last or not error.passing):
-                raise error
-            if isinstance(error, LockNotAcquired) and last:
-                return error
+                error = self._unavailable(name, answers, in_time)
+                if last or not error.passing:
+                    raise error
             while True:
                 tries += 1
                 await io.sleep(_pause(io, tries, error, patience.left(io.now())))
@@ -131,11 +117,7 @@ class Redlock:
             claim.token, claim.sent = tokens.new(), False
 
     async def _undo(
-        self,
-        io: IO,
-        claim: Claim,
-        at: Sequence[int],
-        granting: Collection[int] = (),
+        self, io: IO, claim: Claim, at: Sequence[int], granting: Collection[int] = ()
     ) -> list[int]:
         """Take back a try at some of the servers. Returns those that have not confirmed it, which
         may still have something of it. Who had answered is waited for, and a majority."""
@@ -151,8 +133,14 @@ class Redlock:
         if not at:
             claim.sent = False
             return []
-        answers = await self._send_back(
-            io, claim, at=at, withdraw=len(granting) < len(at), enough=enough
+        withdraw = len(granting) < len(at)
+        answers = await io.ask_all(
+            [self.servers.aliases[number] for number in at],
+            "mutex_release",
+            claim.keys.mutex(claim.token),
+            [claim.token, claim.keys.name, int(withdraw)],
+            within=within(claim.ttl),
+            enough=enough,
         )
         left = owing(answers)
         claim.sent = bool(left)
@@ -160,11 +148,12 @@ class Redlock:
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         """Give it back at all servers. None: a majority has released it, now or before."""
-        answers = await self._send_back(
-            io,
-            claim,
-            at=range(len(self.servers.aliases)),
-            withdraw=claim.doubtful,
+        answers = await io.ask_all(
+            self.servers.aliases,
+            "mutex_release",
+            claim.keys.mutex(claim.token),
+            [claim.token, claim.keys.name, int(claim.doubtful)],
+            within=within(claim.ttl),
             enough=lambda answers: self._settled(answers, _code),
         )
         refused = [answer for answer in answers if _says(answer, 0)]
@@ -196,7 +185,14 @@ class Redlock:
         def settled(answers: Answers) -> bool:
             return all(self._settled(of_one, _extended) for of_one in of_each(answers))
 
-        heard = await self._ask(io, "mutex_extend", keys, args, within(min(ttls)), enough=settled)
+        heard = await io.ask_all(
+            self.servers.aliases,
+            "mutex_extend",
+            keys,
+            args,
+            within=within(min(ttls)),
+            enough=settled,
+        )
         results: list[Refusal | LockUnavailable | None] = []
         for claim, answers in zip(claims, of_each(heard), strict=True):
             refused = [answer for answer in answers if isinstance(answer, Refusal)]
@@ -214,12 +210,12 @@ class Redlock:
 
     async def look(self, io: IO, keys: Keys) -> list[Sight]:
         """Who holds it at a majority of the servers."""
-        answers = await self._ask(
-            io,
+        answers = await io.ask_all(
+            self.servers.aliases,
             "mutex_holder",
             [keys.lock],
             [],
-            within(10),
+            within=within(10),
             enough=lambda answers: self._settled(answers, _token),
         )
         if not self._most(answers):
@@ -236,12 +232,12 @@ class Redlock:
         self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str
     ) -> list[bool]:
         """Take it away at every server, for an operator. False: it changed hands."""
-        answers = await self._ask(
-            io,
+        answers = await io.ask_all(
+            self.servers.aliases,
             "mutex_clear",
             keys.mutex(seen[0][:32].decode(errors="replace")),
             [seen[0], keys.name, by.replace("|", "/"), reason],
-            within(10),
+            within=within(10),
             enough=lambda _: False,  # it is to be away everywhere
         )
         if not self._most(answers):
@@ -250,40 +246,13 @@ class Redlock:
 
     async def show_life(self, io: IO, key: str, ttl: float, patience: float) -> None:
         """Let the sign of life of this process be there, at every server."""
-        await self._ask(
-            io, "record_set", [key], [b"", milliseconds(ttl)], patience, enough=self._most
-        )
-
-    async def _send_back(
-        self,
-        io: IO,
-        claim: Claim,
-        *,
-        at: Sequence[int],
-        withdraw: bool,
-        enough: Callable[[Answers], bool],
-    ) -> Answers:
-        return await io.ask_all(
-            [self.servers.aliases[number] for number in at],
-            "mutex_release",
-            claim.keys.mutex(claim.token),
-            [claim.token, claim.keys.name, int(withdraw)],
-            within=within(claim.ttl),
-            enough=enough,
-        )
-
-    async def _ask(
-        self,
-        io: IO,
-        script: str,
-        keys: Sequence[str],
-        args: Sequence[str | int | bytes],
-        seconds: float,
-        *,
-        enough: Callable[[Answers], bool],
-    ) -> Answers:
-        return await io.ask_all(
-            self.servers.aliases, script, keys, args, within=seconds, enough=enough
+        await io.ask_all(
+            self.servers.aliases,
+            "record_set",
+            [key],
+            [b"", milliseconds(ttl)],
+            within=patience,
+            enough=self._most,
         )
 
     def _decided(self, answers: Answers) -> bool:

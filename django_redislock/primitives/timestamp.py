@@ -25,11 +25,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from ..exceptions import Holder, LockNotAcquired, LockUnavailable
 from ..waiting import poll
-from . import mutex, queued
+from . import queued
 from .primitive import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
@@ -37,37 +38,35 @@ if TYPE_CHECKING:
     from ..keys import Keys
 
 
-class Timestamp:
-    """The algorithm; `fractions`: of a second, in what is written."""
+A_LITTLE = 2.0
+"""Seconds by which the loser of a GETSET may have moved our time; as in lua/timestamp.lua."""
 
-    kind = "timestamp"
-    unfenced = (
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """The algorithm."""
+
+    fractions: bool
+    """Of a second, in what is written."""
+    kind: ClassVar[str] = "timestamp"
+    unfenced: ClassVar[str] = (
         "A TimestampLock has no fencing token: the clients that it shares its key with have none, "
         "so there is no order that all holders would follow."
     )
-
-    def __init__(self, *, fractions: bool) -> None:
-        self._fractions = fractions
 
     async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
         """As `mutex.acquire`, but for the order in which those who wait have it."""
         keys = claim.keys
         patience = queued.Patience(io, claim, wait)
+        ttl, fractions = milliseconds(claim.ttl), int(self.fractions)
         polls = 0
         while True:
             patience.ask()
             try:
                 code, *rest = await io.script(
                     "timestamp_acquire",
-                    keys.timestamp(claim.token),
-                    [
-                        claim.token,
-                        keys.name,
-                        milliseconds(claim.ttl),
-                        claim.owner,
-                        claim.label,
-                        int(self._fractions),
-                    ],
+                    keys.mutex(claim.token),
+                    [claim.token, keys.name, ttl, claim.owner, claim.label, fractions],
                 )
                 patience.heard(code)
             except LockUnavailable as error:
@@ -85,24 +84,28 @@ class Timestamp:
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:
         """As `mutex.release`."""
-        ask = queued.Script("timestamp_release", claim.keys.timestamp(claim.token))
+        ask = queued.Script("timestamp_release", claim.keys.mutex(claim.token))
         return await queued.release(io, claim, ask)
 
     async def extend(
         self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> list[Refusal | None]:
         """As `mutex.extend`."""
-        held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
-        return verdicts(await io.script("timestamp_extend", *mutex.extension(held)), len(held))
+        keys: list[str] = []
+        args: list[str | int] = []
+        for claim, ttl in zip(claims, ttls, strict=True):
+            keys += claim.keys.mutex(claim.token)
+            args += claim.token, claim.keys.name, milliseconds(ttl)
+        return verdicts(await io.script("timestamp_extend", keys, args), len(claims))
 
     async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
         """As `mutex.adopt`."""
-        ask = queued.Script("timestamp_adopt", claim.keys.timestamp(token))
+        ask = queued.Script("timestamp_adopt", claim.keys.mutex(token))
         return await queued.adopt(io, token, claim, ask)
 
     async def look(self, io: IO, keys: Keys) -> list[Sight]:
         """Who holds the lock now; nobody, when its time is over."""
-        reply = await io.script("timestamp_holder", [keys.lock, keys.tail], [])
+        reply = await io.script("timestamp_holder", keys.mutex(""), [])
         return [Sight.of(reply[0], holder_of(*reply))] if reply else []
 
     async def clear(
@@ -111,7 +114,7 @@ class Timestamp:
         """As `mutex.clear`."""
         cleared = await io.script(
             "timestamp_clear",
-            keys.timestamp(seen[0][:32].decode(errors="replace")),  # an old one is told nothing
+            keys.mutex(seen[0][:32].decode(errors="replace")),  # an old one is told nothing
             [seen[0], keys.name, by.replace("|", "/"), reason],
         )
         return [bool(cleared)]
@@ -122,9 +125,6 @@ def holder_of(value: bytes, remains_ms: bytes | int, now_us: bytes | int) -> Hol
     holder = Holder.parse(value, int(remains_ms), int(now_us))
     return holder._replace(fencing_token=None)
 
-
-A_LITTLE = 2.0
-"""Seconds by which the loser of a GETSET may have moved our time; as in lua/timestamp.lua."""
 
 WHOLE = Timestamp(fractions=False)
 """What all old clients can read, also those that take an integer."""

@@ -80,7 +80,7 @@ async def _grant(
         case "mutex_holder" | "timestamp_holder" | "record_get":
             return None
         case "places_holders":
-            return [now, 0]
+            return [now]
         case "record_first":
             return args[0] if isinstance(args[0], bytes) else str(args[0]).encode()
         case "record_set" | "record_delete":

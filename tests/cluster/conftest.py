@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,9 +10,7 @@ import pytest
 from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import find_server
 from tests.cluster.caches import cluster as caches
-from tests.contract.ports import AsyncPort, Port, SyncPort
-from tests.faults.conftest import open_port
-from tests.processes import Worker
+from tests.processes import Start, Worker
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,16 +34,8 @@ def cluster(shared_cluster: RedisCluster, settings: Any) -> RedisCluster:
     return shared_cluster
 
 
-@pytest.fixture(params=[SyncPort, AsyncPort], ids=["sync", "async"])
-def port(request: pytest.FixtureRequest) -> Iterator[Port]:
-    """A synchronous and an asynchronous way to call a lock."""
-    port = open_port(request.param)
-    yield port
-    port.close()
-
-
 @pytest.fixture
-def begin(start: Callable[..., Worker], cluster: RedisCluster) -> Callable[..., Worker]:
+def begin(start: Start, cluster: RedisCluster) -> Start:
     """Start a worker that knows only one node of the cluster: `begin(1, "hold", "30")`."""
 
     def begin(seed: int, *command: str) -> Worker:

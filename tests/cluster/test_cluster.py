@@ -113,8 +113,7 @@ def test_a_killed_waiter(cluster: RedisCluster, begin: Begin, port: Port) -> Non
     eventually(lambda: len(Inspector().waiters("job")) == 1)
     waiter = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
     eventually(lambda: len(Inspector().waiters("job")) == 2)
-    killed.signal(signal.SIGKILL)
-    killed.ends()
+    killed.kill()
     port.release(lease)
     port.release(waiter.result(PATIENCE))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from django_redislock import Lease, ainitialise, initialise, once
@@ -112,6 +112,8 @@ class AsyncPort(InThreads):
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
+        # In whose threads the bodies of blocks run: some tests have many at a time.
+        self._loop.set_default_executor(ThreadPoolExecutor(32))
         self._stop = asyncio.Event()
         self._started.set()
         await self._stop.wait()

@@ -37,26 +37,10 @@ def proxy(redis_server: RedisServer, redis: Redis, settings: Any) -> Iterator[Pr
         yield proxy
 
 
-def open_port(kind: type[SyncPort | AsyncPort]) -> Port:
-    port = kind()
-    if isinstance(port, AsyncPort):
-        # In whose threads the bodies of blocks run: the tests have many at a time.
-        port._loop.set_default_executor(ThreadPoolExecutor(32))
-    return port
-
-
-@pytest.fixture(params=[SyncPort, AsyncPort], ids=["sync", "async"])
-def port(request: pytest.FixtureRequest) -> Iterator[Port]:
-    """A synchronous and an asynchronous way to call a lock."""
-    port = open_port(request.param)
-    yield port
-    port.close()
-
-
 @pytest.fixture
 def ports() -> Iterator[dict[str, Port]]:
     """Both at once."""
-    ports = {"sync": open_port(SyncPort), "async": open_port(AsyncPort)}
+    ports: dict[str, Port] = {"sync": SyncPort(), "async": AsyncPort()}
     yield ports
     for port in ports.values():
         port.close()
@@ -70,3 +54,10 @@ def scene(
     scene = Scene(port, proxy, redis)
     settings.CACHES = through(proxy, redis_server, scene)
     return scene
+
+
+@pytest.fixture
+def others() -> Iterator[ThreadPoolExecutor]:
+    """Threads of the test's own process that wait for a lock."""
+    with ThreadPoolExecutor(8) as pool:
+        yield pool

@@ -46,10 +46,10 @@ class Fault(Enum):
     """It is carried out at once; the answer is passed on when the rule lets go."""
 
 
-def script(name: str) -> Matcher:
+def script(*names: str) -> Matcher:
     """Matches calls of lua/<name>.lua."""
-    loaded = scripts.load(name)
-    wanted = {loaded.sha.encode(), loaded.source.encode()}
+    loaded = [scripts.load(name) for name in names]
+    wanted = {text.encode() for its in loaded for text in (its.sha, its.source)}
     return lambda words: len(words) > 1 and words[1] in wanted
 
 

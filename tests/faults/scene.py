@@ -22,7 +22,9 @@ from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Matcher, Proxy, Rule, script
 from tests.waiting import PATIENCE, T
 
-ACQUIRE, RELEASE, EXTEND = (script(f"mutex_{verb}") for verb in ("acquire", "release", "extend"))
+ACQUIRE, RELEASE, EXTEND = (
+    script(f"mutex_{verb}", f"places_{verb}") for verb in ("acquire", "release", "extend")
+)
 
 TIMEOUT = 0.5
 """Seconds after which clients give up on an answer that was swallowed: each costs so much."""

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,10 @@ from django_redislock import redis_lock
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import queued, remains
-from tests.processes import ROOT, Worker
+from tests.processes import ROOT, Start
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
-
-Start = Callable[..., Worker]
 
 
 def renewed(redis: Redis, name: str = "job") -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
@@ -14,28 +11,11 @@ from django_redislock import redis_lock
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import late, queued, remains, seen
-from tests.processes import Worker
+from tests.memory import CLAIM_WINDOW
+from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
-
-CLAIM_WINDOW = 1.0
-"""Seconds that a waiter has to confirm a lock that was handed to it."""
-
-Start = Callable[..., Worker]
-
-
-@pytest.fixture
-def others() -> Iterator[ThreadPoolExecutor]:
-    """Threads of the test's own process that wait for a lock."""
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
-
-
-def kill(worker: Worker) -> None:
-    """Kill it, and wait until it is dead."""
-    worker.signal(signal.SIGKILL)
-    worker.ends()
 
 
 def inboxes(redis: Redis) -> int:
@@ -46,7 +26,7 @@ def kill_waiters(redis: Redis, *waiters: Worker) -> None:
     """Kill them, and wait until the server knows: their connections were closed by the kernel."""
     before = inboxes(redis)
     for waiter in waiters:
-        kill(waiter)
+        waiter.kill()
     eventually(lambda: inboxes(redis) == before - len(waiters))
 
 
@@ -63,7 +43,7 @@ def test_the_holder(start: Start, redis: Redis, others: ThreadPoolExecutor) -> N
     waiting = [others.submit(redis_lock(name, wait=PATIENCE).acquire) for name in names]
     for name in names:
         eventually(lambda name=name: queued(redis, 1, name))
-    kill(holder)
+    holder.kill()
     left = [seen(redis, name) for name in names]
     gaps = []
     for name, before, waiter in zip(names, left, waiting, strict=True):
@@ -113,7 +93,7 @@ def test_everybody(start: Start, redis: Redis) -> None:
     holder.holds()
     waiters = [start("wait") for _ in range(2)]
     eventually(lambda: queued(redis, 2))
-    kill(holder)
+    holder.kill()
     kill_waiters(redis, *waiters)
     before = seen(redis)
     with redis_lock("job", wait=PATIENCE) as lease:
@@ -141,7 +121,7 @@ def test_a_waiter_before_it_confirms(
         assert handed.token != first.token
         assert handed.ends - handed.acquired <= CLAIM_WINDOW + 0.005
         confirming.happened()
-        kill(woken)
+        woken.kill()
         lease = behind.result(PATIENCE)
         assert lease is not None
         assert lease.token != handed.token
@@ -170,7 +150,7 @@ def test_a_waiter_after_it_has_confirmed(
         assert handed is not None
         # The index says when a lease ends, and now it is more than a claim window.
         eventually(lambda: redis.zscore("redislock:index", "job") / 1000 > handed.ends + 0.1)
-        kill(woken)
+        woken.kill()
         before = seen(redis)
         assert before is not None
         assert before.token == handed.token

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from redis import Redis
 
 from django_redislock import redis_lock
 from tests.faults.remains import late, remains, seen
-from tests.processes import Worker
+from tests.processes import Start
 from tests.waiting import PATIENCE, eventually
-
-Start = Callable[..., Worker]
 
 
 def test_asyncio_run_ends(start: Start, redis: Redis) -> None:

@@ -20,10 +20,7 @@ from tests.faults.scene import (
 from tests.waiting import PATIENCE
 
 
-@in_every_way
-def test_one_lost(scene: Scene) -> None:
-    """Who tries once gets a free lock although its connection is lost; where it would have to
-    wait for another answer, it is told that Redis could not be asked, and holds nothing."""
+def one_lost(scene: Scene) -> None:
     rule = scene.lose(ACQUIRE)
     if scene.tries == 1:
         with pytest.raises(LockUnavailable, match="could not be asked"):
@@ -35,6 +32,13 @@ def test_one_lost(scene: Scene) -> None:
     assert rule.count == 1
     scene.release(lease)
     scene.is_free(after=lease)
+
+
+@in_every_way
+def test_one_lost(scene: Scene) -> None:
+    """Who tries once gets a free lock although its connection is lost; where it would have to
+    wait for another answer, it is told that Redis could not be asked, and holds nothing."""
+    one_lost(scene)
 
 
 @in_every_way

@@ -98,9 +98,7 @@ def test_repeated_when_its_time_is_over(scene: Scene) -> None:
     eventually(lambda: scene.left() in ([], ["redislock:index"]))
 
 
-@with_every_fault
-def test_lost_while_others_wait(scene: Scene) -> None:
-    """The first of them gets the lock, once; the second has to wait for it."""
+def lost_while_others_wait(scene: Scene) -> None:
     lease = scene.acquire()
     first = scene.start_direct()
     scene.queued(1)
@@ -119,6 +117,12 @@ def test_lost_while_others_wait(scene: Scene) -> None:
     assert lease.fencing_token < successor.fencing_token < last.fencing_token
     scene.release(last)
     scene.is_free(after=last)
+
+
+@with_every_fault
+def test_lost_while_others_wait(scene: Scene) -> None:
+    """The first of them gets the lock, once; the second has to wait for it."""
+    lost_while_others_wait(scene)
 
 
 @with_every_fault

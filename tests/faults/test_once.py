@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
-from tests.processes import Worker
+from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{once:job}"
@@ -26,17 +26,10 @@ FLIGHT = "redislock:{single_flight:number}"
 WRITE = script("record_write")
 PROGRAMS = "tests.faults.once_programs"
 
-Start = Callable[..., Worker]
-
 
 @pytest.fixture(autouse=True)
 def _scripts(redis: Redis) -> None:
     load_scripts(redis)
-
-
-def kill(worker: Worker) -> None:
-    worker.signal(signal.SIGKILL)
-    worker.ends()
 
 
 def queued(redis: Redis, key: str, number: int) -> None:
@@ -56,7 +49,7 @@ class TestOnce:
         assert first.says() == "first"
         others = [start(f"{PROGRAMS}:work") for _ in range(2)]
         queued(redis, KEY, 2)
-        kill(first)
+        first.kill()
         redis.pexpire(KEY, 1)  # its lease ends, rather than in half a minute
         second = next_first(others)
         assert not redis.exists(RECORD)
@@ -72,7 +65,7 @@ class TestOnce:
         assert first.says() == "first"
         other = start(f"{PROGRAMS}:work", "lose")
         queued(redis, KEY, 1)
-        kill(first)
+        first.kill()
         redis.pexpire(KEY, 1)
         assert other.says() == "done"
 
@@ -249,7 +242,7 @@ class TestSingleFlight:
         queued(redis, FLIGHT, 1)
         third = start(f"{PROGRAMS}:share", ttl)
         queued(redis, FLIGHT, 2)
-        kill(first)
+        first.kill()
         redis.pexpire(FLIGHT, 1)
         assert [second.says(), second.says()] == ["asking", "computing"]
         answer(second, "8")

@@ -7,9 +7,7 @@ what it writes nevertheless.
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,28 +20,11 @@ from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.register import Register
 from tests.faults.remains import SLACK, late, queued, remains, seen
-from tests.processes import Worker
+from tests.memory import CLAIM_WINDOW
+from tests.processes import Start
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
-
-CLAIM_WINDOW = 1.0
-"""Seconds that a waiter has to confirm a lock that was handed to it."""
-
-Start = Callable[..., Worker]
-
-
-@pytest.fixture
-def others() -> Iterator[ThreadPoolExecutor]:
-    """Threads of the test's own process that wait for a lock."""
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
-
-
-def stop(worker: Worker) -> None:
-    """Stop it, and wait until it stands still."""
-    worker.signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED)
 
 
 @pytest.mark.parametrize("pause", ["stopped", "busy in C"])
@@ -54,7 +35,7 @@ def test_the_holder(start: Start, redis: Redis, tmp_path: Path, pause: str) -> N
     holder = start("tests.faults.pauses_programs:work", "0.7", str(tmp_path / "register"), pause)
     first = holder.holds()
     if pause == "stopped":
-        stop(holder)
+        holder.stop()
     with redis_lock("job", wait=PATIENCE) as lease:
         assert lease.fencing_token > first
         assert register.write(lease.fencing_token, "second")
@@ -83,7 +64,7 @@ def test_a_lost_lease_does_not_come_back(
     holder = start("tests.faults.pauses_programs:work", "0.5", str(tmp_path / "register"), pause)
     holder.holds()
     if pause == "stopped":
-        stop(holder)
+        holder.stop()
     eventually(lambda: not redis.exists(KEY))
     holder.signal(signal.SIGCONT)
     holder.go_on()
@@ -105,7 +86,7 @@ def test_the_holder_within_its_lease(start: Start, redis: Redis, tmp_path: Path)
         "tests.faults.pauses_programs:work", "20", str(tmp_path / "register"), "stopped"
     )
     holder.holds()
-    stop(holder)
+    holder.stop()
     holder.signal(signal.SIGCONT)
     holder.go_on()
     assert holder.says() == "check: held"
@@ -121,7 +102,7 @@ def test_a_task(start: Start, redis: Redis) -> None:
     LeaseLost."""
     holder = start("tests.faults.pauses_programs:follow", "0.7")
     first = holder.holds()
-    stop(holder)
+    holder.stop()
     with redis_lock("job", wait=PATIENCE) as lease:
         assert lease.fencing_token > first
         holder.signal(signal.SIGCONT)
@@ -139,7 +120,7 @@ def test_the_first_waiter(start: Start, redis: Redis, others: ThreadPoolExecutor
         eventually(lambda: queued(redis, 1))
         behind = others.submit(redis_lock("job", wait=PATIENCE).acquire)
         eventually(lambda: queued(redis, 2))
-        stop(stopped)
+        stopped.stop()
     handed = seen(redis)
     assert handed is not None
     assert handed.ends - handed.acquired <= CLAIM_WINDOW + 0.005
@@ -172,7 +153,7 @@ def test_a_waiter_before_it_confirms(
         handed = seen(redis)
         assert handed is not None
         confirming.happened()
-        stop(woken)
+        woken.stop()
         lease = behind.result(PATIENCE)
         assert lease is not None
         late(lease, handed)
@@ -195,7 +176,7 @@ def test_all_waiters(start: Start, redis: Redis) -> None:
             waiters.append(start("wait"))
             eventually(lambda number=number: queued(redis, number + 1))
         for waiter in waiters:
-            stop(waiter)
+            waiter.stop()
     handed = seen(redis)
     assert handed is not None
     with redis_lock("job", wait=PATIENCE) as lease:

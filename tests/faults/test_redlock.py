@@ -458,12 +458,12 @@ def test_a_lost_answer_to_a_release(port: Port, nodes: Nodes, behind_proxy: Prox
 def test_a_release_that_is_repeated(port: Port, nodes: Nodes, settings: Any) -> None:
     """Its answers got lost, and others have held the lock since: that is no loss."""
     with ExitStack() as stack:
-        rules = []
-        settings.CACHES = dict(settings.CACHES)
-        for alias in "abc":
-            proxy = stack.enter_context(Proxy(nodes.servers[alias]))
-            settings.CACHES[alias] = caches(proxy.url)["default"]
-            rules.append(proxy.on(script("mutex_release"), Fault.RESET_AFTER))
+        proxies = {alias: stack.enter_context(Proxy(nodes.servers[alias])) for alias in "abc"}
+        settings.CACHES = settings.CACHES | {
+            alias: caches(proxy.url)["default"] for alias, proxy in proxies.items()
+        }
+        release = script("mutex_release")
+        rules = [proxy.on(release, Fault.RESET_AFTER) for proxy in proxies.values()]
         lease = port.acquire(lock(), wait=0)
         with pytest.raises(LockUnavailable):
             port.release(lease)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -23,26 +22,16 @@ from django_redislock import (
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import SLACK, queued
-from tests.faults.scene import Scene, with_every_fault
-from tests.faults.test_kills import kill, kill_waiters
-from tests.faults.test_pauses import stop
-from tests.processes import Worker
+from tests.faults.scene import ACQUIRE, EXTEND, RELEASE, Scene, with_every_fault
+from tests.faults.test_kills import kill_waiters
+from tests.faults.test_lost_acquire import one_lost
+from tests.faults.test_lost_release import lost_while_others_wait
+from tests.processes import Start
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
-ACQUIRE, RELEASE, EXTEND, TURN = (
-    script(f"places_{verb}") for verb in ("acquire", "release", "extend", "turn")
-)
+TURN = script("places_turn")
 HOLD = "tests.faults.shared_programs:hold"
-
-Start = Callable[..., Worker]
-
-
-@pytest.fixture
-def others() -> Iterator[ThreadPoolExecutor]:
-    """Threads of the test's own process that wait for a lock."""
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
 
 
 def semaphore(**options: Any) -> Semaphore:
@@ -78,7 +67,7 @@ class TestKilled:
         with semaphore() as other:
             waiting = others.submit(semaphore().acquire)
             eventually(lambda: queued(redis, 1))
-            kill(dead)
+            dead.kill()
             end = ends(redis)
             lease = lease_of(waiting)
             assert -5_000 < lease.acquired_us - end < SLACK * 1e6
@@ -107,7 +96,7 @@ class TestKilled:
             confirming.happened()
             handed = ends(redis)
             assert redis.zcard(KEY) == 2
-            kill(woken)
+            woken.kill()
             lease = lease_of(behind)
             assert -5_000 < lease.acquired_us - handed < SLACK * 1e6
             confirming.let_go()
@@ -139,7 +128,7 @@ class TestKilled:
             waiters.append(start(HOLD, kind, "30"))
             eventually(lambda number=number: queued(redis, number + 1))
         for process in holders:
-            kill(process)
+            process.kill()
         kill_waiters(redis, *waiters)
         with both().write() as lease:
             lease.check()
@@ -153,7 +142,7 @@ class TestStopped:
         reader.holds()
         waiting = others.submit(both().write().acquire)
         eventually(lambda: queued(redis, 1))
-        stop(reader)
+        reader.stop()
         end = ends(redis)
         lease = lease_of(waiting)
         assert -5_000 < lease.acquired_us - end < SLACK * 1e6
@@ -204,17 +193,13 @@ lossy = partial(with_every_fault, scene=SemaphoreScene)
 @lossy
 def test_an_acquire_that_is_lost(scene: Scene) -> None:
     """It has the place, or has failed and left nothing: never a place that nobody holds."""
-    rule = scene.lose(ACQUIRE)
-    if scene.tries == 1:
-        with pytest.raises(LockUnavailable, match="could not be asked"):
-            scene.acquire(wait=0)
-        assert rule.count == 1
-        scene.is_free()
-        return
-    lease = scene.acquire(wait=0)
-    assert rule.count == 1
-    scene.release(lease)
-    scene.is_free(after=lease)
+    one_lost(scene)
+
+
+@lossy
+def test_a_release_that_is_lost_while_others_wait(scene: Scene) -> None:
+    """The first of them gets the place, once."""
+    lost_while_others_wait(scene)
 
 
 @lossy
@@ -230,29 +215,6 @@ def test_a_release_that_is_lost(scene: Scene) -> None:
     scene.release(lease)
     scene.release(lease)
     scene.is_free(after=lease)
-
-
-@lossy
-def test_a_release_that_is_lost_while_others_wait(scene: Scene) -> None:
-    """The first of them gets the place, once."""
-    lease = scene.acquire()
-    first = scene.start_direct()
-    scene.queued(1)
-    second = scene.start()
-    scene.queued(2)
-    scene.lose(RELEASE)
-    if scene.tries == 1:
-        with pytest.raises(LockUnavailable):
-            scene.port.release(lease)
-    scene.release(lease)
-    successor = first.result(PATIENCE)
-    scene.owned(successor)
-    assert not second.done()
-    scene.release(successor)
-    last = second.result(PATIENCE)
-    scene.owned(last)
-    scene.release(last)
-    scene.is_free(after=last)
 
 
 @lossy

@@ -17,12 +17,11 @@ from django_redislock import redis_lock
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import late, queued, remains, seen
-from tests.processes import Worker
+from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
 
-Start = Callable[..., Worker]
 Middle = Callable[[Worker, Proxy, Redis], Iterator[None]]
 
 # In the middle of what the signal comes. Each of them lets go, afterwards, what it has held back:

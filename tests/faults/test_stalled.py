@@ -54,13 +54,14 @@ def server(settings: Any) -> Iterator[RedisServer]:
             pytest.skip("it is somebody else's server, which is not ours to stop")
         with Redis.from_url(server.url) as redis:
             load_scripts(redis)
-        settings.CACHES = caches(server.url)
+        entries = caches(server.url)
         for using, which in product(("patient", "hasty", "other"), ("sync", "async")):
             alias = f"{using}-{which}"
-            settings.CACHES[alias] = caches(
+            entries[alias] = caches(
                 f"{server.url}#{alias}",  # pools are remembered by URL
                 SOCKET_TIMEOUT=10 if using == "patient" else TIMEOUT,
             )["default"]
+        settings.CACHES = entries
         yield server
 
 

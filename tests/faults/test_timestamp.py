@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -86,8 +85,7 @@ def test_a_killed_holder(
     first = int(redis.get(KEY))
     eventually(lambda: int(redis.get(KEY)) > first)
     assert port.acquire(lock(both), wait=0) is None
-    holder.signal(signal.SIGKILL)
-    holder.ends()
+    holder.kill()
     ends = int(redis.get(KEY))
     lease = port.acquire(lock(both), wait=PATIENCE)
     assert redis.time()[0] >= ends
@@ -96,8 +94,7 @@ def test_a_killed_holder(
 
     holder = start(f"tests.faults.timestamp_programs:{program}", "1")
     assert holder.says() == "holding"
-    holder.signal(signal.SIGKILL)
-    holder.ends()
+    holder.kill()
     old = Classic(redis, KEY)
     assert not old.acquire()
     eventually(old.acquire)

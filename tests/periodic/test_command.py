@@ -22,12 +22,11 @@ from django_redislock.periodic import JobState, Ledger, Outcome, job_finished
 from django_redislock.periodic.job import Job
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY, Done, call
-from tests.processes import Worker
+from tests.processes import Start
 from tests.test_decorators import held_elsewhere
 from tests.waiting import eventually
 
 Make = Callable[..., Job]
-Start = Callable[..., Worker]
 LEDGER = "redislock:{periodic:%s}:ledger"
 DOCS = Path(__file__).parent.parent.parent / "docs" / "periodic.md"
 

@@ -21,14 +21,12 @@ from django_redislock.primitives import ledger
 from tests.faults.conftest import proxy  # noqa: F401  # a fixture
 from tests.faults.proxy import Fault, Proxy, anything
 from tests.periodic import fleet
-from tests.processes import Worker
+from tests.processes import Start, Worker
 from tests.waiting import eventually
 
 LEDGER = "redislock:{periodic:job}:ledger"
 HOUR = "3600"
 FOR_EVER = 10**9
-
-Start = Callable[..., Worker]
 
 
 def entries() -> tuple[RunInfo, ...]:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.conftest import port  # noqa: F401
-
 ROOT = Path(__file__).parent.parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
