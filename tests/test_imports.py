@@ -67,6 +67,7 @@ LAYERS = [
     "checks",
     "management",
     "live",
+    "lock_id",
     "models",
     "admin",
     "contrib",

@@ -24,10 +24,11 @@ from .. import conf
 from ..clearing import Outcome, Target
 from ..inspection import SHARED, State
 from ..keys import validate_name
-from ..live import Snapshot, servers
+from ..live import Snapshot
+from ..lock_id import LockId
 from ..management.configuring import place_text, value_text
 from ..management.formatting import clean, duration
-from ..models import STATES, Lock, place
+from ..models import STATES, Lock, servers
 from ..sentences import translated
 from . import cells, clearing
 from .filters import (
@@ -72,7 +73,7 @@ class LockAdmin(LiveAdmin):
     ) -> Lock | None:
         """A lock that is held; or one that was, and of which something is known still."""
         try:
-            where = place(object_id)
+            where = LockId.parse(object_id)
         except ValueError:
             return None
         if getattr(request, "_redislock_history", False):
@@ -178,7 +179,7 @@ class LockAdmin(LiveAdmin):
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
         lock = kwargs["obj"]
-        where = place(lock.id)
+        where = LockId.parse(lock.id)
         inspector = where.inspector()
         seen = lock.info or where.name
         waiters, past = inspector.waiters(seen, SHOWN), inspector.past(seen)
