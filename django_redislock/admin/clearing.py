@@ -108,6 +108,12 @@ def clear(user: Any, seen: dict[str, list[str]], reason: str) -> list[Target]:
     return found
 
 
+def history(id: str) -> Any:
+    """What was done to a lock, the newest first."""
+    entries = LogEntry.objects.filter(object_id=id, content_type=get_content_type_for_model(Lock))
+    return entries.select_related("user").order_by("-action_time")
+
+
 def _write_down(user: Any, targets: list[Target], reason: str) -> None:
     words = {
         Outcome.CLEARED: gettext("Cleared: %(reason)s. It was held by %(holder)s."),

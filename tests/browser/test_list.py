@@ -24,12 +24,12 @@ def test_a_row(site: Site, window: Window) -> None:
     meter = row.locator("meter")
     assert float(meter.get_attribute("max") or 0) == 600
     assert 500 < float(meter.get_attribute("value") or 0) <= 600
-    holder = row.locator(".field-its_holder")
+    holder = row.locator(".field-holder")
     expect(holder).to_contain_text(f"{site.us.process.pid}")
     expect(holder).to_contain_text(socket.gethostname())
     expect(holder).to_contain_text("the monthly run")
     expect(row.locator(".field-waiters")).to_have_text("1")
-    expect(row.locator(".field-its_fencing_token")).to_have_text(site.fencing_token("invoice:42"))
+    expect(row.locator(".field-fencing_token")).to_have_text(site.fencing_token("invoice:42"))
     assert site.token("invoice:42") not in window.page.content()
 
 
@@ -99,13 +99,13 @@ def test_filters(site: Site, window: Window, parameter: str, value: str, name: s
 
 ORDERS = {
     # A column, and the names in its order and the other way round.
-    "its_name": ("abc", "cba"),
-    "its_state": ("bca", "cab"),  # two are stale, and stay in the order of what remains
-    "its_remaining": ("cab", "bac"),
-    "its_holder": ("bac", "cab"),
-    "its_held": ("bca", "acb"),
+    "name": ("abc", "cba"),
+    "state": ("bca", "cab"),  # two are stale, and stay in the order of what remains
+    "remaining": ("cab", "bac"),
+    "holder": ("bac", "cab"),
+    "held": ("bca", "acb"),
     "waiters": ("bac", "cab"),
-    "its_fencing_token": ("cba", "abc"),
+    "fencing_token": ("cba", "abc"),
 }
 
 
