@@ -30,9 +30,8 @@ from django_redislock.inspection import (
     Kind,
     LockInfo,
     State,
-    decide,
-    foreign,
 )
+from django_redislock.inspection.reading import decide, foreign
 from django_redislock.io import SyncIO
 from django_redislock.primitives import places
 from django_redislock.renewal import PRESENCE, watchdog
