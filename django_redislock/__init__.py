@@ -18,8 +18,8 @@ from .exceptions import (
 from .flights import single_flight
 from .lease import Lease, LeaseState, current_lease
 from .multi import MultiLock
+from .only_once import deduplicate, once
 from .redlock import Redlock
-from .runs import deduplicate, once
 from .shared import ReadWriteLock, Semaphore
 from .timestamps import TimestampLock
 from .values import ainitialise, initialise

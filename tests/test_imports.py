@@ -50,7 +50,7 @@ LAYERS = [
     "timestamps",
     "shared",
     "timestamps",
-    "runs",
+    "only_once",
     "values",
     "flights",
     "sentences",

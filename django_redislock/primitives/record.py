@@ -62,9 +62,9 @@ async def forget(io: IO, keys: Keys) -> None:
     await _twice(io, "record_delete", [keys.record], [])
 
 
-async def keep(io: IO, key: str, ttl: float, value: bytes = b"") -> None:
+async def keep(io: IO, key: str, ttl: float) -> None:
     """Let `key` be there for `ttl` seconds."""
-    await io.script("record_set", [key], [value, milliseconds(ttl)])
+    await io.script("record_set", [key], [b"", milliseconds(ttl)])
 
 
 def _milliseconds(ttl: float | None) -> int | str:
