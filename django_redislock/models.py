@@ -110,8 +110,7 @@ class Lock(Live):
     def free(cls, id: str) -> Self:
         """A lock that nobody holds. Raises as `LockId.parse`."""
         where = LockId.parse(id)
-        kind = Kind.MUTEX.value
-        return cls(id=id, name=where.name, using=where.using, kind=kind, state=FREE)
+        return cls(id=id, name=where.name, using=where.using, state=FREE)
 
 
 def servers() -> list[str]:

@@ -54,7 +54,7 @@ def with_quiet(text: str, more: str) -> str:
 
 
 def quiet(text: str) -> str:
-    return format_html('<div class="redislock-quiet">{}</div>', clean(text)) if text else ""
+    return format_html('<div class="redislock-quiet">{}</div>', broken(text)) if text else ""
 
 
 def number(value: int | None) -> str:

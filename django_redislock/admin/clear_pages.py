@@ -121,10 +121,12 @@ class ClearPages(LiveAdmin):
 
 def _words(targets: list[Target]) -> dict[str, Any]:
     """What a sentence tells of them."""
-    names = ", ".join(f"“{clean(target.name)}”" for target in targets[:3])
+    names = [f"“{clean(target.name)}”" for target in targets]
+    if len(names) > 3:
+        names = [names[0], f"{names[1]} … {names[-1]}"]
     return {
         "count": len(targets),
-        "names": names if len(targets) <= 3 else f"{names}, …",
+        "names": ", ".join(names),
         "error": targets[0].error,
     }
 

@@ -94,9 +94,9 @@ class LockAdmin(ClearPages):
     # One lock.
 
     def get_fieldsets(self, request: HttpRequest, obj: Lock | None = None) -> Any:
+        if obj is None or obj.info is None:  # of which kind it was, nobody knows
+            return [(None, {"fields": [(columns.name, columns.state_and_why, "using")]})]
         about: list[Any] = [(columns.name, columns.state_and_why), ("kind", "using")]
-        if obj is None or obj.info is None:
-            return [(None, {"fields": about})]
         if obj.info.kind in SHARED:  # its page has a table of its holders
             return [(None, {"fields": [*about, (columns.crowd, "waiters")]})]
         holder = [(columns.owner, columns.label), (columns.since, columns.held)]
