@@ -18,9 +18,10 @@ from tests.browser.site import Site
 from tests.browser.test_tour import Tour, press, sees
 from tests.browser.window import Open, Window
 from tests.processes import ROOT
+from tests.shared import dead_holder
 
 IMAGES = ROOT / "docs" / "images"
-MAX_BYTES = 100_000
+MAX_BYTES = 110_000
 
 
 def waits(site: Site, name: str, owner: str, label: str, seconds: float) -> None:
@@ -74,6 +75,15 @@ def fleet(site: Site) -> None:
         fence=1795300110902711,
         **alive,
     )
+    for seconds in (12, 41):
+        dead_holder(
+            site.redis,
+            "supplier-api",
+            silent=seconds,
+            owner=f"worker-{seconds % 10}:204:MainThread",
+            label="stock/supplier.py:23 in ask",
+            **alive,
+        )
     site.left_behind(
         "export:accounts",
         owner="worker-2:77:MainThread",
@@ -97,7 +107,7 @@ def to_clear(window: Window) -> None:
     window.page.locator("input[name=reason]").fill("web-1 hangs since the deployment")
 
 
-HEIGHTS = {to_list: 690, to_detail: 880, to_clear: 500}
+HEIGHTS = {to_list: 740, to_detail: 880, to_clear: 500}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
