@@ -29,7 +29,7 @@ OTHER_TYPE = b"no string"
 """What lua/inspection_locks.lua has for the value at a key that can be no lock."""
 
 PAST = 5
-"""Former holders of a lock: one less than lua/mutex.lua has room for."""
+"""Former holders of a lock: one less than lua/lock.lua has room for."""
 
 ORDERS = {
     "remaining": lambda lock: (lock.holder.remaining is None, lock.holder.remaining or 0.0),

@@ -177,6 +177,7 @@ def test_redis_away(operator: Client, redis: Redis, settings: Any) -> None:
     answer = operator.post(CLEAR, {"seen": seen, "reason": "r"})
     assert answer.status_code == 503
     assert "Nothing was cleared." in answer.content.decode()
+    assert not LogEntry.objects.exists()
     for url in (LIST, f"{LIST}default_3Ajob/change/", f"{LIST}default_3Ajob/clear/"):
         answer = operator.get(url)
         assert answer.status_code == 503

@@ -17,6 +17,7 @@ from tests.browser.chromium import Chromium
 from tests.browser.site import Site
 from tests.browser.test_tour import Tour, press, sees
 from tests.browser.window import Open, Window
+from tests.operations.calling import granted
 from tests.processes import ROOT
 from tests.shared import dead_holder
 
@@ -35,10 +36,11 @@ def waits(site: Site, name: str, owner: str, label: str, seconds: float) -> None
 def fleet(site: Site) -> None:
     """What a project with a few hosts has at some moment."""
     alive = {"process": NO_PROCESS}
-    site.grant(
+    granted(
+        site.redis,
         "invoice:42",
-        left=21.4,
-        since=8.6,
+        silent=8.6,
+        ttl=30,
         owner="web-1:4711:MainThread",
         label="billing/tasks.py:118 in charge",
         fence=1795300128112464,
@@ -46,10 +48,11 @@ def fleet(site: Site) -> None:
     )
     waits(site, "invoice:42", "web-2:977:MainThread", "billing/tasks.py:118 in charge", 6.2)
     waits(site, "invoice:42", "cron-1:30112:MainThread", "billing/dunning.py:41 in remind", 1.7)
-    site.grant(
+    granted(
+        site.redis,
         "import:supplier",
         left=52,
-        since=754,
+        silent=754,
         ttl=60,
         owner="worker-3:212:MainThread",
         label="stock/imports.py:64 in fetch",
@@ -57,19 +60,21 @@ def fleet(site: Site) -> None:
         **alive,
     )
     waits(site, "import:supplier", "worker-1:208:MainThread", "stock/imports.py:64 in fetch", 301)
-    site.grant(
+    granted(
+        site.redis,
         "report:daily",
-        left=243,
-        since=57,
+        silent=57,
+        ttl=300,
         owner="cron-1:29871:MainThread",
         label="manage.py report",
         fence=1795300079310822,
         **alive,
     )
-    site.grant(
+    granted(
+        site.redis,
         "newsletter",
-        left=7.5,
-        since=22.5,
+        silent=22.5,
+        ttl=30,
         owner="worker-2:198:MainThread",
         label="news/send.py:27 in send",
         fence=1795300110902711,
