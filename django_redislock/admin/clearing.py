@@ -60,7 +60,11 @@ class ClearForm(forms.Form):
 
 def sealed(locks: Iterable[Lock]) -> str:
     """What the operator is shown, for `ClearForm.seen`."""
-    seen = {lock.id: _digests(lock.info) for lock in locks if lock.info is not None}
+    seen = {
+        lock.id: [_digest(one) for one in lock.info.holders]
+        for lock in locks
+        if lock.info is not None
+    }
     return signing.dumps(seen, salt=SALT, compress=True)
 
 
@@ -134,10 +138,6 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> None:
         if target.lock is not None and target.outcome in words
     ]
     LogEntry.objects.bulk_create(entries)
-
-
-def _digests(lock: LockInfo) -> list[str]:
-    return [_digest(one) for one in lock.holders]
 
 
 def _those(lock: LockInfo, known: list[str]) -> LockInfo | None:
