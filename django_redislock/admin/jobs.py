@@ -79,12 +79,6 @@ class PeriodicJobAdmin(LiveAdmin):
             found = True
         return super().get_model_perms(request) if found else {}
 
-    def get_object(
-        self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> PeriodicJob | None:
-        found: PeriodicJob | None = self.get_queryset(request).filter(pk=object_id).first()
-        return found
-
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
         states = Counter(row["state"] for row in snapshot.rows)
         return {"counts": [(name, states[value]) for value, name in JOB_STATES if states[value]]}
