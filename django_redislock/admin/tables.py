@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from .. import conf
 from ..inspection import Ending, HolderInfo, Kind, LockInfo, PastHolder, WaiterInfo
-from ..management.configuring import place_text, value_text
+from ..management.formatting import place_text, value_text
 from ..models import Lock
 from ..primitives.ledger import Outcome, RunInfo
 from ..sentences import translated
