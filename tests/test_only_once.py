@@ -432,7 +432,7 @@ class TestBadInput:
             ("a\nb", ValueError, "can't be printed"),
             ("x" * 510, ValueError, "512 are allowed"),
             (None, TypeError, r"elsewhere write once\('warm-cache'\)"),
-            (lambda: "x", TypeError, r"elsewhere write once\('warm-cache'\)"),
+            (str, TypeError, r"elsewhere write once\('warm-cache'\)"),
         ],
         ids=repr,
     )
