@@ -19,8 +19,8 @@ from .exceptions import (
 from .flights import single_flight
 from .lease import Lease, LeaseState
 from .multi import MultiLock
+from .only_once import deduplicate, once
 from .other_kinds import ReadWriteLock, Redlock, Semaphore, TimestampLock
-from .runs import deduplicate, once
 from .values import ainitialise, initialise
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Locks, and jobs, as rows of Django's ORM, without a table: a `QuerySet` that asks Redis.
+"""Models without a table, whose rows are seen at Redis: a `QuerySet` that asks there.
 
 Django builds the query and tells what is wrong with it; only its execution is ours. It happens on
 a **snapshot**, all of them as they were seen at one time, so that what one page shows (rows,
@@ -8,76 +8,38 @@ counts, filters) fits together.
 from __future__ import annotations
 
 import operator
-from collections.abc import AsyncIterator, Callable, Iterator
-from functools import cached_property
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
 
-from asgiref.sync import sync_to_async
 from django.db import NotSupportedError, models
 from django.db.models import F
 from django.db.models.expressions import Col, OrderBy
 from django.db.models.lookups import Lookup
+from django.db.models.query import BaseIterable
 from django.db.models.sql.where import AND, OR, NothingNode, WhereNode
 
-from . import connections
 from .exceptions import LockError
-from .inspection import Inspector, LockInfo
+from .management.formatting import clean
 
 Row = dict[str, Any]
 """The values of a row's fields, by their names; and `info`, what was seen."""
 
 
-class Snapshot(Protocol):
-    """What is seen of all rows at one time: when they are first asked for."""
+class Snapshot(NamedTuple):
+    """All rows, as they were seen at one time."""
 
-    @property
-    def rows(self) -> list[Row]:
-        """Raises `LockError`, above all `LockUnavailable`, when nobody can be asked."""
-
-    @property
-    def away(self) -> dict[str, LockError]:
-        """The aliases whose servers can't be asked while others can, and why."""
+    rows: list[Row]
+    away: Mapping[str, LockError] = {}
+    """The aliases whose servers can't be asked while others can, and why."""
 
 
-class LockSnapshot:
-    """All locks that are held, as they are seen when they are first asked for.
+class LiveIterable(BaseIterable):  # type: ignore[type-arg]  # django-stubs only
+    """How a `QuerySet` comes to its rows, also when it is asked asynchronously: in a thread."""
 
-    With `foreign` also what others have written below our prefix: for that, all keys of the
-    database are looked at. Raises `LockError`, above all `LockUnavailable`, when none of the
-    servers can be asked; of those that can't while others can, `away` tells why.
-    """
+    queryset: Any
 
-    def __init__(self, row: Callable[[LockInfo], Row], *, foreign: bool = False) -> None:
-        self._row = row
-        self._foreign = foreign
-        self.away: dict[str, LockError] = {}
-
-    @cached_property
-    def rows(self) -> list[Row]:
-        found: list[LockInfo] = []
-        using = servers()
-        for alias in using:
-            try:
-                ours, of_cache = Inspector(alias), Inspector(alias, cache_locks=True)
-                found += [*ours.all(), *of_cache.all()]
-                if self._foreign:
-                    found += ours.discover()
-            except LockError as error:
-                self.away[alias] = error
-        if len(self.away) == len(using):
-            raise next(iter(self.away.values()))
-        return [self._row(info) for info in found]
-
-
-def servers() -> list[str]:
-    """The aliases of CACHES that locks use, one for each server: through two of them, the same
-    locks would be seen twice."""
-    from .diagnosis import aliases  # most processes never ask
-
-    found: dict[str, str] = {}
-    for alias in aliases():
-        found.setdefault(connections.address(alias), alias)
-    return list(found.values())
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.queryset.found()
 
 
 class LiveQuerySet(models.QuerySet[Any]):
@@ -85,6 +47,10 @@ class LiveQuerySet(models.QuerySet[Any]):
     `NotSupportedError`. Raises `LockUnavailable`."""
 
     snapshot: Snapshot | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._iterable_class = LiveIterable
 
     def of(self, snapshot: Snapshot) -> Self:
         """The same question, asked of a snapshot that was made before."""
@@ -110,17 +76,6 @@ class LiveQuerySet(models.QuerySet[Any]):
     def exists(self) -> bool:
         return bool(self.count())
 
-    def iterator(self, chunk_size: int | None = None) -> Iterator[Any]:  # noqa: ARG002
-        return iter(self._execute())
-
-    async def aiterator(self, chunk_size: int = 2000) -> AsyncIterator[Any]:  # noqa: ARG002
-        for lock in await sync_to_async(self._execute)():
-            yield lock
-
-    def _fetch_all(self) -> None:
-        if self._result_cache is None:
-            self._result_cache = self._execute()
-
     def _clone(self) -> Self:
         clone: Self = super()._clone()  # type: ignore[misc]
         clone.snapshot = self.snapshot
@@ -136,7 +91,8 @@ class LiveQuerySet(models.QuerySet[Any]):
 
     # How it is done.
 
-    def _execute(self) -> list[Any]:
+    def found(self) -> list[Any]:
+        """Instances of those that match, in order, and no more than were asked for."""
         rows = self.rows()
         for name, descending in reversed(self._order()):
             rows.sort(key=lambda row: _place(row[name]), reverse=descending)
@@ -215,3 +171,42 @@ def matches(condition: Any, row: Row) -> bool:
         raise NotSupportedError(f"Such rows can't be filtered by {condition!r}")
     # As in SQL, nothing is known of what is not there.
     return value is not None and lookup(value, wanted)
+
+
+class NoRows(models.Manager[Any]):
+    """For everybody who asks no question that is ours."""
+
+    def get_queryset(self) -> models.QuerySet[Any]:
+        return super().get_queryset().none()
+
+
+class Live(models.Model):
+    """Something that is seen at Redis: `objects` is empty, `live` asks."""
+
+    name: Any
+    info: Any
+    """What was seen."""
+
+    objects = NoRows()
+    live = models.Manager.from_queryset(LiveQuerySet)()
+
+    class Meta:
+        abstract = True
+        managed = False
+        base_manager_name = default_manager_name = "objects"
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return clean(self.name)
+
+    def _refuse(self, *_args: Any, **_options: Any) -> Any:
+        raise NotSupportedError("What is seen at Redis is no row that could be written")
+
+    save = save_base = delete = _refuse
+
+    @classmethod
+    def from_row(cls, row: Row, db: str | None) -> Self:
+        seen = cls(**{name: value for name, value in row.items() if name != "info"})
+        seen.info = row["info"]
+        seen._state.adding, seen._state.db = False, db
+        return seen

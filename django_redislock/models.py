@@ -4,19 +4,18 @@ without rows for those who go through all models, such as `dumpdata`."""
 from __future__ import annotations
 
 from datetime import datetime
-from functools import cached_property
-from typing import Any, NamedTuple, Self
-from urllib.parse import quote, unquote
+from typing import Self
 
 from django.conf import settings
-from django.db import NotSupportedError, models
+from django.db import models
 from django.utils.timezone import make_naive
 from django.utils.translation import gettext_lazy as _
 
+from . import connections
 from .exceptions import LockError
 from .inspection import Inspector, Kind, LockInfo, State
-from .live import LiveQuerySet, LockSnapshot, Row
-from .management.formatting import clean
+from .live import Live, Row, Snapshot
+from .lock_id import LockId
 from .periodic.ledger import JobInfo, JobState, Ledger
 
 FREE = "free"
@@ -35,8 +34,6 @@ KINDS = [
     (Kind.FOREIGN.value, _("value of others")),
     (Kind.TIMESTAMP.value, _("time of an old lock")),
 ]
-
-
 JOB_STATES = [
     (JobState.OK.value, _("ok")),
     (JobState.RUNNING.value, _("running")),
@@ -45,45 +42,6 @@ JOB_STATES = [
     (JobState.PAUSED.value, _("paused")),
     (JobState.DISABLED.value, _("disabled")),
 ]
-
-
-class NoRows(models.Manager[Any]):
-    """For everybody who asks no question that is ours."""
-
-    def get_queryset(self) -> models.QuerySet[Any]:
-        return super().get_queryset().none()
-
-
-class Live(models.Model):
-    """Something that is seen at Redis: `objects` is empty, `live` asks."""
-
-    name: Any
-    info: Any
-    """What was seen."""
-
-    objects = NoRows()
-    live = models.Manager.from_queryset(LiveQuerySet)()
-
-    class Meta:
-        abstract = True
-        managed = False
-        base_manager_name = default_manager_name = "objects"
-        default_permissions = ("view",)
-
-    def __str__(self) -> str:
-        return clean(self.name)
-
-    def _refuse(self, *_args: Any, **_options: Any) -> Any:
-        raise NotSupportedError("What is seen at Redis is no row that could be written")
-
-    save = save_base = delete = _refuse
-
-    @classmethod
-    def from_row(cls, row: Row, db: str | None) -> Self:
-        seen = cls(**{name: value for name, value in row.items() if name != "info"})
-        seen.info = row["info"]
-        seen._state.adding, seen._state.db = False, db
-        return seen
 
 
 class Lock(Live):
@@ -115,62 +73,63 @@ class Lock(Live):
         verbose_name_plural = _("locks")
 
     @classmethod
-    def snapshot(cls, *, foreign: bool = False) -> LockSnapshot:
-        """All locks, as they are seen when it is first asked for rows."""
-        return LockSnapshot(row_of, foreign=foreign)
+    def snapshot(cls, *, foreign: bool = False) -> Snapshot:
+        """All locks that are held.
+
+        With `foreign` also what others have written below our prefix: for that, all keys of the
+        database are looked at. Raises `LockError`, above all `LockUnavailable`, when none of the
+        servers can be asked; of those that can't while others can, `away` tells why.
+        """
+        found: list[LockInfo] = []
+        away: dict[str, LockError] = {}
+        using = servers()
+        for alias in using:
+            try:
+                ours, of_cache = Inspector(alias), Inspector(alias, cache_locks=True)
+                found += [*ours.all(), *of_cache.all()]
+                if foreign:
+                    found += ours.discover()
+            except LockError as error:
+                away[alias] = error
+        if len(away) == len(using):
+            raise next(iter(away.values()))
+        return Snapshot([_row_of(info) for info in found], away)
+
+    @classmethod
+    def of(cls, info: LockInfo) -> Self:
+        """A lock that is held."""
+        return cls.from_row(_row_of(info), None)
 
     @classmethod
     def at(cls, id: str) -> Self | None:
-        """The lock of that id, if it is held. Raises `LockUnavailable`, and as `place`."""
-        where = place(id)
-        found = where.inspector().those([where.name])
-        return next((cls.from_row(row_of(info), None) for info in found), None)
+        """The lock of that id, if it is held. Raises `LockUnavailable`, and as `LockId.parse`."""
+        where = LockId.parse(id)
+        return next(map(cls.of, where.inspector().those([where.name])), None)
 
     @classmethod
     def free(cls, id: str) -> Self:
-        """A lock that nobody holds. Raises as `place`."""
-        where = place(id)
-        kind = Kind.MUTEX.value
-        return cls(id=id, name=where.name, using=where.using, kind=kind, state=FREE)
+        """A lock that nobody holds. Raises as `LockId.parse`."""
+        where = LockId.parse(id)
+        return cls(id=id, name=where.name, using=where.using, state=FREE)
 
 
-class Place(NamedTuple):
-    """Where a lock is."""
+def servers() -> list[str]:
+    """The aliases of CACHES that locks use, one for each server: through two of them, the same
+    locks would be seen twice."""
+    from .diagnosis import aliases  # most processes never ask
 
-    using: str
-    cache_locks: bool
-    name: str
-
-    def inspector(self) -> Inspector:
-        return Inspector(self.using, cache_locks=self.cache_locks)
-
-
-def place(id: str) -> Place:
-    """Where the lock of an id is. Raises `ValueError` if there can be none.
-
-    An id is `alias:name`, or `{alias}:key` for a lock of the drop-in for `cache.lock()`.
-    """
-    for using in sorted(settings.CACHES, key=len, reverse=True):  # of two, the longer one is meant
-        for cache_locks, begins in ((False, f"{using}:"), (True, f"{{{using}}}:")):
-            if id.startswith(begins):
-                return Place(using, cache_locks, unquote(id.removeprefix(begins)))
-    raise ValueError(f"the id of a lock begins with an alias of CACHES and a colon, not {id!r}")
+    found: dict[str, str] = {}
+    for alias in aliases():
+        found.setdefault(connections.address(alias), alias)
+    return list(found.values())
 
 
-def id_of(info: LockInfo) -> str:
-    """Where the lock is, as `place` reads it: printable, so that it comes back from a form, and
-    can be kept in any database."""
-    using = f"{{{info.using}}}" if info.cache_lock else info.using
-    name = "".join(c if c.isprintable() and c != "%" else quote(c) for c in info.name)
-    return f"{using}:{name}"
-
-
-def row_of(info: LockInfo) -> Row:
+def _row_of(info: LockInfo) -> Row:
     """The values of the fields."""
     holder = info.holder
     owner = holder.owner or ""
     return {
-        "id": id_of(info),
+        "id": str(LockId.of(info)),
         "name": info.name,
         "using": info.using,
         "kind": info.kind.value,
@@ -209,33 +168,23 @@ class PeriodicJob(Live):
         verbose_name_plural = _("periodic jobs")
 
     @classmethod
-    def snapshot(cls) -> JobSnapshot:
-        """All jobs, as they are when it is first asked for rows."""
-        return JobSnapshot()
+    def snapshot(cls) -> Snapshot:
+        """All jobs of the project. Raises `LockError`."""
+        return Snapshot([_row_of_job(info) for info in Ledger().jobs()])
 
 
-class JobSnapshot:
-    """All jobs of the project."""
-
-    away: dict[str, LockError] = {}
-    """None: what can't be asked is an error."""
-
-    @cached_property
-    def rows(self) -> list[Row]:
-        return [
-            {
-                "name": info.name,
-                "using": info.using,
-                "where": info.where,
-                "plan": info.plan,
-                "state": info.state.value,
-                "started": _stored(info.last.started if info.last else None),
-                "took": info.last.duration if info.last else None,
-                "next": _stored(info.next),
-                "info": info,
-            }
-            for info in Ledger().jobs()
-        ]
+def _row_of_job(info: JobInfo) -> Row:
+    return {
+        "name": info.name,
+        "using": info.using,
+        "where": info.where,
+        "plan": info.plan,
+        "state": info.state.value,
+        "started": _stored(info.last.started if info.last else None),
+        "took": info.last.duration if info.last else None,
+        "next": _stored(info.next),
+        "info": info,
+    }
 
 
 def _stored(time: datetime | None) -> datetime | None:

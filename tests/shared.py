@@ -16,9 +16,10 @@ def dead_holder(
     silent: float = 900,
     owner: str = "web3:1:x",
     label: str = "its/job.py:1 in job",
+    process: str = "dead0000",
 ) -> str:
     """A place that a process got and that died so many seconds ago, as the server has it then."""
-    token = "dead0000" + f"{int(silent):024d}"
+    token = process + f"{int(silent):024d}"
     now, ttl = time.time(), 3600
     began, ends = int((now - silent) * 1e6), int((now + ttl - silent) * 1000)
     record = f"{token}|{began}|{began}|{ttl * 1000}|{owner}|{label}\t{kind}|{limit}"

@@ -30,12 +30,12 @@ from django_redislock.inspection import (
     Kind,
     LockInfo,
     State,
-    decide,
-    foreign,
 )
+from django_redislock.inspection.reading import decide, foreign
 from django_redislock.io import SyncIO
 from django_redislock.primitives import places
 from django_redislock.renewal import PRESENCE, watchdog
+from tests.operations.calling import granted
 from tests.processes import Worker
 from tests.test_decorators import held_elsewhere
 from tests.waiting import PATIENCE, eventually
@@ -52,17 +52,6 @@ def get(inspector: Inspector, name: str) -> LockInfo:
     lock = inspector.get(name)
     assert lock is not None
     return lock
-
-
-def grant(redis: Redis, name: str, *, ttl: float = 3600, process: str = "dead0000") -> str:
-    """A lock of a process that we make up, as the server would have granted it long ago."""
-    token = process + "0" * 24
-    now = time.time()
-    value = f"{token}|{int(now * 1e6)}|{int((now - 900) * 1e6)}|{int(ttl * 1000)}|far:1:x|its/job"
-    remaining = ttl - 900
-    redis.set(f"redislock:{{{name}}}", value, px=int(remaining * 1000))
-    redis.zadd(INDEX, {name: int((now + remaining) * 1000)})
-    return token
 
 
 class TestOne:
@@ -177,7 +166,7 @@ class TestPages:
         """Locks whose leases end one after the other."""
         names = [f"job:{number:03d}" for number in range(30)]
         for number, name in enumerate(names):
-            grant(redis, name, ttl=2000 + 10 * number, process=tokens.NO_PROCESS)
+            granted(redis, name, ttl=2000 + 10 * number, process=tokens.NO_PROCESS)
         return names
 
     def test_pages(self, inspector: Inspector, many: list[str]) -> None:
@@ -206,7 +195,7 @@ class TestPages:
 
     def test_filters(self, inspector: Inspector, many: list[str], redis: Redis) -> None:
         """By pattern, state and host, with the number of those that are left."""
-        grant(redis, "mail", process="dead0000")
+        granted(redis, "mail")
         with redis_lock("mine") as lease:
             assert [lock.name for lock in inspector.page(pattern="job:00*").items] == many[:10]
             assert inspector.page(pattern="job:00*", limit=3).total == 10
@@ -214,7 +203,7 @@ class TestPages:
             assert ([lock.name for lock in stale.items], stale.total) == (["mail"], 1)
             host = lease.owner.partition(":")[0]
             assert [lock.name for lock in inspector.page(host=host).items] == ["mine"]
-            assert inspector.page(host="far").total == 31
+            assert inspector.page(host="web3").total == 31
 
     @pytest.mark.parametrize(
         ("order", "first"),
@@ -231,7 +220,7 @@ class TestPages:
         self, inspector: Inspector, many: list[str], redis: Redis, order: str, first: str
     ) -> None:
         """By each of them; and what is most waited for comes first."""
-        grant(redis, "zzz", ttl=9000, process="dead0000")
+        granted(redis, "zzz", ttl=9000)
         redis.zadd("redislock:{zzz}:queue", {"0" * 32: 1})
         assert set(ORDERS) >= {order}
         assert inspector.page(order=order).items[0].name == first
@@ -256,13 +245,13 @@ class TestPages:
     def test_more_than_a_batch(self, inspector: Inspector, redis: Redis) -> None:
         """A thousand and one locks, in three requests."""
         for number in range(1001):
-            grant(redis, f"job:{number}", process=tokens.NO_PROCESS)
+            granted(redis, f"job:{number}", process=tokens.NO_PROCESS)
         assert len(list(inspector.all())) == 1001
         assert inspector.counts().total == 1001
 
     def test_counts(self, inspector: Inspector, many: list[str], redis: Redis) -> None:
         """By state, and how many are waited for."""
-        grant(redis, "stale", process="dead0000")
+        granted(redis, "stale")
         redis.zadd("redislock:{stale}:queue", {"0" * 32: 1, "1" * 32: 2})
         counts = inspector.counts()
         assert (counts.total, counts.contended, counts.waiters) == (31, 1, 2)
@@ -285,7 +274,7 @@ class TestDiscover:
         redis.set("redislock:{job}:record", "no lock")
         redis.set("other:{plain}", "no lock of ours")
         redis.rpush("redislock:{list}", "no string")
-        grant(redis, "lost", process=tokens.NO_PROCESS)
+        granted(redis, "lost", process=tokens.NO_PROCESS)
         redis.zrem(INDEX, "lost")
         with redis_lock("known"), Semaphore("several", 2):
             redis.zrem(INDEX, "several")

@@ -47,10 +47,10 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider.add_span_processor(processor)
     monkeypatch.setattr(spans, "_tracer", provider.get_tracer("django_redislock"))
     monkeypatch.setattr(naming, "patterns", ())
-    spans.connect()
+    signals.observe(spans.record)
     with override_settings(REDISLOCK={"LOCKS": {"job": {}, "job:*": {}}}):
         yield exporter
-    spans.disconnect()
+    signals.unobserve(spans.record)
 
 
 def ended(exporter: InMemorySpanExporter) -> list[ReadableSpan]:
@@ -266,12 +266,12 @@ class TestAttributes:
 class TestSwitch:
     def test_without_a_provider(self) -> None:
         """Spans that nobody collects are made, and nothing breaks."""
-        spans.connect()
+        signals.observe(spans.record)
         try:
             with redis_lock("job") as lease:
                 lease.check()
         finally:
-            spans.disconnect()
+            signals.unobserve(spans.record)
         assert not signals.observers
 
     def test_one_that_raises(

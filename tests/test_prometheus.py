@@ -59,10 +59,10 @@ def _connected() -> Iterator[None]:
     ):
         metric.clear()
     metrics._active._forget()
-    metrics.connect()
+    signals.observe(metrics.count)
     with named:
         yield
-    metrics.disconnect()
+    signals.unobserve(metrics.count)
 
 
 def value(metric: str, lock: str = "job", using: str = "default", **labels: str) -> float:
@@ -344,11 +344,11 @@ class TestSwitch:
 
     def test_connected_once(self) -> None:
         """However often it is asked for; and off is off."""
-        metrics.connect()
+        signals.observe(metrics.count)
         with redis_lock("job"):
             pass
         assert attempts("acquired") == 1
-        metrics.disconnect()
+        signals.unobserve(metrics.count)
         assert not signals.wanted("acquired")
         with redis_lock("job"):
             pass

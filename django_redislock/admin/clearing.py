@@ -23,8 +23,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ..clearing import Outcome, Target
 from ..inspection import HolderInfo, Inspector, LockInfo
+from ..lock_id import LockId
 from ..management.formatting import clean, whose
-from ..models import Lock, place, row_of
+from ..models import Lock
 from ..sentences import translated
 
 SALT = "django_redislock.admin.clearing"
@@ -51,7 +52,7 @@ class ClearForm(forms.Form):
                 self.cleaned_data["seen"], salt=SALT, max_age=GOOD_FOR
             )
             for id in seen:
-                place(id)  # the settings may have changed
+                LockId.parse(id)  # the settings may have changed
         except (signing.BadSignature, ValueError):
             raise forms.ValidationError(_("This is not what was shown. Begin again.")) from None
         return seen
@@ -59,14 +60,18 @@ class ClearForm(forms.Form):
 
 def sealed(locks: Iterable[Lock]) -> str:
     """What the operator is shown, for `ClearForm.seen`."""
-    seen = {lock.id: _digests(lock.info) for lock in locks if lock.info is not None}
+    seen = {
+        lock.id: [_digest(one) for one in lock.info.holders]
+        for lock in locks
+        if lock.info is not None
+    }
     return signing.dumps(seen, salt=SALT, compress=True)
 
 
 def shown(seen: dict[str, list[str]]) -> list[Lock]:
     """The locks that the operator was shown and nobody else holds by now."""
     return [
-        Lock.from_row(row_of(target.lock), None)
+        Lock.of(target.lock)
         for target in targets(seen)
         if target.lock is not None and target.outcome == Outcome.NOT_ASKED
     ]
@@ -76,7 +81,7 @@ def targets(seen: dict[str, list[str]]) -> Iterator[Target]:
     """The locks that were seen, as they are now. Raises `LockUnavailable`."""
     servers: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(dict)
     for id, its_digests in seen.items():
-        using, cache_locks, name = place(id)
+        using, cache_locks, name = LockId.parse(id)
         servers[using, cache_locks][name] = its_digests
     for (using, cache_locks), digests in servers.items():
         inspector = Inspector(using, cache_locks=cache_locks)
@@ -107,32 +112,32 @@ def clear(user: Any, seen: dict[str, list[str]], reason: str) -> list[Target]:
     return found
 
 
+def history(id: str) -> Any:
+    """What was done to a lock, the newest first."""
+    entries = LogEntry.objects.filter(object_id=id, content_type=get_content_type_for_model(Lock))
+    return entries.select_related("user").order_by("-action_time")
+
+
 def _write_down(user: Any, targets: list[Target], reason: str) -> None:
     words = {
         Outcome.CLEARED: gettext("Cleared: %(reason)s. It was held by %(holder)s."),
         Outcome.UNKNOWN: gettext("Perhaps cleared: %(reason)s. It was held by %(holder)s."),
     }
     content_type = get_content_type_for_model(Lock)
-    entries = []
-    for target in targets:
-        if target.lock is not None and target.outcome in words:
-            row = row_of(target.lock)
-            entries.append(
-                LogEntry(
-                    user_id=user.pk,
-                    content_type=content_type,
-                    object_id=row["id"],
-                    object_repr=clean(row["name"])[:200],
-                    action_flag=CHANGE,
-                    change_message=words[target.outcome]
-                    % {"reason": reason.rstrip("."), "holder": translated(whose(target.lock))},
-                )
-            )
+    entries = [
+        LogEntry(
+            user_id=user.pk,
+            content_type=content_type,
+            object_id=str(LockId.of(target.lock)),
+            object_repr=clean(target.name)[:200],
+            action_flag=CHANGE,
+            change_message=words[target.outcome]
+            % {"reason": reason.rstrip("."), "holder": translated(whose(target.lock))},
+        )
+        for target in targets
+        if target.lock is not None and target.outcome in words
+    ]
     LogEntry.objects.bulk_create(entries)
-
-
-def _digests(lock: LockInfo) -> list[str]:
-    return [_digest(one) for one in lock.holders]
 
 
 def _those(lock: LockInfo, known: list[str]) -> LockInfo | None:

@@ -79,7 +79,7 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return flatten_fieldsets(self.get_fieldsets(request, obj))
 
-    def summary(self, request: HttpRequest, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def summary(self, snapshot: Snapshot) -> dict[str, Any]:
         """What the line above the list says."""
         raise NotImplementedError
 
@@ -88,10 +88,10 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         # Before Django's own try: what fails here is Redis, and not the question.
-        rows = self.snapshot(request).rows
+        snapshot = self.snapshot(request)
         context = {
             "title": capfirst(self.opts.verbose_name_plural),
-            "summary": self.summary(request, rows),
+            "summary": self.summary(snapshot),
             **_unseen(request),
         }
         try:

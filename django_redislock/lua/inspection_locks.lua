@@ -16,7 +16,7 @@ local OURS = '^%x+|%d+|%d+|%d+|[^|]*|'
 local TOKEN = '^' .. string.rep('%w', 32) .. '$'
 
 local index = KEYS[#KEYS]
--- As in mutex.lua: then there is none, and each lock counts as listed.
+-- As in lock.lua: then there is none, and each lock counts as listed.
 local CLUSTER = index == KEYS[1]
 local found = {string.format('%.0f', time[1] * 1000000 + time[2])}
 local most, listed = ARGV[#ARGV - 1], ARGV[#ARGV] == '1'

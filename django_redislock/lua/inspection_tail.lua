@@ -4,7 +4,7 @@
 -- Returns  {last fencing token, for how long the last one held it, µs, the lock's value or nil,
 --           those who held it, or hold it, in no order ...}
 
--- As in queue.lua.
+-- As in lock.lua.
 local HOLDERS = 6
 
 local tail, lock, holders = KEYS[1], KEYS[2], KEYS[3]

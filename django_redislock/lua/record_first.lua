@@ -6,15 +6,13 @@
 --          2 ttl     ms; "" for good
 -- Returns  the value that stands
 
+-- include record.lua
+
 local record, value, ttl = KEYS[1], ARGV[1], ARGV[2]
 
 local stands = redis.call('GET', record)
 if stands then
   return stands
 end
-if ttl == '' then
-  redis.call('SET', record, value)
-else
-  redis.call('SET', record, value, 'PX', ttl)
-end
+keep(record, value, ttl)
 return value

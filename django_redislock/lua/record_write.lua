@@ -12,6 +12,8 @@
 -- Returns  {1}               written
 --          {0, value, gone}  refused: who holds the lock now, what was written of our token
 
+-- include record.lua
+
 local record, lock, gone = KEYS[1], KEYS[2], KEYS[3]
 local token, value, ttl, held = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 
@@ -23,9 +25,5 @@ if not now or string.sub(now, 1, 32) ~= token then
   end
 end
 
-if ttl == '' then
-  redis.call('SET', record, value)
-else
-  redis.call('SET', record, value, 'PX', ttl)
-end
+keep(record, value, ttl)
 return {1}

@@ -15,8 +15,9 @@ from redis import Redis
 
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
-from django_redislock.live import LiveQuerySet, LockSnapshot
-from django_redislock.models import Lock, place
+from django_redislock.live import LiveQuerySet
+from django_redislock.lock_id import LockId
+from django_redislock.models import Lock
 from tests.operations.calling import AWAY, granted
 
 pytestmark = pytest.mark.django_db
@@ -198,12 +199,12 @@ def test_fields() -> None:
 
 def test_locks_of_the_cache() -> None:
     """Those of the drop-in for cache.lock() have ids that no lock of ours can have."""
-    where = place("{default}::1:receipt")
+    where = LockId.parse("{default}::1:receipt")
     assert (where.cache_locks, where.name) == (True, ":1:receipt")
-    assert place("default:{odd}").cache_locks is False
+    assert LockId.parse("default:{odd}").cache_locks is False
     for wrong in ("job", "nix:job", ":job"):
         with pytest.raises(ValueError, match="begins with an alias of CACHES"):
-            place(wrong)
+            LockId.parse(wrong)
 
 
 def test_ids(redis: Redis, settings: Any) -> None:
@@ -217,8 +218,8 @@ def test_ids(redis: Redis, settings: Any) -> None:
     for lock in found:
         assert lock.pk.isprintable()
         assert Lock.at(lock.pk).name == lock.name
-    assert place("a:b:c") == ("a:b", False, "c")
-    assert place("a:c") == ("a", False, "c")
+    assert LockId.parse("a:b:c") == ("a:b", False, "c")
+    assert LockId.parse("a:c") == ("a", False, "c")
 
 
 def test_what_was_asked_before_is_asked_again(redis: Redis) -> None:
@@ -274,7 +275,6 @@ def test_redis_away(settings: Any) -> None:
     settings.REDISLOCK = {"USING": "gone"}
     with pytest.raises(LockUnavailable):
         Lock.live.count()
-    assert isinstance(Lock.snapshot(), LockSnapshot)
     assert issubclass(LiveQuerySet, models.QuerySet)
 
 

@@ -17,7 +17,9 @@ from tests.browser.chromium import Chromium
 from tests.browser.site import Site
 from tests.browser.test_tour import Tour, press, sees
 from tests.browser.window import Open, Window
+from tests.operations.calling import granted
 from tests.processes import ROOT
+from tests.shared import dead_holder
 
 IMAGES = ROOT / "docs" / "images"
 MAX_BYTES = 100_000
@@ -34,10 +36,11 @@ def waits(site: Site, name: str, owner: str, label: str, seconds: float) -> None
 def fleet(site: Site) -> None:
     """What a project with a few hosts has at some moment."""
     alive = {"process": NO_PROCESS}
-    site.grant(
+    granted(
+        site.redis,
         "invoice:42",
-        left=21.4,
-        since=8.6,
+        silent=8.6,
+        ttl=30,
         owner="web-1:4711:MainThread",
         label="billing/tasks.py:118 in charge",
         fence=1795300128112464,
@@ -45,10 +48,11 @@ def fleet(site: Site) -> None:
     )
     waits(site, "invoice:42", "web-2:977:MainThread", "billing/tasks.py:118 in charge", 6.2)
     waits(site, "invoice:42", "cron-1:30112:MainThread", "billing/dunning.py:41 in remind", 1.7)
-    site.grant(
+    granted(
+        site.redis,
         "import:supplier",
         left=52,
-        since=754,
+        silent=754,
         ttl=60,
         owner="worker-3:212:MainThread",
         label="stock/imports.py:64 in fetch",
@@ -56,24 +60,25 @@ def fleet(site: Site) -> None:
         **alive,
     )
     waits(site, "import:supplier", "worker-1:208:MainThread", "stock/imports.py:64 in fetch", 301)
-    site.grant(
-        "report:daily",
-        left=243,
-        since=57,
-        owner="cron-1:29871:MainThread",
-        label="manage.py report",
-        fence=1795300079310822,
-        **alive,
-    )
-    site.grant(
+    granted(
+        site.redis,
         "newsletter",
-        left=7.5,
-        since=22.5,
+        silent=22.5,
+        ttl=30,
         owner="worker-2:198:MainThread",
         label="news/send.py:27 in send",
         fence=1795300110902711,
         **alive,
     )
+    for seconds in (12, 41):
+        dead_holder(
+            site.redis,
+            "supplier-api",
+            silent=seconds,
+            owner=f"worker-{seconds % 10}:204:MainThread",
+            label="stock/supplier.py:23 in ask",
+            **alive,
+        )
     site.left_behind(
         "export:accounts",
         owner="worker-2:77:MainThread",
@@ -97,7 +102,7 @@ def to_clear(window: Window) -> None:
     window.page.locator("input[name=reason]").fill("web-1 hangs since the deployment")
 
 
-HEIGHTS = {to_list: 690, to_detail: 880, to_clear: 500}
+HEIGHTS = {to_list: 680, to_detail: 880, to_clear: 500}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -126,7 +131,7 @@ def test_screenshot_of_the_tour(chromium: Chromium, tmp_path: Path) -> None:
     tour = Tour(tmp_path)
     try:
         for scheme in ("light", "dark"):
-            size = {"width": 840, "height": 520}
+            size = {"width": 840, "height": 500}
             window = Window(chromium.browser, tour, "", color_scheme=scheme, viewport=size)
             window.goes_to("/tour/")
             sees(window, r"customer-\d waits")

@@ -18,6 +18,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from tests.browser.hands import Hands
+from tests.operations.calling import granted
 from tests.processes import ROOT
 from tests.servers.server import EXAMPLE, Server
 from tests.waiting import PATIENCE, eventually
@@ -96,29 +97,9 @@ class Site:
     def address_of(self, name: str, page: str = "change") -> str:
         return f"{LIST}{quote_pk(f'default:{name}')}/{page}/"
 
-    def grant(
-        self,
-        name: str,
-        *,
-        left: float = 2700.0,
-        since: float = 900.0,
-        ttl: float = 0.0,
-        owner: str = "far:1:x",
-        label: str = "its/job",
-        fence: int = 1,
-        process: str = "dead0000",
-    ) -> None:
-        """A lock as the server would have granted it so many seconds ago; with `ttl`, one that
-        was renewed since."""
-        now = time.time()
-        ttl = ttl or left + since
-        head = f"{process}{'0' * 24}|{fence}|{int((now - since) * 1e6)}|{int(ttl * 1000)}"
-        self.redis.set(f"redislock:{{{name}}}", f"{head}|{owner}|{label}", px=int(left * 1000))
-        self.redis.zadd(INDEX, {name: int((now + left) * 1000)})
-
     def left_behind(self, name: str, **facts: Any) -> None:
         """A lock of a process that has been gone for a quarter of an hour, and is stale."""
-        self.grant(name, **facts)
+        granted(self.redis, name, **facts)
 
     def strangers(self, name: str, value: str = "mine", seconds: int = 600) -> None:
         """A value that django-redislock did not write, where a lock would be, and that stays for

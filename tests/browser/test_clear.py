@@ -64,39 +64,6 @@ def test_without_a_reason(site: Site, open_window: Open) -> None:
     assert site.us.is_told("job").startswith("LeaseRevoked")
 
 
-def test_changed_hands(site: Site, window: Window) -> None:
-    """Between question and answer: whoever has it now keeps it, the other one is cleared, and both
-    are told."""
-    site.us.hold("job")
-    site.us.hold("other")
-    site.others.wait_for("job")
-    site.await_queue("job", 1)
-    window.goes_to_list()
-    window.asks_to_clear("job", "other")
-    site.us.release("job")
-    site.others.gets("job")
-    window.confirms("they hang")
-    messages = window.page.locator(".messagelist")
-    expect(messages.locator(".warning")).to_contain_text("job")
-    expect(messages.locator(".warning")).to_contain_text("changed hands")
-    expect(messages.locator(".success")).to_contain_text("other")
-    assert site.others.is_told("job") == ""
-    assert site.us.is_told("other").startswith("LeaseRevoked")
-    assert [name for _, name, _ in site.log_entries()] == ["other"]
-
-
-def test_free_by_then(site: Site, window: Window) -> None:
-    """It is told, and is no error."""
-    site.us.hold("job")
-    window.goes_to_list()
-    window.asks_to_clear("job")
-    site.us.release("job")
-    window.confirms("it hangs")
-    expect(window.page.locator(".messagelist")).to_contain_text("job")
-    expect(window.page.locator(".messagelist .success")).to_have_count(0)
-    assert site.log_entries() == []
-
-
 def test_thought_better_of_it(site: Site, window: Window) -> None:
     """The way back does nothing."""
     site.us.hold("job")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.browser.site import LIST, Site
 from tests.browser.window import Open, Window, expect
 
@@ -29,24 +27,6 @@ def test_a_lock(site: Site, window: Window) -> None:
     expect(content.locator("input:not([type=hidden]), textarea, button")).to_have_count(0)
 
 
-def test_it_is_free_by_now(site: Site, window: Window) -> None:
-    """What is known still is shown, and there is nothing to clear."""
-    site.us.hold("job")
-    fence = site.fencing_token("job")
-    site.us.release("job")
-    window.goes_to(site.address_of("job"))
-    content = window.page.locator("#content")
-    expect(content.locator(".redislock-state")).to_have_text("free")
-    expect(content).to_contain_text(fence)
-    expect(content.get_by_role("link", name="Clear", exact=True)).to_have_count(0)
-
-
-def test_nothing_is_known(window: Window, site: Site) -> None:
-    """Of a name that was never locked."""
-    window.goes_to(site.address_of("never"))
-    expect(window.page.locator(".messagelist")).to_contain_text("never")
-
-
 def test_what_does_not_exist(site: Site, open_window: Open) -> None:
     """Nobody adds, changes or deletes a lock, superusers neither."""
     site.us.hold("job")
@@ -59,15 +39,3 @@ def test_what_does_not_exist(site: Site, open_window: Open) -> None:
     assert len(options) == 2, options
     window.goes_to(site.address_of("job"))
     expect(window.page.locator(".deletelink")).to_have_count(0)
-
-
-@pytest.mark.parametrize("page", ["change", "history"])
-def test_history(site: Site, window: Window, page: str) -> None:
-    """What was done to a lock can be read after it has gone, and all that Redis knew of it."""
-    site.us.hold("job", label="the monthly run")
-    window.clears("job", reason="it hangs")
-    site.forget()
-    window.goes_to(site.address_of("job", page))
-    content = window.page.locator("#content")
-    expect(content).to_contain_text("it hangs")
-    expect(content).to_contain_text("operator")

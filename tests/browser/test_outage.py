@@ -37,27 +37,6 @@ def test_it_comes_and_goes(site: Site, window: Window) -> None:
     expect(window.page.locator("#redislock-summary")).to_contain_text("0 held")
 
 
-def test_between_question_and_answer(site: Site, window: Window) -> None:
-    """It says that nothing was cleared, and nothing is written down."""
-    site.left_behind("job")
-    window.goes_to_list()
-    window.asks_to_clear("job")
-    site.redis_server.stop()
-    window.expects("answer: 503")
-    window.confirms("it hangs")
-    expect(window.page.locator("#content")).to_contain_text("Redis")
-    assert site.log_entries() == []
-
-
-def test_history_needs_no_redis(site: Site, window: Window) -> None:
-    """It is in the database."""
-    site.left_behind("job")
-    window.clears("job", reason="it hangs")
-    site.redis_server.stop()
-    window.goes_to(site.address_of("job", "history"))
-    expect(window.page.locator("#content")).to_contain_text("it hangs")
-
-
 def test_while_the_list_is_live(site: Site, window: Window) -> None:
     """It says that it can't look any more, and goes on when it can."""
     site.left_behind("job")

@@ -322,7 +322,7 @@ def test_selected_text_stays(site: Site, window: Window) -> None:
     """A name that somebody is about to copy; when that is done, it goes on."""
     site.us.hold("job:42")
     look(window)
-    cell = "document.querySelector('#result_list tbody .field-its_name')"
+    cell = "document.querySelector('#result_list tbody .field-name')"
     window.page.evaluate(f"getSelection().selectAllChildren({cell})")
     site.us.hold("another")
     ask(window)

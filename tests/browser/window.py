@@ -125,7 +125,7 @@ class Window:
 
     def names(self) -> list[str]:
         """Of the locks in the list, in its order."""
-        return self.page.locator("#result_list .field-its_name").all_inner_texts()
+        return self.page.locator("#result_list .field-name").all_inner_texts()
 
     # What to do.
 

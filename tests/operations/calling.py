@@ -79,19 +79,25 @@ def granted(
     name: str,
     *,
     silent: float = 900,
+    ttl: float = 3600,
+    left: float | None = None,
     owner: str = "web3:1:x",
     label: str = "its/job.py:1 in job",
+    fence: int | None = None,
+    process: str = "dead0000",
 ) -> str:
-    """A lock that a process got and that died so many seconds ago, as the server has it then."""
-    token = "dead0000" + "0" * 24
-    now, ttl = time.time(), 3600
+    """A lock that a process got and that died so many seconds ago, as the server has it then; or,
+    with `left`, that was renewed since."""
+    token = process + "0" * 24
+    now = time.time()
+    left = ttl - silent if left is None else left
     began = int((now - silent) * 1e6)
     redis.set(
         f"redislock:{{{name}}}",
-        f"{token}|{began}|{began}|{ttl * 1000}|{owner}|{label}",
-        px=int((ttl - silent) * 1000),
+        f"{token}|{fence or began}|{began}|{int(ttl * 1000)}|{owner}|{label}",
+        px=int(left * 1000),
     )
-    redis.zadd("redislock:index", {name: int((now + ttl - silent) * 1000)})
+    redis.zadd("redislock:index", {name: int((now + left) * 1000)})
     return token
 
 

@@ -12,7 +12,8 @@ from redis import Redis
 
 from django_redislock import redis_lock
 from django_redislock.client import Lock
-from django_redislock.inspection import BATCH, ORDERS
+from django_redislock.inspection import ORDERS
+from django_redislock.inspection.inspector import BATCH
 from tests.operations.calling import call, cut_off, granted, run, strangers
 
 

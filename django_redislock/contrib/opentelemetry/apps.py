@@ -3,6 +3,8 @@
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
+from ... import signals
+
 
 class OpenTelemetryConfig(AppConfig):
     name = "django_redislock.contrib.opentelemetry"
@@ -11,6 +13,6 @@ class OpenTelemetryConfig(AppConfig):
 
     def ready(self) -> None:
         # Here, so that what is missing is said when the project is set up.
-        from .spans import connect
+        from .spans import record
 
-        connect()
+        signals.observe(record)

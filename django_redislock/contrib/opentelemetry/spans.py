@@ -11,9 +11,8 @@ import time
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ... import signals
 from ...signals import LockEvent
-from ..holding import Holding
+from ..held import HeldLeases
 from ..patterns import OTHER, pattern
 
 try:
@@ -30,7 +29,7 @@ _tracer = trace.get_tracer("django_redislock")
 _CODE = re.compile(r"(?P<path>.+):(?P<line>\d+) in (?P<function>.+)")
 """The label of a lease, unless the caller chose another one."""
 
-_parents: Holding[context.Context] = Holding(lambda _: None)
+_parents: HeldLeases[context.Context] = HeldLeases(lambda _: None)
 
 
 def record(event: LockEvent) -> None:
@@ -86,13 +85,3 @@ def _attributes(event: LockEvent, known: str) -> dict[str, str | int]:
     if event.outcome == "lost":
         attributes["error.type"] = "LeaseLost"
     return attributes
-
-
-def connect() -> None:
-    """Trace from now on."""
-    signals.observe(record)
-
-
-def disconnect() -> None:
-    """Trace no more."""
-    signals.unobserve(record)

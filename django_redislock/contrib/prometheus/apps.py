@@ -3,6 +3,8 @@
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
+from ... import signals
+
 
 class PrometheusConfig(AppConfig):
     name = "django_redislock.contrib.prometheus"
@@ -11,6 +13,6 @@ class PrometheusConfig(AppConfig):
 
     def ready(self) -> None:
         # Here, since importing the metrics registers them.
-        from .metrics import connect
+        from .metrics import count
 
-        connect()
+        signals.observe(count)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ... import signals
 from ...signals import LockEvent
-from ..holding import Holding
+from ..held import HeldLeases
 from ..patterns import pattern
 
 try:
@@ -51,7 +50,7 @@ ACTIVE = Gauge(
     multiprocess_mode="livesum",  # what a process held that is gone is held no more
 )
 
-_active: Holding[tuple[str, str]] = Holding(lambda labels: ACTIVE.labels(*labels).dec())
+_active: HeldLeases[tuple[str, str]] = HeldLeases(lambda labels: ACTIVE.labels(*labels).dec())
 
 
 def count(event: LockEvent) -> None:
@@ -74,13 +73,3 @@ def count(event: LockEvent) -> None:
         began = _active.end(event)
         if began is not None:
             ACTIVE.labels(*began).dec()
-
-
-def connect() -> None:
-    """Count from now on."""
-    signals.observe(count)
-
-
-def disconnect() -> None:
-    """Count no more."""
-    signals.unobserve(count)

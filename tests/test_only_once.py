@@ -26,9 +26,9 @@ from django_redislock import (
     inspection,
     naming,
     once,
+    only_once,
     redis_lock,
     renewal,
-    runs,
     signals,
 )
 from django_redislock.primitives import mutex
@@ -56,7 +56,7 @@ class TestTransactions:
     @pytest.fixture(autouse=True)
     def _patient(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A busy machine may take longer than a moment."""
-        monkeypatch.setattr(runs, "MOMENT", PATIENCE)
+        monkeypatch.setattr(only_once, "MOMENT", PATIENCE)
 
     def test_done_after_the_commit(self, redis: Redis) -> None:
         """Until then it is under way; the record comes before the lock goes."""
@@ -280,7 +280,7 @@ class TestForms:
 
         assert (work(1), work(2)) == (1, None)
         (key,) = redis.keys("redislock:*:record")
-        assert b"{once:tests.test_runs.TestForms." in key
+        assert b"{once:tests.test_only_once.TestForms." in key
 
     def test_a_function_as_its_name(self) -> None:
         """It gets the arguments."""
@@ -325,7 +325,7 @@ class TestForms:
         with once("job"):
             (lock,) = inspection.Inspector().page().items
             assert (lock.name, lock.kind, lock.state) == ("once:job", "mutex", "held")
-            assert lock.holder.label.startswith("tests/test_runs.py")
+            assert lock.holder.label.startswith("tests/test_only_once.py")
         once("of:{number}")(lambda number: None)
         assert "once:of:*" in naming.patterns
 
@@ -432,7 +432,7 @@ class TestBadInput:
             ("a\nb", ValueError, "can't be printed"),
             ("x" * 510, ValueError, "512 are allowed"),
             (None, TypeError, r"elsewhere write once\('warm-cache'\)"),
-            (lambda: "x", TypeError, r"elsewhere write once\('warm-cache'\)"),
+            (str, TypeError, r"elsewhere write once\('warm-cache'\)"),
         ],
         ids=repr,
     )

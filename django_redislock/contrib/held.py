@@ -1,4 +1,4 @@
-"""What this process holds, as far as it is told, with something remembered for each."""
+"""The leases that this process holds, as far as it is told."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 _Id = tuple[str, str, int | None]
 
 
-class Holding(Generic[T]):
+class HeldLeases(Generic[T]):
     """Remembers something from the acquire of a lease to its end.
 
     No event tells of the end of a lease that was exported, or whose object was dropped: then

@@ -1,0 +1,183 @@
+"""The pages by which an operator clears locks: one that asks, and one that does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.translation import gettext, ngettext, ngettext_lazy
+from django.utils.translation import gettext_lazy as _
+
+from ..clearing import Outcome, Target
+from ..inspection import State
+from ..management.formatting import clean
+from ..models import Lock
+from . import clearing, tables
+from .pages import LiveAdmin, or_away
+
+
+class ClearPages(LiveAdmin):
+    actions = ("clear_locks",)
+
+    def has_clear_permission(self, request: Any) -> bool:
+        may: bool = request.user.has_perm(f"{self.opts.app_label}.clear_lock")
+        return may and self.has_view_permission(request)
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view
+        return [
+            path("clear/", view(self.clear_view), name="django_redislock_lock_clear"),
+            path(
+                "<path:object_id>/clear/",
+                view(self.ask_view),
+                name="django_redislock_lock_ask",
+            ),
+            *super().get_urls(),
+        ]
+
+    def _url(self, page: str, *args: str) -> str:
+        name = f"{self.admin_site.name}:django_redislock_lock_{page}"
+        return reverse(name, args=args)
+
+    def _back(
+        self, request: HttpRequest, message: Any, level: int, page: str = "changelist", *args: str
+    ) -> HttpResponse:
+        self.message_user(request, message, level)
+        return HttpResponseRedirect(self._url(page, *args))
+
+    def clear_url(self, request: HttpRequest, lock: Lock) -> str:
+        if lock.info is None or not self.has_clear_permission(request):
+            return ""
+        return self._url("ask", quote(lock.id))
+
+    @admin.action(description=_("Clear selected locks"), permissions=["clear"])
+    def clear_locks(self, request: HttpRequest, queryset: Any) -> HttpResponse:
+        return self._ask(request, list(queryset))
+
+    @or_away
+    def ask_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The confirmation for one lock."""
+        if not self.has_clear_permission(request):
+            raise PermissionDenied
+        id = unquote(object_id)
+        lock = self.get_object(request, id)
+        if lock is None:
+            message = _("Nothing is known of a lock “%(id)s”.") % {"id": clean(id)}
+            return self._back(request, message, messages.WARNING)
+        if lock.info is None:
+            message = _("Nobody holds “%(name)s” any more.") % {"name": str(lock)}
+            return self._back(request, message, messages.WARNING, "change", quote(id))
+        return self._ask(request, [lock])
+
+    @or_away
+    def clear_view(self, request: HttpRequest) -> HttpResponse:
+        """What the confirmation sends."""
+        if not self.has_clear_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseRedirect(self._url("changelist"))
+        form = clearing.ClearForm(request.POST)
+        if not form.is_valid():
+            if "seen" in form.errors:
+                return self._back(request, str(form.errors["seen"][0]), messages.ERROR)
+            return self._ask(request, clearing.shown(form.cleaned_data["seen"]), form)
+        done = clearing.clear(request.user, form.cleaned_data["seen"], form.cleaned_data["reason"])
+        for outcome, level, sentence in _SENTENCES:
+            found = [target for target in done if target.outcome == outcome]
+            if found:
+                self.message_user(request, sentence % _words(found), level)
+        return HttpResponseRedirect(self._url("changelist"))
+
+    def _ask(
+        self, request: HttpRequest, locks: list[Lock], form: clearing.ClearForm | None = None
+    ) -> HttpResponse:
+        if form is None:
+            seen = clearing.sealed(locks)
+            most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+            if most is not None and len(seen) > 0.9 * most:
+                message = gettext("These are too many locks for one form: clear fewer at a time.")
+                return self._back(request, message, messages.ERROR)
+            form = clearing.ClearForm(initial={"seen": seen})
+        title = ngettext("Clear a lock", "Clear %(count)d locks", len(locks))
+        holders = [one for lock in locks if lock.info for one in lock.info.holders]
+        context = {
+            **self.frame(request, title % {"count": len(locks)}),
+            "form": form,
+            "table": tables.locks(locks),
+            "total": len(locks),
+            "waiters": sum(lock.waiters for lock in locks),
+            "alive": sum(one.state == State.HELD for one in holders),
+            "clear_url": self._url("clear"),
+            "back_url": self._url("changelist"),
+        }
+        return TemplateResponse(request, "admin/django_redislock/clear.html", context)
+
+
+def _words(targets: list[Target]) -> dict[str, Any]:
+    """What a sentence tells of them."""
+    names = [f"“{clean(target.name)}”" for target in targets]
+    if len(names) > 3:
+        names = [names[0], f"{names[1]} … {names[-1]}"]
+    return {
+        "count": len(targets),
+        "names": ", ".join(names),
+        "error": targets[0].error,
+    }
+
+
+_SENTENCES = [
+    (
+        Outcome.CLEARED,
+        messages.SUCCESS,
+        ngettext_lazy("Cleared %(names)s.", "Cleared %(count)d locks: %(names)s.", "count"),
+    ),
+    (
+        Outcome.CHANGED,
+        messages.WARNING,
+        ngettext_lazy(
+            "%(names)s has changed hands meanwhile, and was left alone.",
+            "%(count)d locks have changed hands meanwhile, and were left alone: %(names)s.",
+            "count",
+        ),
+    ),
+    (
+        Outcome.FREE,
+        messages.INFO,
+        ngettext_lazy(
+            "%(names)s was free already.", "%(count)d locks were free already: %(names)s.", "count"
+        ),
+    ),
+    (
+        Outcome.REFUSED,
+        messages.ERROR,
+        ngettext_lazy(
+            "%(names)s can’t be cleared: %(error)s",
+            "%(count)d locks can’t be cleared: %(names)s. %(error)s",
+            "count",
+        ),
+    ),
+    (
+        Outcome.UNKNOWN,
+        messages.ERROR,
+        ngettext_lazy(
+            "%(names)s may have been cleared, or not: %(error)s",
+            "%(count)d locks may have been cleared, or not: %(names)s. %(error)s",
+            "count",
+        ),
+    ),
+    (
+        Outcome.NOT_ASKED,
+        messages.ERROR,
+        ngettext_lazy(
+            "%(names)s was left alone, since Redis did not answer any more.",
+            "%(count)d locks were left alone, since Redis did not answer any more: %(names)s.",
+            "count",
+        ),
+    ),
+]

@@ -1,0 +1,304 @@
+"""Asks the server about locks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Any
+
+from .. import conf, connections, label, operations
+from ..arguments import validate_text, validate_using
+from ..exceptions import Holder
+from ..io import SyncIO, run
+from ..keys import Keys, name_of, presence, validate_name
+from ..primitives import mutex, places, timestamp
+from ..primitives.primitive import Primitive, Sight, batches
+from . import reading
+from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo
+from .reading import Seen
+
+BATCH = 500
+"""Locks in one request: it keeps Redis for about a millisecond."""
+
+MOST_KEYS = 100_000
+"""So many keys of a database, or of all nodes of a cluster, are looked at, whatever they are."""
+
+OTHER_TYPE = b"no string"
+"""What lua/inspection_locks.lua has for the value at a key that can be no lock."""
+
+PAST = 5
+"""Former holders of a lock: one less than lua/lock.lua has room for."""
+
+ORDERS = {
+    "remaining": lambda lock: (lock.holder.remaining is None, lock.holder.remaining or 0.0),
+    "name": lambda lock: lock.name,
+    "held": lambda lock: -(lock.holder.held or 0.0),
+    "waiters": lambda lock: -lock.waiters,
+    "owner": lambda lock: lock.holder.owner or "",
+    "state": lambda lock: lock.state,
+}
+"""By what locks can be ordered; the lease that ends first, the longest held, the most waited for
+come first."""
+
+
+class Inspector:
+    """What there is at the server of one alias of CACHES. Raises `LockUnavailable`.
+
+    With `cache_locks`, those of the drop-in for `cache.lock()` and each `TimestampLock`, which are
+    named by their keys.
+    """
+
+    def __init__(self, using: str | None = None, *, cache_locks: bool = False) -> None:
+        self.using = conf.policy("", {}).using if using is None else validate_using(using)
+        self._prefix = conf.prefix()
+        self._cache_locks = cache_locks
+        self._index = self._keys_of("-").index
+        self._clustered = connections.clustered(self.using)
+
+    # One lock.
+
+    def get(self, name: str) -> LockInfo | None:
+        """The lock of that name; None: nobody holds it."""
+        found = self._look([self._keys(name)])
+        return found[0] if found else None
+
+    def waiters(self, lock: str | LockInfo, limit: int = 100) -> list[WaiterInfo]:
+        """The first ones who wait for a lock, by its name or as it was seen, in order."""
+        keys = self._keys(lock)
+        time, *found = self._ask("inspection_waiters", [keys.queue, keys.waiters], [limit])
+        return [
+            reading.waiter(position, arrived, says, int(time))
+            for position, (_token, arrived, says) in enumerate(found)
+        ]
+
+    def past(self, lock: str | LockInfo) -> Past:
+        """What is known of those who held it before."""
+        keys = self._keys(lock)
+        fence, lasted, value, *known = self._ask(
+            "inspection_tail", [keys.tail, keys.lock, keys.holders], []
+        )
+        present = value and Holder.parse(value, -1, 0).fencing_token
+        found = [holder for text in known if (holder := reading.past_holder(text)) is not None]
+        found = [holder for holder in found if holder.fencing_token != present]
+        found.sort(key=lambda holder: holder.fencing_token, reverse=True)
+        return Past(
+            fencing_token=None if fence is None else int(fence),
+            lasted=None if lasted is None else int(lasted) / 1e6,
+            holders=found[:PAST],
+        )
+
+    def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
+        """Take a lock away from the holders that were seen, and hand it to the next waiter.
+
+        They get `LeaseRevoked`, with `by` and `reason`, at their next renewals. False: it has
+        changed hands since it was seen, and nothing was done.
+        """
+        by, reason = (
+            label.clean(validate_text(text, what))
+            for text, what in ((by, "by"), (reason, "reason"))
+        )
+        primitive: Primitive = mutex
+        if lock.has_places:
+            primitive = places.READ
+        elif lock.cache_lock and lock.kind == Kind.TIMESTAMP:
+            primitive = timestamp.WHOLE
+        seen = [Sight(one.seen, one.holder) for one in lock.holders]
+        return run(
+            operations.clear(self._io(), primitive, lock.keys, self.using, seen, by, reason)
+        )
+
+    # Many locks.
+
+    def page(
+        self,
+        *,
+        pattern: str = "*",
+        states: Iterable[State] = (),
+        host: str = "",
+        foreign: bool = False,
+        order: str = "remaining",
+        offset: int = 0,
+        limit: int | None = 100,
+    ) -> Page:
+        """Some of the locks that are held.
+
+        `pattern` is one of names, as in `LOCKS`; `host` the beginning of an owner; with `foreign`
+        also what `discover` finds. Without these, and in the order of what remains, only the page
+        itself is read.
+        """
+        if order not in ORDERS:
+            raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
+        end = None if limit is None else offset + limit
+        states = frozenset(states)
+        listed = pattern == "*" and not (states or host or foreign) and order == "remaining"
+        if listed and not self._clustered:
+            total, names = self._names(offset, end)
+            return Page(items=list(self.those(names)), total=total)
+        locks = self.all(pattern)
+        if foreign:
+            others = (lock for lock in self.discover() if fnmatchcase(lock.name, pattern))
+            locks = chain(locks, others)
+        found = sorted(
+            (
+                lock
+                for lock in locks
+                if (not states or lock.state in states)
+                and any((one.holder.owner or "").startswith(host) for one in lock.holders)
+            ),
+            key=ORDERS[order],
+        )
+        return Page(items=found[offset:end], total=len(found))
+
+    def all(self, pattern: str = "*") -> Iterator[LockInfo]:
+        """All locks of such names, in the order in which their leases end."""
+        if self._clustered:
+            names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
+            ours = filter(_ours, self.those(names))
+            yield from sorted(ours, key=ORDERS["remaining"])
+            return
+        _, names = self._names(0, None)
+        yield from self.those([name for name in names if fnmatchcase(name, pattern)])
+
+    def those(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """Those of them that are held; a batch at a time."""
+        for start in range(0, len(names), BATCH):
+            yield from self._look([self._keys_of(name) for name in names[start : start + BATCH]])
+
+    def stale(self) -> list[LockInfo]:
+        """The locks whose holders can't come back."""
+        return [lock for lock in self.all() if lock.state == State.STALE]
+
+    def counts(self) -> Counts:
+        """How many locks there are, of which state."""
+        locks = list(self.all())
+        states = Counter(lock.state for lock in locks)
+        return Counts(
+            total=len(locks),
+            states={state: states[state] for state in State},
+            contended=sum(lock.waiters > 0 for lock in locks),
+            waiters=sum(lock.waiters for lock in locks),
+        )
+
+    def discover(self, *, limit: int = MOST_KEYS) -> list[LockInfo]:
+        """Locks below our prefix that are not in the index: values of others, above all.
+
+        Looks at up to about `limit` keys of the database, whatever they are. Nothing is found of
+        `cache_locks`: whether a key of the cache is a lock, only the cache's code knows.
+        """
+        if self._cache_locks:
+            return []
+        names = self._scan(limit)
+        if not self._clustered:
+            _, known = self._names(0, None)
+            names = sorted(set(names) - set(known))
+        return [
+            lock
+            for lock in self.those(names)
+            if lock.seen != OTHER_TYPE and not (self._clustered and _ours(lock))
+        ]
+
+    # How it is done.
+
+    def _scan(self, limit: int) -> list[str]:
+        """The names of what could be locks, among about `limit` keys."""
+        if self._cache_locks:
+            return []
+        names: dict[str, None] = {}
+        looked = 0
+        pattern = f"{_escaped(self._prefix)}:{{*}}"
+        for pool in connections.primaries(connections.shared_pool(self.using)):
+            io, cursor = SyncIO(self.using, pool=pool), b"0"
+            while looked < limit:
+                cursor, found = run(io.script("inspection_scan", [], [cursor, pattern, 1000]))
+                looked += 1000
+                for key in found:
+                    name = name_of(key.decode(errors="replace"))
+                    if name and self._keys_of(name).lock.encode() == key:
+                        names[name] = None
+                if int(cursor) == 0:
+                    break
+        return sorted(names)
+
+    def _io(self) -> SyncIO:
+        return SyncIO(self.using)
+
+    def _ask(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        return run(self._io().script(script, keys, args))
+
+    def _keys(self, lock: str | LockInfo) -> Keys:
+        if isinstance(lock, LockInfo):
+            return lock.keys  # the name may be a stranger's, and none that anybody could write
+        return self._keys_of(lock if self._cache_locks else validate_name(lock))
+
+    def _keys_of(self, name: str) -> Keys:
+        if self._cache_locks:
+            return Keys.verbatim(self._prefix, name.encode())
+        return Keys.of(self._prefix, name)
+
+    def _names(self, first: int, end: int | None) -> tuple[int, list[str]]:
+        last = -1 if end is None else end - 1
+        if end is not None and end <= first:
+            last, first = 0, 1  # none
+        total, names = self._ask("inspection_names", [self._index], [first, last])
+        return total, [name.decode(errors="replace") for name in names]
+
+    def _look(self, locks: Sequence[Keys]) -> list[LockInfo]:
+        """Those of them that are held."""
+        found = self._seen(locks)
+        if self._cache_locks:
+            self._add_written(found)
+        left = self._left({process for seen in found for process in seen.processes})
+        return [reading.lock(seen, self.using, left) for seen in found]
+
+    def _seen(self, locks: Sequence[Keys]) -> list[Seen]:
+        io, found = self._io(), {}
+        for batch in batches(io, [lock.lock for lock in locks], BATCH):
+            unseen = batch
+            while unseen:  # where several have many holders, not all are looked at in one request
+                some = [locks[position] for position in unseen]
+                keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
+                names = [lock.name for lock in some]
+                args: list[Any] = [*names, places.SHOWN, int(self._cache_locks)]
+                time, *seen = run(io.script("inspection_locks", [*keys, self._index], args))
+                for position, answer in zip(unseen, seen, strict=False):
+                    value, pttl, waiters, holding, *all_ = answer
+                    if value is not None:
+                        each = all_ or [[value, pttl, None]]
+                        found[position] = Seen(locks[position], waiters, holding, each, int(time))
+                unseen = unseen[len(seen) :]
+        return [found[position] for position in sorted(found)]
+
+    def _add_written(self, found: list[Seen]) -> None:
+        """What ours, who hold timestamp locks, have written beside their keys."""
+        times = [position for position, seen in enumerate(found) if seen.is_timestamp]
+        tails = [found[position].keys.tail for position in times]
+        for batch in batches(self._io(), tails, BATCH):
+            some = self._ask("inspection_written", [tails[number] for number in batch], [])
+            for number, (holder, until) in zip(batch, some, strict=True):
+                seen = found[times[number]]
+                value = seen.each[0][0]
+                if holder and until and abs(float(value) - float(until)) <= timestamp.A_LITTLE:
+                    found[times[number]] = seen._replace(written=holder)
+
+    def _left(self, processes: set[str]) -> dict[str, float | None]:
+        """For how many seconds each process is believed to live yet; None: it is not."""
+        known = sorted(process for process in processes if process.isalnum())
+        io, keys = self._io(), [presence(self._index, process) for process in known]
+        left: dict[str, float | None] = {}
+        for batch in batches(io, keys, BATCH):
+            some = [keys[position] for position in batch]
+            pttls = run(io.script("inspection_processes", some, []))
+            for position, pttl in zip(batch, pttls, strict=True):
+                left[known[position]] = pttl / 1000 if pttl > 0 else None
+        return left
+
+
+def _ours(lock: LockInfo) -> bool:
+    return lock.has_places or lock.holder.owner is not None
+
+
+def _escaped(text: str) -> str:
+    """For the patterns of Redis."""
+    return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)

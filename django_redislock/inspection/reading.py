@@ -1,0 +1,191 @@
+"""What the server has of locks, read: what each value says, and how it is to be judged."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from django.utils.translation import gettext_noop as _
+
+from ..exceptions import Holder, cleared, server_time
+from ..keys import Keys
+from ..primitives import timestamp
+from ..primitives.primitive import Sight
+from ..renewal import PRESENCE, PRESENCE_EVERY
+from ..sentences import Sentence
+from ..tokens import process_of
+from .facts import Ending, HolderInfo, Kind, LockInfo, PastHolder, State, WaiterInfo
+
+
+class Seen(NamedTuple):
+    """A lock that is held, as the server told it."""
+
+    keys: Keys
+    waiters: int
+    holding: int
+    each: list[tuple[bytes, int, bytes | None]]
+    """Of each holder: what it says of itself, its TTL in ms; its token, where several may be."""
+    now_us: int
+    written: bytes | None = None
+    """What ours, who hold a timestamp lock, have written beside its key."""
+
+    @property
+    def is_timestamp(self) -> bool:
+        value, _ttl, token = self.each[0]
+        if token is not None or not self.keys.stem:
+            return False
+        return foreign(value, None, self.now_us / 1e6)[0] == Kind.TIMESTAMP
+
+    @property
+    def processes(self) -> set[str]:
+        """Those that hold it, as far as anybody knows."""
+        says = [value for value, _ttl, _token in self.each] + [self.written or b""]
+        return {value[:8].decode(errors="replace") for value in says}
+
+
+def lock(seen: Seen, using: str, left: dict[str, float | None]) -> LockInfo:
+    """`left`: for how many seconds each process is believed to live yet; None: it is not."""
+    kind, limit, newest = Kind.FOREIGN, None, 0
+    holders = []
+    for value, pttl, token in seen.each:
+        its_kind, one = _holder(seen, value, pttl, token, left)
+        if token is None:
+            kind = its_kind
+        elif (one.holder.fencing_token or 0) > newest:
+            newest = one.holder.fencing_token or 0
+            kind, limit = _shared(value)
+        holders.append(one)
+    worst = max(holders, key=lambda one: list(State).index(one.state))
+    why = worst.why
+    if why and seen.holding > 1:
+        alike = sum(one.state == worst.state for one in holders)
+        why = Sentence(
+            _("%(number)s of %(holding)s holders: %(why)s"),
+            number=alike,
+            holding=seen.holding,
+            why=why,
+        )
+    return LockInfo(
+        name=seen.keys.name,
+        using=using,
+        kind=kind,
+        state=worst.state,
+        why=why,
+        holders=tuple(holders),
+        holding=seen.holding,
+        limit=limit,
+        waiters=seen.waiters,
+        keys=seen.keys,
+        has_places=seen.each[0][2] is not None,
+    )
+
+
+def _holder(
+    seen: Seen, value: bytes, pttl: int, token: bytes | None, left: dict[str, float | None]
+) -> tuple[Kind, HolderInfo]:
+    """One who holds a lock, by what it has written; and the kind, if it is not `SHARED`."""
+    holder = Holder.parse(value, pttl, seen.now_us)
+    kind, state, why, ttl = Kind.MUTEX, State.HELD, "", None
+    sight = Sight.of(value, holder)
+    if holder.owner is None:
+        kind, state, why = foreign(value, holder.remaining, seen.now_us / 1e6)
+        if token:
+            state, why = State.UNKNOWN, Sentence(_("what its holder said of itself is lost"))
+        elif seen.is_timestamp:
+            remains_ms = max(0, round(float(value) * 1000 - seen.now_us / 1000))
+            value = seen.written or value
+            holder = timestamp.holder_of(value, remains_ms, seen.now_us)
+    if holder.owner is not None and state == State.HELD:
+        ttl = int(value.split(b"|", 4)[3]) / 1000
+        process = process_of(value[:8].decode())
+        state, why = decide(holder, ttl, process is None, left.get(process or ""))
+        sight = Sight.of(value, holder)
+    return kind, HolderInfo(
+        holder=holder, state=state, why=why, ttl=ttl, seen=token or sight.token
+    )
+
+
+def _shared(value: bytes) -> tuple[Kind, int | None]:
+    """The kind and limit that lua/places.lua writes behind a tab."""
+    kind, *limit = value.partition(b"\t")[2].decode(errors="replace").split("|")
+    if kind == Kind.SEMAPHORE and limit and limit[0].isdecimal():
+        return Kind.SEMAPHORE, int(limit[0])
+    return (Kind(kind) if kind in (Kind.READ, Kind.WRITE) else Kind.FOREIGN), None
+
+
+def decide(holder: Holder, ttl: float, independent: bool, left: float | None) -> tuple[State, str]:
+    """The state of one of our locks, and why. `independent`: it needs no living process; `left`:
+    for how long its process is believed to live yet, None: it is not."""
+    if left is not None and left > PRESENCE - 2 * PRESENCE_EVERY:
+        return State.HELD, ""
+    if holder.remaining is None:
+        return State.STALE, Sentence(_("it has no TTL, and its process shows no sign of life"))
+    if independent:
+        return State.HELD, ""
+    # Its leases are a sign of life, too: when it was acquired, or renewed.
+    assert holder.held is not None
+    silent = min(holder.held, max(0.0, ttl - holder.remaining))
+    if left is not None:
+        silent = min(silent, PRESENCE - left)
+    if silent <= 2 * PRESENCE_EVERY:
+        return State.HELD, ""
+    why = Sentence(
+        _("its process has shown no sign of life for %(seconds)s s"), seconds=f"{silent:.0f}"
+    )
+    return (State.UNKNOWN if silent <= PRESENCE else State.STALE), why
+
+
+# Seconds since the epoch in this century, perhaps with a fraction.
+_FIRST_TIME, _LAST_TIME = 946_684_800.0, 4_102_444_800.0
+
+
+def foreign(value: bytes, remaining: float | None, time: float) -> tuple[Kind, State, str]:
+    """The kind and state of a value that this package did not write, and why."""
+    try:
+        ends = float(value)
+    except ValueError:
+        ends = 0.0
+    if _FIRST_TIME < ends < _LAST_TIME:
+        if ends <= time:
+            at = f"{server_time(int(ends * 1e6)):%Y-%m-%d %H:%M:%S} UTC"
+            why = Sentence(_("its time was over at %(time)s"), time=at)
+            return Kind.TIMESTAMP, State.STALE, why
+        return Kind.TIMESTAMP, State.HELD, ""
+    if remaining is None:
+        why = Sentence(_("it has no TTL, and nobody is known to end it"))
+        return Kind.FOREIGN, State.STALE, why
+    return Kind.FOREIGN, State.HELD, ""
+
+
+def waiter(position: int, arrived_us: bytes, says: bytes | None, now_us: int) -> WaiterInfo:
+    """Read what a waiter says of itself, as lua/queue.lua describes it."""
+    text, _tab, wants = (says or b"0||||").decode().partition("\t")
+    seen_us, _ttl, _inbox, owner, label = text.split("|", 4)
+    return WaiterInfo(
+        position=position,
+        kind=Kind(wants.partition("|")[0] or Kind.MUTEX),
+        owner=owner,
+        label=label,
+        waited=max(0.0, (now_us - int(arrived_us)) / 1e6),
+        silent=max(0.0, (now_us - int(seen_us)) / 1e6),
+    )
+
+
+def past_holder(text: bytes) -> PastHolder | None:
+    """Read a holder in a lock's tail, as lua/mutex.lua describes it; None: it is none."""
+    value, _, end = text.partition(b"\t")
+    holder = Holder.parse(value, -1, 0)
+    if holder.owner is None or holder.fencing_token is None or holder.acquired_at is None:
+        return None
+    ending, lasted, by, reason = (end.decode(errors="replace").split("|", 3) + [""] * 3)[:4]
+    try:
+        return PastHolder(
+            owner=holder.owner,
+            label=holder.label,
+            fencing_token=holder.fencing_token,
+            acquired_at=holder.acquired_at,
+            lasted=max(0, int(lasted)) / 1e6 if lasted else None,
+            ending=Ending(ending or Ending.EXPIRED),
+            why=cleared(by, reason) if ending == Ending.CLEARED else "",
+        )
+    except ValueError:
+        return None
