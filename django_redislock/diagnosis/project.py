@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
+from itertools import count
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from redis.connection import BlockingConnectionPool, Connection, parse_url
 
 from .. import conf, connections
@@ -56,9 +58,12 @@ def alias_findings(alias: str) -> Iterator[Finding]:
     try:
         connections.shared_pool(alias)
     except Exception as error:  # whatever the entry says, and whatever that is imported by it
+        reason = str(error)
+        if not isinstance(error, ImproperlyConfigured):  # those say themselves whose they are
+            reason = f"CACHES[{alias!r}] can't be used for locks: {reason}"
         yield Finding(
             id="redislock.E002",
-            message=f"CACHES[{alias!r}] can't be used for locks: {error}",
+            message=reason,
             hint=f'CACHES = {{"{alias}": {{"BACKEND": "django_redis.cache.RedisCache", '
             f'"LOCATION": "redis://localhost:6379/0"}}}}',
             alias=alias,
@@ -85,8 +90,9 @@ def _shared_with_the_cache(alias: str) -> Iterator[Finding]:
             message=f"Locks share their database with the cache {listed(others)}: its "
             f"cache.clear() is FLUSHDB, and takes all locks with it.",
             hint='CACHES["locks"] = {"BACKEND": "django_redis.cache.RedisCache", '
-            '"LOCATION": "redis://localhost:6379/1"}; REDISLOCK["USING"] = "locks". Change it '
-            "while no lock is held. If nobody calls cache.clear(), silence this check.",
+            f'"LOCATION": "redis://localhost:6379/{_free_database()}"}}; REDISLOCK["USING"] = '
+            '"locks". Change it while no lock is held. If nobody calls cache.clear(), silence '
+            "this check.",
             alias=alias,
         )
 
@@ -106,6 +112,12 @@ def _places(entry: Any) -> set[tuple[Any, ...]]:
             where = url.get("path") or (url.get("host", "localhost"), url.get("port", 6379))
             found.add((where, int(url.get("db", given.get("db")) or 0)))
     return found
+
+
+def _free_database() -> int:
+    """The first one that no entry of CACHES leads to, on whichever server."""
+    taken = {database for entry in settings.CACHES.values() for _, database in _places(entry)}
+    return next(number for number in count(1) if number not in taken)
 
 
 def _connecting(alias: str) -> Iterator[Finding]:
@@ -168,6 +180,8 @@ _JOB = {
     "JITTER": 0,
 }
 """What can be said of a job, with values that are good ones."""
+_TIMEOUTS = ("TIMEOUT", "EXPIRE", "BLOCKING_TIMEOUT")
+"""What other libraries call the one or the other."""
 
 
 def _remedy(path: tuple[str, ...]) -> str:
@@ -176,11 +190,13 @@ def _remedy(path: tuple[str, ...]) -> str:
     key = path[-1]
     if key in _ENTRIES or (path[0] in _ENTRIES and len(path) == 2):
         return _ENTRIES[path[0]]
+    if key.upper() in _TIMEOUTS and path[0] != "JOBS":
+        return '"TTL": 30 for how long a lease lives; "WAIT": 10 for how long to wait'
     known = dict(_JOB) if path[0] == "JOBS" else {}
     if path[0] != "JOBS":
         known |= {field.upper(): value for field, value in conf.Policy()._asdict().items()}
     if key not in known:
-        meant = [key.upper(), *get_close_matches(key.upper(), known, 1, 0.7)]
+        meant = [key.upper(), *get_close_matches(key.upper(), known, 1, 0.65)]
         key = next((name for name in meant if name in known), "")
     if not key:
         return "Remove it."
