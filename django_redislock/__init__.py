@@ -1,5 +1,6 @@
 """Distributed locks for Django on Redis."""
 
+from .current import current_lease
 from .decorators import redis_lock
 from .exceptions import (
     FlightFailed,
@@ -16,7 +17,7 @@ from .exceptions import (
     StaleRead,
 )
 from .flights import single_flight
-from .lease import Lease, LeaseState, current_lease
+from .lease import Lease, LeaseState
 from .multi import MultiLock
 from .redlock import Redlock
 from .runs import deduplicate, once

@@ -26,9 +26,9 @@ from .connections import ClientName
 from .exceptions import LockNotAcquired, LockUnavailable
 from .io import SyncIO, run
 from .keys import Keys
-from .lease import Claim, Lease
+from .lease import Lease
 from .primitives import mutex
-from .primitives.primitive import Grant, Sight
+from .primitives.primitive import Claim, Grant, Sight
 from .renewal import watchdog
 
 T = TypeVar("T")
@@ -240,7 +240,7 @@ class Lock(RedisLock):
         held: _Held | None = getattr(self.local, "held", None)
         if held is not None and held.lease is not None:
             held.lease.close()
-            watchdog(held.lease.using).forget(held.lease)
+            held.lease.watchdog.forget(held.lease)
         self.local.held = None
 
     def _find(self, token: Any) -> Claim | None:

@@ -22,7 +22,6 @@ from .exceptions import LeaseLost, LockUnavailable
 from .io import IO, SyncIO, run
 from .lease import Lease
 from .primitives import record
-from .renewal import watchdog
 from .transactions import at_end, open_transactions
 
 logger = logging.getLogger("django_redislock")
@@ -97,7 +96,7 @@ class Completion:
             logger.error("The record of %s is written later: %s", self.name, error)
             self._value = value
             lease.outlive()
-            watchdog(lease.using).release_later(self)
+            lease.watchdog.release_later(self)
 
     async def release_through(self, io: IO) -> None:
         """For the watchdog, which tries until it can."""

@@ -38,7 +38,7 @@ from .arguments import (
     validate_wait,
     validate_zone,
 )
-from .connections import NO_TERMS, Terms
+from .exchange import NO_TERMS, Terms
 from .keys import validate_key
 
 
@@ -161,6 +161,8 @@ class _Entries(NamedTuple):
         """The entry that `name` follows, if any."""
         if name in self.exact:
             return name
+        if not self.patterns:
+            return None
         return next((pattern for pattern in self.patterns if fnmatchcase(name, pattern)), None)
 
     def find(self, name: str) -> _Values:

@@ -7,10 +7,6 @@ Three ways to the same server: the pool that the project's cache uses, for synch
 callers; a pool of our own for what goes on in the background, so that a busy or exhausted
 pool can't keep a lease from being renewed; and a `redis.asyncio` pool for one event loop.
 To a cluster, each of them is a `Cluster` (slots.py), which has a pool for each node.
-
-Commands go over a connection that we check out ourselves, and not through
-`Redis.execute_command`: we have to know whether a command may have reached the server when
-its answer was lost, and redis-py's own retry would send it again without telling.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import redis
@@ -32,90 +28,86 @@ from redis import asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterCrossSlotError,
-    ClusterDownError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
 from redis.retry import Retry as SyncRetry
 from redis.sentinel import SentinelConnectionPool
 
-from . import scripts
 from .cluster import ClusterConnectionFactory, url_of
 from .cluster import node_of as node_in
 from .coroutines import run
-from .exceptions import LockError, LockUnavailable
-from .keys import name_of
+from .exchange import FOREGROUND_TIMEOUT, NO_TERMS, AsyncPool, Pool, sender
 from .servers import Servers
-from .slots import Cluster, Node, Send, Word, slot_of
-from .wire import KeptPool, aask, ask, checkout, give_back
+from .slots import Cluster, Node, slot_of
+from .wire import KeptPool
 
 if TYPE_CHECKING:
     from django_redis.pool import ConnectionFactory
 
-FOREGROUND_TIMEOUT = 5.0
-"""Seconds that we wait for an answer where the CACHES entry sets no SOCKET_TIMEOUT: as redis-py
-does from version 8 on."""
 BACKGROUND_TIMEOUT = 2.0
 """Seconds that what goes on in the background waits for an answer, at most."""
 
-# Answers that say "not now". BUSY (a script runs for too long) and MISCONF (the disk is
-# full) have no class of their own.
-_PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
-_PASSING_CODES = ("READONLY ", "OOM ", "BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
-_REFUSED = (AuthenticationError, AuthorizationError)
 
-# The last two are what redis-py stumbles over when another thread disconnects the pool, as
-# DJANGO_REDIS_CLOSE_CONNECTION does after each request.
-_NOT_CONNECTED = (RedisError, OSError, TimeoutError, ValueError, AttributeError)
+class Server(Protocol):
+    """Where the locks of one `using` are."""
 
-Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
-AsyncPool = aioredis.ConnectionPool | Cluster[aioredis.ConnectionPool]
+    @property
+    def address(self) -> str:
+        """Which server it is; threads and loops key what they keep by it."""
+
+    @property
+    def clustered(self) -> bool:
+        """Whether it is a Redis Cluster."""
+
+    def shared_pool(self) -> Pool:
+        """The pool that the project's cache uses; of a cluster, one that all threads share."""
 
 
-class _Server:
+class _Alias:
     """What an alias of CACHES means right now."""
 
     def __init__(self, client: DefaultClient[Any]) -> None:
         self.client = client
-        self.url = str(client._server[0])
+        self.address = str(client._server[0])
         self.clustered = isinstance(client.connection_factory, ClusterConnectionFactory)
-        self.shared_pool: Pool | None = None
+        self._shared_pool: Pool | None = None
+
+    def shared_pool(self) -> Pool:
+        if self._shared_pool is None:
+            self._shared_pool = self._find_pool()
+        return self._shared_pool
+
+    def _find_pool(self) -> Pool:
+        factory: ConnectionFactory[Any, Any, Any] = self.client.connection_factory
+        params = factory.make_connection_params(self.address)
+        if self.clustered:
+            params |= factory.pool_cls_kwargs
+            key = f"{self.client._server} {sorted(params.items())}"
+            return _clusters.get(key) or _clusters.setdefault(key, _cluster(self.client))
+        # And not that of a client, which may connect when it is made.
+        pool: redis.ConnectionPool = factory.get_or_create_connection_pool(params)
+        return pool
 
 
-_servers: dict[str, _Server] = {}
-_servers_of: dict[str, Any] | None = None
+_aliases: dict[str, _Alias] = {}
+_aliases_of: dict[str, Any] | None = None
 
 
-def _server(using: str) -> _Server:
-    """The server of a CACHES alias.
-
-    Raises `ImproperlyConfigured` when there is none, or when it isn't django-redis.
-    """
-    global _servers_of
+def _alias(using: str) -> _Alias:
+    """Raises `ImproperlyConfigured` when there is none, or when it isn't django-redis."""
+    global _aliases_of
     # Django gives it another one, when settings are overridden; each lock asks several times, and
     # to ask the settings takes six times as long.
-    if caches.settings is not _servers_of:
-        _servers.clear()
-        _servers_of = caches.settings
-    found = _servers.get(using)
+    if caches.settings is not _aliases_of:
+        _aliases.clear()
+        _aliases_of = caches.settings
+    found = _aliases.get(using)
     if found is None:
-        found = _servers[using] = _Server(_find_client(using))
+        found = _aliases[using] = _Alias(_find_client(using))
     return found
 
 
 def _client(using: str) -> DefaultClient[Any]:
     """The django-redis client of a CACHES alias."""
-    return _server(using).client
+    return _alias(using).client
 
 
 def _find_client(using: str) -> DefaultClient[Any]:
@@ -212,27 +204,53 @@ class ClientName(str):
         name.background_pool = partial(another, **options)
         return name
 
-    def pool(self) -> redis.ConnectionPool:
+    clustered = False
+
+    def shared_pool(self) -> redis.ConnectionPool:
         """That of the client."""
         pool = self._pool()
         if pool is None:
             raise ImproperlyConfigured(f"the client that was connected to {self} is gone")
         return pool
 
+    @property
     def address(self) -> str:
         """The same for all clients that lead to one server as one user, while they are there."""
-        self.pool()
+        self.shared_pool()
         return self._address
+
+
+class _Several:
+    """The servers of a Redlock, which are asked one by one."""
+
+    clustered = False
+
+    def __init__(self, using: Servers) -> None:
+        self._using = using
+
+    @property
+    def address(self) -> str:
+        return _all_of(tuple(map(address, self._using.aliases)))
+
+    def shared_pool(self) -> Pool:
+        return _alias(self._using).shared_pool()  # which they have not
+
+
+def server(using: str) -> Server:
+    """What an alias of CACHES means right now, or what stands in its place.
+
+    Raises `ImproperlyConfigured` when there is no such alias, or when it isn't django-redis.
+    """
+    if type(using) is str:  # asked first, since nearly always it is a plain alias
+        return _alias(using)
+    if isinstance(using, Servers):
+        return _Several(using)
+    return using if isinstance(using, ClientName) else _alias(using)
 
 
 def address(using: str) -> str:
     """Which server an alias means right now; threads and loops key what they keep by it."""
-    if type(using) is not str:  # asked first, since nearly always it is a plain alias
-        if isinstance(using, ClientName):
-            return using.address()
-        if isinstance(using, Servers):
-            return _all_of(tuple(map(address, using.aliases)))
-    return _server(using).url
+    return server(using).address
 
 
 def _where(address: str) -> str:
@@ -258,7 +276,7 @@ def _all_of(addresses: tuple[str, ...]) -> str:
 
 def clustered(using: str) -> bool:
     """Whether an alias means a Redis Cluster."""
-    return not isinstance(using, ClientName | Servers) and _server(using).clustered
+    return server(using).clustered
 
 
 def slot(using: str, key: str) -> int:
@@ -285,26 +303,7 @@ def _cluster(client: DefaultClient[Any]) -> Cluster[redis.ConnectionPool]:
 
 def shared_pool(using: str) -> Pool:
     """The pool that the project's cache uses; of a cluster, one that all threads share."""
-    if isinstance(using, ClientName):
-        return using.pool()
-    server = _server(using)
-    if server.shared_pool is None:
-        server.shared_pool = _shared_pool(server)
-    return server.shared_pool
-
-
-def _shared_pool(server: _Server) -> Pool:
-    client = server.client
-    factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
-    if server.clustered:
-        params = factory.make_connection_params(server.url) | factory.pool_cls_kwargs
-        key = f"{client._server} {sorted(params.items())}"
-        return _clusters.get(key) or _clusters.setdefault(key, _cluster(client))
-    # And not that of a client, which may connect when it is made.
-    pool: redis.ConnectionPool = factory.get_or_create_connection_pool(
-        factory.make_connection_params(server.url)
-    )
-    return pool
+    return server(using).shared_pool()
 
 
 def background_pool(using: str) -> Pool:
@@ -361,7 +360,7 @@ def primaries(pool: Pool) -> list[redis.ConnectionPool]:
     """A pool for each server that has locks: one, but of a cluster. Raises `LockUnavailable`."""
     if not isinstance(pool, Cluster):
         return [pool]
-    return run(pool.primaries(_sender(("",), NO_TERMS)))
+    return run(pool.primaries(sender(("",), NO_TERMS)))
 
 
 def any_primary(pool: Pool) -> redis.ConnectionPool:
@@ -459,230 +458,3 @@ async def aclose(pool: AsyncPool) -> None:
     manager = getattr(pool, "sentinel_manager", None)
     for sentinel in manager.sentinels if manager else ():
         await sentinel.connection_pool.disconnect()
-
-
-class Terms(NamedTuple):
-    """What is asked of a command beyond its answer."""
-
-    within: float | None = None
-    """Seconds to wait for the answer; None: as long as the CACHES entry says."""
-    replicas: int = 0
-    """So many replicas have to have what the command wrote."""
-    replicas_timeout: float = 1.0
-    """Seconds that they have to confirm it."""
-
-
-NO_TERMS = Terms()
-
-
-def execute(pool: Pool, *command: Word, terms: Terms = NO_TERMS) -> Any:
-    """Send one command and return its answer as bytes; one round trip.
-
-    To a cluster, a script. Raises `LockUnavailable` when there is no answer in time, or when too
-    few replicas have what it wrote; `LockError` when the key isn't ours.
-    """
-    if isinstance(pool, Cluster):
-        return run(pool.execute(command, _sender(command, terms)))
-    return _execute(pool, command, terms)
-
-
-def _sender(command: tuple[Word, ...], terms: Terms) -> Send[redis.ConnectionPool]:
-    """What a cluster needs to carry out `command`, and to learn where."""
-
-    async def send(pool: redis.ConnectionPool, words: tuple[Word, ...], asking: bool) -> Any:
-        return _execute(pool, words, _terms_of(words, command, terms), asking)
-
-    return send
-
-
-def _terms_of(words: tuple[Word, ...], command: tuple[Word, ...], terms: Terms) -> Terms:
-    """A question about the cluster is answered in time, too, and writes nothing."""
-    return terms if words is command else terms._replace(replicas=0)
-
-
-def _execute(
-    pool: redis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
-) -> Any:
-    packed = _packed(command)
-    try:
-        connection = checkout(pool)
-    except _NOT_CONNECTED as error:
-        raise _translate(error, command, sent=False) from error
-    carried_out = False
-    try:
-        if asking:  # on the same connection, since it is said of the next command
-            connection.send_command("ASKING")
-            connection.read_response()
-        within = terms.within
-        if within is None and connection.socket_timeout is None:
-            within = FOREGROUND_TIMEOUT
-        if within is None:
-            answer = ask(connection, packed)
-        else:
-            connection.send_packed_command([packed])
-            if not connection.can_read(within):
-                raise redis.TimeoutError(f"no answer within {within:.3g} s")
-            answer = connection.read_response(disable_decoding=True)
-        if terms.replicas and _granted(answer):
-            carried_out = True
-            # On the same connection, since WAIT is about what this one has written.
-            connection.send_command(*_wait(terms))
-            _confirm(connection.read_response(), terms)
-        return answer
-    except NoScriptError:
-        raise
-    except Exception as error:
-        plain = _unwrapped(error)
-        if not _keeps(plain):
-            connection.disconnect()
-        # Whatever it is, see _NOT_CONNECTED.
-        raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
-    except BaseException:
-        connection.disconnect()
-        raise
-    finally:
-        give_back(pool, connection)
-
-
-async def aexecute(pool: AsyncPool, *command: Word, terms: Terms = NO_TERMS) -> Any:
-    """`execute` on an event loop."""
-    if not isinstance(pool, Cluster):
-        return await _aexecute(pool, command, terms)
-
-    async def send(pool: aioredis.ConnectionPool, words: tuple[Word, ...], asking: bool) -> Any:
-        return await _aexecute(pool, words, _terms_of(words, command, terms), asking)
-
-    return await pool.execute(command, send)
-
-
-async def _aexecute(
-    pool: aioredis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
-) -> Any:
-    packed = _packed(command)
-    try:
-        connection = await pool.get_connection()
-    except _NOT_CONNECTED as error:
-        raise _translate(error, command, sent=False) from error
-    carried_out = False
-    try:
-        if asking:
-            await connection.send_command("ASKING")
-            await connection.read_response()
-        answer = await aask(connection, packed, getattr(pool, "answer_timeout", None))
-        if terms.replicas and _granted(answer):
-            carried_out = True
-            within = FOREGROUND_TIMEOUT + terms.replicas_timeout
-            confirmed = await aask(connection, _packed(_wait(terms)), within)
-            _confirm(confirmed, terms)
-        return answer
-    except NoScriptError:
-        raise
-    except Exception as error:
-        plain = _unwrapped(error)
-        if not _keeps(plain):
-            await connection.disconnect(nowait=True)
-        raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-    finally:
-        await pool.release(connection)
-
-
-def _packed(command: tuple[Word, ...]) -> bytes:
-    """In Redis' protocol; in UTF-8, whatever encoding the CACHES entry has for the project's own
-    values. Keys of others may be any bytes (keys.py).
-
-    redis-py's own way, for whatever type and encoding, takes three times as long.
-    """
-    if bytes not in map(type, command):
-        texts = list(map(str, command))
-        text = "".join([f"${len(word)}\r\n{word}\r\n" for word in texts])
-        if text.isascii():  # so that characters are bytes
-            return f"*{len(texts)}\r\n{text}".encode()
-    words = [
-        word if isinstance(word, bytes) else str(word).encode(errors="surrogateescape")
-        for word in command
-    ]
-    sized = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
-    return b"*%d\r\n%b" % (len(words), b"".join(sized))
-
-
-class TooFewReplicas(RedisError):
-    """The primary has carried it out, and too few replicas have confirmed it."""
-
-
-def _granted(answer: list[Any]) -> bool:
-    """Our scripts answer with a number first, which is 1 when they did what was asked."""
-    return bool(answer[0] == 1)
-
-
-def _wait(terms: Terms) -> tuple[Word, ...]:
-    within = terms.replicas_timeout
-    if terms.within is not None:  # the answer has to be there before we give up on it
-        within = min(within, 0.9 * terms.within)
-    return "WAIT", terms.replicas, max(1, round(within * 1000))
-
-
-def _confirm(replicas: int, terms: Terms) -> None:
-    if replicas < terms.replicas:
-        raise TooFewReplicas(f"{replicas} of {terms.replicas} replicas confirmed it in time")
-
-
-def _unwrapped(error: Exception) -> Exception:
-    """What Redis 6.2 says within a sentence about the script, and later ones say plainly."""
-    if type(error) is ResponseError and "-READONLY " in str(error):
-        return ReadOnlyError(str(error))
-    return error
-
-
-def _keeps(error: BaseException) -> bool:
-    """The connection may be used again after this."""
-    if isinstance(error, ReadOnlyError) or "NOREPLICAS " in str(error):
-        # It leads to a primary that was demoted, or will be; a new one may find its successor.
-        return False
-    # Else the answer may still come, and would be taken for that of the next command.
-    return isinstance(error, ResponseError | TooFewReplicas)
-
-
-def _translate(
-    error: Exception, command: tuple[Any, ...], *, sent: bool, carried_out: bool = False
-) -> Exception:
-    """Our error for one of redis-py's."""
-    # redis.asyncio wraps what goes wrong in the handshake over a Unix socket.
-    if type(error) is redis.ConnectionError and isinstance(error.__cause__, RedisError):
-        error = error.__cause__
-    key = str(command[3]) if len(command) > 3 else ""
-    text = str(error)
-    if "WRONGTYPE" in text:
-        return LockError(
-            f"The key {key!r}, or one of those beside it, is of another type than such a lock "
-            f"has, and we leave it alone. If the name is locked elsewhere as another kind (as a "
-            f"mutex, as a semaphore or a read-write lock), give them different names. Else it is "
-            f"neither a lock of ours nor a plain string: delete it if it is a leftover, or set "
-            f"REDISLOCK['PREFIX'] to something else.",
-            name_of(key),
-        )
-    # In a script, Redis 7.0 has no class for it.
-    denied = isinstance(error, redis.exceptions.NoPermissionError) or (
-        "can't run this command" in text
-    )
-    if isinstance(error, AskError | ClusterCrossSlotError):  # slots.py follows, or avoids it
-        text += " (it is a node of a Redis Cluster: see CONNECTION_FACTORY in docs/topologies.md)"
-    if denied:  # nor does it say which command it was
-        text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
-    answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)
-    if isinstance(error, _REFUSED):
-        passing = False
-    elif isinstance(error, ResponseError):
-        passing = isinstance(error, _PASSING) or any(code in text for code in _PASSING_CODES)
-    else:
-        passing = True
-    return LockUnavailable(
-        f"Redis could not be asked for {key!r}: {type(error).__name__}: {text}",
-        name_of(key),
-        # A script that was ended for want of a permission has left what it did before.
-        doubtful=carried_out or denied or (sent and not answered),
-        passing=passing,
-        silent=isinstance(error, TimeoutError | redis.TimeoutError),
-    )

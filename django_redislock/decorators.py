@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from asgiref.sync import iscoroutinefunction
 
 from . import label
+from .current import Steps
 from .exceptions import LockNotAcquired
 from .io import AsyncIO, SyncIO, run
 from .keys import validate_key, validate_name
-from .lease import Lease, Steps
+from .lease import Lease
 from .locks import Lock, Options, refuse_event_loop
 from .naming import name_maker
 

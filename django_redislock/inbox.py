@@ -146,7 +146,7 @@ def inbox(using: str, prefix: str, *, start: bool) -> Inbox | None:
 
     Only a process that waits needs one: without `start`, None when there is none yet.
     """
-    key = (prefix, connections.address(using))
+    key = prefix, connections.address(using)
     found = _inboxes.get(key)
     if found is None and start:
         with _inboxes_lock:

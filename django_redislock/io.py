@@ -14,18 +14,19 @@ import queue
 import sys
 import threading
 import time
-import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
+from redis.exceptions import NoScriptError
 
-from . import connections, coroutines, scripts, signals, waiting
+from . import connections, coroutines, exchange, scripts, signals, waiting
+from .answers import Answers
 from .clock import now
-from .connections import NO_TERMS, Pool, Terms
-from .exceptions import LockError, LockUnavailable
+from .exchange import NO_TERMS, Pool, Terms
 from .inbox import Inbox, Waker, inbox
-from .keys import is_index, name_of
+from .keys import is_index
+from .loops import ending, shared
 from .primitives.primitive import Grant
 from .signals import LockEvent
 from .slots import Word
@@ -34,9 +35,6 @@ from .waiting import DEAF, LINE
 T = TypeVar("T")
 
 run = coroutines.run
-
-MOMENT = 0.005
-"""Seconds, at least, for those of several servers whose answers decide nothing any more."""
 
 LOOK_UP = 0.25
 """Seconds after which who stands in line looks whether it was told meanwhile."""
@@ -115,48 +113,6 @@ class IO(Protocol):
         """What happened, to the log and to whoever listens."""
 
 
-class _Answers:
-    """What several servers say, as it comes in."""
-
-    def __init__(
-        self, servers: Sequence[str], key: str, within: float, enough: Callable[..., bool]
-    ) -> None:
-        self.all: list[Any] = [_silence(server, key, within) for server in servers]
-        self._began = now()
-        self._until = self._began + within
-        self._enough = enough
-        self._outstanding = len(servers)
-        self._decided = False
-        self._decide()
-
-    def take(self, number: int, answer: Any) -> None:
-        if isinstance(answer, Exception) and not isinstance(answer, LockError):
-            raise answer
-        self.all[number] = answer
-        self._outstanding -= 1
-        self._decide()
-
-    def _decide(self) -> None:
-        if not self._decided and self._enough(self.all):
-            # Who is about as fast as the others is heard, too: it is good to know of all.
-            self._decided = True
-            time_taken = now() - self._began
-            self._until = min(self._until, now() + time_taken + MOMENT)
-
-    def left(self) -> float:
-        """Seconds to wait for more; 0: that is all."""
-        return max(0.0, self._until - now()) if self._outstanding else 0.0
-
-
-def _silence(server: str, key: str, within: float) -> LockUnavailable:
-    return LockUnavailable(
-        f"{server!r} did not answer within {within:.3g} s",
-        name_of(key),
-        doubtful=True,
-        silent=True,
-    )
-
-
 class _Port:
     """What both ports have in common."""
 
@@ -170,6 +126,7 @@ class _Port:
 
     def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
         self._using = using
+        self._server = connections.server(using)
         self._prefix = prefix
         self._terms = terms
 
@@ -178,19 +135,23 @@ class _Port:
     def uniform(self, low: float, high: float) -> float:
         return waiting.uniform(low, high)
 
-    async def _execute(self, *command: Word) -> Any:
+    async def _execute(self, command: tuple[Word, ...]) -> Any:
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
         raise NotImplementedError
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        if connections.clustered(self._using):
+        if self._server.clustered:
             keys = [keys[0] if is_index(key) else key for key in keys]
+        script = scripts.load(name)
         try:
-            return await scripts.call(self._execute, name, keys, args)
+            return await self._execute(("EVALSHA", script.sha, len(keys), *keys, *args))
+        except NoScriptError:  # after a restart, or SCRIPT FLUSH
+            return await self._execute(("EVAL", script.source, len(keys), *keys, *args))
         finally:
-            self._leave_line()
+            if self._line is not None:
+                self._leave_line()
 
     def slot(self, key: str) -> int:
         return connections.slot(self._using, key)
@@ -236,9 +197,9 @@ class _Port:
         raise NotImplementedError
 
     def _leave_line(self) -> None:
-        if self._line is not None:
-            self._line.release()
-            self._line = None
+        assert self._line is not None
+        self._line.release()
+        self._line = None
 
     async def listen(self, token: str, *, within: float) -> str:
         box = inbox(self._using, self._prefix, start=within > 0)
@@ -259,7 +220,8 @@ class _Port:
             box, token = self._listening
             box.forget(token)
             self._listening = None
-        self._leave_line()
+        if self._line is not None:
+            self._leave_line()
 
 
 class SyncIO(_Port):
@@ -278,10 +240,10 @@ class SyncIO(_Port):
         self._background = background
         self._pool = pool
 
-    async def _execute(self, *command: Word) -> Any:
+    async def _execute(self, command: tuple[Word, ...]) -> Any:
         if self._pool is None:
-            self._pool = connections.shared_pool(self._using)
-        return connections.execute(self._pool, *command, terms=self._terms)
+            self._pool = self._server.shared_pool()
+        return exchange.execute(self._pool, command, self._terms)
 
     async def ask_all(
         self,
@@ -295,7 +257,7 @@ class SyncIO(_Port):
     ) -> Sequence[Any]:
         terms = Terms(within)
         ios = [SyncIO(one, pool=_server_pool(one, within), terms=terms) for one in servers]
-        answers = _Answers(servers, keys[0], within, enough)
+        answers = Answers(servers, keys[0], within, enough)
         box: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
         def ask(number: int, io: SyncIO) -> None:
@@ -363,19 +325,19 @@ class AsyncIO(_Port):
         super().__init__(using, prefix, terms=terms)
         self._loop = asyncio.get_running_loop()
 
-    async def _execute(self, *command: Word) -> Any:
-        if self._loop not in _ending:
-            shared = await _shared(self._loop, self._using)
-            shared.busy += 1
+    async def _execute(self, command: tuple[Word, ...]) -> Any:
+        if self._loop not in ending:
+            its = await shared(self._loop, self._using)
+            its.busy += 1
             try:
-                return await connections.aexecute(shared.pool, *command, terms=self._terms)
+                return await exchange.aexecute(its.pool, command, self._terms)
             finally:
-                shared.busy -= 1
+                its.busy -= 1
         # The loop closes its asynchronous generators, ours among them, all at once and in no
         # order. One that leaves a lock then gets a connection for just that.
         pool = connections.async_pool(self._using, blocking=False)
         try:
-            return await connections.aexecute(pool, *command, terms=self._terms)
+            return await exchange.aexecute(pool, command, self._terms)
         finally:
             await connections.aclose(pool)
 
@@ -389,7 +351,7 @@ class AsyncIO(_Port):
         within: float,
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
-        answers = _Answers(servers, keys[0], within, enough)
+        answers = Answers(servers, keys[0], within, enough)
         box: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
 
         async def ask(number: int, server: str) -> None:
@@ -451,7 +413,7 @@ class AsyncIO(_Port):
         self._woken.clear()
 
     async def _stand_in_line(self, seconds: float) -> None:
-        line = (await _shared(self._loop, self._using)).line
+        line = (await shared(self._loop, self._using)).line
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await line.acquire()
@@ -500,60 +462,4 @@ def _line(using: str) -> threading.Semaphore:
     return _lines.get(address) or _lines.setdefault(address, threading.Semaphore(LINE))
 
 
-# One pool per event loop and server. A connection belongs to the loop that opened it, and
-# Django makes loops freely: `async_to_sync` and `asyncio.run` may make one per request.
-class _Shared:
-    """The pool that all tasks of a loop share for one server."""
-
-    CLOSE_TIMEOUT = 5.0
-    """Seconds that the end of a loop waits for commands that are under way."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, using: str) -> None:
-        self.loop = loop
-        self.address = connections.address(using)
-        self.pool = connections.async_pool(using)
-        self.line = asyncio.Semaphore(LINE)
-        self.busy = 0
-        self.keeper = self._keep()
-
-    async def _keep(self) -> AsyncGenerator[None]:
-        """Closes the pool when its loop ends.
-
-        A loop has no hook for that, but it closes the asynchronous generators that were begun
-        in it (`shutdown_asyncgens`, which asyncio.run, asgiref and ASGI servers call).
-        """
-        try:
-            yield
-        finally:
-            _ending.add(self.loop)
-            pools = _loops.get(self.loop, {})
-            pools.pop(self.address, None)
-            if not pools:
-                _loops.pop(self.loop, None)
-            give_up = now() + self.CLOSE_TIMEOUT
-            while self.busy and now() < give_up:
-                await asyncio.sleep(0.001)
-            await connections.aclose(self.pool)
-
-
-_loops: dict[asyncio.AbstractEventLoop, dict[str, _Shared]] = {}
-_ending: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
-
-
-async def _shared(loop: asyncio.AbstractEventLoop, using: str) -> _Shared:
-    pools = _loops.get(loop)
-    if pools is None:
-        for closed in [other for other in list(_loops) if other.is_closed()]:
-            # Closed without shutdown_asyncgens; its sockets go with the transports.
-            _loops.pop(closed, None)
-        pools = _loops.setdefault(loop, {})
-    shared = pools.get(connections.address(using))
-    if shared is None:
-        shared = _Shared(loop, using)
-        pools[shared.address] = shared
-        await anext(shared.keeper)
-    return shared
-
-
-os.register_at_fork(after_in_child=_loops.clear)
 os.register_at_fork(after_in_child=_lines.clear)

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import json
 import logging
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .arguments import validate_on_lost, validate_ttl
+from .cancellation import Cancellation
 from .clock import deadline, now
+from .current import innermost
 from .exceptions import LeaseLost, LockError, server_time
-from .keys import Keys
 from .label import Holding
 from .label import holder as current_holder
 
 if TYPE_CHECKING:
-    from .primitives.primitive import Primitive
+    from .primitives.primitive import Claim
+    from .renewal import Watchdog
 
 logger = logging.getLogger("django_redislock")
 
@@ -35,45 +35,6 @@ class LeaseState(StrEnum):
     """The last renewal got no answer. That is not lost: the lease has time left."""
     LOST = "lost"
     RELEASED = "released"
-
-
-@dataclass(slots=True)
-class Claim:
-    """One attempt to hold a name, and what its requests went through."""
-
-    keys: Keys
-    token: str
-    ttl: float
-    owner: str
-    label: str
-    primitive: Primitive
-    """The algorithm by which it is held."""
-    sent: bool = False
-    """Something may have reached the server."""
-    doubtful: bool = False
-    """An answer was lost, so a command may still be on its way."""
-    given_back: bool = False
-    """A release was sent whose answer was lost."""
-    parts: tuple[Keys, ...] = ()
-    """Of a claim on several names: the keys of each. `keys` are then no keys of the server."""
-    fencing_tokens: dict[str, int] = field(default_factory=dict)
-    """And what each of them got, by name."""
-
-    @property
-    def every(self) -> tuple[Keys, ...]:
-        """By which this process finds what it holds."""
-        if not self.parts and not self.keys.also:
-            return (self.keys,)
-        return (self.keys, *self.parts, *self._beside)
-
-    @property
-    def asked(self) -> tuple[Keys, ...]:
-        """What is there at the server, and is renewed."""
-        return (*(self.parts or (self.keys,)), *self._beside)
-
-    @property
-    def _beside(self) -> tuple[Keys, ...]:
-        return (self.keys.beside(),) if self.keys.also else ()
 
 
 class Operations(Protocol):
@@ -140,7 +101,11 @@ class Lease:
         "replicas",
         "replicas_timeout",
         "using",
+        "watchdog",
     )
+
+    watchdog: Watchdog
+    """What renews it, since it is watched."""
 
     def __init__(
         self,
@@ -252,9 +217,14 @@ class Lease:
     # What is known of it. Nothing here asks the server.
 
     @property
-    def state(self) -> LeaseState:
+    def over(self) -> bool:
+        """It was released; or its time is over, and it was being given back before that."""
         ended = self._closing and self._error is None and now() >= self._deadline
-        if self._released or ended:
+        return self._released or ended
+
+    @property
+    def state(self) -> LeaseState:
+        if self.over:
             return LeaseState.RELEASED
         if self.lost is not None:
             return LeaseState.LOST
@@ -498,6 +468,10 @@ class Lease:
     # what is left to do.
 
     def __enter__(self) -> Lease:
+        return self.enter_block(current_holder())
+
+    def enter_block(self, me: Holding) -> Lease:
+        """A `with` block of this thread or task begins."""
         holds = self._count, self.blocks, 0
         try:
             self.check()  # a block never runs without its lock
@@ -505,9 +479,10 @@ class Lease:
                 self.enter()
                 holds = self.holds
             self._unentered -= 1
-            self._belongs_to(current_holder())
-            self._outer.append(_current.get())
-            _current.set(weakref.ref(self))
+            if self.holder is not me:
+                self._move(me)
+            self._outer.append(innermost.get())
+            innermost.set(weakref.ref(self))
             return self
         except BaseException:
             self.abandon(holds)
@@ -551,7 +526,7 @@ class Lease:
         holds = self.holds
         try:
             if entered:
-                _current.set(self._outer.pop())
+                innermost.set(self._outer.pop())
             if self._left():
                 self._operations.leave(self, error)
         except BaseException:
@@ -563,7 +538,7 @@ class Lease:
         holds = self.holds
         try:
             if entered:
-                _current.set(self._outer.pop())
+                innermost.set(self._outer.pop())
             ours = self._left()
             cancelled = False
             if self.cancellation is not None and self.blocks < self.cancellation.depth:
@@ -598,10 +573,8 @@ class Lease:
             else:
                 self._released_early += 1
 
-    def _belongs_to(self, me: Holding) -> None:
-        """It was acquired elsewhere, perhaps, and now this thread or task works with it."""
-        if self.holder is me:
-            return
+    def _move(self, me: Holding) -> None:
+        """It was acquired elsewhere, and now this thread or task works with it."""
         self._operations.move(self, me)  # before it is true: a signal's exception may come here
         self.holder = me
         if self.cancellation is not None:
@@ -622,44 +595,6 @@ class Lease:
     def enterable(self) -> bool:
         """Its holder may hold it once more."""
         return not self._closing and self.state in (LeaseState.HELD, LeaseState.UNKNOWN)
-
-
-class Cancellation:
-    """Cancels the task that holds a lease when it is lost, as asyncio.timeout() does."""
-
-    def __init__(self, task: asyncio.Task[Any], *, depth: int) -> None:
-        self.depth = depth
-        """It ends when fewer blocks than that hold the lease."""
-        self._loop = task.get_loop()
-        self._task = task
-        self._before = task.cancelling()
-        self._over = False
-        self._delivered = False
-
-    def request(self) -> None:
-        """From any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._deliver)
-        except RuntimeError:
-            logger.debug("The event loop of a lost lease is closed already.")
-
-    def _deliver(self) -> None:
-        # In the loop's thread, so that a block that was left meanwhile isn't cancelled.
-        if not self._over and not self._delivered:
-            self._delivered = True
-            self._task.cancel("the lease was lost")
-
-    def disarm(self) -> None:
-        """The block is left: whatever is learnt from now on, cancel nothing."""
-        self._over = True
-
-    def finish(self, error: BaseException | None) -> bool:
-        """The block is left with `error`. True when our cancellation is what ended it."""
-        self.disarm()
-        if not self._delivered:
-            return False
-        ours = self._task.uncancel() <= self._before
-        return ours and isinstance(error, asyncio.CancelledError)
 
 
 # Reentrant, since the garbage collector may close a locked generator while it is held.
@@ -707,58 +642,3 @@ def _parse_export(text: str) -> tuple[Operations, dict[str, Any]]:
     except (ValueError, TypeError, AttributeError, KeyError):
         raise ValueError("text must be what Lease.export() returned") from None
     return operations, fields
-
-
-# The lease of the innermost block. A context variable and not a stack per thread, so that
-# each task has its own; it is set and not reset by token, since a generator may be closed
-# in another context than the one that began it. Weak, since being the current one is no
-# reason to live: a block that was left in disorder must not be renewed for ever.
-_current: contextvars.ContextVar[weakref.ref[Lease] | None] = contextvars.ContextVar(
-    "django_redislock_current", default=None
-)
-
-
-def enclosing() -> Iterator[Lease]:
-    """The leases of all blocks that are running, from the innermost outwards."""
-    again: dict[str, int] = {}
-    current = _current.get()
-    while current is not None and (lease := current()) is not None:
-        yield lease
-        # One that was taken again is its own outer one.
-        depth = again[lease.token] = again.get(lease.token, 0) + 1
-        current = lease._outer[-depth] if depth <= len(lease._outer) else None
-
-
-class Steps:
-    """Lets a lease be the current one while a generator runs, and only then.
-
-    Between two steps its caller runs, in the same context. What the generator has entered
-    itself meanwhile is current again at its next step.
-    """
-
-    def __init__(self, lease: Lease) -> None:
-        self._inside: weakref.ref[Lease] | None = weakref.ref(lease)
-        self._outside: weakref.ref[Lease] | None = None
-
-    def __enter__(self) -> None:
-        self._outside = _current.get()
-        _current.set(self._inside)
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._inside = _current.get()
-        _current.set(self._outside)
-
-
-def current_lease() -> Lease:
-    """The lease of the innermost `redis_lock` block or function that is running.
-
-    Raises `LockError` when none is.
-    """
-    current = _current.get()
-    lease = None if current is None else current()
-    if lease is None:
-        raise LockError(
-            "current_lease() is called where no lock is held: outside of a `with "
-            "redis_lock(…)` block and of a function that it decorates."
-        )
-    return lease

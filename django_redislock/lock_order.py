@@ -27,8 +27,10 @@ from typing import NamedTuple
 
 from . import conf, label, naming
 from .connections import address
+from .current import enclosing
 from .exceptions import LockOrderError, LockOrderWarning
-from .lease import Claim, Lease, enclosing
+from .lease import Lease
+from .primitives.primitive import Claim
 from .renewal import held_by
 
 logger = logging.getLogger("django_redislock")

@@ -20,12 +20,13 @@ from .arguments import (
     validate_text,
     validate_wait,
 )
+from .cancellation import Cancellation
 from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
 from .keys import Keys, refuse_untagged, validate_name
-from .lease import Cancellation, Claim, Lease
+from .lease import Lease
 from .primitives import places
-from .primitives.primitive import Grant, Primitive, Sight
+from .primitives.primitive import Claim, Grant, Primitive, Sight
 
 L = TypeVar("L", bound="Lock")
 
@@ -206,15 +207,15 @@ class Lock:
 
     def __enter__(self) -> Lease:
         refuse_event_loop()
-        lease = run(self._enter(SyncIO))
-        return self._entering(lease)
+        self._refuse_on_conflict()
+        return self._entering(run(self._attempt(SyncIO)))
 
     def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
         inmost = holds = None
         try:
             inmost = self._innermost()
             holds = inmost.lease.holds
-            inmost.lease.__exit__(exc_type, error, traceback)
+            inmost.lease.leave(error, entered=True)
         except BaseException:
             # A signal's exception, perhaps, before the lease could see that its block is left.
             (inmost or self._innermost()).lease.abandon(holds)
@@ -223,8 +224,8 @@ class Lock:
             self._entered.pop((inmost or self._innermost()).place, None)
 
     async def __aenter__(self) -> Lease:
-        lease = await self._enter(AsyncIO)
-        return self._entering(lease)
+        self._refuse_on_conflict()
+        return self._entering(await self._attempt(AsyncIO))
 
     async def __aexit__(
         self, exc_type: object, error: BaseException | None, traceback: object
@@ -233,7 +234,7 @@ class Lock:
         try:
             inmost = self._innermost()
             holds = inmost.lease.holds
-            await inmost.lease.__aexit__(exc_type, error, traceback)
+            await inmost.lease.aleave(error, entered=True)
         except BaseException:
             # A signal's exception, perhaps, before the lease could see that its block is left.
             (inmost or self._innermost()).lease.abandon(holds)
@@ -241,14 +242,25 @@ class Lock:
         finally:
             self._entered.pop((inmost or self._innermost()).place, None)
 
-    def _entering(self, lease: Lease) -> Lease:
+    def _refuse_on_conflict(self) -> None:
+        if self._explicit and self._explicit.get("on_conflict", "raise") != "raise":
+            raise TypeError(
+                "on_conflict= is for decorated functions: the body of a with statement can't be "
+                "skipped. Write: lease = redis_lock(…).acquire(), and `with lease:` if it is "
+                "not None."
+            )
+
+    def _entering(self, lease: Lease | LockNotAcquired) -> Lease:
+        if isinstance(lease, LockNotAcquired):
+            raise lease
         holds = lease.holds
         place = None
         try:
-            me = label.holder()
+            me = lease.holder
+            assert me is not None
             place = me, self._depth(me)
             self._entered[place] = lease
-            return lease.__enter__()
+            return lease.enter_block(me)
         except BaseException:
             if place is not None:
                 self._entered.pop(place, None)
@@ -326,18 +338,6 @@ class Lock:
             seen = await self._look(port)
         return first[0].holder if cleared else None
 
-    async def _enter(self, port: type[SyncIO | AsyncIO]) -> Lease:
-        if self._explicit.get("on_conflict", "raise") != "raise":
-            raise TypeError(
-                "on_conflict= is for decorated functions: the body of a with statement can't be "
-                "skipped. Write: lease = redis_lock(…).acquire(), and `with lease:` if it is "
-                "not None."
-            )
-        got = await self._attempt(port)
-        if isinstance(got, LockNotAcquired):
-            raise got
-        return got
-
     async def _attempt(
         self, port: type[SyncIO | AsyncIO], wait: float | None = UNSET
     ) -> Lease | LockNotAcquired:
@@ -385,7 +385,7 @@ class Lock:
                 )
                 return got
             lease = self._lease(claim, got, policy, me)
-            return await operations.acquired(io, lease, waited=io.now() - began)
+            return await operations.acquired(io, lease, began)
         except BaseException as error:
             await operations.cut_short(error, port, policy.using, claim)
             raise

@@ -63,12 +63,18 @@ def name_maker(
     else:
         validate_name(name)  # says what is wrong with it
     assert isinstance(name, str)
+    return _from_template(name, function)
+
+
+def _from_template(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     try:
-        fields = list(_fields(name))
+        fields = list(_fields(template))
     except ValueError as error:
-        raise ValueError(f"The lock name {name!r} can't be read as a template: {error}") from None
+        raise ValueError(
+            f"The lock name {template!r} can't be read as a template: {error}"
+        ) from None
     if not fields:
-        plain = validate_name(name.format())
+        plain = validate_name(template.format())
         return lambda *_args, **_kwargs: plain
 
     signature = inspect.signature(function)
@@ -81,7 +87,7 @@ def name_maker(
         for argument in needed - arguments.keys():
             what = f"the argument {argument!r}" if argument else "an argument without a name"
             raise ValueError(
-                f"The lock name {name!r} needs {what}, which "
+                f"The lock name {template!r} needs {what}, which "
                 f"{getattr(function, '__qualname__', function)}{signature} does not have. "
                 f"It has: {', '.join(arguments) or 'none'}."
             )
@@ -89,7 +95,7 @@ def name_maker(
     if any_keyword is None or "" in needed:
         require(signature.parameters)
     # Not one without arguments: that may be an f-string, and so a name.
-    _remember(_pattern(name))
+    _remember(_pattern(template))
 
     def make(*args: Any, **kwargs: Any) -> str:
         bound = signature.bind(*args, **kwargs)
@@ -98,6 +104,6 @@ def name_maker(
         if any_keyword is not None:
             arguments = {**arguments[any_keyword], **arguments}
             require(arguments)
-        return name.format_map(arguments)
+        return template.format_map(arguments)
 
     return make

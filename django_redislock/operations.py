@@ -11,16 +11,16 @@ from django.db.transaction import TransactionManagementError
 
 from . import conf, kinds, signals, tokens, transactions
 from .clock import now
-from .connections import Terms
 from .exceptions import LeaseLost, LockError, LockUnavailable
+from .exchange import Terms
 from .io import IO, AsyncIO, SyncIO, run
 from .keys import Keys
 from .label import Holding
 from .label import holder as current_holder
 from .label import owner as owner_of
-from .lease import Claim, Lease, LeaseState, restorers
+from .lease import Lease, restorers
 from .primitives import places
-from .primitives.primitive import Primitive, Refusal, Sight
+from .primitives.primitive import Claim, Primitive, Refusal, Sight
 from .renewal import Withdrawal, renew, watchdog
 from .signals import LockEvent
 
@@ -51,17 +51,17 @@ def event(outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> Lo
     )
 
 
-async def acquired(io: IO, lease: Lease, *, waited: float) -> Lease:
-    """From now on this process holds `lease`, renews it, and says so."""
+async def acquired(io: IO, lease: Lease, began: float) -> Lease:
+    """From now on this process holds `lease`, which it has asked for since `began`; renews it, and
+    says so."""
     watchdog(lease.using).watch(lease)
     if not signals.wanted("acquired"):
         return lease
     try:
-        await tell(
-            io, "acquired", lease.claim, lease.using, fencing_token=lease.fence, waited=waited
-        )
+        fence, waited = lease.fence, io.now() - began
+        await tell(io, "acquired", lease.claim, lease.using, fencing_token=fence, waited=waited)
     except BaseException:
-        watchdog(lease.using).forget(lease)  # cancelled, or interrupted: nobody will hold it
+        lease.watchdog.forget(lease)  # cancelled, or interrupted: nobody will hold it
         raise
     return lease
 
@@ -155,7 +155,7 @@ class LeaseOperations:
         try:
             await renew(io, [lease], ttl)
         finally:
-            watchdog(lease.using).reconsider(lease)
+            lease.watchdog.reconsider(lease)
         lease.check()
 
     def downgrade(self, lease: Lease) -> None:
@@ -213,11 +213,11 @@ class LeaseOperations:
         await self._leave(AsyncIO(lease.using), lease, error)
 
     def move(self, lease: Lease, me: Holding) -> None:
-        watchdog(lease.using).move(lease, me)
+        lease.watchdog.move(lease, me)
 
     def abandon(self, lease: Lease) -> None:
         if not lease.ended:  # by a test, which leaves no server to ask either
-            watchdog(lease.using).release_later(lease)
+            lease.watchdog.release_later(lease)
 
     def lost(self, lease: Lease, error: LeaseLost) -> None:
         # From any thread, and perhaps in an event loop: so whoever is told, it is elsewhere.
@@ -229,13 +229,13 @@ class LeaseOperations:
         signals.send_later(lost)
 
     async def release_through(self, io: IO, lease: Lease) -> None:
-        if lease.state == LeaseState.RELEASED:
-            return  # or its time is over, and it was being given back before that
+        if lease.over:
+            return
         lost = lease.lost
         if not lease.unhold():
             return
         lease.close()
-        watchdog(lease.using).forget(lease)
+        lease.watchdog.forget(lease)
         try:
             # Also when it is lost: by its own deadline, it may be there for a moment yet.
             refusal = await lease.claim.primitive.release(io, lease.claim)
@@ -260,10 +260,8 @@ class LeaseOperations:
 
     async def _leave(self, io: IO, lease: Lease, error: BaseException | None) -> None:
         """The block that held `lease` is left, with `error` or without."""
-        if lease.state == LeaseState.RELEASED:
-            return
         by_hand = None
-        if lease.release_at == "commit":
+        if lease.release_at == "commit" and not lease.over:
             try:
                 if await io.beside_orm(partial(self._defer, lease, error)):
                     return
@@ -276,7 +274,7 @@ class LeaseOperations:
         except LockUnavailable as unavailable:
             # What the block did was done under the lock: that is no reason to fail it.
             logger.warning("%r is released later: %s", lease.name, unavailable)
-            watchdog(lease.using).release_later(lease)
+            lease.watchdog.release_later(lease)
         except (LockError, TransactionManagementError) as ours:
             if error is None:
                 raise
@@ -317,7 +315,7 @@ class LeaseOperations:
 
     def export(self, lease: Lease) -> dict[str, Any]:
         lease.close()
-        watchdog(lease.using).forget(lease)
+        lease.watchdog.forget(lease)
         lease.end()
         claim = lease.claim
         return {

@@ -27,11 +27,13 @@ from typing import Any, NamedTuple, Protocol
 from . import connections, tokens
 from .clock import now
 from .exceptions import LeaseLost, LockError, LockUnavailable
+from .exchange import Terms
 from .io import IO, SyncIO, run
 from .keys import presence
 from .label import Holding
-from .lease import Claim, Lease, LeaseState
+from .lease import Lease, LeaseState
 from .primitives import record
+from .primitives.primitive import Claim
 from .primitives.redlock import Redlock
 from .servers import Servers
 from .slots import Node
@@ -106,16 +108,9 @@ class Withdrawal:
             await self._claim.primitive.release(io, self._claim)
 
 
-Place = str | tuple[str, int]
-"""A key, or what one thread or task holds of it, by its id: its leases keep no task alive."""
-
-
 class _Watched(NamedTuple):
     lease: weakref.ref[Lease]
-    places: tuple[Place, ...]
-    index_key: str
-    name: str
-    label: str
+    claim: Claim
 
 
 class Watchdog:
@@ -128,9 +123,9 @@ class Watchdog:
         self._clustered = connections.clustered(using)
         self._leases: dict[str, _Watched] = {}
         """By token: what this process holds here."""
-        self._tokens: dict[Place, dict[str, None]] = {}
-        """The tokens of the leases that this process holds there, in order. Who has held one
-        before may still be among them."""
+        self._tokens: dict[str, dict[str, int]] = {}
+        """By key: the tokens of the leases that this process holds there, in order, each with the
+        id of the thread or task that holds it: it keeps no task alive."""
         self._next = self._announced = float("inf")
         """When we look next, and what the last lease that woke us wants."""
         self._show_at = 0.0
@@ -149,13 +144,11 @@ class Watchdog:
 
     def watch(self, lease: Lease) -> None:
         """Renew `lease` from now on, and notice when it is lost."""
-        claim = lease.claim
-        places = _places(claim, lease.holder)
-        self._leases[claim.token] = _Watched(
-            weakref.ref(lease), places, claim.keys.index, claim.keys.name, claim.label
-        )
-        for place in places:
-            self._enter(place, claim.token)
+        claim, me = lease.claim, id(lease.holder)
+        lease.watchdog = self
+        self._leases[claim.token] = _Watched(weakref.ref(lease), claim)
+        for keys in claim.every:
+            self._enter(keys.lock, claim.token, me)
         self.reconsider(lease)
         if self._thread is None:
             self._start()
@@ -169,48 +162,53 @@ class Watchdog:
             self._wake.put(None)
 
     def forget(self, lease: Lease) -> None:
-        self._forget(lease.token)
+        self._forget(lease.claim.token)
 
     def move(self, lease: Lease, me: Holding) -> None:
         """Another thread or task works with it from now on."""
-        watched = self._leases.get(lease.token)
-        if watched is None:
+        if lease.token not in self._leases:
             return
-        more = set(_places(lease.claim, me)).difference(watched.places)
-        self._leases[lease.token] = watched._replace(places=(*watched.places, *more))
-        for place in more:
-            self._enter(place, lease.token)
+        for keys in lease.claim.every:
+            self._enter(keys.lock, lease.token, id(me))
         if lease.closing:  # by another thread, that may not have seen these
-            self._forget(lease.token)
+            self._leave(lease.claim)
 
     def _forget(self, token: str) -> None:
         watched = self._leases.pop(token, None)
-        for place in watched.places if watched is not None else ():
-            tokens = self._tokens.get(place)
-            if tokens is None:
-                continue
-            tokens.pop(token, None)
-            if not tokens:
-                # Of other threads, which were as fast: they may have put another one there, too.
-                for other in tuple(self._tokens.pop(place, ())):
-                    self._enter(place, other)
+        if watched is not None:
+            self._leave(watched.claim)
 
-    def _enter(self, place: Place, token: str) -> None:
+    def _enter(self, key: str, token: str, me: int) -> None:
         # Without a lock: a finalizer may interrupt this very thread.
         while True:
-            tokens = self._tokens.setdefault(place, {})
-            tokens[token] = None
-            if self._tokens.get(place) is tokens:
+            tokens = self._tokens.setdefault(key, {})
+            tokens[token] = me
+            if self._tokens.get(key) is tokens:
                 return
+
+    def _leave(self, claim: Claim) -> None:
+        for keys in claim.every:
+            tokens = self._tokens.get(keys.lock)
+            if tokens is None:
+                continue
+            tokens.pop(claim.token, None)
+            if not tokens:
+                # Of other threads, which were as fast: they may have put another one there, too.
+                for other, its in tuple(self._tokens.pop(keys.lock, {}).items()):
+                    self._enter(keys.lock, other, its)
 
     def held(self, key: str, me: Holding | None = None) -> list[Lease]:
         """The leases that this process, or one thread or task of it, holds on a key; the last
         one is the newest."""
-        tokens = self._tokens.get(key if me is None else (key, id(me)))
+        tokens = self._tokens.get(key)
         if not tokens:
             return []
-        watched = map(self._leases.get, tuple(tokens))
-        leases = (one.lease() for one in watched if one is not None)
+        mine = [
+            self._leases.get(token)
+            for token, holder in tuple(tokens.items())
+            if me is None or holder == id(me)
+        ]
+        leases = [one.lease() for one in mine if one is not None]
         return [
             lease for lease in leases if lease is not None and (me is None or lease.holder is me)
         ]
@@ -278,8 +276,8 @@ class Watchdog:
                 logger.warning(
                     "The lease on %r, taken at %s, was dropped without being released. It is not "
                     "renewed any more and ends with its ttl. Keep it, or write a with block.",
-                    watched.name,
-                    watched.label,
+                    watched.claim.keys.name,
+                    watched.claim.label,
                 )
             elif lease.lost is not None:
                 self._forget(token)
@@ -287,12 +285,12 @@ class Watchdog:
                 logger.warning(
                     "The event loop of a task that holds %r, taken at %s, was closed: the lease "
                     "is released.",
-                    watched.name,
-                    watched.label,
+                    lease.name,
+                    lease.label,
                 )
                 lease.abandon()
             else:
-                indexes.add(watched.index_key)
+                indexes.add(watched.claim.keys.index)
                 ttl = lease.claim.ttl
                 if ttl < least:
                     least = ttl
@@ -406,9 +404,9 @@ class Watchdog:
         within = min(within, connections.BACKGROUND_TIMEOUT)
         if self._clustered:
             within = min(within, PATIENCE * self._shortest)
-        terms = connections.Terms(within)
+        terms = Terms(within)
         if lease is not None:
-            terms = connections.Terms(within, lease.replicas, lease.replicas_timeout)
+            terms = Terms(within, lease.replicas, lease.replicas_timeout)
         if self._pool is not None:
             connections.bound(self._pool, within)
         return SyncIO(self._using, pool=self._pool, terms=terms, background=True)
@@ -420,11 +418,6 @@ class Watchdog:
             if lease is not None:
                 lease.end()
         self.__init__(self._using)  # type: ignore[misc]
-
-
-def _places(claim: Claim, me: Holding | None) -> tuple[Place, ...]:
-    mine = id(me)
-    return tuple(place for its in claim.every for place in (its.lock, (its.lock, mine)))
 
 
 _watchdogs: dict[str, Watchdog] = {}

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
-
-from redis.exceptions import NoScriptError
+from typing import NamedTuple
 
 _CALL = re.compile(r"redis\.p?call\('(\w+)'")
 _SENT = {"eval", "evalsha", "ping", "subscribe", "wait"}
@@ -44,17 +41,3 @@ def permissions() -> str:
     }
     # And what we send ourselves; PING keeps an idle subscription alive.
     return " ".join(f"+{command}" for command in sorted(called | _SENT))
-
-
-async def call(
-    execute: Callable[..., Awaitable[Any]],
-    name: str,
-    keys: Sequence[str],
-    args: Sequence[str | int | bytes],
-) -> Any:
-    """Run a script by its SHA1; a server that forgot it (restart, SCRIPT FLUSH) is sent it."""
-    script = load(name)
-    try:
-        return await execute("EVALSHA", script.sha, len(keys), *keys, *args)
-    except NoScriptError:
-        return await execute("EVAL", script.source, len(keys), *keys, *args)

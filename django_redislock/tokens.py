@@ -18,7 +18,7 @@ process = secrets.token_hex(4)
 
 def new() -> str:
     """A token of this process."""
-    return process + secrets.token_hex(12)
+    return process + os.urandom(12).hex()
 
 
 def process_of(token: str) -> str | None:

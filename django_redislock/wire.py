@@ -43,20 +43,15 @@ def _idle(pool: Any) -> Any:
             return None  # it is for get_connection() to forget what belongs to the parent
         with pool._lock:
             connection = pool._available_connections[-1]
-            if not _quiet(connection):
+            sock = getattr(connection, "_sock", None)
+            # Of TLS, what has come may be read from the socket already.
+            if type(sock) is not socket.socket or not _silent(sock):
                 return None  # it was closed, or has something to say: get_connection() sees what
             pool._in_use_connections.add(connection)
             del pool._available_connections[-1]
             return connection
     except (AttributeError, IndexError):
         return None
-
-
-def _quiet(connection: Any) -> bool:
-    sock = getattr(connection, "_sock", None)
-    if type(sock) is not socket.socket:
-        return False  # of TLS, what has come may be read from the socket already
-    return _silent(sock)
 
 
 def _silent(sock: Any) -> bool:
@@ -131,10 +126,11 @@ def _numbers(answer: bytes) -> list[int] | None:
 
 
 class KeptPool(aioredis.BlockingConnectionPool):
-    """Keeps what was used last at hand, and has one time-out for an answer.
+    """Keeps what was used last at hand, and has one timer for all answers.
 
     redis-py's pool takes a condition and looks for data each time, and sets a time-out for each of
-    the two halves of a command, the first one with a task of its own.
+    the two halves of a command, the first one with a task of its own; `asyncio.timeout()`, for
+    both together, would still be an eighth of what a command costs.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -142,13 +138,50 @@ class KeptPool(aioredis.BlockingConnectionPool):
         self._kept: list[Any] = []
         self._wanted = 0
         """So many tasks wait for a connection that somebody releases."""
-        self.answer_timeout: float | None = options.get("socket_timeout")
+        self._answer_timeout: float | None = options.get("socket_timeout")
         """Seconds that a command has for its answer."""
+        self._expected: dict[Any, float] = {}
+        """The connections that owe an answer, and until when, by the clock of the loop."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def ask(self, connection: Any, packed: bytes) -> Any:
+        """As the function `ask`."""
+        writer = None if connection.health_check_interval else _writer(connection)
+        within = self._answer_timeout
+        if writer is None or within is None:
+            return await aask(connection, packed, within)
+        loop = asyncio.get_running_loop()
+        self._expected[connection] = loop.time() + within
+        if self._timer is None:
+            self._timer = loop.call_later(within, self._look)
+        try:
+            writer.write(
+                packed
+            )  # what is written is answered before there is more, and can't pile up
+            return await connection.read_response(disable_decoding=True)
+        except redis.ConnectionError as error:
+            if connection in self._expected:
+                raise
+            raise _late(within) from error
+        finally:
+            self._expected.pop(connection, None)
+
+    def _look(self) -> None:
+        """Who waits for an answer that is overdue finds its connection closed."""
+        loop = asyncio.get_running_loop()
+        for connection, until in list(self._expected.items()):
+            if until <= loop.time():
+                del self._expected[connection]
+                if (writer := _writer(connection)) is not None:
+                    writer.transport.abort()
+        nearest = min(self._expected.values(), default=None)
+        self._timer = None if nearest is None else loop.call_at(nearest, self._look)
 
     async def get_connection(self, *_: object, **__: object) -> Any:
         while self._kept:
             connection = self._kept.pop()
-            if connection.is_connected and _silent(_socket(connection)):
+            writer = _writer(connection)
+            if writer is not None and _silent(writer.get_extra_info("socket")):
                 return connection
             await super().release(connection)  # for the pool's own look at it
         self._wanted += 1
@@ -159,7 +192,7 @@ class KeptPool(aioredis.BlockingConnectionPool):
 
     async def ensure_connection(self, connection: Any) -> None:
         # To connect may be to say hello, which is a command of redis-py's own.
-        connection.socket_timeout = self.answer_timeout
+        connection.socket_timeout = self._answer_timeout
         await super().ensure_connection(connection)
         connection.socket_timeout = None
 
@@ -170,20 +203,24 @@ class KeptPool(aioredis.BlockingConnectionPool):
             await super().release(connection)
 
 
-def _socket(connection: Any) -> Any:
+def _writer(connection: Any) -> asyncio.StreamWriter | None:
     """That of a connection in an event loop; None: it is no ordinary one."""
     writer = getattr(connection, "_writer", None)
-    return writer.get_extra_info("socket") if isinstance(writer, asyncio.StreamWriter) else None
+    return writer if isinstance(writer, asyncio.StreamWriter) else None
 
 
 async def aask(connection: Any, packed: bytes, within: float | None) -> Any:
-    """`ask` on an event loop, within so many seconds."""
+    """`ask` on an event loop, over any connection, within so many seconds."""
     try:
         async with asyncio.timeout(within):
             await connection.send_packed_command([packed])
             return await connection.read_response(disable_decoding=True)
     except TimeoutError as error:
-        raise redis.TimeoutError(f"no answer within {within} s") from error
+        raise _late(within) from error
+
+
+def _late(within: float | None) -> redis.TimeoutError:
+    return redis.TimeoutError(f"no answer within {within} s")
 
 
 def _after_fork() -> None:

@@ -14,6 +14,7 @@ from redis import Redis
 from devtools.postgres_server import NoPostgresServer, PostgresServer, find_postgres
 from devtools.redis_server import RedisServer
 from django_redislock import renewal
+from tests.manage import Manage
 from tests.plugin import SERVER
 from tests.processes import Worker
 
@@ -66,6 +67,20 @@ def start() -> Iterator[Callable[..., Worker]]:
     yield start
     for worker in workers:
         worker.close()
+
+
+@pytest.fixture
+def manage() -> Iterator[Callable[..., Manage]]:
+    """Start commands of Django as processes; none is left of these, either."""
+    processes: list[Manage] = []
+
+    def start(*arguments: str, **options: Any) -> Manage:
+        processes.append(Manage(*arguments, **options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.close()
 
 
 # PostgreSQL, for tests that ask for it: `@pytest.mark.django_db(databases=["postgres"])`. It is

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from django.core.management import execute_from_command_line
 
@@ -29,6 +30,18 @@ def environ(url: str = "") -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         **({"REDISLOCK_TEST_URL": url} if url else {}),
     }
+
+
+def broken_project(folder: Path) -> tuple[str, str]:
+    """Options for one without a database, without migrations that were run, and with URLs that
+    don't import."""
+    (folder / "broken.py").write_text(
+        "from tests.settings import *\n"
+        "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3',"
+        " 'NAME': '/nowhere/db'}}\n"
+        "ROOT_URLCONF = 'no.such.module'\n"
+    )
+    return "--settings=broken", f"--pythonpath={folder}"
 
 
 class Manage(Worker):

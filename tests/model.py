@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 from django_redislock.clock import deadline
 from django_redislock.exceptions import LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
 from django_redislock.keys import Keys
-from django_redislock.lease import Claim
 from django_redislock.primitives import mutex
-from django_redislock.primitives.primitive import Refusal
+from django_redislock.primitives.primitive import Claim, Refusal
 from django_redislock.waiting import DEAF
 from tests.memory import CLAIM_WINDOW, SIGN_OF_LIFE, Actor, MemoryServer, Pause, SteppedIO
 

@@ -180,7 +180,7 @@ class TestE001:
             {"USING": ["default"]},
             {"USING": None},
             {"PREFIX": b"x"},
-            {"ON_CONFLICT": object()},
+            {"ON_CONFLICT": range(3)},
             {"REPLICAS": 10**30},
         ],
         ids=repr,

@@ -6,7 +6,7 @@ import inspect
 import io
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,7 +26,8 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.commands import BUSY, LOST, UNAVAILABLE, LockedCommand
-from django_redislock.management.run import NOT_EXECUTABLE, NOT_FOUND
+from django_redislock.management.failing import MISCONFIGURED, USAGE
+from django_redislock.management.subcommands.run import NOT_EXECUTABLE, NOT_FOUND
 from tests.blocks import blocks
 from tests.manage import Manage, with_stderr
 from tests.test_decorators import held_elsewhere
@@ -55,20 +56,6 @@ def taking(*names: str) -> Callable[..., None]:
             parser.add_argument(name)
 
     return add_arguments
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Manage]]:
-    """Start commands as processes; whatever becomes of the test, none is left."""
-    processes: list[Manage] = []
-
-    def start(*arguments: str, **options: Any) -> Manage:
-        processes.append(Manage(*arguments, **options))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.close()
 
 
 class TestTheLock:
@@ -535,11 +522,11 @@ class TestTrouble:
 class TestProcesses:
     """What the shell sees."""
 
-    def test_one_at_a_time(self, start: Callable[..., Manage]) -> None:
+    def test_one_at_a_time(self, manage: Callable[..., Manage]) -> None:
         """The second one exits 75, and tells where the first one is."""
-        first = start("nightly", "--until-told")
+        first = manage("nightly", "--until-told")
         first.holds()
-        second = start("nightly", "--lock-wait", "0")
+        second = manage("nightly", "--lock-wait", "0")
         assert second.ends() == 75
         complaint = second.complains()
         assert f":{first.process.pid}:MainThread (manage.py nightly) since" in complaint
@@ -549,18 +536,18 @@ class TestProcesses:
         assert (first.ends(), first.complains()) == (0, "")
         assert first.rest() == "done\n"
 
-    def test_lost(self, start: Callable[..., Manage]) -> None:
+    def test_lost(self, manage: Callable[..., Manage]) -> None:
         """The exit code says so, in one line, after what the command has said."""
-        process = start("nightly", "--until-told")
+        process = manage("nightly", "--until-told")
         process.holds()
         redis_lock("command:nightly").clear(reason="test", by="eva")
         process.go_on()
         assert process.ends() == 76
         assert "cleared by eva" in process.complains()
 
-    def test_redis_away(self, start: Callable[..., Manage]) -> None:
+    def test_redis_away(self, manage: Callable[..., Manage]) -> None:
         """One line, no traceback."""
-        process = start("nightly", "--lock-wait=0", url="unix:///nowhere")
+        process = manage("nightly", "--lock-wait=0", url="unix:///nowhere")
         assert process.ends() == 69
         complaint = process.complains()
         assert complaint.startswith("CommandError: Redis could not be asked")
@@ -568,28 +555,30 @@ class TestProcesses:
         assert process.rest() == ""
 
     @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
-    def test_nobody_is_told(self, redirection: str, start: Callable[..., Manage]) -> None:
+    def test_nobody_is_told(self, redirection: str, manage: Callable[..., Manage]) -> None:
         """The exit codes are what they are, also with a stderr that is closed or full."""
         program = with_stderr(redirection)
-        assert start("nightly", url="unix:///nowhere", program=program).ends() == 69
+        assert manage("nightly", url="unix:///nowhere", program=program).ends() == 69
         with held_elsewhere("command:nightly"):
-            busy = start("nightly", "--lock-wait=0", program=program)
+            busy = manage("nightly", "--lock-wait=0", program=program)
             assert busy.ends() == 75
-            skipped = start("nightly", "--lock-wait=0", "--lock-on-conflict=skip", program=program)
+            skipped = manage(
+                "nightly", "--lock-wait=0", "--lock-on-conflict=skip", program=program
+            )
             assert skipped.ends() == 0
-        process = start("nightly", "--until-told", program=program)
+        process = manage("nightly", "--until-told", program=program)
         process.holds()
         redis_lock("command:nightly").clear(reason="test")
         process.go_on()
         assert process.ends() == 76
 
-    def test_usage(self, start: Callable[..., Manage]) -> None:
+    def test_usage(self, manage: Callable[..., Manage]) -> None:
         """A wrong option is a usage error."""
-        assert start("nightly", "--lock-wait=soon").ends() == 2
+        assert manage("nightly", "--lock-wait=soon").ends() == 2
 
-    def test_is_interrupted(self, start: Callable[..., Manage]) -> None:
+    def test_is_interrupted(self, manage: Callable[..., Manage]) -> None:
         """Ctrl-C releases the lock at once."""
-        process = start("nightly", "--until-told")
+        process = manage("nightly", "--until-told")
         process.holds()
         process.signal(2)
         assert process.ends() != 0
@@ -649,7 +638,7 @@ class TestDocumentation:
         """The table shows those that there are."""
         text = DOCS.read_text(encoding="utf-8")
         shown = set(re.findall(r"^\| (\d+) \|", text, re.MULTILINE))
-        ours = {2, BUSY, LOST, UNAVAILABLE, NOT_FOUND, NOT_EXECUTABLE}
+        ours = {USAGE, BUSY, LOST, UNAVAILABLE, MISCONFIGURED, NOT_FOUND, NOT_EXECUTABLE}
         assert shown == {str(code) for code in ours}
 
     def test_the_options(self, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from redis.retry import Retry
 
 from devtools.redis_server import NoRedisServer, RedisServer, RedisServerError, find_server
-from django_redislock import LockUnavailable, connections, redis_lock
+from django_redislock import LockUnavailable, connections, exchange, redis_lock
 from tests.waiting import PATIENCE, eventually
 
 
@@ -385,11 +385,11 @@ def test_a_replica_of_redis_62() -> None:
         "Error running script (call to f_cee68787): @user_script:200: @user_script: 200: "
         "-READONLY You can't write against a read only replica."
     )
-    error = connections._unwrapped(ResponseError(text))
+    error = exchange._unwrapped(ResponseError(text))
     assert isinstance(error, ReadOnlyError)
-    assert not connections._keeps(error)
+    assert not exchange._keeps(error)
     other = ResponseError("Error running script: -WRONGTYPE Operation against a key")
-    assert connections._unwrapped(other) is other
+    assert exchange._unwrapped(other) is other
 
 
 def test_two_aliases_that_differ_only_in_their_options() -> None:

@@ -28,7 +28,7 @@ from django_redislock.diagnosis import keyspace, permissions, rules
 from django_redislock.diagnosis import server as asking
 from django_redislock.diagnosis.usage import overlap
 from tests.faults.caches import caches
-from tests.manage import PROGRAM, environ
+from tests.manage import PROGRAM, broken_project, environ
 from tests.processes import ROOT
 from tests.waiting import PATIENCE, eventually
 
@@ -835,13 +835,7 @@ class TestWords:
 
     def test_in_a_broken_project(self, tmp_path: Path) -> None:
         """It needs neither a database nor a project without errors."""
-        (tmp_path / "broken.py").write_text(
-            "from tests.settings import *\n"
-            "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3',"
-            " 'NAME': '/nowhere/db'}}\n"
-            "ROOT_URLCONF = 'no.such.module'\n"
-        )
-        done = run("--settings=broken", f"--pythonpath={tmp_path}")
+        done = run(*broken_project(tmp_path))
         assert (done.returncode, done.stderr) == (0, "")
 
 

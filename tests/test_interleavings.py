@@ -9,9 +9,8 @@ import pytest
 from django_redislock.clock import deadline
 from django_redislock.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
 from django_redislock.keys import Keys
-from django_redislock.lease import Claim
 from django_redislock.primitives import mutex
-from django_redislock.primitives.primitive import Refusal
+from django_redislock.primitives.primitive import Claim, Refusal
 from tests.memory import Actor, MemoryServer, Pause, SteppedIO
 
 KEYS = Keys.of("redislock", "invoice:42")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -21,8 +22,8 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.io import SyncIO, run
-from django_redislock.lease import Claim
 from django_redislock.primitives import mutex
+from django_redislock.primitives.primitive import Claim
 from django_redislock.renewal import renew, watchdog
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
@@ -307,8 +308,8 @@ def test_an_answer_that_took_longer_than_the_lease(
     real = io.SyncIO._execute
     calls = []
 
-    async def slow(self: io.SyncIO, *command: object) -> object:
-        answer = await real(self, *command)  # type: ignore[arg-type]
+    async def slow(self: io.SyncIO, command: Any) -> object:
+        answer = await real(self, command)
         calls.append(command)
         if len(calls) == 1:
             eventually(lambda: not redis.exists(KEY))

@@ -8,8 +8,8 @@ import pytest
 
 from django_redislock.exceptions import LockNotAcquired
 from django_redislock.keys import Keys
-from django_redislock.lease import Claim
 from django_redislock.primitives import mutex, record
+from django_redislock.primitives.primitive import Claim
 from tests.memory import Actor, Pause, SteppedIO
 from tests.test_interleavings import TTL, World, schedules
 

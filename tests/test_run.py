@@ -23,9 +23,9 @@ from django.db import transaction
 from redis import Redis
 
 from django_redislock import redis_lock
-from django_redislock.management import child
-from django_redislock.management.child import NUDGE, Child, Events, Interrupted
-from tests.manage import PROGRAM, Manage, environ, with_stderr
+from django_redislock.management.child import Child
+from django_redislock.management.events import NUDGE, PASSED_ON, Events, Interrupted
+from tests.manage import PROGRAM, Manage, broken_project, environ, with_stderr
 from tests.processes import ROOT
 from tests.waiting import PATIENCE, eventually
 
@@ -144,17 +144,10 @@ class TestTheProgram:
 
     def test_in_a_broken_project(self, tmp_path: Path) -> None:
         """It needs neither a database nor a project without errors."""
-        (tmp_path / "broken.py").write_text(
-            "from tests.settings import *\n"
-            "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3',"
-            " 'NAME': '/nowhere/db'}}\n"
-            "ROOT_URLCONF = 'no.such.module'\n"
-        )
         # And Django's own options may stand after the subcommand.
         done = run(
             "job",
-            "--settings=broken",
-            f"--pythonpath={tmp_path}",
+            *broken_project(tmp_path),
             "--",
             "printenv",
             "REDISLOCK_NAME",
@@ -358,7 +351,7 @@ class TestSignals:
 
     def test_before_the_lock_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """However early it comes, there is no traceback."""
-        monkeypatch.setattr("django_redislock.management.run.Lock", early := Mock())
+        monkeypatch.setattr("django_redislock.management.subcommands.run.Lock", early := Mock())
         early.side_effect = lambda *_, **__: signal.raise_signal(signal.SIGTERM)
         with pytest.raises(SystemExit) as ended:
             call_command("redislock", "run", "job", "--", "true")
@@ -424,17 +417,16 @@ class TestTheLeaseIsLost:
         assert "Ending the program.\nCommandError: " in complaint
         assert ("cleared by eva (too long)" in complaint) == (lose is clear)
 
-    def test_kills_what_does_not_end(self, start: Callable[..., Manage], redis: Redis) -> None:
-        """With SIGKILL, after --kill-after seconds, and its children as well."""
-        process = start("job", "--ttl=0.6", "--kill-after=0.2", "--", "sh", "-c", STUBBORN)
-        assert process.says() == "ready"
-        clear(redis)
-        assert process.ends() == 76
-        assert process.rest() == ""
-
-    def test_kills_what_is_left(self, start: Callable[..., Manage], redis: Redis) -> None:
-        """The shell ends at once, and what it has started does not."""
-        script = f"sh -c {shlex.quote(STUBBORN)} & wait"
+    @pytest.mark.parametrize(
+        "script",
+        [STUBBORN, f"sh -c {shlex.quote(STUBBORN)} & wait"],
+        ids=["the program", "its child"],
+    )
+    def test_kills_what_does_not_end(
+        self, script: str, start: Callable[..., Manage], redis: Redis
+    ) -> None:
+        """With SIGKILL, after --kill-after seconds; also when the program itself, a shell, ends at
+        once, and what it has started does not."""
         process = start("job", "--ttl=0.6", "--kill-after=0.2", "--", "sh", "-c", script)
         assert process.says() == "ready"
         clear(redis)
@@ -657,9 +649,7 @@ class TestFromPython:
 
     def test_runs(self, tmp_path: Path) -> None:
         """It returns when the program has ended, and leaves the signals as they were."""
-        before = {
-            number: signal.getsignal(number) for number in (*child.PASSED_ON, signal.SIGCHLD)
-        }
+        before = {number: signal.getsignal(number) for number in (*PASSED_ON, signal.SIGCHLD)}
         call_command("redislock", "run", "job", "--", "touch", str(tmp_path / "ran"), wait=0)
         assert (tmp_path / "ran").exists()
         assert before == {number: signal.getsignal(number) for number in before}

@@ -13,7 +13,7 @@ from django.test import override_settings
 from redis import BlockingConnectionPool, ConnectionPool, Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import connections, redis_lock, wire
+from django_redislock import LockUnavailable, connections, exchange, redis_lock, wire
 from tests.waiting import PATIENCE, eventually
 
 ANSWERS = [
@@ -34,7 +34,7 @@ ANSWERS = [
 
 
 def packed(script: str) -> bytes:
-    return connections._packed(("EVAL", script, 0))
+    return exchange._packed(("EVAL", script, 0))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_an_error_is_theirs(pool: ConnectionPool) -> None:
     """An answer that is an error is raised, and the connection goes on."""
     connection = wire.checkout(pool)
     with pytest.raises(redis.exceptions.NoScriptError):
-        wire.ask(connection, connections._packed(("EVALSHA", "0" * 40, 0)))
+        wire.ask(connection, exchange._packed(("EVALSHA", "0" * 40, 0)))
     assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
     wire.give_back(pool, connection)
 
@@ -220,10 +220,35 @@ class TestKeptPool:
             async with redis_lock("job"):
                 pass
             redis.execute_command("CLIENT", "PAUSE", 2000, "ALL")
-            with pytest.raises(connections.LockUnavailable) as caught:
+            with pytest.raises(LockUnavailable) as caught:
                 await redis_lock("other", wait=0).aacquire()
             assert caught.value.silent
 
         with override_settings(CACHES=entry(url)):
             asyncio.run(main())
         redis.execute_command("CLIENT", "UNPAUSE")
+
+    def test_one_answer_of_several_is_overdue(self, redis_server: RedisServer) -> None:
+        """Only its connection is closed; the others are waited for on."""
+        url = redis_server.url
+
+        async def main() -> None:
+            pool = wire.KeptPool.from_url(url, socket_timeout=PATIENCE)
+            one, other = await pool.get_connection(), await pool.get_connection()
+            never = asyncio.ensure_future(pool.ask(one, exchange._packed(("BLPOP", "never", 0))))
+            soon = asyncio.ensure_future(pool.ask(other, exchange._packed(("BLPOP", "soon", 0))))
+            while len(pool._expected) < 2:
+                await asyncio.sleep(0)
+            pool._expected[one] = 0.0
+            pool._look()
+            with pytest.raises(redis.exceptions.TimeoutError, match="no answer within"):
+                await never
+            assert not one.is_connected
+            assert list(pool._expected) == [other]
+            with Redis.from_url(url) as client:
+                client.rpush("soon", "x")
+            assert await soon == [b"soon", b"x"]
+            assert not pool._expected
+            await pool.disconnect()
+
+        asyncio.run(main())

@@ -97,7 +97,7 @@ def careless() -> None:
     import gc
     import warnings
 
-    from django_redislock import io, redis_lock
+    from django_redislock import loops, redis_lock
     from django_redislock.renewal import watchdog
 
     warnings.simplefilter("ignore", ResourceWarning)
@@ -111,12 +111,12 @@ def careless() -> None:
     loop = asyncio.new_event_loop()
     loop.run_until_complete(use())
     loop.close()
-    say("loops", len(io._loops))
+    say("loops", len(loops.loops))
     told()
     asyncio.run(use())
     del loop
     gc.collect()
-    say("loops", len(io._loops))
+    say("loops", len(loops.loops))
     told()
 
 

@@ -25,8 +25,7 @@ from ..clearing import Outcome, Target
 from ..inspection import SHARED, State
 from ..keys import validate_name
 from ..live import Snapshot, servers
-from ..management.configuring import place_text, value_text
-from ..management.formatting import clean, duration
+from ..management.formatting import clean, duration, place_text, value_text
 from ..models import STATES, Lock, place
 from ..sentences import translated
 from . import cells, clearing

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .caches import advice, alias_findings
 from .configured import aliases
 from .finding import Finding, Level
 from .jobs import job_findings
-from .project import advice, alias_findings, settings_findings
 from .rules import judge
-from .server import Away, Server, look
+from .server import Away, look
+from .settings import settings_findings
 from .usage import usage_findings
 
 __all__ = [
@@ -18,7 +19,6 @@ __all__ = [
     "Away",
     "Finding",
     "Level",
-    "Server",
     "advice",
     "alias_findings",
     "aliases",

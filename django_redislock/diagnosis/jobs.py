@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 from django.core.exceptions import ImproperlyConfigured
 
 from ..periodic.job import discover, jobs
-from .configured import job_entries, problems
+from .configured import job_entries
 from .finding import Finding
+from .settings import problems
 
 
 def job_findings() -> Iterator[Finding]:

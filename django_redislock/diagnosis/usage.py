@@ -7,6 +7,7 @@ nobody before it is locked. So this is only to know, and never wrong.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
@@ -17,6 +18,9 @@ from django.conf import settings
 from .. import naming
 from .configured import entries
 from .finding import Finding, listed
+
+# A bracket may be the first one between brackets.
+_TOKEN = re.compile(r"\[(.[^]]*)\]|(.)", re.DOTALL)
 
 
 def usage_findings() -> Iterator[Finding]:
@@ -87,18 +91,12 @@ def _same(here: str, there: str) -> bool:
     return here == there or "?" in (here, there)
 
 
-def _tokens(pattern: str) -> list[str]:
+def _tokens(pattern: str) -> Iterator[str]:
     """`*`, `?`, and `=` before any other character."""
-    tokens, rest = [], pattern
-    while rest:
-        # A bracket may be the first one between brackets.
-        end = rest.find("]", 2) if rest[0] == "[" else -1
-        inside = rest[1:end] if end > 0 else ""
-        if len(inside) == 1:
-            tokens.append(f"={inside}")  # as glob.escape() writes it
-        elif inside:
-            tokens.append("?")
+    for between_brackets, char in _TOKEN.findall(pattern):
+        if len(between_brackets) > 1:
+            yield "?"
+        elif between_brackets:
+            yield f"={between_brackets}"  # as glob.escape() writes it
         else:
-            tokens.append(rest[0] if rest[0] in "*?" else f"={rest[0]}")
-        rest = rest[end + 1 :] if inside else rest[1:]
-    return tokens
+            yield char if char in "*?" else f"={char}"

@@ -1,14 +1,17 @@
-"""Times, owners and strangers' texts, for people who read them on a terminal."""
+"""Times, holders, settings and strangers' texts, in the words of people."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 from unicodedata import combining, east_asian_width
 
 from django.utils.translation import gettext_noop as _
 
+from ..conf import Setting
 from ..inspection import SHARED, Kind, LockInfo
 from ..sentences import Sentence
+from . import serialising
 
 NOTHING = "-"
 
@@ -76,8 +79,12 @@ def remaining(lock: LockInfo) -> str:
 
 def holder(lock: LockInfo) -> str:
     """Who holds it, in short; of several, how many, and the one whose lease ends first."""
-    its = clean(lock.holder.owner or _OTHERS.get(lock.kind, NOTHING))
+    its = _owner(lock)
     return f"{crowd(lock)}: {its}" if lock.kind in SHARED else its
+
+
+def _owner(lock: LockInfo) -> str:
+    return clean(lock.holder.owner or _OTHERS.get(lock.kind, NOTHING))
 
 
 def crowd(lock: LockInfo) -> str:
@@ -89,7 +96,7 @@ def crowd(lock: LockInfo) -> str:
 
 def whose(lock: LockInfo) -> str:
     """Who holds it, where and since when."""
-    text = clean(lock.holder.owner or _OTHERS.get(lock.kind, NOTHING))
+    text = _owner(lock)
     if lock.holder.label:
         text += clean(f" ({lock.holder.label})")
     if lock.holder.acquired_at is not None:
@@ -107,3 +114,19 @@ def whose(lock: LockInfo) -> str:
 
 def count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def value_text(value: Any) -> str:
+    """The value of a setting, as it would be written there."""
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    told = serialising.setting_value(value)
+    return str(told) if callable(value) else repr(told)
+
+
+def place_text(term: str, setting: Setting) -> str:
+    """Where a setting is written."""
+    if setting.source == "default":
+        return Sentence(_("the default"))
+    entry = "" if setting.entry is None else f"['LOCKS'][{setting.entry!r}]"
+    return f"REDISLOCK{entry}['{term}']"

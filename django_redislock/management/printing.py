@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, OutputWrapper
 from django.core.management.color import no_style
+
+from .tables import Cell, Column, table
 
 
 class Printer:
@@ -22,11 +24,7 @@ class Printer:
         self.style = command.style if colors else no_style()
         self._encoding = getattr(self._out, "encoding", None) or "utf-8"
 
-    @property
-    def fit(self) -> int | None:
-        return shutil.get_terminal_size().columns if self.terminal else None
-
-    def encodable(self, text: str) -> str:
+    def _encodable(self, text: str) -> str:
         """In a locale without umlauts, names may have them nevertheless."""
         return text.encode(self._encoding, "backslashreplace").decode(self._encoding)
 
@@ -34,8 +32,13 @@ class Printer:
         """A line of a sheet, whose texts begin at a column."""
         return f"{self.style.MIGRATE_LABEL(f'{title}:')}{' ' * (column - len(title) - 1)}{text}"
 
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
+        """Its lines."""
+        fit = shutil.get_terminal_size().columns if self.terminal else None
+        return table(columns, rows, heading=self.style.MIGRATE_HEADING, fit=fit)
+
     def line(self, text: str = "") -> None:
-        self._out.write(self.encodable(text))
+        self._out.write(self._encodable(text))
 
     def lines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -47,5 +50,5 @@ class Printer:
 
     def raw(self, text: str) -> None:
         """Without an end of the line, and at once."""
-        self._out.write(self.encodable(text), ending="")
+        self._out.write(self._encodable(text), ending="")
         self._out.flush()

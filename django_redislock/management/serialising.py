@@ -19,34 +19,26 @@ Json = dict[str, Any]
 
 
 def lock(info: LockInfo) -> Json:
-    holder = info.holder
     return {
         "name": info.name,
         "using": info.using,
         "kind": str(info.kind),
-        "state": str(info.state),
-        "why": info.why or None,
-        "owner": holder.owner,
-        "label": holder.label,
-        "fencing_token": holder.fencing_token,
-        "acquired_at": instant(holder.acquired_at),
-        "held": holder.held,
-        "remaining": holder.remaining,
-        "ttl": info.ttl,
-        "holders": [one_holder(one) for one in info.holders],
+        **lease(info),
+        "holders": [lease(one) for one in info.holders],
         "holding": info.holding,
         "limit": info.limit,
         "waiters": info.waiters,
     }
 
 
-def one_holder(info: HolderInfo) -> Json:
+def lease(info: LockInfo | HolderInfo) -> Json:
+    """Of one holder; of a lock, that of the one who is told for all."""
     holder = info.holder
     return {
-        "owner": holder.owner,
-        "label": holder.label,
         "state": str(info.state),
         "why": info.why or None,
+        "owner": holder.owner,
+        "label": holder.label,
         "fencing_token": holder.fencing_token,
         "acquired_at": instant(holder.acquired_at),
         "held": holder.held,

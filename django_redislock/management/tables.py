@@ -15,10 +15,6 @@ Paint = Callable[[str], str]
 """One of Django's styles."""
 
 
-def plain(text: str) -> str:
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     title: str
@@ -30,14 +26,14 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class Cell:
     text: str
-    paint: Paint = plain
+    paint: Paint = str
 
 
 def table(
     columns: Sequence[Column],
     rows: Sequence[Sequence[Cell]],
     *,
-    heading: Paint = plain,
+    heading: Paint = str,
     fit: int | None = None,
 ) -> Iterator[str]:
     """Its lines, the titles first; `fit`: the columns of the terminal."""

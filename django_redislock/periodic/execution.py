@@ -13,14 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from .. import conf, label, operations, tokens
+from ..cancellation import Cancellation
 from ..clock import now
 from ..decorators import call
 from ..exceptions import LeaseLost, LockError, LockUnavailable
 from ..io import IO, AsyncIO, SyncIO, run
-from ..lease import Cancellation, Claim, Lease
+from ..lease import Lease
 from ..primitives import ledger, mutex
 from ..primitives.ledger import Answer, Outcome, RunInfo, Wanted
-from ..primitives.primitive import Grant
+from ..primitives.primitive import Claim, Grant
 from ..waiting import backoff
 from . import events
 from .job import Job
@@ -123,7 +124,8 @@ class Assignment:
             lease.check()
             if isinstance(me, asyncio.Task):
                 lease.cancellation = Cancellation(me, depth=1)
-            return await operations.acquired(port(using), lease, waited=0.0)
+            io = port(using)
+            return await operations.acquired(io, lease, io.now())
         except BaseException as error:
             await operations.cut_short(error, port, using, self.claim)
             raise

@@ -28,12 +28,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..exceptions import Holder, server_time
-from .primitive import Grant, batches, milliseconds
+from .primitive import Claim, Grant, batches, milliseconds
 
 if TYPE_CHECKING:
     from ..io import IO
     from ..keys import Keys
-    from ..lease import Claim
 
 BATCH = 100
 """Jobs in one request."""

@@ -20,13 +20,12 @@ from ..clock import deadline
 from ..exceptions import LockNotAcquired, LockUnavailable
 from ..waiting import Deadline
 from . import mutex
-from .primitive import Grant, Refusal, Sight
+from .primitive import Claim, Grant, Refusal, Sight
 from .timestamp import WHOLE
 
 if TYPE_CHECKING:
     from ..io import IO
     from ..keys import Keys
-    from ..lease import Claim
 
 kind = "mutex+timestamp"
 unfenced = ""

@@ -31,12 +31,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..exceptions import LockError, LockNotAcquired, LockUnavailable
 from . import mutex, queued
-from .primitive import Grant, Refusal, batches, milliseconds, verdicts
+from .primitive import Claim, Grant, Refusal, batches, milliseconds, verdicts
 
 if TYPE_CHECKING:
     from ..io import IO
     from ..keys import Keys
-    from ..lease import Claim
 
 kind = "multi"
 unfenced = (

@@ -30,12 +30,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..exceptions import Holder, LockNotAcquired
 from . import queued
-from .primitive import Grant, Refusal, Sight, milliseconds, verdicts
+from .primitive import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
     from ..io import IO
     from ..keys import Keys
-    from ..lease import Claim
 
 
 kind = "mutex"

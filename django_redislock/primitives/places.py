@@ -29,12 +29,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..exceptions import Holder, LockNotAcquired, LockUnavailable
 from . import queued
-from .primitive import Grant, Refusal, Sight, milliseconds, verdicts
+from .primitive import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
     from ..io import IO
     from ..keys import Keys
-    from ..lease import Claim
 
 MANY = 1_000_000_000
 """Readers at a time: more than there can be."""

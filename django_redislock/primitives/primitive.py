@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
@@ -10,7 +11,45 @@ from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockU
 if TYPE_CHECKING:
     from ..io import IO
     from ..keys import Keys
-    from ..lease import Claim
+
+
+@dataclass(slots=True)
+class Claim:
+    """One attempt to hold a name, and what its requests went through."""
+
+    keys: Keys
+    token: str
+    ttl: float
+    owner: str
+    label: str
+    primitive: Primitive
+    """The algorithm by which it is held."""
+    sent: bool = False
+    """Something may have reached the server."""
+    doubtful: bool = False
+    """An answer was lost, so a command may still be on its way."""
+    given_back: bool = False
+    """A release was sent whose answer was lost."""
+    parts: tuple[Keys, ...] = ()
+    """Of a claim on several names: the keys of each. `keys` are then no keys of the server."""
+    fencing_tokens: dict[str, int] = field(default_factory=dict)
+    """And what each of them got, by name."""
+
+    @property
+    def every(self) -> tuple[Keys, ...]:
+        """By which this process finds what it holds."""
+        if not self.parts and not self.keys.also:
+            return (self.keys,)
+        return (self.keys, *self.parts, *self._beside)
+
+    @property
+    def asked(self) -> tuple[Keys, ...]:
+        """What is there at the server, and is renewed."""
+        return (*(self.parts or (self.keys,)), *self._beside)
+
+    @property
+    def _beside(self) -> tuple[Keys, ...]:
+        return (self.keys.beside(),) if self.keys.also else ()
 
 
 class Grant(NamedTuple):

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ..clock import deadline
 from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
 from ..waiting import DEAF, Deadline, backoff, slice_for
-from .primitive import Grant, Refusal, milliseconds
+from .primitive import Claim, Grant, Refusal, milliseconds
 
 if TYPE_CHECKING:
     from ..io import IO
-    from ..lease import Claim
 
 
 class Acquire(Protocol):

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..exceptions import LockUnavailable
-from .primitive import Refusal, milliseconds
+from .primitive import Claim, Refusal, milliseconds
 
 if TYPE_CHECKING:
     from ..io import IO
     from ..keys import Keys
-    from ..lease import Claim
 
 
 async def read(io: IO, keys: Keys) -> bytes | None:

@@ -39,12 +39,11 @@ from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
 from ..servers import Servers
 from ..waiting import Deadline
 from . import mutex
-from .primitive import Grant, Refusal, Sight, milliseconds, verdicts
+from .primitive import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
     from ..io import IO
     from ..keys import Keys
-    from ..lease import Claim
 
 Answers = Sequence[Any]
 """Of each server, in order: what its script has returned, or the error in its place."""

@@ -7,9 +7,10 @@ from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 
 from .. import label, lock_order, renewal, signals
+from ..current import enclosing
 from ..exceptions import LeaseLost, LockError
 from ..io import SyncIO, run
-from ..lease import Lease, enclosing
+from ..lease import Lease
 from ..signals import LockEvent
 from .condition import Condition, validate_pattern
 from .memory import told

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import Any
 from unittest import mock
 
-from .. import clock, connections, inbox, signals
+from .. import clock, connections, exchange, inbox, signals
 from ..lease import Lease
 from .condition import Condition
 from .servers import Servers
@@ -134,19 +134,20 @@ def _in_memory() -> Iterator[Memory]:
     from fakeredis.aioredis import FakeAsyncRedisConnection
 
     with ExitStack() as stack:
+
+        def instead(module: Any, **others: Any) -> None:
+            stack.enter_context(mock.patch.multiple(module, **others))
+
         stack.enter_context(_servers.in_place())
-        otherwise: dict[str, Any] = {
-            "_async_twin": lambda using, kind: FakeAsyncRedisConnection,  # noqa: ARG005
-            # There are no replicas, and they confirm everything.
-            "_wait": lambda terms: ("PING",),  # noqa: ARG005
-            "_confirm": lambda replicas, terms: None,  # noqa: ARG005
-        }
-        stack.enter_context(mock.patch.multiple(connections, **otherwise))
-        stack.enter_context(mock.patch.object(clock, "time", _time))
+        instead(connections, _async_twin=lambda using, kind: FakeAsyncRedisConnection)  # noqa: ARG005
+        # There are no replicas, and they confirm everything.
+        instead(exchange, _wait=lambda terms: ("PING",))  # noqa: ARG005
+        instead(exchange, _confirm=lambda replicas, terms: None)  # noqa: ARG005
+        instead(clock, time=_time)
         for name, module in list(sys.modules.items()):
             # All of it goes by one clock, whichever of its modules asks for the time.
             if name.startswith("fakeredis") and getattr(module, "time", None) is time:
-                stack.enter_context(mock.patch.object(module, "time", _time))
+                instead(module, time=_time)
         try:
             yield Memory()
         finally:

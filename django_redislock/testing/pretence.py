@@ -16,9 +16,8 @@ from .. import conf
 from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
 from ..io import IO
 from ..keys import Keys, name_of
-from ..lease import Claim
 from ..locks import Lock
-from ..primitives.primitive import Primitive, Sight
+from ..primitives.primitive import Claim, Primitive, Sight
 from .condition import Condition, validate_pattern
 from .servers import PRIMITIVES, Servers, answering, are, configured, pretended
 
@@ -62,7 +61,7 @@ _fences = itertools.count(time.time_ns() // 1000)
 
 
 async def _grant(
-    execute: object,  # noqa: ARG001
+    io: IO,  # noqa: ARG001
     script: str,
     keys: Sequence[str],
     args: Sequence[str | int | bytes],
@@ -99,7 +98,7 @@ async def _grant(
 
 @contextmanager
 def _unavailable() -> Iterator[None]:
-    async def refuse(execute: object, script: str, keys: Sequence[str], args: object) -> Any:  # noqa: ARG001
+    async def refuse(io: IO, script: str, keys: Sequence[str], args: object) -> Any:  # noqa: ARG001
         raise LockUnavailable(
             "Redis could not be asked: redis_unavailable() says so",
             name_of(keys[0]) if keys else None,

@@ -18,13 +18,13 @@ from django.core.cache import CacheHandler, InvalidCacheBackendError
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from .. import conf, connections, renewal, scripts
+from .. import conf, connections, io, renewal
 from ..lease import Lease
 from ..locks import Lock
 from ..multi import MultiLock
 from .condition import Condition
 
-CALL = scripts.call
+SCRIPT = io._Port.script
 PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, MultiLock)]
 
 
@@ -51,10 +51,10 @@ class Servers(CacheHandler):
         return {}
 
     @contextmanager
-    def in_place(self, call: Callable[..., Any] = CALL) -> Iterator[None]:
-        """Locks go here, where `call` runs their scripts, whatever holds around this."""
+    def in_place(self, script: Callable[..., Any] = SCRIPT) -> Iterator[None]:
+        """Locks go here, where `script` runs their scripts, whatever holds around this."""
         before = self.leases
-        with mock.patch.object(connections, "caches", self), answering(call), are(PRIMITIVES):
+        with mock.patch.object(connections, "caches", self), answering(script), are(PRIMITIVES):
             try:
                 yield
             finally:
@@ -84,9 +84,9 @@ def leases_of(watchdog: renewal.Watchdog) -> list[Lease]:
     return [lease for lease in watched if lease is not None]
 
 
-def answering(call: Callable[..., Any]) -> Any:
-    """Scripts are run by this."""
-    return mock.patch.object(scripts, "call", call)
+def answering(script: Callable[..., Any]) -> Any:
+    """Scripts are run by this method of a port."""
+    return mock.patch.object(io._Port, "script", script)
 
 
 @contextmanager

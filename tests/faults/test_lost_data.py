@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
-from django_redislock import LeaseLost, LeaseState, connections, redis_lock
+from django_redislock import LeaseLost, LeaseState, exchange, redis_lock
 from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.waiters import LOCK, NAME, QUEUE, TAIL, Line, renew_now
@@ -30,23 +30,23 @@ def harmed(settings: Any) -> Iterator[Redis]:
 def flushed(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The server forgets all scripts before every call of one. What was called then."""
     called: list[str] = []
-    execute, aexecute = connections.execute, connections.aexecute
+    execute, aexecute = exchange.execute, exchange.aexecute
 
     def forgetful(command: tuple[Any, ...]) -> None:
         called.append(command[0])
         if command[0] == "EVALSHA":
             redis.script_flush()
 
-    def flushing(pool: Any, *command: Any, **terms: Any) -> Any:
+    def flushing(pool: Any, command: Any, *terms: Any) -> Any:
         forgetful(command)
-        return execute(pool, *command, **terms)
+        return execute(pool, command, *terms)
 
-    async def aflushing(pool: Any, *command: Any, **terms: Any) -> Any:
+    async def aflushing(pool: Any, command: Any, *terms: Any) -> Any:
         forgetful(command)
-        return await aexecute(pool, *command, **terms)
+        return await aexecute(pool, command, *terms)
 
-    monkeypatch.setattr(connections, "execute", flushing)
-    monkeypatch.setattr(connections, "aexecute", aflushing)
+    monkeypatch.setattr(exchange, "execute", flushing)
+    monkeypatch.setattr(exchange, "aexecute", aflushing)
     return called
 
 

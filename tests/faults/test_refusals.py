@@ -28,6 +28,7 @@ from django_redislock import (
     LockUnavailable,
     ReadWriteLock,
     connections,
+    exchange,
     redis_lock,
     waiting,
 )
@@ -121,7 +122,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 def refused(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """The names of the locks that Redis could not be asked for, one for each time."""
     names: list[str | None] = []
-    execute, aexecute = connections.execute, connections.aexecute
+    execute, aexecute = exchange.execute, exchange.aexecute
 
     def spy(*args: Any, **options: Any) -> Any:
         try:
@@ -137,8 +138,8 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
             names.append(error.name)
             raise
 
-    monkeypatch.setattr(connections, "execute", spy)
-    monkeypatch.setattr(connections, "aexecute", aspy)
+    monkeypatch.setattr(exchange, "execute", spy)
+    monkeypatch.setattr(exchange, "aexecute", aspy)
     return names
 
 

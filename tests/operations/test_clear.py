@@ -19,7 +19,8 @@ from redis import Redis
 from django_redislock import LeaseRevoked, LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
 from django_redislock.lease import Lease
-from django_redislock.management.clearing import operator, seen_at
+from django_redislock.management.arguments import operator
+from django_redislock.management.subcommands.clear import seen_at
 from tests.operations.calling import call, granted, run, strangers
 from tests.processes import Worker
 from tests.waiting import eventually

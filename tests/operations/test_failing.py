@@ -8,6 +8,7 @@ import pytest
 from django.test import override_settings
 from redis import Redis
 
+from tests.manage import broken_project
 from tests.operations.calling import AWAY, call, granted, run
 
 ASKING = [
@@ -48,7 +49,7 @@ def test_no_such_alias(arguments: list[str]) -> None:
     assert "no alias 'nix'" in done.err
 
 
-@pytest.mark.parametrize("arguments", ALL, ids=" ".join)
+@pytest.mark.parametrize("arguments", [*ALL, ["run", "job", "--", "true"]], ids=" ".join)
 def test_wrong_settings(arguments: list[str]) -> None:
     """78, with what is wrong."""
     with override_settings(REDISLOCK={"TIMEOUT": 5}):
@@ -93,14 +94,8 @@ def test_usage_exit_code(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("arguments", ALL, ids=" ".join)
 def test_in_a_broken_project(arguments: list[str], tmp_path: Path) -> None:
-    """Without a database, with migrations that were not run, and with URLs that don't import."""
-    (tmp_path / "broken.py").write_text(
-        "from tests.settings import *\n"
-        "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3',"
-        " 'NAME': '/nowhere/db'}}\n"
-        "ROOT_URLCONF = 'no.such.module'\n"
-    )
-    done = run(*arguments, "--settings=broken", f"--pythonpath={tmp_path}")
+    """It is no concern of theirs."""
+    done = run(*arguments, *broken_project(tmp_path))
     assert done.code in (0, 3)
     assert done.out
     assert done.err == ""

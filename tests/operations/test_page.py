@@ -8,10 +8,10 @@ from argparse import Namespace
 
 import pytest
 
-from django_redislock.management.clearing import Outcome
+from django_redislock.clearing import Outcome
 from django_redislock.management.commands.redislock import SUBCOMMANDS, Command, Parser
-from django_redislock.management.configuring import _COLUMNS as CONFIG
-from django_redislock.management.listing import _COLUMNS as LIST
+from django_redislock.management.subcommands.config import _COLUMNS as CONFIG
+from django_redislock.management.subcommands.list import _COLUMNS as LIST
 from tests.operations.schema import PAGE
 
 OURS = ("list", "show", "clear", "watch", "config")

@@ -44,7 +44,8 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             cwd=ROOT,
-            env={**environ(url), "TERM": term},
+            # Its size counts, and not that of a terminal around us.
+            env={**environ(url), "TERM": term, "LINES": "", "COLUMNS": ""},
             start_new_session=True,
             # So that Ctrl-C, typed, is sent to it.
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
@@ -101,19 +102,6 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
     yield start
     for each in terminals:
         each.close()
-
-
-@pytest.fixture
-def manage() -> Iterator[Callable[..., Manage]]:
-    processes: list[Manage] = []
-
-    def start(*arguments: str, **options: Any) -> Manage:
-        processes.append(Manage("redislock", *arguments, **options))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.close()
 
 
 FAST = ("--interval", "0.1")
@@ -214,7 +202,7 @@ class TestElsewhere:
     def test_blocks(self, manage: Callable[..., Manage]) -> None:
         """Plain, each with the time, at once, and as many as were asked for."""
         with redis_lock("job"):
-            process = manage("watch", *FAST, "--count", "2")
+            process = manage("redislock", "watch", *FAST, "--count", "2")
             assert process.says().startswith("Locks on 'default', 20")
             rest = process.rest()
         assert process.ends() == 0
@@ -225,11 +213,11 @@ class TestElsewhere:
 
     def test_lines_of_json(self, manage: Callable[..., Manage]) -> None:
         """One for each screen, at once."""
-        process = manage("watch", "--interval", "3600", "--json")
+        process = manage("redislock", "watch", "--interval", "3600", "--json")
         assert json.loads(process.says())["error"] is None
         process.signal(signal.SIGINT)
         assert process.ends() == 0
-        process = manage("watch", *FAST, "--json")
+        process = manage("redislock", "watch", *FAST, "--json")
         first = json.loads(process.says())
         with redis_lock("job"):
             eventually(lambda: json.loads(process.says())["list"]["total"] == 1)

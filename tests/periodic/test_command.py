@@ -16,8 +16,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from redis import Redis
 
-from django_redislock import current_lease, io, redis_lock
-from django_redislock.management import scheduling
+from django_redislock import current_lease, loops, redis_lock
+from django_redislock.management.commands import runperiodic as command
 from django_redislock.periodic import JobState, Ledger, Outcome, job_finished
 from django_redislock.periodic.job import Job
 from tests.faults.caches import caches
@@ -145,6 +145,15 @@ class TestByHand:
         make(name="a")
         assert runperiodic("job") == Done(2, "", "There is no job 'job'. There are: a.")
 
+    @pytest.mark.parametrize("other", ["--once", "--list"])
+    def test_one_thing_at_a_time(self, make: Make, other: str) -> None:
+        """A job beside what does not look at it is a mistake."""
+        ran: list[int] = []
+        make(lambda: ran.append(1))
+        done = runperiodic("job", other)
+        assert (done.code, ran) == (1, [])
+        assert "not allowed with argument" in done.err
+
     def test_at_least_for(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         """The lock is held for the rest of the time."""
         seen = []
@@ -152,7 +161,7 @@ class TestByHand:
         def sleep(seconds: float) -> None:
             seen.append((seconds, redis_lock("periodic:job").holder() is not None))
 
-        monkeypatch.setattr(scheduling.time, "sleep", sleep)
+        monkeypatch.setattr(command.time, "sleep", sleep)
         make(at_least_for=60)
         assert runperiodic("job").code == 0
         [(seconds, held)] = seen
@@ -207,7 +216,7 @@ class TestOnce:
         missed("job", "other")
         assert runperiodic("--once").code == 0
         assert outcomes("other") == ["done"]
-        assert not [loop for loop in io._loops if loop.is_running()]
+        assert not [loop for loop in loops.loops if loop.is_running()]
         eventually(
             lambda: (
                 not any(

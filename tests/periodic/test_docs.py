@@ -13,7 +13,7 @@ from django.core.management import call_command
 from redis import Redis
 
 from django_redislock import conf
-from django_redislock.management import scheduling
+from django_redislock.management.commands.runperiodic import Command
 from django_redislock.periodic import JobState, Outcome, job_finished
 from django_redislock.periodic.job import Job, JobOptions, jobs
 from tests.blocks import blocks
@@ -127,7 +127,7 @@ def test_the_arguments_of_runperiodic() -> None:
     from django.core.management.base import CommandParser
 
     parser = CommandParser()
-    scheduling.add_arguments(parser)
+    Command().add_arguments(parser)
     for action in parser._actions:
         for flag in action.option_strings[-1:]:
             assert flag == "--help" or f"| `{flag}" in PAGE

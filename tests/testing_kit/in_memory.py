@@ -13,10 +13,10 @@ from unittest import mock
 import fakeredis
 import pytest
 
-from django_redislock import scripts
+from django_redislock import io
 from django_redislock.testing import locks_in_memory
 from django_redislock.testing.memory import _servers
-from django_redislock.testing.servers import CALL
+from django_redislock.testing.servers import SCRIPT
 
 calls = 0
 
@@ -24,7 +24,7 @@ calls = 0
 async def counted(*script: Any) -> Any:
     global calls
     calls += 1
-    return await CALL(*script)
+    return await SCRIPT(*script)
 
 
 class Client(fakeredis.FakeRedis):  # type: ignore[misc]
@@ -42,5 +42,5 @@ class Client(fakeredis.FakeRedis):  # type: ignore[misc]
 @pytest.fixture(scope="session", autouse=True)
 def _in_memory() -> Iterator[None]:
     client = mock.patch.object(sys.modules["tests.conftest"], "Redis", Client)
-    with client, locks_in_memory(), mock.patch.object(scripts, "call", counted):
+    with client, locks_in_memory(), mock.patch.object(io._Port, "script", counted):
         yield

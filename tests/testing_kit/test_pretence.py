@@ -30,9 +30,9 @@ from django_redislock import (
     Semaphore,
     TimestampLock,
     initialise,
+    io,
     once,
     redis_lock,
-    scripts,
     single_flight,
 )
 from django_redislock.clock import now
@@ -46,7 +46,7 @@ from django_redislock.testing import (
     redis_unavailable,
 )
 from django_redislock.testing.pretence import _grant
-from django_redislock.testing.servers import CALL
+from django_redislock.testing.servers import SCRIPT
 from django_redislock.views import lock_view
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
@@ -165,17 +165,17 @@ class TestFree:
         settings.CACHES = {"default": cache}
         asked: list[str] = []
 
-        async def compare(execute: Any, script: str, keys: Any, args: Any) -> Any:
-            answer = await CALL(execute, script, keys, args)
+        async def compare(self: Any, script: str, keys: Any, args: Any) -> Any:
+            answer = await SCRIPT(self, script, keys, args)
             asked.append(script)
-            granted = await _grant(execute, script, keys, args)
+            granted = await _grant(self, script, keys, args)
             said = (
                 answer[:1] if script.endswith("_release") else answer
             )  # and who has it now: nobody
             assert form(granted) == form(said), script
             return answer
 
-        monkeypatch.setattr(scripts, "call", compare)
+        monkeypatch.setattr(io._Port, "script", compare)
         for lock in (redis_lock, TimestampLock, partial(Semaphore, limit=2)):
             assert port.holder(lock("invoice:42")) is None
             lease = port.restore(port.acquire(lock("invoice:42")).export())

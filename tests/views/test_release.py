@@ -19,8 +19,7 @@ from django.http.response import HttpResponseBase
 from django.test import RequestFactory
 from redis import Redis
 
-from django_redislock import Lease, LeaseLost, LeaseState, current_lease, redis_lock
-from django_redislock import connections as redislock_connections
+from django_redislock import Lease, LeaseLost, LeaseState, current_lease, exchange, redis_lock
 from django_redislock.views import lock_view
 from tests.models import Shop
 from tests.views import forms
@@ -439,7 +438,7 @@ class TestStreaming:
             return StreamingHttpResponse(achunks(pk))
 
         threads: set[threading.Thread] = set()
-        execute = redislock_connections.execute
+        execute = exchange.execute
 
         def elsewhere(*args: Any, **kwargs: Any) -> Any:
             threads.add(threading.current_thread())
@@ -455,7 +454,7 @@ class TestStreaming:
                 assert not held()
             else:
                 with monkeypatch.context() as patch:
-                    patch.setattr(redislock_connections, "execute", elsewhere)
+                    patch.setattr(exchange, "execute", elsewhere)
                     response.close()
                 assert threading.current_thread() not in threads
                 while held():

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import SUPPRESS
 from typing import Any, Protocol
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from ...management.clearing import Clear
-from ...management.configuring import Config
-from ...management.doctor import Doctor
-from ...management.jobs import Jobs, Pausing, Resuming
-from ...management.listing import List
-from ...management.run import Run
-from ...management.showing import Show
-from ...management.watching import Watch
+from ...commands import Stderr
+from ..failing import errors_as_exit_codes
+from ..subcommands.clear import Clear
+from ..subcommands.config import Config
+from ..subcommands.doctor import Doctor
+from ..subcommands.jobs import Jobs
+from ..subcommands.list import List
+from ..subcommands.pause import Pause, Resume
+from ..subcommands.run import Run
+from ..subcommands.show import Show
+from ..subcommands.watch import Watch
 
 
 class Subcommand(Protocol):
     help: str
 
     def add_arguments(self, parser: CommandParser) -> None: ...
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None: ...
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        """Returns the exit code."""
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
@@ -33,8 +38,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "doctor": Doctor(),
     "run": Run(),
     "jobs": Jobs(),
-    "pause": Pausing(),
-    "resume": Resuming(),
+    "pause": Pause(),
+    "resume": Resume(),
 }
 
 
@@ -58,7 +63,11 @@ class Command(BaseCommand):
             )
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        SUBCOMMANDS[options["subcommand"]].handle(self, options)
+        self.stderr = Stderr(self.stderr)
+        with errors_as_exit_codes(self):
+            code = SUBCOMMANDS[options["subcommand"]].handle(self, options)
+        if code:
+            sys.exit(code)
 
 
 class Parser(CommandParser):

@@ -2,18 +2,123 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ...management import scheduling
+from ...commands import BUSY, LOST, UNAVAILABLE, Stderr
+from ...exceptions import LockUnavailable, server_time
+from ...lease import Lease
+from ...periodic.execution import Assignment, Request, aperform, perform
+from ...periodic.job import Job, discover, jobs
+from ...periodic.schedule import SECOND
+from ...primitives.ledger import Outcome, RunInfo, Wanted
+from ..arguments import job_of_name, number_argument, seconds_argument
+from ..failing import WRONG, errors_as_exit_codes
+from ..formatting import NOTHING, instant
+from ..printing import Printer
+from ..scheduler import Scheduler
+from ..tables import Cell, Column
+
+_COLUMNS = (Column("JOB", shrinks=True), Column("WHEN", shrinks=True), Column("NEXT"))
 
 
 class Command(BaseCommand):
     help = "Runs the periodic jobs of this project; each tick once in the whole fleet."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        scheduling.add_arguments(parser)
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument(
+            "job",
+            metavar="JOB",
+            nargs="?",
+            help="Run this one now, under its lock, and nothing else.",
+        )
+        what.add_argument("--once", action="store_true", help="Run what is due now, and end.")
+        what.add_argument(
+            "--list", action="store_true", help="Tell the plan in words; ask nobody."
+        )
+        parser.add_argument(
+            "--workers",
+            type=number_argument(1, 1000),
+            default=4,
+            metavar="NUMBER",
+            help="So many functions run at the same time; coroutines all; by default 4.",
+        )
+        parser.add_argument(
+            "--grace",
+            type=seconds_argument,
+            default=30.0,
+            metavar="SECONDS",
+            help="After SIGTERM or Ctrl-C jobs have so long to end; by default 30.",
+        )
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        scheduling.handle(self, options)
+        self.stderr = Stderr(self.stderr)
+        code = 0
+        with errors_as_exit_codes(self):
+            discover()
+            found = jobs()
+            if options["list"]:
+                printer = Printer(self, options)
+                printer.lines(_plan(found, printer))
+            elif options["job"] is not None:
+                _run_by_hand(job_of_name(options["job"], found))
+            else:
+                code = Scheduler(found, self, options).run()
+        if code:
+            sys.exit(code)
+
+
+def _plan(found: Sequence[Job], printer: Printer) -> Iterator[str]:
+    if not found:
+        yield "There are no jobs: nothing in a periodic.py of an installed app is @periodic."
+        return
+    now = round(datetime.now(UTC).timestamp()) * SECOND
+    rows = []
+    for job in found:
+        tick = job.schedule.next(now) if job.enabled else None
+        when = NOTHING if tick is None else instant(server_time(tick))
+        rows.append([Cell(job.name), Cell(job.words()), Cell(when)])
+    yield from printer.table(_COLUMNS, rows)
+
+
+def _run_by_hand(job: Job) -> None:
+    """Run it here and now, also when it is paused or disabled: somebody knows what he wants."""
+    request = Request.of(job, Wanted(tick=None))
+    try:
+        answer = request.send()
+    except LockUnavailable:
+        request.take_back()
+        raise
+    if answer.grant is None:
+        who = answer.holder or "others, who wait for it"
+        raise CommandError(f"{job.lock!r} is held by {who}.", returncode=BUSY)
+    assignment = Assignment.of(request, answer)
+    lingering: list[tuple[Lease, float]] = []
+
+    def linger(lease: Lease, seconds: float) -> None:
+        lingering.append((lease, seconds))
+
+    if job.asynchronous:
+        ended = asyncio.run(aperform(assignment, linger))
+    else:
+        ended = perform(assignment, linger)
+    for lease, seconds in lingering:
+        time.sleep(seconds)
+        lease.settle()
+    _judge(ended)
+
+
+def _judge(ended: RunInfo | None) -> None:
+    if ended is None:
+        raise CommandError("How it ended could not be written down.", returncode=UNAVAILABLE)
+    if ended.outcome == Outcome.LOST:
+        raise CommandError(f"Its lease is lost: {ended.why}.", returncode=LOST)
+    if ended.outcome == Outcome.FAILED:
+        raise CommandError(ended.why, returncode=WRONG)

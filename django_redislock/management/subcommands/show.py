@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from .. import conf
-from ..inspection import SHARED, Inspector, Kind, LockInfo, Past, WaiterInfo
-from . import serialising
-from .asking import FREE, add_json, add_using, answering, inspector, name_argument
-from .configuring import settings_table
-from .formatting import NOTHING, clean, count, crowd, duration, holder, instant
-from .listing import limit_argument, state_paint
-from .printing import Printer
-from .tables import Cell, Column, table
+from ... import conf
+from ...inspection import SHARED, Inspector, Kind, LockInfo, Past, WaiterInfo
+from .. import serialising
+from ..arguments import add_json, add_limit, add_using, inspector, name_argument
+from ..failing import FREE
+from ..formatting import NOTHING, clean, count, crowd, duration, holder, instant
+from ..printing import Printer
+from ..tables import Cell, Column
+from .config import settings_table
+from .list import state_paint
 
-KINDS = {
+_KINDS = {
     Kind.SEMAPHORE: "semaphore",
     Kind.READ: "read-write lock, held for reading",
     Kind.WRITE: "read-write lock, held for writing",
@@ -27,7 +27,7 @@ KINDS = {
 _WANTS = {Kind.READ: "to read, ", Kind.WRITE: "to write, "}
 """What the waiters of a read-write lock wait for."""
 
-ALL = 100_000
+_ALL = 100_000
 """Waiters of one lock: more than there can be."""
 
 _BEFORE = (
@@ -45,7 +45,7 @@ _HOLDERS = (
     Column("FENCING TOKEN", right=True),
     Column("LABEL", shrinks=True),
 )
-_COLUMNS = (
+_WAITERS = (
     Column("", right=True),
     Column("WAITER", shrinks=True),
     Column("FOR", right=True),
@@ -70,7 +70,7 @@ class Sheet:
             name=name,
             using=inspector.using,
             lock=inspector.get(name),
-            waiters=inspector.waiters(name, limit or ALL),
+            waiters=inspector.waiters(name, limit or _ALL),
             past=inspector.past(name),
             settings=conf.origins(name),
         )
@@ -87,8 +87,7 @@ class Sheet:
         }
 
     def lines(self, printer: Printer) -> Iterator[str]:
-        facts = list(self._facts(printer))
-        for title, text in facts:
+        for title, text in self._facts(printer):
             yield printer.fact(title, text, 17)
         yield ""
         if self.lock is not None and self.lock.kind in SHARED:
@@ -106,22 +105,22 @@ class Sheet:
         lock = self.lock
         if lock is None:
             yield "State", "free"
-        else:
-            text = state_paint(lock.state, printer)(lock.state)
-            yield "State", f"{text}: {clean(lock.why)}" if lock.why else text
-        if lock is not None and lock.kind in SHARED:
-            yield "Kind", KINDS[lock.kind]
+            if self.past.fencing_token is not None:
+                yield "Fencing token", f"{self.past.fencing_token}, of the last one who held it"
+            return
+        text = state_paint(lock.state, printer)(lock.state)
+        yield "State", f"{text}: {clean(lock.why)}" if lock.why else text
+        if lock.kind in SHARED:
+            yield "Kind", _KINDS[lock.kind]
             yield "Held by", crowd(lock)
-        elif lock is not None:
-            yield "Holder", holder(lock)
-            yield "Label", clean(lock.holder.label) or NOTHING
-            if lock.holder.acquired_at is not None:
-                since = instant(lock.holder.acquired_at)
-                yield "Held", f"since {since}, for {duration(lock.holder.held)}"
-            yield "Remaining", _remaining(lock)
-            yield "Fencing token", str(lock.holder.fencing_token or NOTHING)
-        if lock is None and self.past.fencing_token is not None:
-            yield "Fencing token", f"{self.past.fencing_token}, of the last one who held it"
+            return
+        yield "Holder", holder(lock)
+        yield "Label", clean(lock.holder.label) or NOTHING
+        if lock.holder.acquired_at is not None:
+            since = instant(lock.holder.acquired_at)
+            yield "Held", f"since {since}, for {duration(lock.holder.held)}"
+        yield "Remaining", _remaining(lock)
+        yield "Fencing token", str(lock.holder.fencing_token or NOTHING)
 
     def _holders(self, lock: LockInfo, printer: Printer) -> Iterator[str]:
         rows = [
@@ -135,7 +134,7 @@ class Sheet:
             ]
             for one in lock.holders
         ]
-        yield from table(_HOLDERS, rows, heading=printer.style.MIGRATE_HEADING, fit=printer.fit)
+        yield from printer.table(_HOLDERS, rows)
 
     def _before(self, printer: Printer) -> Iterator[str]:
         rows = [
@@ -148,7 +147,7 @@ class Sheet:
             ]
             for past in self.past.holders
         ]
-        yield from table(_BEFORE, rows, heading=printer.style.MIGRATE_HEADING, fit=printer.fit)
+        yield from printer.table(_BEFORE, rows)
 
     def _queue(self, printer: Printer) -> Iterator[str]:
         if not self.waiters:
@@ -164,7 +163,7 @@ class Sheet:
             ]
             for waiter in self.waiters
         ]
-        yield from table(_COLUMNS, rows, heading=printer.style.MIGRATE_HEADING, fit=printer.fit)
+        yield from printer.table(_WAITERS, rows)
         if number > len(rows):
             yield f"The first {len(rows)} of {count(number, 'waiter')}."
 
@@ -181,24 +180,16 @@ class Show:
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
-        parser.add_argument(
-            "--limit",
-            type=limit_argument,
-            default=100,
-            metavar="NUMBER",
-            help="So many waiters at most; 0: all; by default 100.",
-        )
+        add_limit(parser, "waiters")
         add_using(parser)
         add_json(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None:
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
-        with answering(command):
-            name = options["name"]
-            sheet = Sheet.of(inspector(options, name), name, options["limit"])
-            if options["json"]:
-                printer.json(sheet.json())
-            else:
-                printer.lines(sheet.lines(printer))
-        if sheet.lock is None:
-            sys.exit(FREE)
+        name = options["name"]
+        sheet = Sheet.of(inspector(options, name), name, options["limit"])
+        if options["json"]:
+            printer.json(sheet.json())
+        else:
+            printer.lines(sheet.lines(printer))
+        return FREE if sheet.lock is None else 0

@@ -10,15 +10,14 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from .. import diagnosis
-from ..commands import UNAVAILABLE
-from ..diagnosis import Finding, Level
-from .asking import add_json, answering
-from .formatting import clean
-from .printing import Printer
+from ... import diagnosis
+from ...commands import UNAVAILABLE
+from ...diagnosis import Finding, Level
+from ..arguments import add_json
+from ..failing import WRONG
+from ..formatting import clean, count
+from ..printing import Printer
 
-FOUND = 1
-"""Something is as bad as --fail-level says."""
 _ORDER = list(Level)
 _FAIL_LEVELS = [level.name for level in Level]
 
@@ -37,15 +36,12 @@ class Doctor:
             "--fail-level",
             choices=_FAIL_LEVELS,
             default=Level.ERROR.name,
-            help=f"From which level on the exit code is {FOUND}; by default ERROR.",
+            help=f"From which level on the exit code is {WRONG}; by default ERROR.",
         )
         add_json(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None:
-        with answering(command):
-            self._report(Printer(command, options), options)
-
-    def _report(self, printer: Printer, options: dict[str, Any]) -> None:
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        printer = Printer(command, options)
         # But not this one: a doctor who has seen nobody can't say that nothing is wrong.
         silenced = set(settings.SILENCED_SYSTEM_CHECKS) - {diagnosis.AWAY}
         findings = sorted(
@@ -68,9 +64,10 @@ class Doctor:
             )
         bad = _ORDER[: _FAIL_LEVELS.index(options["fail_level"]) + 1]
         if any(finding.level in bad for finding in findings):
-            raise CommandError(_counted(findings), returncode=FOUND)
+            raise CommandError(_counted(findings), returncode=WRONG)
         if not options["json"]:
             printer.line(printer.style.SUCCESS(_counted(findings)))
+        return 0
 
 
 def _findings(using: list[str] | None) -> Iterator[Finding]:
@@ -112,4 +109,4 @@ def _counted(findings: list[Finding]) -> str:
     errors, warnings = counts[Level.ERROR], counts[Level.WARNING]
     if not errors and not warnings:
         return "Nothing is wrong."
-    return f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}."
+    return f"{count(errors, 'error')}, {count(warnings, 'warning')}."

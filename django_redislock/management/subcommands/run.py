@@ -4,42 +4,23 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
-import threading
 import time
-from argparse import SUPPRESS, ArgumentTypeError
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ..arguments import MAX_TTL
-from ..commands import BUSY, LOST, UNAVAILABLE, Stderr, ttl_argument, wait_argument
-from ..exceptions import LeaseLost, LockNotAcquired, LockUnavailable
-from ..lease import Lease
-from ..locks import Lock
-from .asking import name_argument
-from .child import ENDING, PASSED_ON, Child, Events, Interrupted
+from ...commands import BUSY, LOST, ttl_argument, wait_argument
+from ...exceptions import LeaseLost, LockNotAcquired
+from ...lease import Lease
+from ...locks import Lock
+from ..arguments import name_argument, number_argument, seconds_argument
+from ..child import Child
+from ..events import ENDING, PASSED_ON, Events, Interrupted, require_main_thread
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
-
-
-def seconds_argument(text: str) -> float:
-    """For argparse: 0 or more."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not 0 <= seconds <= MAX_TTL:
-        raise ArgumentTypeError(f"write a number of seconds, not {text!r}")
-    return seconds
-
-
-def _exit_code(text: str) -> int:
-    if not (text.isdecimal() and 0 <= int(text) <= 255):
-        raise ArgumentTypeError(f"write a number from 0 to 255, not {text!r}")
-    return int(text)
 
 
 class Run:
@@ -73,7 +54,7 @@ class Run:
         )
         parser.add_argument(
             "--conflict-exit-code",
-            type=_exit_code,
+            type=number_argument(0, 255),
             default=BUSY,
             metavar="CODE",
             help=f"When somebody else has the lock; by default {BUSY}.",
@@ -87,17 +68,13 @@ class Run:
             "SIGKILL; by default 10.",
         )
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None:
-        command.stderr = Stderr(command.stderr)
-        if threading.current_thread() is not threading.main_thread():
-            raise CommandError("redislock run works in the main thread, where signals arrive.")
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        require_main_thread("redislock run")
         try:
             with Events() as events:
-                code = self._locked(events, command, options)
+                return self._locked(events, command, options)
         except Interrupted as interrupted:
-            code = 128 + interrupted.number
-        if code:
-            sys.exit(code)
+            return 128 + interrupted.number
 
     def _locked(self, events: Events, command: BaseCommand, options: dict[str, Any]) -> int:
         lock = Lock(
@@ -123,8 +100,6 @@ class Run:
             if options["verbosity"]:
                 command.stderr.write(f"Skipped: {conflict}", command.style.WARNING)
             return 0
-        except LockUnavailable as error:
-            raise CommandError(str(error), returncode=UNAVAILABLE) from error
         except LeaseLost as lost:
             raise CommandError(
                 f"{lost} The program may have run beside another one.", returncode=LOST

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
-import sys
-import threading
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 
-from ..exceptions import LockUnavailable
-from ..inspection import Inspector
-from . import serialising
-from .asking import answering, inspector
-from .child import Events, Interrupted
-from .formatting import clean, instant
-from .listing import Listing, add_filters, limit_argument
-from .printing import Printer
-from .screen import screen
+from ...exceptions import LockUnavailable
+from ...inspection import Inspector, LockInfo
+from .. import serialising
+from ..arguments import inspector, limit_argument
+from ..events import Events, Interrupted, require_main_thread
+from ..formatting import clean, instant
+from ..printing import Printer
+from ..screen import Paper, screen
+from .list import add_filters, as_json, as_lines, matching
 
 _AROUND = 5
 """Lines of a screen that are no locks: two of ours, the titles, the count, and one to spare."""
@@ -57,18 +56,16 @@ class Watch:
             help="Stop after so many screens.",
         )
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            raise CommandError("redislock watch works in the main thread, where signals arrive.")
-        printer = Printer(command, options)
-        with answering(command):
-            watcher = _Watcher(inspector(options), options, printer)
-            try:
-                with Events():
-                    watcher.run()
-            except Interrupted as interrupted:
-                if interrupted.number != signal.SIGINT:
-                    sys.exit(128 + interrupted.number)
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        require_main_thread("redislock watch")
+        watcher = _Watcher(inspector(options), options, Printer(command, options))
+        try:
+            with Events():
+                watcher.run()
+        except Interrupted as interrupted:
+            if interrupted.number != signal.SIGINT:
+                return 128 + interrupted.number
+        return 0
 
 
 class _Watcher:
@@ -76,45 +73,42 @@ class _Watcher:
         self._inspector = inspector
         self._options = options
         self._printer = printer
-        self._screen = screen(printer)
-        self._listing: Listing | None = None
+        self._screen = Paper(printer) if options["json"] else screen(printer)
+        self._locks: list[LockInfo] | None = None
+        """As they were when Redis answered last."""
         self._seen = datetime.now(UTC)
 
     def run(self) -> None:
         """Raises `LockUnavailable` if Redis is away at the end."""
-        left = self._options["count"]
         show = self._json if self._options["json"] else self._draw
         try:
-            if not self._options["json"]:
-                self._screen.open()
-            while True:
+            self._screen.open()
+            for number in itertools.count(1):
                 away = self._look()
                 show(away)
-                left = None if left is None else left - 1
-                if left == 0:
+                if number == self._options["count"]:
                     break
                 time.sleep(self._options["interval"])
         finally:
-            if not self._options["json"]:
-                self._screen.close()
+            self._screen.close()
         if away is not None:
             raise away
 
     def _look(self) -> LockUnavailable | None:
         try:
-            self._listing = Listing.of(self._inspector, self._options)
+            self._locks = matching(self._inspector, self._options)
             self._seen = datetime.now(UTC)
         except LockUnavailable as error:
             return error
         return None
 
     def _json(self, away: LockUnavailable | None) -> None:
-        listing = None if away is not None else self._listing
+        locks = None if away is not None else self._locks
         self._printer.json(
             {
                 "at": serialising.instant(datetime.now(UTC)),
                 "error": None if away is None else str(away),
-                "list": None if listing is None else listing.json(self._options["limit"]),
+                "list": None if locks is None else as_json(locks, self._options["limit"]),
             }
         )
         self._printer.raw("")  # at once
@@ -128,16 +122,16 @@ class _Watcher:
         yield style.MIGRATE_LABEL(title)
         if away is not None:
             yield style.ERROR(clean(str(away)))
-            if self._screen.rows is not None and self._listing is not None:
-                yield f"As it was at {instant(self._seen)}:"
-                yield from self._listing.lines(self._printer, self._limit(more=1))
-            return
-        if self._screen.rows is not None:
+            if self._screen.rows is None or self._locks is None:
+                return
+            yield f"As it was at {instant(self._seen)}:"
+        elif self._screen.rows is not None:
             yield ""
-        if self._listing is not None:
-            yield from self._listing.lines(self._printer, self._limit())
+        if self._locks is not None:
+            limit = self._limit(more=0 if away is None else 1)
+            yield from as_lines(self._locks, limit, self._printer)
 
-    def _limit(self, *, more: int = 0) -> int | None:
+    def _limit(self, *, more: int) -> int | None:
         limit: int | None = self._options["limit"]
         if self._screen.rows is None:
             return limit

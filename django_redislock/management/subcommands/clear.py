@@ -7,11 +7,7 @@ after that time, by the server's clock, is somebody else's, and stays.
 
 from __future__ import annotations
 
-import getpass
-import os
 import shlex
-import socket
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,17 +16,15 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ..clearing import Outcome, Target
-from ..commands import BUSY, UNAVAILABLE
-from ..inspection import LockInfo, State
-from . import serialising
-from .asking import FREE, WRONG, add_json, add_using, answering, inspector, name_argument
-from .formatting import clean, count, whose
-from .listing import locks_table
-from .printing import Printer
-
-_USAGE = 2
-
+from ...clearing import Outcome, Target
+from ...commands import BUSY, UNAVAILABLE
+from ...inspection import LockInfo, State
+from .. import serialising
+from ..arguments import add_by, add_json, add_using, inspector, name_argument, operator
+from ..failing import FREE, USAGE, WRONG
+from ..formatting import clean, count, whose
+from ..printing import Printer
+from .list import locks_table
 
 _EXIT_CODES = {
     Outcome.UNKNOWN: UNAVAILABLE,
@@ -38,68 +32,7 @@ _EXIT_CODES = {
     Outcome.CHANGED: BUSY,
     Outcome.FREE: FREE,
 }
-"""The first one that occurred counts."""
-
-
-def _json(target: Target) -> serialising.Json:
-    return {
-        "name": target.name,
-        "outcome": str(target.outcome),
-        "error": target.error or None,
-        "lock": None if target.lock is None else serialising.lock(target.lock),
-    }
-
-
-def _sentence(target: Target) -> str:
-    held = "" if target.lock is None else f"held by {whose(target.lock)}"
-    return clean(
-        {
-            Outcome.WOULD: f"{target.name!r} would be cleared, {held}.",
-            Outcome.CLEARED: f"Cleared {target.name!r}, {held}.",
-            Outcome.CHANGED: f"{target.name!r} has changed hands, and was left alone.",
-            Outcome.FREE: f"Nobody holds {target.name!r}.",
-            Outcome.REFUSED: f"{target.name!r} can't be cleared: {target.error}",
-            Outcome.UNKNOWN: f"{target.name!r} may have been cleared, or not: {target.error}",
-            Outcome.NOT_ASKED: f"{target.name!r} was left alone.",
-        }[target.outcome]
-    )
-
-
-def _compare(target: Target, as_of: datetime | None) -> None:
-    """There may be nothing to clear, or somebody else's."""
-    if target.lock is None:
-        target.outcome = Outcome.FREE
-    else:
-        before = _before(target.lock, as_of)
-        if before is None:
-            target.outcome = Outcome.CHANGED
-        else:
-            target.lock = before
-
-
-def _before(lock: LockInfo, as_of: datetime | None) -> LockInfo | None:
-    """Of those who hold it, those who held it at that time; None: none of them did."""
-    return lock if as_of is None else lock.only(lambda one: not one.holder.came_after(as_of))
-
-
-def _time_argument(text: str) -> datetime:
-    time = None
-    with suppress(ValueError):
-        time = datetime.fromisoformat(text)
-    if time is None or time.tzinfo is None:
-        raise ArgumentTypeError(
-            f"write a time with its zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
-        )
-    return time
-
-
-def operator() -> str:
-    """Who runs this command, as far as the operating system knows."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # in a container users often have no names
-        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
-    return f"{user}@{socket.gethostname()}"
+"""The first of these that occurred counts."""
 
 
 class Clear:
@@ -116,15 +49,13 @@ class Clear:
         parser.add_argument(
             "--host",
             default="",
-            help="Only from holders whose owners begin so: a host, or host:pid.",
+            help="Only from holders whose owners begin so: 'web3:', 'web3:26138:'.",
         )
         parser.add_argument("--yes", action="store_true", help="Do it.")
         parser.add_argument(
             "--reason", metavar="TEXT", help="Why; the holder is told. Needed with --yes."
         )
-        parser.add_argument(
-            "--by", metavar="WHO", help="Who; by default the user and host of this process."
-        )
+        add_by(parser)
         parser.add_argument(
             "--as-of",
             type=_time_argument,
@@ -134,25 +65,32 @@ class Clear:
         add_using(parser)
         add_json(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> None:
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         _refuse_odd(options)
-        printer = Printer(command, options)
-        with answering(command):
-            targets = list(_targets(options))
-            clearing = _Clearing(targets, options, printer)
-            clearing.run()
-        code = next((_EXIT_CODES[o] for o in _EXIT_CODES if o in clearing.outcomes), 0)
-        if code:
-            sys.exit(code)
+        targets = list(_targets(options))
+        _Clearing(targets, options, Printer(command, options)).run()
+        outcomes = {target.outcome for target in targets}
+        return next((code for outcome, code in _EXIT_CODES.items() if outcome in outcomes), 0)
+
+
+def _time_argument(text: str) -> datetime:
+    time = None
+    with suppress(ValueError):
+        time = datetime.fromisoformat(text)
+    if time is None or time.tzinfo is None:
+        raise ArgumentTypeError(
+            f"write a time with its zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
+        )
+    return time
 
 
 def _refuse_odd(options: dict[str, Any]) -> None:
     """What argparse can't tell."""
     many = options["stale"] or options["pattern"] is not None
     if bool(options["names"]) == many:
-        raise CommandError("Write names, or --pattern, --stale or both.", returncode=_USAGE)
+        raise CommandError("Write names, or --pattern, --stale or both.", returncode=USAGE)
     if options["yes"] and not (options["reason"] or "").strip():
-        raise CommandError("With --yes write a --reason; the holder is told.", returncode=_USAGE)
+        raise CommandError("With --yes write a --reason; the holder is told.", returncode=USAGE)
 
 
 def _targets(options: dict[str, Any]) -> Iterator[Target]:
@@ -182,6 +120,20 @@ def _narrowed(lock: LockInfo, options: dict[str, Any]) -> LockInfo | None:
     )
 
 
+def _before(lock: LockInfo, as_of: datetime | None) -> LockInfo | None:
+    """Of those who hold it, those who held it at that time; None: none of them did."""
+    return lock if as_of is None else lock.only(lambda one: not one.holder.came_after(as_of))
+
+
+def seen_at(locks: list[LockInfo]) -> datetime | None:
+    """When they were looked at, by the server's clock; None: none of them tells.
+
+    The earliest, since what was acquired while the others were looked at was not shown.
+    """
+    times = (one.holder.seen_at for lock in locks for one in lock.holders)
+    return min((time for time in times if time is not None), default=None)
+
+
 class _Clearing:
     """What is done to them, and said."""
 
@@ -191,10 +143,6 @@ class _Clearing:
         self._printer = printer
         self._by: str = options["by"] or operator()
         self._reason = options["reason"] or ""
-
-    @property
-    def outcomes(self) -> set[Outcome]:
-        return {target.outcome for target in self._targets}
 
     def run(self) -> None:
         for target in self._targets:
@@ -283,10 +231,33 @@ class _Clearing:
         }
 
 
-def seen_at(locks: list[LockInfo]) -> datetime | None:
-    """When they were looked at, by the server's clock; None: none of them tells.
+def _compare(target: Target, as_of: datetime | None) -> None:
+    """There may be nothing to clear, or somebody else's."""
+    before = target.lock and _before(target.lock, as_of)
+    if before is None:
+        target.outcome = Outcome.FREE if target.lock is None else Outcome.CHANGED
+    else:
+        target.lock = before
 
-    The earliest, since what was acquired while the others were looked at was not shown.
-    """
-    times = (one.holder.seen_at for lock in locks for one in lock.holders)
-    return min((time for time in times if time is not None), default=None)
+
+def _sentence(target: Target) -> str:
+    held = "" if target.lock is None else f"held by {whose(target.lock)}"
+    return clean(
+        {
+            Outcome.CLEARED: f"Cleared {target.name!r}, {held}.",
+            Outcome.CHANGED: f"{target.name!r} has changed hands, and was left alone.",
+            Outcome.FREE: f"Nobody holds {target.name!r}.",
+            Outcome.REFUSED: f"{target.name!r} can't be cleared: {target.error}",
+            Outcome.UNKNOWN: f"{target.name!r} may have been cleared, or not: {target.error}",
+            Outcome.NOT_ASKED: f"{target.name!r} was left alone.",
+        }[target.outcome]
+    )
+
+
+def _json(target: Target) -> serialising.Json:
+    return {
+        "name": target.name,
+        "outcome": str(target.outcome),
+        "error": target.error or None,
+        "lock": None if target.lock is None else serialising.lock(target.lock),
+    }

@@ -1,10 +1,9 @@
-"""What the settings alone tell; nothing here opens a connection."""
+"""What is wrong with an entry of CACHES, by the settings alone; nothing here connects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from difflib import get_close_matches
 from itertools import count
 from typing import Any
 
@@ -12,45 +11,13 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from redis.connection import BlockingConnectionPool, Connection, parse_url
 
-from .. import conf, connections
-from ..keys import MAX_NAME
+from .. import connections
 from ..slots import Cluster
-from .configured import aliases, entries, problems, replicas_timeout
+from .configured import aliases, replicas_timeout
 from .finding import Finding, listed
 
 MIN_CONNECTIONS = 10
 """Of a pool that is too full to lock, rather than of one that was made small on purpose."""
-
-
-_COMPLETE = 'For example: "LOCKS": {"exports": {"KIND": "semaphore", "LIMIT": 3}}'
-
-
-def settings_findings() -> Iterator[Finding]:
-    """What keeps the settings from being understood, or from having an effect."""
-    wrong = problems()
-    for problem in wrong:
-        hint = _COMPLETE if problem.incomplete else _remedy(problem.path)
-        yield Finding(id="redislock.E001", message=problem.message, hint=hint)
-    if wrong:
-        return  # what else they say can't be known
-    for alias in aliases():
-        yield from alias_findings(alias)
-    for name in entries():
-        if "{" in name or "}" in name:
-            yield Finding(
-                id="redislock.W001",
-                message=f"REDISLOCK['LOCKS'][{name!r}] applies to no lock of redis_lock: names "
-                f"have no braces when they are looked up, since templates are filled in before.",
-                hint=f'Write a pattern in place of the template: "{_pattern(name)}": {{…}}. If it '
-                f"is the Redis key of a cache.lock(), silence this check.",
-            )
-        elif len(name) > MAX_NAME or not name.isprintable():
-            yield Finding(
-                id="redislock.W001",
-                message=f"REDISLOCK['LOCKS'][{name[:80]!r}] applies to no lock: names are "
-                f"printable, and {MAX_NAME} characters long at most.",
-                hint="Correct the name, or remove the entry.",
-            )
 
 
 def alias_findings(alias: str) -> Iterator[Finding]:
@@ -72,8 +39,12 @@ def alias_findings(alias: str) -> Iterator[Finding]:
 
 def advice(alias: str) -> Iterator[Finding]:
     """What is better done otherwise, in an entry of CACHES that can be used."""
+    pool = connections.shared_pool(alias)
+    if isinstance(pool, Cluster):
+        pool = pool.pool(pool.seeds[0])  # that of each node has the same options
     yield from _shared_with_the_cache(alias)
-    yield from _connecting(alias)
+    yield from _timeouts(alias, pool)
+    yield from _size(alias, pool)
 
 
 def _shared_with_the_cache(alias: str) -> Iterator[Finding]:
@@ -120,10 +91,7 @@ def _free_database() -> int:
     return next(number for number in count(1) if number not in taken)
 
 
-def _connecting(alias: str) -> Iterator[Finding]:
-    pool = connections.shared_pool(alias)
-    if isinstance(pool, Cluster):
-        pool = pool.pool(pool.seeds[0])  # that of each node has the same options
+def _timeouts(alias: str, pool: Any) -> Iterator[Finding]:
     connection: Any = None
     with suppress(Exception):  # a class of the project's own, perhaps, that is made otherwise
         # As the pool would make it. It connects when it is used, and this one never is.
@@ -150,6 +118,9 @@ def _connecting(alias: str) -> Iterator[Finding]:
             hint=f'"OPTIONS": {{"SOCKET_TIMEOUT": {within + 4:g}}}',
             alias=alias,
         )
+
+
+def _size(alias: str, pool: Any) -> Iterator[Finding]:
     size = getattr(pool, "max_connections", MIN_CONNECTIONS)
     if size < MIN_CONNECTIONS and not isinstance(pool, BlockingConnectionPool):
         yield Finding(
@@ -160,62 +131,3 @@ def _connecting(alias: str) -> Iterator[Finding]:
             hint='"OPTIONS": {"CONNECTION_POOL_KWARGS": {"max_connections": 100}}',
             alias=alias,
         )
-
-
-_ENTRIES = {
-    "LOCKS": '"LOCKS": {"report:*": {"TTL": 300}}',
-    "JOBS": '"JOBS": {"shop.periodic.report": {"EVERY": 300}}',
-}
-_JOB = {
-    "SCHEDULE": "*/5 * * * *",
-    "EVERY": 300,
-    "TZ": "Europe/Berlin",
-    "ENABLED": True,
-    "AT_MOST_FOR": 60,
-    "AT_LEAST_FOR": 0,
-    "OVERLAP": "skip",
-    "ON_CRASH": "lose",
-    "CATCH_UP": "latest",
-    "GRACE": 60,
-    "JITTER": 0,
-}
-"""What can be said of a job, with values that are good ones."""
-_TIMEOUTS = ("TIMEOUT", "EXPIRE", "BLOCKING_TIMEOUT")
-"""What other libraries call the one or the other."""
-
-
-def _remedy(path: tuple[str, ...]) -> str:
-    if not path:
-        return 'REDISLOCK = {"USING": "default"}'
-    key = path[-1]
-    if key in _ENTRIES or (path[0] in _ENTRIES and len(path) == 2):
-        return _ENTRIES[path[0]]
-    if key.upper() in _TIMEOUTS and path[0] != "JOBS":
-        return '"TTL": 30 for how long a lease lives; "WAIT": 10 for how long to wait'
-    known = dict(_JOB) if path[0] == "JOBS" else {}
-    if path[0] != "JOBS":
-        known |= {field.upper(): value for field, value in conf.Policy()._asdict().items()}
-    if key not in known:
-        meant = [key.upper(), *get_close_matches(key.upper(), known, 1, 0.65)]
-        key = next((name for name in meant if name in known), "")
-    if not key:
-        return "Remove it."
-    return f'"{key}": {_as_written(known[key])}'
-
-
-def _as_written(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
-def _pattern(template: str) -> str:
-    """`report:*` for `report:{report.pk}`."""
-    pattern, inside = "", False
-    for char in template:
-        if char in "{}":
-            pattern += "*" if char == "{" else ""
-            inside = char == "{"
-        elif not inside:
-            pattern += char
-    return pattern

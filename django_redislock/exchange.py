@@ -1,0 +1,281 @@
+"""One command to a server: how it is sent, its answer, and what it means when there is none.
+
+Commands go over a connection that we check out ourselves, and not through
+`Redis.execute_command`: we have to know whether a command may have reached the server when
+its answer was lost, and redis-py's own retry would send it again without telling.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import redis
+from redis import asyncio as aioredis
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+
+from . import scripts
+from .coroutines import run
+from .exceptions import LockError, LockUnavailable
+from .keys import name_of
+from .slots import Cluster, Send, Word
+from .wire import KeptPool, aask, ask, checkout, give_back
+
+FOREGROUND_TIMEOUT = 5.0
+"""Seconds that we wait for an answer where the CACHES entry sets no SOCKET_TIMEOUT: as redis-py
+does from version 8 on."""
+
+# Answers that say "not now". BUSY (a script runs for too long) and MISCONF (the disk is
+# full) have no class of their own.
+_PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
+_PASSING_CODES = ("READONLY ", "OOM ", "BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
+_REFUSED = (AuthenticationError, AuthorizationError)
+
+# The last two are what redis-py stumbles over when another thread disconnects the pool, as
+# DJANGO_REDIS_CLOSE_CONNECTION does after each request.
+_NOT_CONNECTED = (RedisError, OSError, TimeoutError, ValueError, AttributeError)
+
+Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
+AsyncPool = aioredis.ConnectionPool | Cluster[aioredis.ConnectionPool]
+
+
+class Terms(NamedTuple):
+    """What is asked of a command beyond its answer."""
+
+    within: float | None = None
+    """Seconds to wait for the answer; None: as long as the CACHES entry says."""
+    replicas: int = 0
+    """So many replicas have to have what the command wrote."""
+    replicas_timeout: float = 1.0
+    """Seconds that they have to confirm it."""
+
+
+NO_TERMS = Terms()
+
+
+def execute(pool: Pool, command: tuple[Word, ...], terms: Terms = NO_TERMS) -> Any:
+    """Send one command and return its answer as bytes; one round trip.
+
+    To a cluster, a script. Raises `LockUnavailable` when there is no answer in time, or when too
+    few replicas have what it wrote; `LockError` when the key isn't ours.
+    """
+    if isinstance(pool, Cluster):
+        return run(pool.execute(command, sender(command, terms)))
+    return _execute(pool, command, terms)
+
+
+def sender(command: tuple[Word, ...], terms: Terms) -> Send[redis.ConnectionPool]:
+    """What a cluster needs to carry out `command`, and to learn where."""
+
+    async def send(pool: redis.ConnectionPool, words: tuple[Word, ...], asking: bool) -> Any:
+        return _execute(pool, words, _terms_of(words, command, terms), asking)
+
+    return send
+
+
+def _terms_of(words: tuple[Word, ...], command: tuple[Word, ...], terms: Terms) -> Terms:
+    """A question about the cluster is answered in time, too, and writes nothing."""
+    return terms if words is command else terms._replace(replicas=0)
+
+
+def _execute(
+    pool: redis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
+) -> Any:
+    packed = _packed(command)
+    try:
+        connection = checkout(pool)
+    except _NOT_CONNECTED as error:
+        raise _translate(error, command, sent=False) from error
+    carried_out = False
+    try:
+        if asking:  # on the same connection, since it is said of the next command
+            connection.send_command("ASKING")
+            connection.read_response()
+        within = terms.within
+        if within is None and connection.socket_timeout is None:
+            within = FOREGROUND_TIMEOUT
+        if within is None:
+            answer = ask(connection, packed)
+        else:
+            connection.send_packed_command([packed])
+            if not connection.can_read(within):
+                raise redis.TimeoutError(f"no answer within {within:.3g} s")
+            answer = connection.read_response(disable_decoding=True)
+        if terms.replicas and _granted(answer):
+            carried_out = True
+            # On the same connection, since WAIT is about what this one has written.
+            connection.send_command(*_wait(terms))
+            _confirm(connection.read_response(), terms)
+        return answer
+    except NoScriptError:
+        raise
+    except Exception as error:
+        plain = _unwrapped(error)
+        if not _keeps(plain):
+            connection.disconnect()
+        # Whatever it is, see _NOT_CONNECTED.
+        raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        give_back(pool, connection)
+
+
+async def aexecute(pool: AsyncPool, command: tuple[Word, ...], terms: Terms = NO_TERMS) -> Any:
+    """`execute` on an event loop."""
+    if not isinstance(pool, Cluster):
+        return await _aexecute(pool, command, terms)
+
+    async def send(pool: aioredis.ConnectionPool, words: tuple[Word, ...], asking: bool) -> Any:
+        return await _aexecute(pool, words, _terms_of(words, command, terms), asking)
+
+    return await pool.execute(command, send)
+
+
+async def _aexecute(
+    pool: aioredis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
+) -> Any:
+    packed = _packed(command)
+    try:
+        connection = await pool.get_connection()
+    except _NOT_CONNECTED as error:
+        raise _translate(error, command, sent=False) from error
+    carried_out = False
+    try:
+        if asking:
+            await connection.send_command("ASKING")
+            await connection.read_response()
+        if isinstance(pool, KeptPool):
+            answer = await pool.ask(connection, packed)
+        else:
+            answer = await aask(connection, packed, None)
+        if terms.replicas and _granted(answer):
+            carried_out = True
+            within = FOREGROUND_TIMEOUT + terms.replicas_timeout
+            confirmed = await aask(connection, _packed(_wait(terms)), within)
+            _confirm(confirmed, terms)
+        return answer
+    except NoScriptError:
+        raise
+    except Exception as error:
+        plain = _unwrapped(error)
+        if not _keeps(plain):
+            await connection.disconnect(nowait=True)
+        raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    finally:
+        await pool.release(connection)
+
+
+def _packed(command: tuple[Word, ...]) -> bytes:
+    """In Redis' protocol; in UTF-8, whatever encoding the CACHES entry has for the project's own
+    values. Keys of others may be any bytes (keys.py).
+
+    redis-py's own way, for whatever type and encoding, takes three times as long.
+    """
+    if bytes not in map(type, command):
+        texts = list(map(str, command))
+        text = "".join([f"${len(word)}\r\n{word}\r\n" for word in texts])
+        if text.isascii():  # so that characters are bytes
+            return f"*{len(texts)}\r\n{text}".encode()
+    words = [
+        word if isinstance(word, bytes) else str(word).encode(errors="surrogateescape")
+        for word in command
+    ]
+    sized = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+    return b"*%d\r\n%b" % (len(words), b"".join(sized))
+
+
+class TooFewReplicas(RedisError):
+    """The primary has carried it out, and too few replicas have confirmed it."""
+
+
+def _granted(answer: list[Any]) -> bool:
+    """Our scripts answer with a number first, which is 1 when they did what was asked."""
+    return bool(answer[0] == 1)
+
+
+def _wait(terms: Terms) -> tuple[Word, ...]:
+    within = terms.replicas_timeout
+    if terms.within is not None:  # the answer has to be there before we give up on it
+        within = min(within, 0.9 * terms.within)
+    return "WAIT", terms.replicas, max(1, round(within * 1000))
+
+
+def _confirm(replicas: int, terms: Terms) -> None:
+    if replicas < terms.replicas:
+        raise TooFewReplicas(f"{replicas} of {terms.replicas} replicas confirmed it in time")
+
+
+def _unwrapped(error: Exception) -> Exception:
+    """What Redis 6.2 says within a sentence about the script, and later ones say plainly."""
+    if type(error) is ResponseError and "-READONLY " in str(error):
+        return ReadOnlyError(str(error))
+    return error
+
+
+def _keeps(error: BaseException) -> bool:
+    """The connection may be used again after this."""
+    if isinstance(error, ReadOnlyError) or "NOREPLICAS " in str(error):
+        # It leads to a primary that was demoted, or will be; a new one may find its successor.
+        return False
+    # Else the answer may still come, and would be taken for that of the next command.
+    return isinstance(error, ResponseError | TooFewReplicas)
+
+
+def _translate(
+    error: Exception, command: tuple[Any, ...], *, sent: bool, carried_out: bool = False
+) -> Exception:
+    """Our error for one of redis-py's."""
+    # redis.asyncio wraps what goes wrong in the handshake over a Unix socket.
+    if type(error) is redis.ConnectionError and isinstance(error.__cause__, RedisError):
+        error = error.__cause__
+    key = str(command[3]) if len(command) > 3 else ""
+    text = str(error)
+    if "WRONGTYPE" in text:
+        return LockError(
+            f"The key {key!r}, or one of those beside it, is of another type than such a lock "
+            f"has, and we leave it alone. If the name is locked elsewhere as another kind (as a "
+            f"mutex, as a semaphore or a read-write lock), give them different names. Else it is "
+            f"neither a lock of ours nor a plain string: delete it if it is a leftover, or set "
+            f"REDISLOCK['PREFIX'] to something else.",
+            name_of(key),
+        )
+    # In a script, Redis 7.0 has no class for it.
+    denied = isinstance(error, redis.exceptions.NoPermissionError) or (
+        "can't run this command" in text
+    )
+    if isinstance(error, AskError | ClusterCrossSlotError):  # slots.py follows, or avoids it
+        text += " (it is a node of a Redis Cluster: see CONNECTION_FACTORY in docs/topologies.md)"
+    if denied:  # nor does it say which command it was
+        text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
+    answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)
+    if isinstance(error, _REFUSED):
+        passing = False
+    elif isinstance(error, ResponseError):
+        passing = isinstance(error, _PASSING) or any(code in text for code in _PASSING_CODES)
+    else:
+        passing = True
+    return LockUnavailable(
+        f"Redis could not be asked for {key!r}: {type(error).__name__}: {text}",
+        name_of(key),
+        # A script that was ended for want of a permission has left what it did before.
+        doubtful=carried_out or denied or (sent and not answered),
+        passing=passing,
+        silent=isinstance(error, TimeoutError | redis.TimeoutError),
+    )

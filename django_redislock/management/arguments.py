@@ -1,0 +1,122 @@
+"""Arguments that several subcommands take, and what follows from them."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from django.core.management.base import CommandError, CommandParser
+
+from .. import conf
+from ..arguments import MAX_TTL
+from ..inspection import Inspector
+from ..keys import validate_name
+from ..servers import aliases_of
+from .failing import USAGE
+
+
+def add_using(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--using",
+        metavar="ALIAS",
+        help="The alias of CACHES where the locks are; by default what the settings say.",
+    )
+    parser.add_argument(
+        "--cache-locks",
+        action="store_true",
+        help="Those of cache.lock() and TimestampLocks, which are named by their keys in Redis.",
+    )
+
+
+def inspector(options: dict[str, Any], name: str = "") -> Inspector:
+    """Where the locks are; a lock may have an alias of its own in the settings, and of the servers
+    of a Redlock it is the first."""
+    using = options["using"] or aliases_of(conf.policy(name, {}).using)[0]
+    return Inspector(using, cache_locks=options["cache_locks"])
+
+
+def add_json(parser: CommandParser) -> None:
+    parser.add_argument("--json", action="store_true", help="Write JSON, for programs.")
+
+
+def add_limit(parser: CommandParser, what: str) -> None:
+    parser.add_argument(
+        "--limit",
+        type=limit_argument,
+        default=100,
+        metavar="NUMBER",
+        help=f"So many {what} at most; 0: all; by default 100.",
+    )
+
+
+def add_by(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--by", metavar="WHO", help="Who; by default the user and host of this process."
+    )
+
+
+def operator() -> str:
+    """Who runs this command, as far as the operating system knows."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # in a container users often have no names
+        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Job = TypeVar("Job", bound=_Named)
+
+
+def job_of_name(name: str, jobs: Sequence[Job]) -> Job:
+    for job in jobs:
+        if job.name == name:
+            return job
+    names = ", ".join(job.name for job in jobs) or "none"
+    raise CommandError(f"There is no job {name!r}. There are: {names}.", returncode=USAGE)
+
+
+# For argparse, as the `type` of an argument:
+
+
+def name_argument(text: str) -> str:
+    """The name of a lock."""
+    try:
+        return validate_name(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def limit_argument(text: str) -> int | None:
+    """How many; None: all."""
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"write a number, 0 for all, not {text!r}")
+    return int(text) or None
+
+
+def number_argument(lowest: int, highest: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not (text.isdecimal() and lowest <= int(text) <= highest):
+            raise ArgumentTypeError(f"write a number from {lowest} to {highest}, not {text!r}")
+        return int(text)
+
+    return number
+
+
+def seconds_argument(text: str) -> float:
+    """0 or more."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds <= MAX_TTL:
+        raise ArgumentTypeError(f"write a number of seconds, not {text!r}")
+    return seconds

@@ -1,0 +1,52 @@
+"""`manage.py redislock config`: what the settings say of a lock, and where they say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from ... import conf
+from .. import serialising
+from ..arguments import add_json, name_argument
+from ..formatting import clean, place_text, value_text
+from ..printing import Printer
+from ..tables import Cell, Column, Paint
+
+_COLUMNS = (Column("SETTING"), Column("VALUE", shrinks=True), Column("FROM", shrinks=True))
+
+
+def settings_table(found: dict[str, conf.Setting], printer: Printer) -> Iterator[str]:
+    rows = [
+        [
+            Cell(term.upper()),
+            Cell(clean(value_text(setting.value))),
+            Cell(clean(place_text(term.upper(), setting)), _emphasis(setting, printer)),
+        ]
+        for term, setting in found.items()
+    ]
+    return printer.table(_COLUMNS, rows)
+
+
+def _emphasis(setting: conf.Setting, printer: Printer) -> Paint:
+    return str if setting.source == "default" else printer.style.WARNING
+
+
+class Config:
+    help = "Show the settings of a lock, and where each comes from."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
+        add_json(parser)
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        printer = Printer(command, options)
+        found = conf.origins(options["name"])
+        if options["json"]:
+            printer.json({"name": options["name"], "settings": serialising.settings(found)})
+        else:
+            printer.lines(settings_table(found, printer))
+            printer.line()
+            printer.line("What the code says where it takes the lock beats these.")
+        return 0

@@ -1,0 +1,135 @@
+"""`manage.py redislock list`: which locks are held."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from ...inspection import ORDERS, Inspector, LockInfo, State
+from .. import serialising
+from ..arguments import add_json, add_limit, add_using, inspector
+from ..formatting import clean, count, duration, holder, remaining
+from ..printing import Printer
+from ..tables import Cell, Column, Paint
+
+_COLUMNS = (
+    Column("NAME", shrinks=True),
+    Column("STATE"),
+    Column("HOLDER", shrinks=True),
+    Column("HELD FOR", right=True),
+    Column("REMAINING", right=True),
+    Column("WAITERS", right=True),
+)
+
+
+def add_filters(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--pattern",
+        default="*",
+        help="Only locks whose names match, as in 'invoice:*'; quote it from the shell.",
+    )
+    parser.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        choices=[str(state) for state in State],
+        metavar="STATE",
+        help=f"Only locks in this state: {', '.join(State)}; may be repeated.",
+    )
+    parser.add_argument(
+        "--host", default="", help="Only locks of owners that begin so: 'web3:', 'web3:26138:'."
+    )
+    parser.add_argument(
+        "--foreign",
+        action="store_true",
+        help="Also what others have written below our prefix; looks at all keys of the database.",
+    )
+    parser.add_argument(
+        "--sort",
+        choices=list(ORDERS),
+        default="remaining",
+        metavar="ORDER",
+        help=f"By {', '.join(ORDERS)}; by default what remains, the least first.",
+    )
+    add_limit(parser, "locks")
+    add_using(parser)
+    add_json(parser)
+
+
+def matching(inspector: Inspector, options: dict[str, Any]) -> list[LockInfo]:
+    """All locks that were asked for."""
+    return inspector.page(
+        pattern=options["pattern"],
+        states=options["state"],
+        host=options["host"],
+        foreign=options["foreign"],
+        order=options["sort"],
+        limit=None,
+    ).items
+
+
+def as_json(locks: list[LockInfo], limit: int | None) -> serialising.Json:
+    states = Counter(lock.state for lock in locks)
+    return {
+        "items": [serialising.lock(lock) for lock in locks[:limit]],
+        "total": len(locks),
+        "states": {str(state): states[state] for state in State},
+        "waiters": sum(lock.waiters for lock in locks),
+    }
+
+
+def as_lines(locks: list[LockInfo], limit: int | None, printer: Printer) -> Iterator[str]:
+    """A table, and a line that counts."""
+    if locks:
+        yield from locks_table(locks[:limit], printer)
+    text = count(len(locks), "lock")
+    if locks:
+        states = Counter(lock.state for lock in locks)
+        text += ": " + ", ".join(f"{states[state]} {state}" for state in State)
+        text += "; " + count(sum(lock.waiters for lock in locks), "waiter")
+    if limit is not None and limit < len(locks):
+        text = f"The first {limit} of {text}"
+    yield f"{text}."
+
+
+def locks_table(locks: list[LockInfo], printer: Printer) -> Iterator[str]:
+    rows = [
+        [
+            Cell(clean(lock.name)),
+            Cell(lock.state, state_paint(lock.state, printer)),
+            Cell(holder(lock)),
+            Cell(duration(lock.holder.held)),
+            Cell(remaining(lock)),
+            Cell(str(lock.waiters)),
+        ]
+        for lock in locks
+    ]
+    return printer.table(_COLUMNS, rows)
+
+
+def state_paint(state: State, printer: Printer) -> Paint:
+    paints: dict[State, Paint] = {
+        State.HELD: printer.style.SUCCESS,
+        State.UNKNOWN: printer.style.WARNING,
+        State.STALE: printer.style.ERROR,
+    }
+    return paints[state]
+
+
+class List:
+    help = "List the locks that are held."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_filters(parser)
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        printer = Printer(command, options)
+        locks = matching(inspector(options), options)
+        if options["json"]:
+            printer.json(as_json(locks, options["limit"]))
+        else:
+            printer.lines(as_lines(locks, options["limit"], printer))
+        return 0

@@ -1,0 +1,58 @@
+"""`manage.py redislock pause` and `resume`: whether the ticks of periodic jobs are passed over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from ...periodic.ledger import Ledger
+from ..arguments import add_by, job_of_name, operator
+from ..failing import USAGE
+from ..formatting import clean
+from ..printing import Printer
+
+
+def _add_jobs(parser: CommandParser) -> None:
+    parser.add_argument("jobs", metavar="JOB", nargs="*", help="The jobs.")
+    parser.add_argument("--all", action="store_true", help="All jobs.")
+
+
+def _names(ledger: Ledger, options: dict[str, Any]) -> list[str]:
+    """Of the jobs that are meant, which all exist."""
+    if bool(options["jobs"]) == options["all"]:
+        raise CommandError("Write the names of jobs, or --all.", returncode=USAGE)
+    known = ledger.jobs()
+    meant = [job_of_name(name, known) for name in options["jobs"]] or known
+    return [job.name for job in meant]
+
+
+class Pause:
+    help = "Pause periodic jobs: their ticks are passed over. What runs goes on to its end."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        _add_jobs(parser)
+        parser.add_argument("--reason", metavar="TEXT", required=True, help="Why.")
+        add_by(parser)
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        printer, ledger = Printer(command, options), Ledger()
+        by = options["by"] or operator()
+        for name in _names(ledger, options):
+            ledger.pause(name, by=by, reason=options["reason"])
+            printer.line(clean(f"Paused {name!r}."))
+        return 0
+
+
+class Resume:
+    help = "Let periodic jobs go on, from the next tick."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        _add_jobs(parser)
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        printer, ledger = Printer(command, options), Ledger()
+        for name in _names(ledger, options):
+            text = "goes on" if ledger.resume(name) else "was not paused"
+            printer.line(clean(f"{name!r} {text}."))
+        return 0
