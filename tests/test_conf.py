@@ -59,6 +59,19 @@ class TestPrecedence:
         with override_settings():
             assert policy() == self.DEFAULTS
 
+    def test_it_is_set_later(self) -> None:
+        """However that is done, and however often it was missing before."""
+        with override_settings():
+            for _ in range(3):
+                assert policy() == self.DEFAULTS
+                settings.REDISLOCK = {"TTL": 5}
+                assert policy().ttl == 5
+                del settings.REDISLOCK
+                assert policy() == self.DEFAULTS
+                with configured(TTL=6):
+                    assert policy().ttl == 6
+                assert policy() == self.DEFAULTS
+
     VALUES = [
         ("USING", "other", "third"),
         ("TTL", 60, 90),
