@@ -236,7 +236,7 @@ def validate_on_lost(value: object) -> Callable[..., object]:
 def refuse_unknown(arguments: dict[str, object], function: str) -> None:
     """`TypeError` for arguments that don't exist, with the ones that were meant."""
     for name in arguments:
-        if name in ("timeout", "blocking_timeout", "blocking"):
+        if name in ("timeout", "expire", "blocking_timeout", "blocking"):
             raise TypeError(
                 f"{name}= is refused, because it means different things in different "
                 f"libraries. Write ttl= for the seconds that a lease lives without renewal, "

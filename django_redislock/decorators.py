@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial, wraps
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from asgiref.sync import iscoroutinefunction
 
@@ -116,6 +116,17 @@ class redis_lock(FunctionDecorator, Lock):
                 )
             self._name = validate_name(self._template)
         return self._name
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            # In other libraries the lock is released and extended.
+            if not name.startswith("_") and hasattr(Lease, name):
+                raise AttributeError(
+                    f"redis_lock has no {name}: its lease has, which acquire() returns, and "
+                    f"`with redis_lock(…) as lease` gives"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _lock_for(self, name: str, where: str) -> Lock:
         return self._renamed(name, where)

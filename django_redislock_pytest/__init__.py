@@ -32,17 +32,18 @@ def pytest_configure(config: pytest.Config) -> None:
             f"redislock in the ini-file must be one of {names}, not {chosen!r}"
         )
     if chosen:
-        config.pluginmanager.register(_EveryTest(chosen), "django_redislock_every_test")
+        config.pluginmanager.import_plugin("django_redislock_pytest.every_test")
 
 
 @pytest.fixture
 def redis_locks() -> Iterator[Memory]:
     """Locks in memory, for this test; `redis_locks.advance(seconds)` moves their clock."""
-    with _condition("memory") as memory:
+    with condition("memory") as memory:
         yield memory
 
 
-def _condition(name: str) -> Condition[Memory]:
+def condition(name: str) -> Condition[Memory]:
+    """What `name` stands for in the ini-file."""
     from django.conf import settings
 
     if not settings.configured:
@@ -51,25 +52,5 @@ def _condition(name: str) -> Condition[Memory]:
         )
     from django_redislock import testing
 
-    condition: Condition[Memory] = getattr(testing, CONDITIONS[name])()
-    return condition
-
-
-class _EveryTest:
-    """What is in the ini-file holds for all tests, and for what is set up for several of them."""
-
-    def __init__(self, chosen: str) -> None:
-        self._chosen = chosen
-
-    @pytest.fixture(scope="session", autouse=True)
-    def _redislock(self) -> Iterator[None]:
-        with _condition(self._chosen):
-            yield
-
-    @pytest.fixture(autouse=True)
-    def _redislock_anew(self, _redislock: None) -> Iterator[None]:
-        if self._chosen != "memory":
-            yield
-            return
-        with _condition(self._chosen):
-            yield
+    found: Condition[Memory] = getattr(testing, CONDITIONS[name])()
+    return found

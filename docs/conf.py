@@ -42,7 +42,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = project
-html_static_path = ["images"]
+html_static_path = ["images", "style"]
+html_css_files = ["site.css"]
 # What has no language named is what a terminal shows, or a drawing.
 highlight_language = "text"
 # A page's titles are linked as GitHub links them.
@@ -133,11 +134,12 @@ def _skip(_app: Any, _what: str, _name: str, thing: Any, skip: bool, _options: A
     )
 
 
-def _read(_app: Any, page: str, source: list[str]) -> None:
+def _read(app: Any, page: str, source: list[str]) -> None:
     """Each link leads to where its file is on the site, or to the repository."""
     here = DOCS / page
     if page in INCLUDED:
         here = ROOT / INCLUDED[page]
+        app.env.note_dependency(str(here))
         source[0] = here.read_text(encoding="utf-8")
 
     def linked(link: re.Match[str]) -> str:

@@ -288,7 +288,7 @@ class TestArguments:
         """0 tries once; None and infinity wait for ever, which is short for a free lock."""
         use(redis_lock("job", wait=value))
 
-    OTHERS = ["timeout", "blocking_timeout", "blocking"]
+    OTHERS = ["timeout", "expire", "blocking_timeout", "blocking"]
 
     @pytest.mark.parametrize("argument", OTHERS)
     def test_the_arguments_of_other_libraries(self, argument: str) -> None:
@@ -302,6 +302,15 @@ class TestArguments:
         """`acquire(blocking=False)` and `acquire(timeout=…)` are just where others have them."""
         with pytest.raises(TypeError, match="wait="):
             use(redis_lock("job"), **{argument: 5})
+
+    def test_the_methods_of_other_libraries(self) -> None:
+        """What their locks can do and our leases can is told, and nothing else is guessed."""
+        lock: Any = redis_lock("job")
+        for name in ("release", "extend"):
+            with pytest.raises(AttributeError, match=rf"no {name}: its lease has.*acquire\(\)"):
+                getattr(lock, name)
+        with pytest.raises(AttributeError, match="has no attribute 'locked'"):
+            _ = lock.locked
 
     def test_an_unknown_argument(self) -> None:
         """A misspelt argument is named."""

@@ -112,6 +112,8 @@ class TestE001:
         with configured(
             TTL="30",
             TIMEOUT=5,
+            TLL=5,
+            AUTO=True,
             wait=3,
             PREFIX="",
             LOCKS={"a": {"TTL": 0, "WIAT": 1, "RENEW": True}, "b": None, 3: {}},
@@ -121,6 +123,8 @@ class TestE001:
         assert [str(message.msg).partition(": ")[0][:45] for message in messages] == [
             "REDISLOCK['TTL']",
             "REDISLOCK has no key 'TIMEOUT'; it has USING,",
+            "REDISLOCK has no key 'TLL'; it has USING, TTL",
+            "REDISLOCK has no key 'AUTO'; it has USING, TT",
             "REDISLOCK has no key 'wait'; it has USING, TT",
             "REDISLOCK['PREFIX']",
             "REDISLOCK['LOCKS']['a']['TTL']",
@@ -129,6 +133,8 @@ class TestE001:
             "REDISLOCK['LOCKS'] has the key 3; write a str",
         ]
         assert [message.hint for message in messages] == [
+            '"TTL": 30',
+            '"TTL": 30 for how long a lease lives; "WAIT": 10 for how long to wait',
             '"TTL": 30',
             "Remove it.",
             '"WAIT": 10',
@@ -301,6 +307,12 @@ class TestW002:
         told = advice(caches(NOWHERE, **TIMEOUTS))
         assert list(told) == ["W002"]
         assert 'REDISLOCK["USING"] = "locks"' in str(told["W002"].hint)
+
+    def test_the_hint_names_a_database_that_is_free(self) -> None:
+        """Pasted as it is, it is the end of the matter."""
+        entries = {number: caches(f"redis://localhost:1/{number}")["default"] for number in "012"}
+        told = advice({"default": entries["1"], **entries}, USING="default")
+        assert "redis://localhost:6379/3" in str(told["W002"].hint)
 
     @pytest.mark.parametrize(
         "other",

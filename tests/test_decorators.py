@@ -911,6 +911,8 @@ class TestGeneratorProtocol:
             from tests.test_decorators import aecho
 
             async def main():
+                # Else a busy machine is told of, on stderr.
+                asyncio.get_running_loop().slow_callback_duration = {PATIENCE}
                 items = redis_lock("job")(aecho)([])
                 await anext(items)
                 return items

@@ -161,4 +161,4 @@ def test_the_tutorial(shell: Shell, tmp_path: Path, redis_server: RedisServer) -
             else:
                 write(tmp_path, block["before"], block["text"], redis_server)
             carried_out += 1
-    assert carried_out == PAGE.count("\n```\n") - 1  # Redis itself is there already
+    assert carried_out == PAGE.count("\n```\n") - 2  # Python and Redis are there already

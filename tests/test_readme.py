@@ -109,10 +109,11 @@ def test_testing(charged: list[int]) -> None:
         example["test_somebody_else_is_at_it"]()
 
 
-def test_the_caches_entry() -> None:
-    """It is one that django-redis serves."""
-    caches = run(block("CACHES = {"))["CACHES"]
-    assert caches["default"]["BACKEND"] == "django_redis.cache.RedisCache"
+def test_what_is_added_to_the_settings() -> None:
+    """The cache is one that django-redis serves, and the app is ours."""
+    added = run(block("CACHES = {"), INSTALLED_APPS=[])
+    assert added["CACHES"]["default"]["BACKEND"] == "django_redis.cache.RedisCache"
+    assert added["INSTALLED_APPS"] == [django_redislock.__name__]
 
 
 def test_blocks() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from redis.connection import BlockingConnectionPool, Connection, parse_url
 
 from .. import connections
@@ -23,9 +25,12 @@ def alias_findings(alias: str) -> Iterator[Finding]:
     try:
         connections.shared_pool(alias)
     except Exception as error:  # whatever the entry says, and whatever that is imported by it
+        reason = str(error)
+        if not isinstance(error, ImproperlyConfigured):  # those say themselves whose they are
+            reason = f"CACHES[{alias!r}] can't be used for locks: {reason}"
         yield Finding(
             id="redislock.E002",
-            message=f"CACHES[{alias!r}] can't be used for locks: {error}",
+            message=reason,
             hint=f'CACHES = {{"{alias}": {{"BACKEND": "django_redis.cache.RedisCache", '
             f'"LOCATION": "redis://localhost:6379/0"}}}}',
             alias=alias,
@@ -56,8 +61,9 @@ def _shared_with_the_cache(alias: str) -> Iterator[Finding]:
             message=f"Locks share their database with the cache {listed(others)}: its "
             f"cache.clear() is FLUSHDB, and takes all locks with it.",
             hint='CACHES["locks"] = {"BACKEND": "django_redis.cache.RedisCache", '
-            '"LOCATION": "redis://localhost:6379/1"}; REDISLOCK["USING"] = "locks". Change it '
-            "while no lock is held. If nobody calls cache.clear(), silence this check.",
+            f'"LOCATION": "redis://localhost:6379/{_free_database()}"}}; REDISLOCK["USING"] = '
+            '"locks". Change it while no lock is held. If nobody calls cache.clear(), silence '
+            "this check.",
             alias=alias,
         )
 
@@ -77,6 +83,12 @@ def _places(entry: Any) -> set[tuple[Any, ...]]:
             where = url.get("path") or (url.get("host", "localhost"), url.get("port", 6379))
             found.add((where, int(url.get("db", given.get("db")) or 0)))
     return found
+
+
+def _free_database() -> int:
+    """The first one that no entry of CACHES leads to, on whichever server."""
+    taken = {database for entry in settings.CACHES.values() for _, database in _places(entry)}
+    return next(number for number in count(1) if number not in taken)
 
 
 def _timeouts(alias: str, pool: Any) -> Iterator[Finding]:

@@ -110,6 +110,8 @@ _JOB = {
     "JITTER": 0,
 }
 """What can be said of a job, with values that are good ones."""
+_TIMEOUTS = ("TIMEOUT", "EXPIRE", "BLOCKING_TIMEOUT")
+"""What other libraries call the one or the other."""
 
 
 def _remedy(path: tuple[str, ...]) -> str:
@@ -118,11 +120,13 @@ def _remedy(path: tuple[str, ...]) -> str:
     key = path[-1]
     if key in _ENTRIES or (path[0] in _ENTRIES and len(path) == 2):
         return _ENTRIES[path[0]]
+    if key.upper() in _TIMEOUTS and path[0] != "JOBS":
+        return '"TTL": 30 for how long a lease lives; "WAIT": 10 for how long to wait'
     known = dict(_JOB) if path[0] == "JOBS" else {}
     if path[0] != "JOBS":
         known |= {field.upper(): value for field, value in conf.Policy()._asdict().items()}
     if key not in known:
-        meant = [key.upper(), *get_close_matches(key.upper(), known, 1, 0.7)]
+        meant = [key.upper(), *get_close_matches(key.upper(), known, 1, 0.65)]
         key = next((name for name in meant if name in known), "")
     if not key:
         return "Remove it."

@@ -71,10 +71,12 @@ def test_imports(settings):
 @pytest.mark.parametrize("mode", ["free", pytest.param("memory", marks=needs_fakeredis)])
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
 def test_every_test(run: Run, mode: str, workers: tuple[str, ...]) -> None:
-    """Plain ones and those of a `TestCase`, async ones and what is set up for a class."""
+    """Plain ones and those of a `TestCase`, async ones and what is set up for a class. Where
+    pytest's warnings are errors, nothing of ours is one."""
     if workers:
         pytest.importorskip("xdist")
-    result = run(*workers, files={"test_it.py": LOCKS}, ini=f"redislock = {mode}")
+    ini = f"redislock = {mode}\nfilterwarnings = error::pytest.PytestWarning"
+    result = run(*workers, files={"test_it.py": LOCKS}, ini=ini)
     result.assert_outcomes(passed=4)
 
 
