@@ -118,7 +118,9 @@ def _find_client(using: str) -> DefaultClient[Any]:
         )
     try:
         backend = caches[using]
-    except InvalidCacheBackendError:
+    except InvalidCacheBackendError as error:
+        if using in settings.CACHES:  # it is there, and its backend can't be imported
+            raise ImproperlyConfigured(f"CACHES[{using!r}]: {error}") from error
         aliases = ", ".join(map(repr, settings.CACHES))
         raise ImproperlyConfigured(
             f"CACHES has no alias {using!r} for locks; it has {aliases}. Write one of "
@@ -128,8 +130,8 @@ def _find_client(using: str) -> DefaultClient[Any]:
     if not isinstance(client, DefaultClient) or isinstance(client, ShardClient):
         raise ImproperlyConfigured(
             f"CACHES[{using!r}] is served by {type(backend).__module__}."
-            f"{type(backend).__qualname__}; locks need one that django-redis serves from "
-            f"a single primary: 'BACKEND': 'django_redis.cache.RedisCache'."
+            f"{type(backend).__qualname__}; locks need one that django-redis serves, and "
+            f"not in shards: 'BACKEND': 'django_redis.cache.RedisCache'."
         )
     _refuse_twins(using)
     return client

@@ -418,5 +418,15 @@ def test_a_sharded_client_is_refused() -> None:
     options = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
     with override_settings(CACHES=entry("redis://127.0.0.1:1/0", **options)):
         assert caches["default"]
-        with pytest.raises(ImproperlyConfigured, match="single primary"):
+        with pytest.raises(ImproperlyConfigured, match="not in shards"):
+            redis_lock("job").acquire()
+
+
+def test_a_backend_that_is_not_there() -> None:
+    """It is said what can't be imported, and not that the alias is missing."""
+    entry_of_it = {"BACKEND": "django_redis.cash.RedisCache", "LOCATION": "redis://127.0.0.1:1"}
+    with override_settings(CACHES={"default": entry_of_it}):
+        with pytest.raises(
+            ImproperlyConfigured, match=r"CACHES\['default'\]: .*django_redis\.cash"
+        ):
             redis_lock("job").acquire()
