@@ -16,7 +16,7 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import Lease, LeaseState, redis_lock
-from django_redislock import io as io_module
+from django_redislock.loops import loops
 from tests.faults.cancelling import CancelledAt
 from tests.faults.remains import queued, remains
 from tests.waiting import PATIENCE
@@ -73,7 +73,7 @@ async def connected() -> AsyncIterator[str]:
 @asynccontextmanager
 async def connecting() -> AsyncIterator[str]:
     """The connections of this loop are closed: the next command has to connect first."""
-    for pools in io_module._loops.values():
+    for pools in loops.values():
         for shared in pools.values():
             await shared.pool.disconnect()
     yield "redislock"
