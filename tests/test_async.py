@@ -14,7 +14,7 @@ from django.urls import path
 from redis import Redis
 
 from django_redislock import LockNotAcquired, connections, current_lease, redis_lock
-from django_redislock import io as io_module
+from django_redislock.loops import loops
 from django_redislock.renewal import watchdog
 from tests.waiting import PATIENCE, eventually
 
@@ -59,7 +59,7 @@ def test_500_async_views_under_wsgi_leave_no_connection(redis: Redis) -> None:
         assert response.content == b"ok"
         assert others(redis) <= before + 1
     eventually(lambda: others(redis) <= before)
-    assert not io_module._loops
+    assert not loops
 
 
 def test_one_client_per_loop(redis: Redis) -> None:
@@ -71,7 +71,7 @@ def test_one_client_per_loop(redis: Redis) -> None:
 
     async def main() -> int:
         await asyncio.gather(*(use(number) for number in range(200)))
-        (pools,) = io_module._loops.values()
+        (pools,) = loops.values()
         return len(pools)
 
     assert asyncio.run(main()) == 1
@@ -93,7 +93,7 @@ def test_more_tasks_than_connections(redis: Redis) -> None:
 
     async def main() -> None:
         await asyncio.gather(*(use(number) for number in range(100)))
-        (pools,) = io_module._loops.values()
+        (pools,) = loops.values()
         (shared,) = pools.values()
         assert shared.pool.max_connections == 3
 
@@ -156,7 +156,7 @@ def test_a_cancelled_acquire_leaves_no_key(redis: Redis, cold: bool) -> None:
             assert task.cancelled()
             assert unlocked(redis), f"cancelled after {steps} turns"
             if cold:
-                for pools in list(io_module._loops.values()):
+                for pools in list(loops.values()):
                     for shared in pools.values():
                         await shared.pool.disconnect()
         raise AssertionError("never got to the end")

@@ -16,6 +16,7 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import Lease, LeaseState, redis_lock
+from django_redislock.io import AsyncIO
 from django_redislock.loops import loops
 from tests.faults.cancelling import CancelledAt
 from tests.faults.remains import queued, remains
@@ -147,7 +148,7 @@ def test_wait(
     """Queueing, waiting, being handed the lock; confirming it if another process has held it."""
     numbers = count(1)
     if elsewhere:
-        monkeypatch.setattr(io_module.AsyncIO, "home", lambda self, prefix: "")
+        monkeypatch.setattr(AsyncIO, "home", lambda self, prefix: "")
 
     @asynccontextmanager
     async def taken() -> AsyncIterator[str]:
