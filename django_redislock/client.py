@@ -200,20 +200,8 @@ class Lock(RedisLock):
     ) -> None:
         lease = None
         if not self.timeout:
-            lease = Lease(
-                operations.LEASES,
-                claim,
-                using=using,
-                fence=got.fencing_token,
-                acquired_us=got.acquired_us,
-                sent=got.sent,
-                holder=label.holder(),
-                renew=True,
-                replicas=policy.replicas,
-                replicas_timeout=policy.replicas_timeout,
-                max_hold=policy.max_hold,
-                release_at="exit",
-            )
+            policy = policy._replace(using=using, renew=True, release="exit")
+            lease = Lease(operations.LEASES, claim, got, policy, label.holder())
             watchdog(using).watch(lease)
         self._forget()  # what was held before is lost, or the lock could not be ours again
         self.local.held = _Held(token, claim, got, lease)

@@ -23,7 +23,8 @@ from .label import Holding
 from .label import holder as current_holder
 
 if TYPE_CHECKING:
-    from .primitives.primitive import Claim
+    from .conf import Policy
+    from .primitives.primitive import Claim, Grant
     from .renewal import Watchdog
 
 logger = logging.getLogger("django_redislock")
@@ -111,36 +112,28 @@ class Lease:
         self,
         operations: Operations,
         claim: Claim,
-        *,
-        using: str,
-        fence: int | None,
-        acquired_us: int,
-        sent: float,
+        grant: Grant,
+        policy: Policy,
         holder: Holding | None,
-        renew: bool,
-        replicas: int,
-        replicas_timeout: float,
-        max_hold: float | None,
-        release_at: str,
     ) -> None:
         self._operations = operations
         self.claim = claim
-        self.using = using
-        self.fence = fence
+        self.using = policy.using
+        self.fence = grant.fencing_token
         """The fencing token, or None where its primitive has none."""
-        self.acquired_us = acquired_us
+        self.acquired_us = grant.acquired_us
         """When it was acquired, in microseconds since the epoch, by the server's clock."""
-        self.began = sent
+        self.began = grant.sent
         """When this process began to hold it, by our own clock."""
         self.holder = holder
         """The thread or task that works with it; None: a response that is being sent."""
-        self.renew = renew
-        self.replicas = replicas
+        self.renew = policy.renew
+        self.replicas = policy.replicas
         """So many have to confirm each renewal."""
-        self.replicas_timeout = replicas_timeout
+        self.replicas_timeout = policy.replicas_timeout
         """Seconds that they have for it."""
-        self.release_at = release_at
-        self._hold_until = float("inf") if max_hold is None else sent + max_hold
+        self.release_at = policy.release
+        self._hold_until = self.began + (policy.max_hold or float("inf"))
         self.due = 0.0
         """When the watchdog has to look at it: to renew it, or to see that it is lost."""
         self.blocks = 1
@@ -151,7 +144,7 @@ class Lease:
         """So many `with` blocks have released it before they were left."""
         self._count = 1
         self._deadline = 0.0
-        self.renewed(sent, self.ttl)
+        self.renewed(self.began, claim.ttl)
         self._closing = False
         self._released = False
         self._error: LeaseLost | None = None

@@ -436,20 +436,7 @@ class Lock:
         raise LockReentered(self.name, last.label)
 
     def _lease(self, claim: Claim, grant: Grant, policy: conf.Policy, me: label.Holding) -> Lease:
-        lease = Lease(
-            operations.LEASES,
-            claim,
-            using=policy.using,
-            fence=grant.fencing_token,
-            acquired_us=grant.acquired_us,
-            sent=grant.sent,
-            holder=me,
-            renew=policy.renew,
-            replicas=policy.replicas,
-            replicas_timeout=policy.replicas_timeout,
-            max_hold=policy.max_hold,
-            release_at=policy.release,
-        )
+        lease = Lease(operations.LEASES, claim, grant, policy, me)
         if self._on_lost is not None or self._cancel_on_lost:
             self._follow(lease, me, depth=0)
         return lease

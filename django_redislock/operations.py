@@ -365,34 +365,31 @@ class LeaseOperations:
         release: str,
     ) -> Lease:
         me = current_holder()
+        policy = conf.Policy(
+            using=using,
+            renew=renew,
+            replicas=replicas,
+            replicas_timeout=replicas_timeout,
+            max_hold=hold,
+            release=release,
+            kind=kind,
+            limit=limit,
+        )
         claim = Claim(
             keys=Keys(name, lock, index, stem, also),
             token=tokens.new(),
             ttl=ttl if hold is None else min(ttl, hold),
             owner=owner_of(me),
             label=label,
-            primitive=kinds.TRAVEL[kind](conf.Policy(kind=kind, limit=limit)),
+            primitive=kinds.TRAVEL[kind](policy),
         )
         try:
-            io = port(using, terms=Terms(None, replicas, replicas_timeout))
+            io = port(using, terms=policy.terms())
             got = await claim.primitive.adopt(io, token, claim)
             if isinstance(got, Refusal):
                 claim.sent = False  # there is nothing to take back
                 raise got.error(name)
-            lease = Lease(
-                self,
-                claim,
-                using=using,
-                fence=got.fencing_token,
-                acquired_us=got.acquired_us,
-                sent=got.sent,
-                holder=me,
-                renew=renew,
-                replicas=replicas,
-                replicas_timeout=replicas_timeout,
-                max_hold=hold,
-                release_at=release,
-            )
+            lease = Lease(self, claim, got, policy, me)
             lease.check()  # the answer may have taken longer than it lives
             watchdog(using).watch(lease)
         except BaseException as error:

@@ -104,23 +104,10 @@ class Assignment:
 
         Raises `LeaseLost` when it has ended meanwhile, `LockUnavailable`.
         """
-        using, policy = self.policy.using, self.policy
+        using, policy = self.policy.using, self.policy._replace(release="exit")
         me = label.holder()
         try:
-            lease = Lease(
-                operations.LEASES,
-                self.claim,
-                using=using,
-                fence=self.grant.fencing_token,
-                acquired_us=self.grant.acquired_us,
-                sent=self.grant.sent,
-                holder=me,
-                renew=policy.renew,
-                replicas=policy.replicas,
-                replicas_timeout=policy.replicas_timeout,
-                max_hold=policy.max_hold,
-                release_at="exit",
-            )
+            lease = Lease(operations.LEASES, self.claim, self.grant, policy, me)
             lease.check()
             if isinstance(me, asyncio.Task):
                 lease.cancellation = Cancellation(me, depth=1)
