@@ -133,6 +133,10 @@ def _find_client(using: str) -> DefaultClient[Any]:
             f"{type(backend).__qualname__}; locks need one that django-redis serves, and "
             f"not in shards: 'BACKEND': 'django_redis.cache.RedisCache'."
         )
+    if "://" not in client._server[0]:
+        raise ImproperlyConfigured(
+            f"CACHES[{using!r}]['LOCATION'] must be a URL, such as 'redis://localhost:6379/0'"
+        )
     _refuse_twins(using)
     return client
 

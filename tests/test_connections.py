@@ -430,3 +430,11 @@ def test_a_backend_that_is_not_there() -> None:
             ImproperlyConfigured, match=r"CACHES\['default'\]: .*django_redis\.cash"
         ):
             redis_lock("job").acquire()
+
+
+def test_a_location_that_is_no_url() -> None:
+    """It is said what to write; without what stands there, which may be a password."""
+    with override_settings(CACHES=entry("user:secret@localhost:6379")):
+        with pytest.raises(ImproperlyConfigured, match=r"'LOCATION'\] must be a URL") as caught:
+            redis_lock("job").acquire()
+    assert "secret" not in str(caught.value)
