@@ -69,7 +69,10 @@ class Witness(MemoryServer):
         self.waiting: dict[str, Seen] = {}
         self.places: dict[str, Place] = {}
         self.offered: dict[str, Place] = {}
-        self.tickets: set[str] = set()
+        self.tickets: dict[str, Place] = {}
+        """The places that their owners know, and come back to."""
+        self.comes_back = ""
+        """Who shows its ticket in this very request."""
         """Waiters who know their place, since an answer told them."""
         self.holders: list[str] = []
         """All who ever got the lock, the last one last."""
@@ -86,6 +89,8 @@ class Witness(MemoryServer):
         self.came = 0
         self.set_back = 0
         """How often the clock was set back."""
+        self.furthest = 0.0
+        """How far ahead it has been, by which keys may live longer when it is set back."""
         self.broken = False
 
     def violation(self, why: str) -> Violation:
@@ -116,6 +121,7 @@ class Witness(MemoryServer):
         token = "" if script == "mutex_holder" else str(args[0])
         before = self.value
         self.asks_from = args[3] if script == "mutex_release" else ""
+        self.comes_back = token if script == "mutex_acquire" and args[6] else ""
         answer = super().call(script, keys, args)
         after = self.value
         self.say(f"    server: {script} {token[:1]} {args[5:6]} {answer}; {before} -> {after}")
@@ -164,7 +170,7 @@ class Witness(MemoryServer):
             raise self.violation(f"{after} is a ghost: it was told {self.over[after.token]!r}")
         if after.token != token:
             self._handed_over(after)
-        mine = self.places.get(after.token)
+        mine = self._place(after.token)
         for other, seen in self.waiting.items():
             if other != after.token and self._reachable(seen) and self._came_before(other, mine):
                 raise self.violation(f"{after} got the lock, and {other[0]} had come before")
@@ -200,7 +206,8 @@ class Witness(MemoryServer):
         name = self._name(KEYS.lock)
         if script == "mutex_acquire" and answer[0] == 0:
             self.came += 1
-            place = self.offered[token] = self.places.get(token, Place(self.set_back, self.came))
+            place = self._place(token) or Place(self.set_back, self.came)
+            self.offered[token] = place
             if args[5]:
                 self.waiting[token] = Seen(self.clock, args[5])
                 self.places[token] = place
@@ -222,14 +229,17 @@ class Witness(MemoryServer):
                 raise self.violation(f"{other[0]} waits, and was told {self.over[other]!r}")
 
     def told_its_place(self, token: str) -> None:
-        self.tickets.add(token)
-        self.places.setdefault(token, self.offered[token])
+        self.tickets.setdefault(token, self.offered[token])
+
+    def _place(self, token: str) -> Place | None:
+        """The one that it has in the queue, or comes back to: the earlier one counts."""
+        returns_to = self.tickets.get(token) if token == self.comes_back else None
+        known = [place for place in (self.places.get(token), returns_to) if place is not None]
+        return min(known, default=None)
 
     def _leaves(self, token: str) -> None:
-        """It has its old place when it comes back, if it knows which."""
         self.waiting.pop(token, None)
-        if token not in self.tickets:
-            self.places.pop(token, None)
+        self.places.pop(token, None)
 
     def _listens(self, seen: Seen) -> bool:
         return seen.inbox == DEAF or seen.inbox in self.listening
@@ -247,6 +257,7 @@ class Witness(MemoryServer):
     def set_clock(self, by: float) -> None:
         self._forget()
         self.ahead += by
+        self.furthest = max(self.furthest, self.ahead)
         self.set_back += by < 0
         self._forget()
 
@@ -747,7 +758,7 @@ class World:
         server.time = max(server.lease_ends, server.time) + 0.001
         if server.value is not None:
             raise server.violation("the lock outlives its lease")
-        server.time += MINUTE
+        server.time += MINUTE + server.furthest - server.ahead
         name = server._name(KEYS.lock)
         if name.queue or name.waiters:
             raise server.violation("the queue outlives everybody")
