@@ -211,7 +211,7 @@ class TestE002:
                 "served by django.core.cache.backends.locmem.LocMemCache",
             ),
             ({"locks": {"BACKEND": "django_redis.cache.RedisCache"}}, "connection"),
-            ({"locks": caches("nonsense")["default"]}, "scheme"),
+            ({"locks": caches("nonsense")["default"]}, "must be a URL"),
             ({"locks": caches(LOCATION, CLIENT_CLASS="no.such.Client")["default"]}, "no"),
             (
                 {
