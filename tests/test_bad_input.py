@@ -402,7 +402,9 @@ class TestDecorating:
 
         assert Job().state == "job"
 
-    @pytest.mark.parametrize("thing", [property(work), "job", None], ids=["a property", "a name", "None"])
+    @pytest.mark.parametrize(
+        "thing", [property(work), "job", None], ids=["a property", "a name", "None"]
+    )
     def test_what_is_no_function(self, thing: Any) -> None:
         """What can't be called is not confused with forgotten parentheses."""
         with pytest.raises(TypeError, match=r"(?i)^(?!.*parentheses).*function"):
