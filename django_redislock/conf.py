@@ -251,13 +251,18 @@ of each lock that is taken."""
 
 def _source() -> Any:
     global _without
-    # What override_settings() replaces, and where an assignment to `settings` puts it.
-    inside = object.__getattribute__(settings, "_wrapped")
-    if inside is _without and "REDISLOCK" not in vars(inside):
+    inside = _inside()
+    if inside is not None and inside is _without and "REDISLOCK" not in vars(inside):
         return _NOTHING
     source = getattr(settings, "REDISLOCK", _NOTHING)
-    _without = inside if source is _NOTHING else None
+    _without = _inside() if source is _NOTHING else None  # to ask may have loaded them
     return source
+
+
+def _inside() -> object:
+    """What override_settings() replaces, and where an assignment to `settings` puts it. None: a
+    Django that has no such thing, which is asked each time."""
+    return object.__getattribute__(settings, "__dict__").get("_wrapped")
 
 
 _parsed: _Settings | None = None

@@ -150,8 +150,7 @@ class _Port:
         except NoScriptError:  # after a restart, or SCRIPT FLUSH
             return await self._execute(("EVAL", script.source, len(keys), *keys, *args))
         finally:
-            if self._line is not None:
-                self._leave_line()
+            self._leave_line()
 
     def slot(self, key: str) -> int:
         return connections.slot(self._using, key)
@@ -197,9 +196,9 @@ class _Port:
         raise NotImplementedError
 
     def _leave_line(self) -> None:
-        assert self._line is not None
-        self._line.release()
-        self._line = None
+        if self._line is not None:
+            self._line.release()
+            self._line = None
 
     async def listen(self, token: str, *, within: float) -> str:
         box = inbox(self._using, self._prefix, start=within > 0)
@@ -220,8 +219,7 @@ class _Port:
             box, token = self._listening
             box.forget(token)
             self._listening = None
-        if self._line is not None:
-            self._leave_line()
+        self._leave_line()
 
 
 class SyncIO(_Port):

@@ -243,7 +243,7 @@ class Lock:
             self._entered.pop((inmost or self._innermost()).place, None)
 
     def _refuse_on_conflict(self) -> None:
-        if self._explicit and self._explicit.get("on_conflict", "raise") != "raise":
+        if self._explicit.get("on_conflict", "raise") != "raise":
             raise TypeError(
                 "on_conflict= is for decorated functions: the body of a with statement can't be "
                 "skipped. Write: lease = redis_lock(…).acquire(), and `with lease:` if it is "

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.test import override_settings
 from redis import Redis
 
-from django_redislock import LeaseState, LockNotAcquired, current_lease, redis_lock
+from django_redislock import LeaseState, LockNotAcquired, conf, current_lease, redis_lock
 from django_redislock.conf import Policy
 from tests.waiting import PATIENCE, eventually
 
@@ -59,8 +59,13 @@ class TestPrecedence:
         with override_settings():
             assert policy() == self.DEFAULTS
 
-    def test_it_is_set_later(self) -> None:
-        """However that is done, and however often it was missing before."""
+    @pytest.mark.parametrize("another_django", [False, True])
+    def test_it_is_set_later(self, another_django: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However that is done, and however often it was missing before; also where Django has
+        another inside."""
+        if another_django:
+            monkeypatch.setattr(conf, "_without", None)
+            monkeypatch.setattr(conf, "_inside", lambda: None)
         with override_settings():
             for _ in range(3):
                 assert policy() == self.DEFAULTS
