@@ -113,13 +113,19 @@ class IO(Protocol):
         """What happened, to the log and to whoever listens."""
 
 
+class _News:
+    """What a waiter was told since it began to listen."""
+
+    told = False
+    grant: Grant | None = None
+
+
 class _Port:
     """What both ports have in common."""
 
     # Until anything is set: most operations end with their first script.
     _listening: tuple[Inbox, str] | None = None
-    _told = False
-    _heritage: Grant | None = None
+    _news: _News
     _home: Inbox | None = None
     _line: threading.Semaphore | asyncio.Semaphore | None = None
     """Where it was our turn, until the next script is over."""
@@ -156,6 +162,19 @@ class _Port:
         return connections.slot(self._using, key)
 
     def _waker(self) -> Waker:
+        # New for each registration: a wake-up that is still on its way when the waiter stops
+        # listening must not tell the next wait of this port anything.
+        news = self._news = _News()
+
+        def wake(told: bool, grant: Grant | None = None) -> None:
+            news.grant = grant or news.grant
+            news.told |= told
+            self._ring()
+
+        return wake
+
+    def _ring(self) -> None:
+        """End the present `_pause`. May be called from any thread."""
         raise NotImplementedError
 
     async def wait(self, seconds: float, left: float) -> Grant | None:
@@ -165,8 +184,8 @@ class _Port:
         until = now() + left
         await self._pause(seconds)
         await self._take_turn(until)
-        self._told = False
-        grant, self._heritage = self._heritage, None
+        self._news.told = False
+        grant, self._news.grant = self._news.grant, None
         # Of replicas nobody was asked yet.
         return None if self._terms.replicas else grant
 
@@ -188,7 +207,7 @@ class _Port:
 
     async def _take_turn(self, until: float) -> None:
         # Not for long at a time: who is told meanwhile has to ask at once.
-        while not self._told and self._line is None and now() < until:
+        while not self._news.told and self._line is None and now() < until:
             await self._stand_in_line(min(LOOK_UP, until - now()))
 
     async def _stand_in_line(self, seconds: float) -> None:
@@ -284,11 +303,9 @@ class SyncIO(_Port):
 
     def _waker(self) -> Waker:
         self._woken = threading.Event()
-        return self._wake
+        return super()._waker()
 
-    def _wake(self, told: bool, grant: Grant | None = None) -> None:
-        self._heritage = grant or self._heritage
-        self._told |= told
+    def _ring(self) -> None:
         self._woken.set()
 
     async def _pause(self, seconds: float) -> None:
@@ -390,11 +407,9 @@ class AsyncIO(_Port):
 
     def _waker(self) -> Waker:
         self._woken = asyncio.Event()
-        return self._wake
+        return super()._waker()
 
-    def _wake(self, told: bool, grant: Grant | None = None) -> None:
-        self._heritage = grant or self._heritage
-        self._told |= told
+    def _ring(self) -> None:
         if asyncio._get_running_loop() is self._loop:
             self._woken.set()
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,11 +10,11 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
-from django_redislock import LeaseLost, LeaseState, exchange, redis_lock
+from django_redislock import LeaseLost, LeaseState, exchange, io, redis_lock
 from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.waiters import LOCK, NAME, QUEUE, TAIL, Line, renew_now
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 @pytest.fixture
@@ -116,3 +117,39 @@ def test_evicted(port: Port, harmed: Redis) -> None:
     eventually(lambda: lease.state == LeaseState.LOST)
     line.all_enter(after=lease)
     assert sorted(line.order) == [0, 1, 2]
+
+
+def test_flushed_after_a_grant_that_came_twice(
+    port: Port, harmed: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A waiter reads its grant from the server while its process passes on the same grant. When
+    the data is lost and it has to wait again, it does not believe the copy."""
+    old = "lock.invoice"
+    settings.REDISLOCK = {}
+    first = port.acquire(redis_lock(NAME))
+    harmed.set(old, int(time.time()) + 600)
+    asked: list[str] = []
+    real = io._Port.script
+
+    async def script(self: Any, name: str, keys: Any, args: Any) -> Any:
+        if name == "mutex_acquire" and "waits" in args:
+            asked.append(name)
+            if len(asked) == 3:  # the waiter listens by now, and is handed the lock before it asks
+                await first.give_back(io.SyncIO("default"))
+        return await real(self, name, keys, args)
+
+    monkeypatch.setattr(io._Port, "script", script)
+    waits = redis_lock(NAME, ttl=6, wait=PATIENCE, label="waits", timestamp_key=old)
+    waiter = port.start(lambda: port.acquire(waits))
+    eventually(lambda: len(asked) == 3 and harmed.zcard(QUEUE) == 0)
+    with harmed.pipeline(transaction=True) as pipeline:
+        pipeline.flushdb().set(old, int(time.time()) + 600).execute()
+    second = port.acquire(redis_lock(NAME), wait=0)
+    eventually(lambda: len(asked) == 4)
+    harmed.delete(old)
+    eventually(lambda: len(asked) > 5 or waiter.done())
+    assert not waiter.done(), "two hold it"
+    port.release(second)
+    third = waiter.result(PATIENCE)
+    assert third.fencing_token > second.fencing_token
+    port.release(third)
