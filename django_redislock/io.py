@@ -25,7 +25,7 @@ from .answers import Answers
 from .clock import now
 from .exchange import NO_TERMS, Pool, Terms
 from .inbox import Inbox, Waker, inbox
-from .keys import is_index
+from .keys import Index
 from .loops import ending, shared
 from .primitives.primitive import Grant
 from .signals import LockEvent
@@ -52,8 +52,8 @@ class IO(Protocol):
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
 
-        All keys have to be of one slot, but for the index of all locks: on a cluster, the first
-        key stands in its place, and by that the scripts know that there is none.
+        All keys have to be of one slot, but for an `Index`: on a cluster, the first key stands in
+        its place, and by that the scripts know that there is none.
         """
 
     def slot(self, key: str) -> int:
@@ -149,7 +149,7 @@ class _Port:
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         if self._server.clustered:
-            keys = [keys[0] if is_index(key) else key for key in keys]
+            keys = [keys[0] if isinstance(key, Index) else key for key in keys]
         script = scripts.load(name)
         try:
             return await self._execute(("EVALSHA", script.sha, len(keys), *keys, *args))

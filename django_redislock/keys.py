@@ -7,13 +7,20 @@ from dataclasses import dataclass
 MAX_NAME = 512
 
 
+class Index(str):
+    """The key of an index of locks. It belongs to no lock, so it may be in another slot than the
+    other keys of a script."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, unsafe_hash=True)  # frozen by agreement: Python's way takes thrice as long
 class Keys:
     """The keys of one lock. `name` is what the user locks; `index` is shared by all."""
 
     name: str
     lock: str
-    index: str
+    index: Index
     stem: str = ""
     """What the keys beside the lock begin with; "": as the lock itself."""
     also: str = ""
@@ -21,7 +28,7 @@ class Keys:
 
     @classmethod
     def of(cls, prefix: str, name: str) -> Keys:
-        return cls(name, f"{prefix}:{{{name}}}", f"{prefix}:index")
+        return cls(name, f"{prefix}:{{{name}}}", Index(f"{prefix}:index"))
 
     @classmethod
     def verbatim(cls, prefix: str, key: bytes) -> Keys:
@@ -33,7 +40,8 @@ class Keys:
         lock = key.decode(errors="surrogateescape")  # any bytes, as a str
         # A hash tag that it has comes first here, too; else it is one itself, as a whole.
         stem = f"{prefix}:tagged:{lock}" if _hash_tag(lock) else f"{prefix}:key:{{{lock}}}"
-        return cls(key.decode(errors="backslashreplace"), lock, f"{prefix}:key:index", stem)
+        index = Index(f"{prefix}:key:index")
+        return cls(key.decode(errors="backslashreplace"), lock, index, stem)
 
     def beside(self) -> Keys:
         """Of the timestamp lock that is taken with it."""
@@ -116,11 +124,6 @@ def refuse_untagged(keys: Keys) -> None:
 def presence(index: str, process: str) -> str:
     """Where a process shows that it lives, for the locks of an index."""
     return f"{index.removesuffix(':index')}:process:{process}"
-
-
-def is_index(key: str) -> bool:
-    """Whether a key is the index of all locks, and belongs to none of them."""
-    return key.endswith(":index") and "{" not in key
 
 
 def name_of(key: str) -> str | None:

@@ -14,7 +14,7 @@ from .clock import now
 from .exceptions import LeaseLost, LockError, LockUnavailable
 from .exchange import Terms
 from .io import IO, AsyncIO, SyncIO, run
-from .keys import Keys
+from .keys import Index, Keys
 from .label import Holding
 from .label import holder as current_holder
 from .label import owner as owner_of
@@ -376,7 +376,7 @@ class LeaseOperations:
             limit=limit,
         )
         claim = Claim(
-            keys=Keys(name, lock, index, stem, also),
+            keys=Keys(name, lock, Index(index), stem, also),
             token=tokens.new(),
             ttl=ttl if hold is None else min(ttl, hold),
             owner=owner_of(me),

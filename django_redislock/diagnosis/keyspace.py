@@ -48,7 +48,7 @@ class _Looking:
         self._client = client
         self._listed = listed
         self._prefix = prefix
-        self._index = Keys.of(prefix, "-").index
+        self._index: str = Keys.of(prefix, "-").index
 
     def look(self) -> Seen:
         begun = time.monotonic()

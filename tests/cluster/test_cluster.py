@@ -427,6 +427,17 @@ def test_timestamp_locks(cluster: RedisCluster, port: Port) -> None:
         port.release(port.acquire(TimestampLock(f"lock.{number}"), wait=0))
 
 
+def test_a_key_that_is_called_index(cluster: RedisCluster, port: Port) -> None:
+    """It is a lock's key like any other, also if it is renewed together with one of its slot."""
+    other = port.acquire(TimestampLock("x", timestamp_key="{search:index}", ttl=1.5))
+    lease = port.acquire(TimestampLock("search:index", ttl=1.5))
+    taken = str(int(time.time()) + 600)
+    cluster.call(cluster.owner("search:index"), "SET", "search:index", taken)
+    eventually(lambda: lease.state == LeaseState.LOST)
+    other.check()
+    port.release(other)
+
+
 @pytest.mark.parametrize("key", ["lock{import", "lock{a}x", "}{a}", "a}b{c}", "{a}{}"])
 def test_keys_with_braces(cluster: RedisCluster, key: str) -> None:
     """A hash tag that is none is no obstacle."""
