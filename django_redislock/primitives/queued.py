@@ -179,7 +179,7 @@ async def release(io: IO, claim: Claim, ask: Release) -> Refusal | None:
             refusal = await ask.release(io, claim)
         except LockUnavailable as error:
             claim.doubtful |= error.doubtful
-            claim.given_back = True
+            claim.given_back |= error.doubtful  # what was never sent has released nothing
             if attempt == 2 or not error.passing or error.silent:
                 raise
         else:

@@ -162,7 +162,8 @@ class Redlock:
             # The earlier send did it, as far as anybody can tell, and others have held it since.
             return None if claim.given_back and not refusal.revoked else refusal
         if not self._most(answers):
-            claim.doubtful = claim.given_back = True
+            claim.doubtful = True
+            claim.given_back |= any(map(_arrived, answers))
             raise self._unavailable(claim.keys.name, answers)
         return None
 
@@ -328,12 +329,17 @@ def _granting(answers: Answers) -> list[int]:
     return [number for number, answer in enumerate(answers) if _says(answer, 1)]
 
 
+def _arrived(answer: Any) -> bool:
+    """A server has carried it out, or may have."""
+    return isinstance(answer, list) or (isinstance(answer, LockUnavailable) and answer.doubtful)
+
+
 def _left(answers: Answers) -> list[int]:
     """Where something of an acquire may be, or soon: not where it was refused, or never sent."""
     return [
         number
         for number, answer in enumerate(answers)
-        if _says(answer, 1) or (isinstance(answer, LockUnavailable) and answer.doubtful)
+        if _arrived(answer) and not _says(answer, 0)
     ]
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from django_redislock import Lease, LeaseRevoked, LeaseState, LockUnavailable
+from django_redislock import Lease, LeaseLost, LeaseRevoked, LeaseState, LockUnavailable
 from tests.faults.proxy import Fault
 from tests.faults.scene import (
     FOR_EVER,
@@ -78,6 +78,28 @@ def test_repeated_after_others_have_held_it(scene: Scene) -> None:
     scene.owned(successor)
     scene.release(successor)
     scene.is_free(after=successor)
+
+
+@through_both_ports
+def test_repeated_after_it_was_never_sent(scene: Scene) -> None:
+    """A release that never left this process has released nothing: if others hold the lock when
+    it is repeated, the lease was lost."""
+    lease = scene.acquire()
+    scene.meet()
+    scene.proxy.cut()
+    with pytest.raises(LockUnavailable):
+        scene.port.holder(scene.lock())  # the connection is away, and this process knows it
+    with pytest.raises(LockUnavailable) as caught:
+        scene.port.release(lease)
+    assert not caught.value.doubtful
+    scene.redis.delete(scene.key)
+    successor = scene.acquire_direct()
+    scene.meet()
+    scene.proxy.mend()
+    with pytest.raises(LeaseLost):
+        scene.port.release(lease)
+    scene.owned(successor)
+    scene.release(successor)
 
 
 @with_every_fault
