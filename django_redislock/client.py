@@ -46,6 +46,8 @@ class _Held(NamedTuple):
     grant: Grant
     lease: Lease | None
     """What is renewed, of a lock without a timeout."""
+    process: str
+    """The process that acquired it: a forked child has a copy, and no part in it."""
 
 
 class Lock(RedisLock):
@@ -102,7 +104,7 @@ class Lock(RedisLock):
     def owned(self) -> bool:
         """Whether this lock holds the key right now."""
         token = self.local.token
-        if token is None:
+        if token is None or self._of_parent:
             return False
         held = self._held(token)
         sight = next(iter(_ask(mutex.look(self._io(), self._keys()))), None)
@@ -145,15 +147,19 @@ class Lock(RedisLock):
         ) from lost
 
     def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
-        if not self._expire(additional_time, adds=not replace_ttl):
+        if not self._expire(additional_time, "replace" if replace_ttl else "add"):
             super().do_extend(additional_time, replace_ttl)
         return True
 
     def do_reacquire(self) -> Literal[True]:
         assert self.timeout is not None
-        if not self._expire(self.timeout, adds=False):
+        if not self._expire(self.timeout, "repair"):
             super().do_reacquire()
         return True
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        if not self._of_parent:  # a forked child leaves the block, too, and the lock stays
+            super().__exit__(exc_type, exc_value, traceback)
 
     # What redis-py's has not.
 
@@ -161,6 +167,8 @@ class Lock(RedisLock):
     def fencing_token(self) -> int | None:
         """An integer that only grows per name, for the database to refuse a smaller one. None:
         this lock holds nothing, or continues what another one has acquired."""
+        if self._of_parent:
+            return None
         held = self._held(getattr(self.local, "token", None))
         return None if held is None else held.grant.fencing_token
 
@@ -204,7 +212,7 @@ class Lock(RedisLock):
             lease = Lease(operations.LEASES, claim, got, policy, label.holder())
             watchdog(using).watch(lease)
         self._forget()  # what was held before is lost, or the lock could not be ours again
-        self.local.held = _Held(token, claim, got, lease)
+        self.local.held = _Held(token, claim, got, lease, tokens.process)
         self.local.token = token
 
     def _encode(self, value: Any) -> bytes:
@@ -219,9 +227,25 @@ class Lock(RedisLock):
         return _PlainIO(ClientName.of(self.redis))
 
     def _held(self, token: Any) -> _Held | None:
-        """What we hold by `token`; nothing, if that was brought here from elsewhere."""
+        """What we hold by `token`; nothing, if that was brought here from elsewhere.
+
+        Raises `LockNotOwnedError` in a forked child, of what its parent holds.
+        """
         held: _Held | None = getattr(self.local, "held", None)
-        return held if held is not None and held.token == token else None
+        if held is None or held.token != token:
+            return None
+        if self._of_parent:
+            raise LockNotOwnedError(
+                "The lock belongs to the process that acquired it, of which this one is a fork",
+                lock_name=_text(self.name),
+            )
+        return held
+
+    @property
+    def _of_parent(self) -> bool:
+        """This process is a fork of the one that acquired what we have a copy of."""
+        held: _Held | None = getattr(self.local, "held", None)
+        return held is not None and held.process != tokens.process
 
     def _forget(self) -> None:
         """We hold nothing any more, so there is nothing to renew."""
@@ -242,15 +266,15 @@ class Lock(RedisLock):
             keys, sight.token.decode(), of.remaining or 0.0, of.owner or "", of.label, mutex
         )
 
-    def _expire(self, seconds: float, *, adds: bool) -> bool:
-        """False: the lock is not ours."""
+    def _expire(self, seconds: float, how: str) -> bool:
+        """As lua/mutex_expire.lua. False: the lock is not ours."""
         token = self.local.token
         held = self._held(token)
         claim = held.claim if held else self._find(token)
         if claim is None:
             return False
         keys = claim.keys
-        args = [claim.token, keys.name, int(seconds * 1000), int(adds)]
+        args = [claim.token, keys.name, int(seconds * 1000), how]
         reply = _ask(self._io().script("mutex_expire", keys.mutex(claim.token), args))
         return bool(reply[0])
 

@@ -131,6 +131,29 @@ def hold(kind: str, timeout: str = "") -> None:
         input()
 
 
+def fork(timeout: str = "") -> None:
+    """Fork while holding the lock, and leave the block in both processes."""
+    with override_settings(CACHES=entries(os.environ["REDISLOCK_TEST_URL"])):
+        with lock_of("ours", timeout=float(timeout) if timeout else None) as lock:
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+                say("parent", lock.owned())
+            else:
+                token = lock.local.token
+                say("child", lock.owned(), lock.fencing_token)
+                for attempt in (partial(lock.extend, 5), lock.reacquire, lock.release):
+                    try:
+                        attempt()
+                    except LockError as error:
+                        say("child", type(error).__name__)
+                lock.local.token = token
+        say("parent" if child else "child", "left")
+        if not child:
+            say("child", lock.acquire(blocking_timeout=0.2))
+            os._exit(0)
+
+
 def contend(kind: str, path: str, rounds: str) -> None:
     """Enter the section many times; write down when it began and ended, on a common clock."""
     journal = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -395,6 +418,18 @@ class TestKept:
             redis.pexpire(KEY, milliseconds)
             assert lock.reacquire() is True
             assert 9_000 < redis.pttl(KEY) <= 10_000
+        lock.release()
+
+    def test_reacquire_repairs(self, make: Make, redis: Redis) -> None:
+        """A lock that somebody has robbed of its end gets one again; extend() refuses it."""
+        lock = make(timeout=10)
+        lock.acquire()
+        redis.persist(KEY)
+        with pytest.raises(LockNotOwnedError):
+            lock.extend(5)
+        assert redis.pttl(KEY) == -1
+        assert lock.reacquire() is True
+        assert 9_000 < redis.pttl(KEY) <= 10_000
         lock.release()
 
     @pytest.mark.parametrize("method", ["extend", "reacquire"])
@@ -708,6 +743,23 @@ class TestChanged:
         with override_settings(REDISLOCK={"REPLICAS": 1}):
             with pytest.raises(errors.RedisError, match="0 of 1 replicas confirmed"):
                 lock_of("ours").acquire()
+        assert not redis.exists(KEY)
+
+    @pytest.mark.parametrize("timeout", ["", "10"])
+    def test_a_forked_child(self, start: Start, redis: Redis, timeout: str) -> None:
+        """It has no part in its parent's lock: it can't extend or release it, and leaves the
+        block without it. redis-py's child releases it."""
+        parent = start("tests.test_client:fork", timeout)
+        assert parent.says() == "child False None"
+        endless = "LockError"  # as in the parent: there is no timeout to extend
+        assert parent.says() == f"child {'LockNotOwnedError' if timeout else endless}"
+        assert parent.says() == f"child {'LockNotOwnedError' if timeout else endless}"
+        assert parent.says() == "child LockNotOwnedError"
+        assert parent.says() == "child left"
+        assert parent.says() == "child False"
+        assert parent.says() == "parent True"
+        assert parent.says() == "parent left"
+        assert parent.ends() == 0
         assert not redis.exists(KEY)
 
     def test_dropped_without_a_timeout(
