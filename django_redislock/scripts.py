@@ -9,7 +9,14 @@ from importlib.resources import files
 from typing import NamedTuple
 
 _CALL = re.compile(r"redis\.p?call\('(\w+)'")
-_SENT = {"eval", "evalsha", "ping", "subscribe", "wait"}
+_SENT = {"eval", "evalsha", "ping", "subscribe"}
+SOMETIMES = {
+    "select": "a database other than 0",
+    "wait": "REPLICAS",
+    "cluster|slots": "a Redis Cluster",
+    "asking": "a Redis Cluster",
+}
+"""Commands that we send too, and what needs them."""
 _INCLUDE = re.compile(r"^ *-- include (\S+)$", re.MULTILINE)
 
 
@@ -32,12 +39,17 @@ def load(name: str) -> Script:
 
 
 @cache
-def permissions() -> str:
-    """What a Redis user has to be allowed besides our keys and channels: rules of its ACL."""
+def permissions(without: frozenset[str] = frozenset()) -> str:
+    """What a Redis user has to be allowed besides our keys and channels: rules of its ACL.
+
+    `without` those of `SOMETIMES` that are not needed.
+    """
     called = {
         command.lower()
         for path in files(__package__).joinpath("lua").iterdir()
         for command in _CALL.findall(_read(path.name))
     }
     # And what we send ourselves; PING keeps an idle subscription alive.
-    return " ".join(f"+{command}" for command in sorted(called | _SENT))
+    return " ".join(
+        f"+{command}" for command in sorted((called | _SENT | SOMETIMES.keys()) - without)
+    )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,11 +23,24 @@ from django.test import override_settings
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
-from django_redislock import LeaseLost, Semaphore, initialise, naming, once, redis_lock, scripts
+from django_redislock import (
+    LeaseLost,
+    LockUnavailable,
+    MultiLock,
+    ReadWriteLock,
+    Semaphore,
+    TimestampLock,
+    initialise,
+    naming,
+    once,
+    redis_lock,
+    scripts,
+)
 from django_redislock.checks import check_deployment, check_settings
 from django_redislock.diagnosis import keyspace, permissions, rules
 from django_redislock.diagnosis import server as asking
 from django_redislock.diagnosis.usage import overlap
+from django_redislock.inspection import Inspector
 from tests.faults.caches import caches
 from tests.manage import PROGRAM, broken_project, environ
 from tests.processes import ROOT
@@ -265,6 +279,16 @@ def test_e104_a_cluster(serve: Callable[..., RedisServer]) -> None:
 
 CLERK = ("clerk", "reset", "on", ">secret")
 OURS = ("~redislock:*", "&redislock:*")
+ELSEWHERE = frozenset({"asking", "cluster|slots", "select"})
+"""Commands that locks send to a cluster, or for a database other than 0."""
+
+
+def documented(user: str) -> list[str]:
+    """The words of the rule that docs/checks.md has for a user."""
+    text = (ROOT / "docs" / "checks.md").read_text()
+    found = re.search(rf"^ACL SETUSER {user} [^`]*", text, re.MULTILINE)
+    assert found is not None
+    return found[0].split()
 
 
 @pytest.fixture(scope="module")
@@ -310,12 +334,71 @@ class TestE105:
             pass
         assert not {"I101", "I102"} - doctor().findings.keys()
 
-    @pytest.mark.parametrize("rule", scripts.permissions().split())
-    def test_a_command_is_missing(self, rule: str, clerk: Callable[..., Redis]) -> None:
+    @pytest.mark.parametrize("rule", scripts.permissions(ELSEWHERE).split())
+    def test_a_command_is_missing(
+        self, rule: str, clerk: Callable[..., Redis], settings: Any
+    ) -> None:
         """Each one, and just that one, is named."""
+        settings.REDISLOCK = {"REPLICAS": 1}
         clerk(*OURS, "+@all", rule.replace("+", "-"))
         message = doctor().findings["E105"]["message"]
         assert message.endswith(f"Missing: {rule}")
+
+    def test_what_locks_do_not_send(self, clerk: Callable[..., Redis]) -> None:
+        """Nobody is asked for WAIT without REPLICAS, nor for what only a cluster needs."""
+        admin = clerk(*OURS, "+@all", "-wait", *(f"-{command}" for command in ELSEWHERE))
+        before = admin.info("errorstats")
+        assert "E105" not in doctor().findings
+        assert admin.info("errorstats").get("errorstat_NOPERM") == before.get("errorstat_NOPERM")
+
+    def test_a_user_who_locks(self, clerk: Callable[..., Redis], settings: Any) -> None:
+        """The rule in the documentation, as it is written there, is enough, and allows no more."""
+        rule = documented("locks")
+        assert set(rule[5:]) == {"resetchannels", *OURS, *scripts.permissions().split()}
+        admin = clerk()
+        admin.execute_command(*rule)
+        url = str(settings.CACHES["default"]["LOCATION"])
+        settings.CACHES = caches(
+            url.replace("clerk:secret", "locks:SECRET").replace("db=0", "db=1")
+        )
+        assert "E105" not in doctor().findings
+        with redis_lock("a") as lease, Semaphore("b", 2), ReadWriteLock("c").read():
+            lease.extend()
+            waiting = threading.Thread(target=redis_lock("a").acquire)
+            waiting.start()
+            eventually(lambda: Inspector().waiters("a"))
+        waiting.join(PATIENCE)
+        with MultiLock(["d", "e"]), TimestampLock("redislock:old"):
+            pass
+        assert once("f", ttl=60)(lambda: 1)() == 1
+        seen = Inspector().get("a")
+        assert seen is not None
+        assert Inspector().clear(seen, by="Ada", reason="a test")
+
+    def test_a_user_who_looks(self, clerk: Callable[..., Redis], settings: Any) -> None:
+        """The documented rule for somebody who may only read: all is seen, nothing changes."""
+        admin = clerk(*OURS, "+@all")
+        admin.execute_command(*documented("looker"))
+        clerks = str(settings.CACHES["default"]["LOCATION"])
+        held = redis_lock("a", label="here", ttl=60).acquire()
+        assert redis_lock("gone", ttl=0.1, renew=False).acquire()
+        eventually(lambda: not admin.exists("redislock:{gone}"))
+        before = admin.info("persistence")["rdb_changes_since_last_save"]
+        settings.CACHES = caches(clerks.replace("clerk:secret", "looker:SECRET"))
+        for words, expected in [
+            (("list",), "1 lock"),
+            (("list", "--foreign"), "1 lock"),
+            (("show", "a"), "here"),
+            (("watch", "--count", "1"), "1 lock"),
+            (("jobs",), ""),
+        ]:
+            out = StringIO()
+            call_command("redislock", *words, stdout=out)
+            assert expected in out.getvalue(), words
+        with pytest.raises(LockUnavailable, match="locks need"):
+            redis_lock("c", wait=0).acquire()
+        assert admin.info("persistence")["rdb_changes_since_last_save"] == before
+        assert held is not None
 
     def test_nothing_is_missing(self, clerk: Callable[..., Redis]) -> None:
         """Then nothing is said."""
@@ -343,7 +426,8 @@ class TestE105:
 
     def test_each_command_has_a_harmless_form(self) -> None:
         """Also those that come to the scripts later. One that is needed no more does no harm."""
-        needed = {rule.removeprefix("+") for rule in scripts.permissions().split()}
+        rules = scripts.permissions(frozenset({"select"})).split()
+        needed = {rule.removeprefix("+") for rule in rules}
         assert needed <= permissions.HARMLESS.keys()
 
     def test_harmless(self, clerk: Callable[..., Redis]) -> None:

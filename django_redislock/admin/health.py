@@ -35,7 +35,7 @@ def health(alias: str) -> Health:
 
 def _look(alias: str) -> Health:
     try:
-        servers = diagnosis.look(alias, keys=False)
+        servers = diagnosis.look(alias, thorough=False)
     except diagnosis.Away:
         return _NOTHING  # the page says so itself
     server = servers[0]  # or more than one, of a cluster: they are of one version

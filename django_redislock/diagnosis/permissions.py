@@ -18,6 +18,8 @@ from ..keys import Keys
 KEY, CHANNEL = object(), object()
 
 HARMLESS: dict[str, tuple[object, ...]] = {
+    "asking": (),  # holds for the next command, which goes to this node anyway
+    "cluster|slots": (),
     "del": (KEY,),
     "eval": ("return 1", 0),
     "evalsha": ("0" * 40, 0),
@@ -59,11 +61,23 @@ class Refused:
     unknown: tuple[str, ...] = ()
 
 
-def refused(client: redis.Redis, prefix: str) -> Refused:
+def unneeded(*, database: int, replicas: int, clustered: bool) -> frozenset[str]:
+    """Commands that locks don't send to such a server."""
+    needed = {
+        "select": database,
+        "wait": replicas,
+        "cluster|slots": clustered,
+        "asking": clustered,
+    }
+    return frozenset(command for command in scripts.SOMETIMES if not needed[command])
+
+
+def refused(client: redis.Redis, prefix: str, unneeded: frozenset[str]) -> Refused:
     """Ask for all that locks need."""
     rules: dict[str, None] = {}
     unknown = []
-    for rule in scripts.permissions().split():
+    # The connection has selected its database already.
+    for rule in scripts.permissions(unneeded | {"select"}).split():
         command = rule.removeprefix("+")
         error = _try(client, command, prefix)
         if error.startswith("unknown command"):
@@ -77,13 +91,13 @@ def refused(client: redis.Redis, prefix: str) -> Refused:
     return Refused(tuple(rules), tuple(unknown))
 
 
-def acl_rule(user: str, prefix: str, *, channels: bool) -> str:
+def acl_rule(user: str, prefix: str, unneeded: frozenset[str], *, channels: bool) -> str:
     """What an administrator has to say, exactly. `channels`: the user may not use all of them, and
     Redis would refuse to add some to these."""
     patterns = _pattern("~", prefix)
     if channels:
         patterns += f" {_pattern('&', prefix)}"
-    return f"ACL SETUSER {user} {patterns} {scripts.permissions()}"
+    return f"ACL SETUSER {user} {patterns} {scripts.permissions(unneeded)}"
 
 
 def escaped(text: str) -> str:
@@ -106,7 +120,7 @@ def _try(client: redis.Redis, command: str, prefix: str) -> str:
                 pubsub.subscribe(*words)
                 pubsub.parse_response()
         else:
-            client.execute_command(command.upper(), *words)
+            client.execute_command(*command.upper().split("|"), *words)
     except ResponseError as error:
         text = str(error).removeprefix("ERR ").removeprefix("NOPERM ")
         denied = isinstance(error, redis.exceptions.NoPermissionError)

@@ -98,7 +98,7 @@ def allowed(server: Server) -> Iterator[Told]:
             "E105",
             f"The Redis user {server.user} may not do what locks do. Missing: "
             f"{' '.join(server.refused.rules)}",
-            permissions.acl_rule(server.user, server.prefix, channels=channels),
+            permissions.acl_rule(server.user, server.prefix, server.unneeded, channels=channels),
         )
     if server.refused.unknown:
         yield Told(
@@ -194,7 +194,8 @@ def index(server: Server) -> Iterator[Told]:
             f"{listed([repr(name) for name in server.keys.gone])}. They were evicted, or "
             f"somebody deleted their keys.",
             "Clear locks with manage.py redislock clear NAME, which tells their holders; and see "
-            "redislock.W101. Looking at the locks puts the index right: manage.py redislock list",
+            "redislock.W101. The index forgets such a name a minute after its lease would have "
+            "ended.",
         )
     if server.keys.unlisted:
         yield Told(

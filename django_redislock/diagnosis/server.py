@@ -34,6 +34,8 @@ class Server:
     """The number of its database."""
     replicas: int
     """How many have to confirm a lock."""
+    unneeded: frozenset[str] = frozenset()
+    """Commands that locks don't send to it."""
     round_trip: float
     skew: float
     """How far its clock is ahead of ours, at least; negative: behind."""
@@ -49,9 +51,9 @@ class Server:
     """What could not be seen, and why."""
 
 
-def look(alias: str, *, keys: bool = True) -> list[Server]:
-    """Ask the server of an alias, or each primary of its cluster; without `keys` nothing that
-    takes longer than a moment. Raises `Away`."""
+def look(alias: str, *, thorough: bool = True) -> list[Server]:
+    """Ask the server of an alias, or each primary of its cluster; if not `thorough`, nothing that
+    takes longer than a moment, and no command that is meant to fail. Raises `Away`."""
     pool, clients = None, []
     try:
         pool = connections.background_pool(alias)
@@ -64,7 +66,7 @@ def look(alias: str, *, keys: bool = True) -> list[Server]:
             connections.close(pool)
         raise _away(alias, error) from error
     try:
-        return [_Asking(client, alias).look(keys=keys) for client in clients]
+        return [_Asking(client, alias).look(thorough=thorough) for client in clients]
     except (RedisError, OSError) as error:
         raise _away(alias, error) from error
     finally:
@@ -82,7 +84,7 @@ class _Asking:
         self._alias = alias
         self._unseen: list[str] = []
 
-    def look(self, *, keys: bool) -> Server:
+    def look(self, *, thorough: bool) -> Server:
         prefix, clustered = conf.prefix(), connections.clustered(self._alias)
         round_trip, skew = 0.0, 0.0
         with self._perhaps("its clock"):
@@ -93,25 +95,29 @@ class _Asking:
         save = None
         with self._perhaps("whether it saves its data"):
             save = str(self._client.config_get("save").get("save", ""))
-        seen = keyspace.Seen()
-        if keys:
+        options = self._client.connection_pool.connection_kwargs
+        db, replicas = int(options.get("db") or 0), configured.replicas(self._alias)
+        unneeded = permissions.unneeded(database=db, replicas=replicas, clustered=clustered)
+        seen, refused = keyspace.Seen(), permissions.Refused()
+        if thorough:
             with self._perhaps("what is left of locks"):
                 seen = keyspace.look(self._client, prefix, listed=not clustered)
+            refused = permissions.refused(self._client, prefix, unneeded)
         if seen.cut_short:
             self._unseen.append(f"all keys (the first {seen.looked_at} were looked at)")
-        options = self._client.connection_pool.connection_kwargs
         return Server(
             alias=self._alias,
             node=f"{options.get('host')}:{options.get('port')}" if clustered else "",
             prefix=prefix,
             user=_user(options),
-            db=int(options.get("db") or 0),
-            replicas=configured.replicas(self._alias),
+            db=db,
+            replicas=replicas,
+            unneeded=unneeded,
             round_trip=round_trip,
             skew=skew,
             info=info,
             save=save,
-            refused=permissions.refused(self._client, prefix),
+            refused=refused,
             keys=seen,
             unseen=tuple(self._unseen),
         )

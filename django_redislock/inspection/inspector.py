@@ -134,8 +134,7 @@ class Inspector:
         states = frozenset(states)
         listed = pattern == "*" and not (states or host or foreign) and order == "remaining"
         if listed and not self._clustered:
-            total, names = self._names(offset, end)
-            return Page(items=list(self.those(names)), total=total)
+            return self._listed(offset, end)
         locks = self.all(pattern)
         if foreign:
             others = (lock for lock in self.discover() if fnmatchcase(lock.name, pattern))
@@ -158,8 +157,8 @@ class Inspector:
             ours = filter(_ours, self.those(names))
             yield from sorted(ours, key=ORDERS["remaining"])
             return
-        _, names = self._names(0, None)
-        yield from self.those([name for name in names if fnmatchcase(name, pattern)])
+        _, ended, names = self._names()
+        yield from self.those([name for name in ended + names if fnmatchcase(name, pattern)])
 
     def those(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """Those of them that are held; a batch at a time."""
@@ -191,8 +190,8 @@ class Inspector:
             return []
         names = self._scan(limit)
         if not self._clustered:
-            _, known = self._names(0, None)
-            names = sorted(set(names) - set(known))
+            _, ended, known = self._names()
+            names = sorted(set(names).difference(ended, known))
         return [
             lock
             for lock in self.those(names)
@@ -237,12 +236,30 @@ class Inspector:
             return Keys.verbatim(self._prefix, name.encode())
         return Keys.of(self._prefix, name)
 
-    def _names(self, first: int, end: int | None) -> tuple[int, list[str]]:
-        last = -1 if end is None else end - 1
-        if end is not None and end <= first:
-            last, first = 0, 1  # none
-        total, names = self._ask("inspection_names", [self._index], [first, last])
-        return total, [name.decode(errors="replace") for name in names]
+    def _listed(self, offset: int, end: int | None) -> Page:
+        """A page of the index, of which nothing but itself is read.
+
+        The index still has the names of leases that ended without a release, and nothing is
+        written here: so those names are looked at first, and counted only if they are held.
+        """
+        number, ended, names = self._names(offset, end)
+        still = list(self.those(ended))
+        held = still[offset:end]
+        skipped = max(0, offset - len(still)) - max(0, offset - len(ended))
+        wanted = None if end is None else skipped + end - max(offset, len(still))
+        names = names[skipped : None if wanted is None else max(skipped, wanted)]
+        live = list(self.those(names))
+        gone = len(names) - len(live)
+        return Page(items=held + live, total=len(still) + number - gone)
+
+    def _names(self, offset: int = 0, end: int | None = None) -> tuple[int, list[str], list[str]]:
+        """How many leases should live, by the index; names whose leases should have ended; and
+        those of the others that may be from `offset` to `end` among all."""
+        most = MOST_KEYS if end is None else BATCH
+        args = [offset, "" if end is None else end, most]
+        number, *both = self._ask("inspection_names", [self._index], args)
+        ended, names = ([name.decode(errors="replace") for name in some] for some in both)
+        return number, ended, names
 
     def _look(self, locks: Sequence[Keys]) -> list[LockInfo]:
         """Those of them that are held."""

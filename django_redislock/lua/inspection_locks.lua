@@ -1,5 +1,4 @@
--- Look at many locks. The index is put right on the way: what has gone leaves it, and what is there
--- enters it, unless a stranger has written it.
+-- Look at many locks, without writing anything: a user who may only read can call it.
 --
 -- KEYS     for each lock: lock, queue, holders; then index (as in queue.lua and places.lua)
 -- ARGV     for each lock: name; then how many holders of one at most, and of how many in all not to
@@ -12,7 +11,6 @@
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local OURS = '^%x+|%d+|%d+|%d+|[^|]*|'
 local TOKEN = '^' .. string.rep('%w', 32) .. '$'
 
 local index = KEYS[#KEYS]
@@ -38,15 +36,15 @@ local function holders_of(lock, holders)
     each[#each + 1] = {record, ends[i + 1] - now, ends[i]}
     looked_at = looked_at + 1
   end
-  return each, redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
+  return each
 end
 
 for i = 1, #ARGV - 2 do
   if looked_at >= tonumber(most) then break end
   local lock, queue, holders, name = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], ARGV[i]
-  local value, pttl, each, ends = redis.pcall('GET', lock), redis.call('PTTL', lock), {1}, false
+  local value, pttl, each = redis.pcall('GET', lock), redis.call('PTTL', lock), {1}
   if type(value) == 'table' then
-    each, ends = holders_of(lock, holders)
+    each = holders_of(lock, holders)
     if not each then
       -- Of another type: not ours, that much is certain.
       value, each = 'no string', {1}
@@ -55,16 +53,8 @@ for i = 1, #ARGV - 2 do
     else
       value, pttl = each[2][1], each[2][2]
     end
-  elseif value and pttl > 0 and string.find(value, OURS) then
-    ends = string.format('%.0f', now + pttl)
   end
-  local known = CLUSTER or redis.call('ZSCORE', index, name)
-  if listed and not known then value = false end
-  if not value and not CLUSTER then
-    redis.call('ZREM', index, name)
-  elseif value and ends and not known then
-    redis.call('ZADD', index, ends, name)
-  end
+  if listed and not CLUSTER and not redis.call('ZSCORE', index, name) then value = false end
   local waiters = redis.pcall('ZCARD', queue)
   found[i + 1] = {value, pttl, type(waiters) == 'number' and waiters or 0, unpack(each)}
 end

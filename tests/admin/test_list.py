@@ -13,6 +13,7 @@ from django.utils.translation import override
 from redis import Redis
 
 from django_redislock import redis_lock
+from django_redislock.admin.health import health
 from django_redislock.tokens import NO_PROCESS
 from tests.admin.conftest import LIST, client_of
 from tests.operations.calling import AWAY, granted, strangers
@@ -162,6 +163,20 @@ def test_what_the_doctor_says(operator: Client, redis: Redis) -> None:
     before = asked()
     operator.get(LIST)
     assert asked() == before
+
+
+def test_asking_for_health(redis: Redis) -> None:
+    """It sends no command that is meant to fail, as the doctor does to see what a user may do."""
+
+    tried = {"hset", "publish", "subscribe", "evalsha"}
+
+    def seen() -> dict[str, Any]:
+        stats = redis.info("commandstats")
+        return {command: stats.get(f"cmdstat_{command}") for command in tried}
+
+    before = seen()
+    assert health("default").primary
+    assert seen() == before
 
 
 def test_several_servers(operator: Client, settings: Any) -> None:

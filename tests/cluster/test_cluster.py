@@ -14,6 +14,7 @@ from django.core.cache import cache
 from django.core.cache import caches as django_caches
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
+from django.test import override_settings
 
 from devtools.redis_cluster import RedisCluster
 from django_redislock import (
@@ -39,6 +40,7 @@ from django_redislock.slots import slot_of
 from tests.cluster.caches import cluster as caches
 from tests.contract.ports import Port
 from tests.processes import Worker
+from tests.test_doctor import documented
 from tests.waiting import PATIENCE, eventually
 
 Begin = Callable[..., Worker]
@@ -327,6 +329,33 @@ def test_signs_of_life(cluster: RedisCluster, begin: Begin) -> None:
     assert mine is not None
     assert all(key.startswith("redislock:process:") for key in shown())
     assert len(Inspector()._left({key.rpartition(":")[2] for key in shown()})) == 2
+
+
+def test_a_user_who_may_only_lock(cluster: RedisCluster) -> None:
+    """The documented rule is enough here, too; without the commands that find a node the doctor
+    names them."""
+    rule = documented("locks")
+
+    def allow(*more: str) -> None:
+        for node in cluster.nodes:
+            cluster.call(node, "ACL", "SETUSER", *rule[2:], *more)
+
+    allow()
+    url = cluster.urls[0].replace("redis://", "redis://locks:SECRET@")
+    with override_settings(CACHES=caches([url])):
+        assert "redislock.E105" not in {one.id for one in server_findings("default")}
+        for name in NAMES:
+            with redis_lock(name), Semaphore(f"{name} places", 2):
+                pass
+        allow("-asking")
+        [message] = {
+            one.message.partition(": ")[2]
+            for one in server_findings("default")
+            if one.id == "redislock.E105"
+        }
+        assert message.endswith("Missing: +asking")
+    for node in cluster.nodes:
+        cluster.call(node, "ACL", "DELUSER", "locks")
 
 
 def test_the_doctor_sees_each_node(cluster: RedisCluster) -> None:
