@@ -7,6 +7,7 @@ its answer was lost, and redis-py's own retry would send it again without tellin
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import redis
@@ -43,9 +44,14 @@ _PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError,
 _PASSING_CODES = ("READONLY ", "OOM ", "BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
 _REFUSED = (AuthenticationError, AuthorizationError)
 
-# The last two are what redis-py stumbles over when another thread disconnects the pool, as
-# DJANGO_REDIS_CLOSE_CONNECTION does after each request.
-_NOT_CONNECTED = (RedisError, OSError, TimeoutError, ValueError, AttributeError)
+# What redis-py stumbles over when another thread disconnects the pool meanwhile, as
+# DJANGO_REDIS_CLOSE_CONNECTION does after each request: its socket or its parser is None by then
+# (AttributeError, and TypeError when the None is called or unpacked), or the number of a closed
+# socket is asked for (ValueError). From elsewhere they are mistakes, and none of Redis' making.
+_STUMBLES = (AttributeError, TypeError, ValueError)
+
+_FAILURES = (RedisError, OSError, *_STUMBLES)
+"""The types of what redis-py and the socket raise; `_foreign` knows what else has such a type."""
 
 Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
 AsyncPool = aioredis.ConnectionPool | Cluster[aioredis.ConnectionPool]
@@ -94,9 +100,12 @@ def _execute(
     pool: redis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
 ) -> Any:
     packed = _packed(command)
+    handled = sys.exception()
     try:
         connection = checkout(pool)
-    except _NOT_CONNECTED as error:
+    except _FAILURES as error:
+        if foreign := _foreign(error, handled):
+            raise foreign  # noqa: B904  # it comes from elsewhere
         raise _translate(error, command, sent=False) from error
     carried_out = False
     try:
@@ -106,13 +115,7 @@ def _execute(
         within = terms.within
         if within is None and connection.socket_timeout is None:
             within = FOREGROUND_TIMEOUT
-        if within is None:
-            answer = ask(connection, packed)
-        else:
-            connection.send_packed_command([packed])
-            if not connection.can_read(within):
-                raise redis.TimeoutError(f"no answer within {within:.3g} s")
-            answer = connection.read_response(disable_decoding=True)
+        answer = ask(connection, packed, within)
         if terms.replicas and _granted(answer):
             carried_out = True
             # On the same connection, since WAIT is about what this one has written.
@@ -121,15 +124,14 @@ def _execute(
         return answer
     except NoScriptError:
         raise
-    except Exception as error:
+    except BaseException as error:
         plain = _unwrapped(error)
-        if not _keeps(plain):
+        foreign = _foreign(error, handled)
+        if foreign or not _keeps(plain):
             connection.disconnect()
-        # Whatever it is, see _NOT_CONNECTED.
+        if foreign:
+            raise foreign  # noqa: B904  # it comes from elsewhere
         raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
-    except BaseException:
-        connection.disconnect()
-        raise
     finally:
         give_back(pool, connection)
 
@@ -149,9 +151,12 @@ async def _aexecute(
     pool: aioredis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
 ) -> Any:
     packed = _packed(command)
+    handled = sys.exception()
     try:
         connection = await pool.get_connection()
-    except _NOT_CONNECTED as error:
+    except _FAILURES as error:
+        if foreign := _foreign(error, handled):
+            raise foreign  # noqa: B904  # it comes from elsewhere
         raise _translate(error, command, sent=False) from error
     carried_out = False
     try:
@@ -170,14 +175,14 @@ async def _aexecute(
         return answer
     except NoScriptError:
         raise
-    except Exception as error:
+    except BaseException as error:
         plain = _unwrapped(error)
-        if not _keeps(plain):
+        foreign = _foreign(error, handled)
+        if foreign or not _keeps(plain):
             await connection.disconnect(nowait=True)
+        if foreign:
+            raise foreign  # noqa: B904  # it comes from elsewhere
         raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
     finally:
         await pool.release(connection)
 
@@ -222,7 +227,45 @@ def _confirm(replicas: int, terms: Terms) -> None:
         raise TooFewReplicas(f"{replicas} of {terms.replicas} replicas confirmed it in time")
 
 
-def _unwrapped(error: Exception) -> Exception:
+def _foreign(error: BaseException, handled: BaseException | None) -> BaseException | None:
+    """What to raise if neither redis-py nor the socket raised `error`: what a signal's handler
+    raised, or a mistake. `handled` is what was being handled before the request.
+
+    A handler may raise a TimeoutError, which redis-py wraps into one of its own, so we look where
+    it was raised. What is thrown into a thread without a handler (`PyThreadState_SetAsyncExc`, a
+    greenlet's `throw`) has no such place: an OSError from there is taken for the socket's.
+    """
+    one: BaseException | None = error
+    while one is not None and one is not handled:
+        if _by_a_handler(one):
+            return one
+        one = one.__cause__ or one.__context__
+    if isinstance(error, RedisError | OSError):
+        return None
+    return None if isinstance(error, _STUMBLES) and _by_redis_py(error) else error
+
+
+def _by_a_handler(error: BaseException) -> bool:
+    """A signal's handler raised it: a function that is given the frame which it interrupts."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        interrupted, trace = trace.tb_frame, trace.tb_next
+        for given in trace.tb_frame.f_locals.values():
+            if given is interrupted or (isinstance(given, tuple) and interrupted in given):
+                return True
+    return False
+
+
+def _by_redis_py(error: BaseException) -> bool:
+    """Its own code raised it, or something written in C that it called."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return module.partition(".")[0] == "redis"
+
+
+def _unwrapped(error: BaseException) -> BaseException:
     """What Redis 6.2 says within a sentence about the script, and later ones say plainly."""
     if type(error) is ResponseError and "-READONLY " in str(error):
         return ReadOnlyError(str(error))
@@ -239,7 +282,7 @@ def _keeps(error: BaseException) -> bool:
 
 
 def _translate(
-    error: Exception, command: tuple[Any, ...], *, sent: bool, carried_out: bool = False
+    error: BaseException, command: tuple[Any, ...], *, sent: bool, carried_out: bool = False
 ) -> Exception:
     """Our error for one of redis-py's."""
     # redis.asyncio wraps what goes wrong in the handshake over a Unix socket.

@@ -16,6 +16,8 @@ import asyncio
 import os
 import select
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import redis
@@ -87,15 +89,43 @@ def _returned(pool: Any, connection: Any) -> bool:
         return False
 
 
-def ask(connection: Any, packed: bytes) -> Any:
+def ask(connection: Any, packed: bytes, within: float | None = None) -> Any:
     """Send a command and read its answer, as `send_packed_command()` and `read_response()` do.
 
-    The connection has a time-out.
+    It waits for `within` seconds; None: for as long as the connection's own time-out says.
     """
     sock = getattr(connection, "_sock", None)
     if type(sock) is not socket.socket or connection.health_check_interval:
         connection.send_packed_command([packed])
-        return connection.read_response(disable_decoding=True)
+        # It may have connected just now.
+        with _patient(getattr(connection, "_sock", None), connection, within):
+            return connection.read_response(disable_decoding=True)
+    if within is None:
+        return _ask(sock, connection, packed)
+    with _patient(sock, connection, within):
+        return _ask(sock, connection, packed)
+
+
+@contextmanager
+def _patient(sock: Any, connection: Any, within: float | None) -> Iterator[None]:
+    """For so many seconds. Not by `can_read()`, which swallows the TimeoutError of a signal's
+    handler; so that is only for a connection whose socket we can't find."""
+    if within is None:
+        yield
+    elif not hasattr(sock, "settimeout"):
+        if not connection.can_read(within):
+            raise redis.TimeoutError(f"no answer within {within:.3g} s")
+        yield
+    else:
+        sock.settimeout(within)
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # it was closed
+                sock.settimeout(connection.socket_timeout)
+
+
+def _ask(sock: socket.socket, connection: Any, packed: bytes) -> Any:
     try:
         sock.sendall(packed)
         # What is no list of a few numbers is left for redis-py.

@@ -1,0 +1,143 @@
+"""The handler of a signal raises in the middle of a request, as a soft time limit does.
+
+It may raise anything: what it raises is no answer of Redis, whatever its type.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis.exceptions
+from django.test import override_settings
+from redis import Redis
+
+from django_redislock import LockUnavailable, connections, exchange, redis_lock
+from tests.faults.caches import caches
+from tests.faults.proxy import Fault, Proxy, script
+from tests.waiting import PATIENCE, eventually
+
+
+class SoftTimeLimit(Exception):
+    """As that of Celery."""
+
+
+LIMITS = [
+    SoftTimeLimit("over"),
+    TimeoutError("over"),
+    OSError("over"),
+    ValueError("over"),
+    redis.exceptions.TimeoutError("over"),
+    redis.exceptions.ResponseError("over"),
+    KeyboardInterrupt("over"),
+]
+
+ways = pytest.mark.parametrize(
+    "options",
+    [{}, {"socket_timeout": None}, {"health_check_interval": 100}],
+    ids=["short", "without-time-out", "redis-py"],
+)
+
+
+@pytest.fixture
+def limit() -> Iterator[Callable[[Callable[[], object], BaseException], None]]:
+    """Raise an exception in this thread as soon as something has happened."""
+    threads = []
+
+    def limit(happened: Callable[[], object], error: BaseException) -> None:
+        def handler(number: int, frame: object) -> None:
+            raise error
+
+        def kill() -> None:
+            happened()
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        signal.signal(signal.SIGUSR1, handler)
+        main = threading.get_ident()
+        threads.append(threading.Thread(target=kill))
+        threads[-1].start()
+
+    before = signal.getsignal(signal.SIGUSR1)
+    yield limit
+    for thread in threads:
+        thread.join(PATIENCE)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def acquire(lease: Any) -> None:
+    redis_lock("job").acquire()
+
+
+def extend(lease: Any) -> None:
+    lease.extend()
+
+
+def release(lease: Any) -> None:
+    lease.release()
+
+
+@ways
+@pytest.mark.parametrize("error", LIMITS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("act", [acquire, extend, release], ids=lambda act: act.__name__)
+def test_it_comes_out_at_once(
+    proxy: Proxy,
+    redis: Redis,
+    limit: Callable[[Callable[[], object], BaseException], None],
+    act: Callable[[Any], None],
+    error: BaseException,
+    options: dict[str, Any],
+) -> None:
+    """Out of whatever waits for an answer; and its connection brings nobody that answer later."""
+    url = f"{proxy.url}?client_name={next(iter(options), 'none')}"
+    with override_settings(CACHES=caches(url, CONNECTION_POOL_KWARGS=options)):
+        lease = None if act is acquire else redis_lock("job").acquire()
+        rule = proxy.on(script(f"mutex_{act.__name__}"), Fault.HOLD_REPLY)
+        limit(rule.happened, error)
+        with pytest.raises(type(error)) as caught:
+            act(lease)
+        assert caught.value is error
+        rule.let_go()
+        pool = connections.shared_pool("default")
+        assert not pool._in_use_connections
+        if lease is not None and act is extend:
+            lease.release()
+        eventually(lambda: not redis.exists("redislock:{job}"))
+        with redis_lock("job", wait=0) as lease:
+            lease.extend()
+
+
+def test_one_while_another_is_handled(redis: Redis) -> None:
+    """What redis-py raises while the limit's exception is being handled is still redis-py's."""
+
+    def handler(number: int, frame: object) -> None:
+        raise SoftTimeLimit
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+    except SoftTimeLimit:
+        with (
+            override_settings(CACHES=caches("redis://127.0.0.1:1")),
+            pytest.raises(LockUnavailable),
+        ):
+            redis_lock("job").acquire(wait=0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("kind", [TypeError, AttributeError, ValueError, RuntimeError])
+def test_a_mistake_of_ours(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception], redis: Redis
+) -> None:
+    """It is seen at once, and not tried again as if Redis were away."""
+
+    def ask(*_: Any) -> Any:
+        raise kind("a mistake")
+
+    monkeypatch.setattr(exchange, "ask", ask)
+    with pytest.raises(kind, match="a mistake"):
+        redis_lock("job", wait=PATIENCE).acquire()
+    assert not connections.shared_pool("default")._in_use_connections
