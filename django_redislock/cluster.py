@@ -22,11 +22,9 @@ from urllib.parse import urlsplit
 from django.core.exceptions import ImproperlyConfigured
 from django_redis.pool import ConnectionFactory
 from redis.cluster import RedisCluster
-from redis.connection import parse_url
 
+from . import location
 from .slots import Node
-
-DEFAULT_PORT = 6379
 
 
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
@@ -56,16 +54,16 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
 
 def node_of(url: str) -> Node:
     """The node that a URL names. Raises `ImproperlyConfigured` for one that can't be a node's."""
-    try:
-        options = parse_url(url)
-    except ValueError as error:
-        raise ImproperlyConfigured(str(error)) from None
-    if "path" in options or options.get("db"):
+    its = location.read(url)
+    del url  # a crash reporter would show it
+    if its is None:
+        raise ImproperlyConfigured(f"The LOCATION of a node {location.UNREADABLE}.")
+    if its.path or its.db:
         raise ImproperlyConfigured(
-            f"{without_secrets(url)!r} can't be a node of a Redis Cluster: nodes are reached by "
-            f"host and port, and have one database, number 0. Write redis://host:6379"
+            f"{its.address.partition('#')[0]!r} can't be a node of a Redis Cluster: nodes are "
+            f"reached by host and port, and have one database, number 0. Write redis://host:6379"
         )
-    return options.get("host", "localhost"), options.get("port", DEFAULT_PORT)
+    return its.host, its.port
 
 
 def url_of(url: str, node: Node) -> str:
@@ -74,9 +72,3 @@ def url_of(url: str, node: Node) -> str:
     user, at, _ = parts.netloc.rpartition("@")
     host = f"[{node[0]}]" if ":" in node[0] else node[0]
     return parts._replace(netloc=f"{user}{at}{host}:{node[1]}").geturl()
-
-
-def without_secrets(url: str) -> str:
-    """The URL without user, password and options."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

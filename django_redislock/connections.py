@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -31,6 +31,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 from redis.sentinel import SentinelConnectionPool
 
+from . import location
 from .cluster import ClusterConnectionFactory, url_of
 from .cluster import node_of as node_in
 from .coroutines import run
@@ -51,7 +52,11 @@ class Server(Protocol):
 
     @property
     def address(self) -> str:
-        """Which server it is; threads and loops key what they keep by it."""
+        """Which server it is; threads and loops key what they keep by it. It holds no secret."""
+
+    @property
+    def where(self) -> str:
+        """Its host and port, or its socket, for people."""
 
     @property
     def clustered(self) -> bool:
@@ -66,7 +71,9 @@ class _Alias:
 
     def __init__(self, client: DefaultClient[Any]) -> None:
         self.client = client
-        self.address = str(client._server[0])
+        first = location.read(client._server[0])
+        assert first is not None  # _find_client has read it
+        self.where, self.address = first.where, first.address
         self.clustered = isinstance(client.connection_factory, ClusterConnectionFactory)
         self._shared_pool: Pool | None = None
 
@@ -77,7 +84,7 @@ class _Alias:
 
     def _find_pool(self) -> Pool:
         factory: ConnectionFactory[Any, Any, Any] = self.client.connection_factory
-        params = factory.make_connection_params(self.address)
+        params = factory.make_connection_params(self.client._server[0])
         if self.clustered:
             params |= factory.pool_cls_kwargs
             key = f"{self.client._server} {sorted(params.items())}"
@@ -133,10 +140,8 @@ def _find_client(using: str) -> DefaultClient[Any]:
             f"{type(backend).__qualname__}; locks need one that django-redis serves, and "
             f"not in shards: 'BACKEND': 'django_redis.cache.RedisCache'."
         )
-    if "://" not in client._server[0]:
-        raise ImproperlyConfigured(
-            f"CACHES[{using!r}]['LOCATION'] must be a URL, such as 'redis://localhost:6379/0'"
-        )
+    if not location.readable(client._server):
+        raise ImproperlyConfigured(f"CACHES[{using!r}]['LOCATION'] {location.UNREADABLE}.")
     _refuse_twins(using)
     return client
 
@@ -171,6 +176,7 @@ class ClientName(str):
     It doesn't keep the client: what goes on in the background for one that is gone may end.
     """
 
+    where: str
     _address: str
     _pool: weakref.ref[redis.ConnectionPool]
     background_pool: Callable[[], redis.ConnectionPool]
@@ -203,6 +209,7 @@ class ClientName(str):
             )
         where = f"unix://{path}" if path else f"redis://{host}" + (f":{port}" if port else "")
         name = cls(f"{where}/{db or 0}")
+        name.where = where.partition("://")[2]
         # Who has a wrong password must not share anything with who has the right one.
         secrets = [options.get(key) for key in ("username", "password", "credential_provider")]
         name._address = f"{name}#{hash(repr((sorted(sentinels), secrets))):x}"
@@ -236,7 +243,14 @@ class _Several:
 
     @property
     def address(self) -> str:
-        return _all_of(tuple(map(address, self._using.aliases)))
+        return _all_of(tuple((its.where, its.address) for its in self._each()))
+
+    @property
+    def where(self) -> str:
+        return ", ".join(its.where for its in self._each())
+
+    def _each(self) -> Iterator[_Alias]:
+        return map(_alias, self._using.aliases)
 
     def shared_pool(self) -> Pool:
         return _alias(self._using).shared_pool()  # which they have not
@@ -259,25 +273,20 @@ def address(using: str) -> str:
     return server(using).address
 
 
-def _where(address: str) -> str:
-    """The server, whichever of its databases is meant, and who is to log in."""
-    parts = urlsplit(address)
-    return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
-
-
 @cache
-def _all_of(addresses: tuple[str, ...]) -> str:
-    """One text for several servers, in whatever order they are named.
+def _all_of(servers: tuple[tuple[str, str], ...]) -> str:
+    """One text for several servers, in whatever order they are named: of each, where it is,
+    whichever of its databases is meant and who is to log in, and its address.
 
     Raises `ImproperlyConfigured` when two are one: a majority of servers has to be one.
     """
-    for where, number in Counter(map(_where, addresses)).items():
+    for where, number in Counter(where for where, _ in servers).items():
         if number > 1:
             raise ImproperlyConfigured(
                 f"Aliases of CACHES for one Redlock lead to the same server, {where}: it needs "
                 f"servers that fail independently of each other, not databases of one"
             )
-    return " ".join(sorted(addresses))
+    return " ".join(sorted(address for _, address in servers))
 
 
 def clustered(using: str) -> bool:

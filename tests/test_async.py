@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from django.test import RequestFactory, override_settings
 from django.urls import path
 from redis import Redis
 
-from django_redislock import LockNotAcquired, connections, current_lease, redis_lock
+from django_redislock import LockNotAcquired, current_lease, redis_lock
 from django_redislock.loops import loops
 from django_redislock.renewal import watchdog
 from tests.waiting import PATIENCE, eventually
@@ -82,7 +83,7 @@ def test_more_tasks_than_connections(redis: Redis) -> None:
     caches = {
         "default": {
             "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": connections.address("default"),
+            "LOCATION": os.environ["REDISLOCK_TEST_URL"],
             "OPTIONS": {"CONNECTION_POOL_KWARGS": {"max_connections": 3}},
         }
     }

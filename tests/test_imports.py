@@ -36,6 +36,7 @@ LAYERS = [
     "slots",
     "wire",
     "exchange",
+    "location",
     "cluster",
     "connections",
     "inbox",

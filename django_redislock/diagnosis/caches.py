@@ -9,9 +9,9 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from redis.connection import BlockingConnectionPool, Connection, parse_url
+from redis.connection import BlockingConnectionPool, Connection
 
-from .. import connections
+from .. import connections, location
 from ..slots import Cluster
 from .configured import aliases, replicas_timeout
 from .finding import Finding, listed
@@ -78,10 +78,9 @@ def _places(entry: Any) -> set[tuple[Any, ...]]:
         options = entry.get("OPTIONS") or {}
         # That of Django's own backend, and that of django-redis.
         given = {**options, **(options.get("CONNECTION_POOL_KWARGS") or {})}
-        for location in locations:
-            url = parse_url(location)
-            where = url.get("path") or (url.get("host", "localhost"), url.get("port", 6379))
-            found.add((where, int(url.get("db", given.get("db")) or 0)))
+        for its in filter(None, map(location.read, locations)):
+            db = given.get("db") if its.db is None else its.db
+            found.add((its.where, int(db or 0)))
     return found
 
 

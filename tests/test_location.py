@@ -1,0 +1,131 @@
+"""LOCATION may hold a password, which no error shows."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from django_redislock import location, redis_lock
+from tests.crash import report
+
+URLS = [
+    "redis://:s3cr{}et@localhost:6379/0",
+    "redis://:31337{}s3cret@localhost:6379/0",
+    "rediss://user:s3cr{}et@localhost:6379/0",
+    "redis://s3cr{}et@localhost",
+    "unix://:s3cr{}et@/tmp/redis.sock",
+    "unix://s3cr{}et@/tmp/redis.sock?db=1",
+]
+
+
+def entry(url: str, **options: Any) -> dict[str, dict[str, Any]]:
+    backend = "django_redis.cache.RedisCache"
+    return {"default": {"BACKEND": backend, "LOCATION": url, "OPTIONS": options}}
+
+
+def shown(call: Callable[[], Any]) -> tuple[type[BaseException], int | None, str]:
+    """What is raised, its exit code, and what a crash reporter shows of it."""
+    try:
+        call()
+    except BaseException as error:
+        return type(error), getattr(error, "returncode", None), report(error)
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize("special", "/#?")
+@pytest.mark.parametrize("url", URLS)
+def test_a_password_that_is_not_encoded(url: str, special: str) -> None:
+    """An error says what to write and shows nothing of LOCATION, wherever it is needed."""
+    calls = [
+        lambda: redis_lock("job", wait=0).acquire(),
+        lambda: asyncio.run(redis_lock("job", wait=0).aacquire()),
+    ]
+    with override_settings(CACHES=entry(url.format(special))):
+        for call in calls:
+            kind, _, text = shown(call)
+            assert kind is ImproperlyConfigured
+            assert "CACHES['default']['LOCATION'] must be a URL" in text
+            assert "s3cr" not in text
+            assert "31337" not in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["list"],
+        ["show", "job"],
+        ["clear", "job", "--reason", "test"],
+        ["run", "job", "--", sys.executable, "-c", ""],
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("special", "/#?")
+def test_commands(command: list[str], special: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """They exit with 78, and show nothing of LOCATION."""
+    with override_settings(CACHES=entry(URLS[0].format(special))):
+        kind, code, text = shown(lambda: call_command("redislock", *command))
+    assert kind is CommandError
+    assert code == 78
+    assert "s3cr" not in text + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("special", "/#?")
+@pytest.mark.parametrize("command", [["check"], ["redislock", "doctor"]], ids=" ".join)
+def test_findings(command: list[str], special: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The check and the doctor find it, and show nothing of it either."""
+    with override_settings(CACHES=entry(URLS[0].format(special))):
+        kind, _, text = shown(lambda: call_command(*command))
+    text += "".join(capfd.readouterr())
+    assert issubclass(kind, CommandError)
+    assert "redislock.E002" in text
+    assert "s3cr" not in text
+
+
+def test_a_node_of_a_cluster() -> None:
+    """Its URL is no exception; nor is it shown when it names a database."""
+    factory = "django_redislock.cluster.ClusterConnectionFactory"
+    with override_settings(CACHES=entry(URLS[0].format("/"), CONNECTION_FACTORY=factory)):
+        kind, _, text = shown(lambda: redis_lock("job", wait=0).acquire())
+        assert kind is ImproperlyConfigured
+        assert "s3cr" not in text
+    url = "redis://user:s3cret@localhost:6379/3"
+    with override_settings(CACHES=entry(url, CONNECTION_FACTORY=factory)):
+        with pytest.raises(
+            ImproperlyConfigured, match="'redis://localhost:6379/3' can't be a node"
+        ):
+            redis_lock("job", wait=0).acquire()
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("redis://localhost", "localhost:6379"),
+        ("redis://:s3cret@localhost:6380/2", "localhost:6380"),
+        ("redis://user:s3%2F%23%3F%40cret@[::1]:6379", "[::1]:6379"),
+        ("rediss://:p@ss@redis.example.com/0?ssl_cert_reqs=none#1", "redis.example.com:6379"),
+        ("unix:///tmp/redis.sock?db=3", "/tmp/redis.sock"),
+        ("unix:///tmp/a@b.sock?password=p@ss", "/tmp/a@b.sock"),
+        ("unix://user:s3cret@/tmp/redis.sock", "/tmp/redis.sock"),
+        ("redis://localhost/0?username=a@b&password=s3cret", "localhost:6379"),
+    ],
+)
+def test_what_can_be_read(url: str, where: str) -> None:
+    """All that redis-py understands: the host is shown, and who logs in is not."""
+    its = location.read(url)
+    assert its is not None
+    assert its.where == where
+    assert "s3" not in its.address
+    assert "p@ss" not in its.address
+
+
+def test_addresses_differ() -> None:
+    """In the password, too, which they don't show."""
+    urls = ["redis://:a@localhost", "redis://:b@localhost", "redis://localhost/1"]
+    assert len({its.address for url in urls if (its := location.read(url))}) == len(urls)
