@@ -63,16 +63,23 @@ def validate_kept(value: object) -> float | None:
     return float(seconds)
 
 
-def validate_wait(value: object) -> float | None:
+def validate_wait(value: object, name: str = "wait") -> float | None:
     """More than a year is for ever."""
     if value is None:
         return None
     seconds = _number(
-        value, "wait must be a number of seconds (0: try once) or None (wait for ever)"
+        value, f"{name} must be a number of seconds (0: try once) or None (wait for ever)"
     )
     if not seconds >= 0:
-        raise ValueError(f"wait must be 0 or more seconds, or None for ever, not {value!r}")
+        raise ValueError(f"{name} must be 0 or more seconds, or None for ever, not {value!r}")
     return None if seconds > MAX_TTL else float(seconds)
+
+
+def validate_max_waiters(value: object) -> int:
+    number = _whole(value, "max_waiters must be a number of requests, such as 2")
+    if number < 0:
+        raise ValueError(f"max_waiters must be 0 or more, not {value!r}")
+    return number
 
 
 def validate_max_hold(value: object) -> float | None:

@@ -72,6 +72,8 @@ class Policy(NamedTuple):
     """Whether a timestamp lock writes fractions of a second."""
     lock_order: str = "off"
     """What becomes of locks that are taken in two orders: lock_order.py finds them."""
+    view_wait: float | None = 0.0
+    """How long a view waits for its lock, in place of `wait`."""
     view_status: int = 409
     """What a view answers that did not get its lock."""
     view_response: Callable[..., Any] | str | None = None
@@ -101,6 +103,7 @@ VALIDATORS: Validators = {
 
 SETTING_VALIDATORS: Validators = {
     **VALIDATORS,
+    "view_wait": lambda value: validate_wait(value, "view_wait"),
     "view_status": lambda value: validate_status(value, "view_status"),
     "view_response": lambda value: validate_response(value, "view_response"),
     "lock_order": lambda value: validate_choice(value, "lock_order", ("off", "warn", "raise")),

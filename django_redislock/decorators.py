@@ -15,7 +15,7 @@ from .exceptions import LockNotAcquired
 from .io import AsyncIO, SyncIO, run
 from .keys import validate_key, validate_name
 from .lease import Lease
-from .locks import Lock, Options, refuse_event_loop
+from .locks import UNSET, Lock, Options, refuse_event_loop
 from .naming import name_maker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -137,15 +137,15 @@ class redis_lock(FunctionDecorator, Lock):
         return WRAPPERS[kind](function, lock_for)
 
 
-def acquire(lock: Lock) -> Lease:
+def acquire(lock: Lock, wait: float | None = UNSET) -> Lease:
     """The lease, for a block that follows. Raises `LockNotAcquired`, whatever on_conflict says."""
     refuse_event_loop()
-    return _lease(run(lock._attempt(SyncIO)))
+    return _lease(run(lock._attempt(SyncIO, wait)))
 
 
-async def aacquire(lock: Lock) -> Lease:
+async def aacquire(lock: Lock, wait: float | None = UNSET) -> Lease:
     """`acquire` for coroutines."""
-    return _lease(await lock._attempt(AsyncIO))
+    return _lease(await lock._attempt(AsyncIO, wait))
 
 
 def _lease(got: Lease | LockNotAcquired) -> Lease:

@@ -276,7 +276,7 @@ class TestWrong:
     def test_an_unknown_key(self, key: Any) -> None:
         """An unknown key is named, with those that there are: a typo must not be silent."""
         known = "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, MAX_HOLD"
-        known += ", RELEASE, ON_CONFLICT, VIEW_STATUS, VIEW_RESPONSE, LOCK_ORDER"
+        known += ", RELEASE, ON_CONFLICT, VIEW_WAIT, VIEW_STATUS, VIEW_RESPONSE, LOCK_ORDER"
         of_locks = "KIND, LIMIT, TIMESTAMP_KEY, FRACTIONS"
         with (
             override_settings(REDISLOCK={key: 5}),

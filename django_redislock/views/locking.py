@@ -11,7 +11,13 @@ from django.core.exceptions import BadRequest, ImproperlyConfigured
 from django.http.response import HttpResponseBase, StreamingHttpResponse
 from django.utils.module_loading import import_string
 
-from ..arguments import refuse_unknown, validate_release, validate_response, validate_status
+from ..arguments import (
+    refuse_unknown,
+    validate_max_waiters,
+    validate_release,
+    validate_response,
+    validate_status,
+)
 from ..decorators import aacquire, acquire, redis_lock
 from ..exceptions import LockNotAcquired, LockUnavailable
 from ..lease import Lease
@@ -32,10 +38,14 @@ class lock_view(ViewDecorator):
     `"checkout:{request.user.pk}"` or `"order:{pk}"`, or a function of them; by default it is
     the view's dotted path.
 
-    Who does not get the lock within `wait` seconds is answered with `status` (409), or 503 when
-    Redis can't be asked; `response`, a function of the request and the error, makes another
-    answer. `methods` are those of HTTP that lock; by default all but OPTIONS. Not given, `status`
-    and `response` come from the settings, as all that `redis_lock` takes.
+    A request that does not get the lock within `wait` seconds is answered with `status` (409), or
+    503 when Redis can't be asked; `response`, a function of the request and the error, makes
+    another answer. `methods` are those of HTTP that lock; by default all but OPTIONS. Arguments
+    that are not given come from the settings. There, `wait` is `VIEW_WAIT`: 0, since a worker that
+    waits serves nobody else.
+
+    `max_waiters` is the number of requests that wait at the same time in one process, for this
+    view and whatever locks. One more is refused at once if its lock is busy.
 
     It is released when the view has returned, the database transactions around it have ended,
     and a response that streams has been sent. `release="exit"` waits for the first only, and
@@ -50,6 +60,7 @@ class lock_view(ViewDecorator):
         status: int | None = None,
         response: Response | None = None,
         release: Literal["exit", "commit"] | None = None,
+        max_waiters: int | None = None,
         **options: Unpack[LeaseOptions],
     ) -> None:
         if isinstance(name, type):
@@ -65,6 +76,10 @@ class lock_view(ViewDecorator):
         self._status = None if status is None else validate_status(status)
         self._response = validate_response(response)
         self._release = release
+        self._max_waiters = None if max_waiters is None else validate_max_waiters(max_waiters)
+        self._asking: dict[Lock, None] = {}
+        """The locks that requests of this process ask for now, in the order of their arrival;
+        empty without `max_waiters`."""
         self._lock = redis_lock(None, **options, release=release or "commit")
 
     def __repr__(self) -> str:
@@ -76,24 +91,32 @@ class lock_view(ViewDecorator):
     def serve(self, call: Call) -> HttpResponseBase:
         lock = self._lock_for(call)
         try:
-            lease = acquire(lock)
-        except (LockNotAcquired, LockUnavailable) as error:
-            return self._refuse(call, lock, error)
-        with lease:
-            return self._keep(lease, call.run())
+            try:
+                lease = acquire(lock, self._wait(lock))
+            except (LockNotAcquired, LockUnavailable) as error:
+                return self._refuse(call, lock, error)
+            with lease:
+                self._asking.pop(lock, None)
+                return self._keep(lease, call.run())
+        finally:
+            self._asking.pop(lock, None)
 
     async def aserve(self, call: Call) -> HttpResponseBase:
         lock = await beside_orm(lambda: self._lock_for(call))
         try:
-            lease = await aacquire(lock)
-        except (LockNotAcquired, LockUnavailable) as error:
-            # In a thread, since a page may ask the database, as context processors do.
-            response: Any = await sync_to_async(self._refuse)(call, lock, error)
-            if inspect.isawaitable(response):
-                response = with_hints(await response, error)
-            return response  # type: ignore[no-any-return]
-        async with lease:
-            return self._keep(lease, await call.arun())
+            try:
+                lease = await aacquire(lock, self._wait(lock))
+            except (LockNotAcquired, LockUnavailable) as error:
+                # In a thread, since a page may ask the database, as context processors do.
+                response: Any = await sync_to_async(self._refuse)(call, lock, error)
+                if inspect.isawaitable(response):
+                    response = with_hints(await response, error)
+                return response  # type: ignore[no-any-return]
+            async with lease:
+                self._asking.pop(lock, None)
+                return self._keep(lease, await call.arun())
+        finally:
+            self._asking.pop(lock, None)
 
     def _lock_for(self, call: Call) -> Lock:
         if self._name is None and call.of_class is not None:
@@ -107,6 +130,17 @@ class lock_view(ViewDecorator):
         except ValueError as error:
             # What is in the name came with the request.
             raise BadRequest(str(error)) from error
+
+    def _wait(self, lock: Lock) -> float | None:
+        """Seconds for which a request may wait for its lock; None: for ever."""
+        policy = lock.policy()
+        wait = policy.wait if "wait" in lock._explicit else policy.view_wait
+        if self._max_waiters is None:
+            return wait
+        # Only single operations on a dict, which need no lock: a process that is forked while
+        # another thread held one would wait for it in vain.
+        self._asking[lock] = None
+        return wait if list(self._asking).index(lock) < self._max_waiters else 0
 
     def _keep(self, lease: Lease, response: HttpResponseBase) -> HttpResponseBase:
         """Hold the lease for as long as the response needs it."""

@@ -35,7 +35,7 @@ def index(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 @non_atomic_requests  # or the database had a transaction open for as long as the customer pays
-@lock_view("stock:{pk}", wait=0)
+@lock_view("stock:{pk}")
 def buy(request: HttpRequest, pk: int) -> HttpResponse:
     """A form is sent. Somebody else who buys the same at the same moment is told so, at once."""
     product = get_object_or_404(Product, pk=pk)
@@ -49,7 +49,7 @@ def buy(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 @idempotent_view(required=True)  # outside: what it keeps is the answer of the locked view
-@lock_view("stock:{pk}")
+@lock_view("stock:{pk}", wait=10)
 def order(request: HttpRequest, pk: int) -> HttpResponse:
     """A program orders. It waits its turn, and may send the same again if it heard no answer."""
     customer = customer_of(request)
@@ -64,7 +64,7 @@ def order(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_GET
-@lock_view("stock:{pk}")
+@lock_view("stock:{pk}", wait=10)
 def labels(request: HttpRequest, pk: int) -> StreamingHttpResponse:
     """A label for each unit. They are made while they are sent, and nobody sells until then."""
     product = get_object_or_404(Product, pk=pk)
@@ -75,7 +75,7 @@ def labels(request: HttpRequest, pk: int) -> StreamingHttpResponse:
 
 
 @require_GET
-@lock_view("export", wait=0)  # a semaphore, as the settings say: three at a time
+@lock_view("export")  # a semaphore, as the settings say: three at a time
 def orders(_request: HttpRequest) -> StreamingHttpResponse:
     """All orders, for the accounts: a long answer, of which the database can make so many."""
     found = Order.objects.order_by("pk").values_list("pk", "product__name", "worker")
@@ -95,7 +95,7 @@ class Catalogue(View):
 
 
 @method_decorator(non_atomic_requests, name="dispatch")  # Django has no other kind for coroutines
-@lock_view("reorder:{pk}", wait=0)
+@lock_view("reorder:{pk}")
 class Reorder(View):
     """Ask the supplier for more; once at a time, lest we get twice as much."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from django_redislock.views import lock_view
 from tests.test_decorators import held_elsewhere
 from tests.views import forms
 from tests.views.forms import CLIENTS, DJANGO, FORMS, REST_FRAMEWORK, at_root, ok, wsgi
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 Form = Callable[..., Any]
 Ask = Callable[..., Any]
@@ -403,6 +404,61 @@ class TestConflict:
         assert 10 <= int(self.ask().headers["Retry-After"]) <= 12
 
 
+def waiters(redis: Redis, name: str) -> int:
+    return int(redis.zcard(f"redislock:{{{name}}}:queue"))
+
+
+class TestWaiting:
+    """A worker that waits serves nobody else."""
+
+    @pytest.mark.parametrize(
+        ("settings_", "arguments", "least"),
+        [
+            ({"WAIT": 60}, {}, 0),
+            ({"WAIT": 0, "VIEW_WAIT": 0.05}, {}, 0.05),
+            ({"VIEW_WAIT": 60, "LOCKS": {"order:*": {"VIEW_WAIT": 0}}}, {}, 0),
+            ({"VIEW_WAIT": 0, "LOCKS": {"order:*": {"VIEW_WAIT": 0.05, "WAIT": 0}}}, {}, 0.05),
+            ({"LOCKS": {"order:*": {"WAIT": 60}}}, {}, 0),
+            ({"VIEW_WAIT": 60, "LOCKS": {"order:*": {"VIEW_WAIT": 60}}}, {"wait": 0}, 0),
+            ({"LOCKS": {"order:*": {"VIEW_WAIT": 0}}}, {"wait": 0.05}, 0.05),
+        ],
+    )
+    @every_client
+    def test_how_long(
+        self, settings: Any, ask: Ask, settings_: Any, arguments: Any, least: float
+    ) -> None:
+        """Not at all, unless VIEW_WAIT of the settings says so, or that of the lock's entry, or
+        the argument: each beats those before it. WAIT is for all but views."""
+        settings.REDISLOCK = settings_
+        waited = []
+
+        def answer(request: Any, error: Any) -> HttpResponse:
+            waited.append(error.waited)
+            return HttpResponse(status=409)
+
+        view = forms.function(lock_view("order:{pk}", response=answer, **arguments), ok)
+        with held_elsewhere("order:7"), at_root(view):
+            assert ask("post").status_code == 409
+        assert least <= waited[0] < PATIENCE
+
+    @every_client
+    def test_max_waiters(self, ask: Ask, redis: Redis) -> None:
+        """So many requests of a view wait in one process. One more is refused at once if its lock
+        is busy, and runs if it is free; and when one has waited, there is room for the next."""
+        decorator = lock_view("order:{pk}", wait=None, max_waiters=1)
+        form = forms.function if ask is wsgi else forms.coroutine
+        with at_root(form(decorator, ok)), ThreadPoolExecutor(2) as others:
+            for _ in range(2):
+                with held_elsewhere("order:7"):
+                    first = others.submit(ask, "post")
+                    eventually(lambda: waiters(redis, "order:7") == 1)
+                    second = others.submit(ask, "post").result(PATIENCE)
+                    assert (second.status_code, second.headers["Retry-After"]) == (409, "1")
+                    assert ask("post", "/8/").status_code == 200
+                    assert not first.done()
+                assert first.result(PATIENCE).status_code == 200
+
+
 @async_unsafe
 def blocking(request: HttpRequest) -> dict[str, Any]:
     """A context processor that may not run in an event loop, as one that asks the database."""
@@ -527,6 +583,8 @@ class TestBadInput:
             ({"response": "later"}, TypeError, r"such as 'shop.views.busy'"),
             ({"release": "view"}, ValueError, r"release must be 'exit'.* or 'commit'"),
             ({"wait": -1}, ValueError, r"wait must be 0 or more"),
+            ({"max_waiters": -1}, ValueError, r"max_waiters must be 0 or more"),
+            ({"max_waiters": 1.5}, TypeError, r"max_waiters must be a number of requests"),
             ({"timeout": 3}, TypeError, r"timeout= is refused"),
             ({"on_conflict": "skip"}, TypeError, r"lock_view\(\) has no argument 'on_conflict'"),
             ({"reentrant": True}, TypeError, r"lock_view\(\) has no argument 'reentrant'"),
@@ -559,6 +617,7 @@ class TestBadInput:
         [
             ({"VIEW_STATUS": 200}, r"\['VIEW_STATUS'\]: view_status must be"),
             ({"VIEW_RESPONSE": 1}, r"\['VIEW_RESPONSE'\]: view_response must be"),
+            ({"VIEW_WAIT": -1}, r"\['VIEW_WAIT'\]: view_wait must be 0 or more"),
         ],
     )
     def test_settings(self, setting: Any, match: str) -> None:
