@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from . import connections
+from .keys import Keys, refuse_untagged
 from .primitives import migration, mutex, places, timestamp
 from .primitives.primitive import Primitive
 from .primitives.redlock import Redlock
@@ -45,7 +48,16 @@ def primitive(policy: Policy) -> Primitive:
     return KINDS[policy.kind](policy)
 
 
-TRAVEL = {kind: make for kind, make in KINDS.items() if kind != "redlock"} | {
-    migration.kind: lambda _: migration
-}
-"""What makes the primitive of a lease that came from another process, by what that says it is."""
+def keys(policy: Policy, name: str) -> Keys:
+    """The keys of a lock. Raises `ValueError` for a key of others that a cluster can't lock."""
+    if policy.timestamp_key is None and policy.kind != "timestamp":
+        return Keys.of(policy.prefix, name)
+    also = (policy.timestamp_key or "").replace("{name}", name)
+    if policy.kind == "timestamp":
+        its = theirs = Keys.verbatim(policy.prefix, (also or name).encode())
+    else:
+        its = replace(Keys.of(policy.prefix, name), also=also)
+        theirs = its.beside()
+    if connections.clustered(policy.using):
+        refuse_untagged(theirs)
+    return its

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import sys
@@ -12,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .arguments import validate_on_lost, validate_ttl
 from .cancellation import Cancellation
@@ -54,17 +53,13 @@ class Operations(Protocol):
     def abandon(self, lease: Lease) -> None: ...
     def settle(self, lease: Lease) -> None: ...
     def lost(self, lease: Lease, error: LeaseLost) -> None: ...
-    def export(self, lease: Lease) -> dict[str, Any]: ...
-    def restore(self, fields: dict[str, Any]) -> Lease: ...
-    async def arestore(self, fields: dict[str, Any]) -> Lease: ...
+    def export(self, lease: Lease) -> str: ...
+    def restore(self, text: str) -> Lease: ...
+    async def arestore(self, text: str) -> Lease: ...
 
 
 Holds = tuple[int, int, int]
 """Holds, those of them that are blocks of code, and blocks that released before they ended."""
-
-# By the name of their primitive: what restores an exported lease. Filled from above, since imports
-# point one way.
-restorers: dict[str, Operations] = {}
 
 
 class Lease:
@@ -107,6 +102,8 @@ class Lease:
 
     watchdog: Watchdog
     """What renews it, since it is watched."""
+    restorer: ClassVar[Operations]
+    """What restores an exported lease. operations.py sets it, since imports point one way."""
 
     def __init__(
         self,
@@ -322,29 +319,27 @@ class Lease:
 
         From here on this process doesn't renew or release it; its state here is released.
         The other one has to restore it within `ttl`, and of several that try only the first
-        gets it. The text contains the token: treat it as a secret. Raises `LeaseLost`, and
-        `LockError` for a `MultiLock` or a `Redlock`, whose leases stay where they are.
+        gets it. The text is signed, and contains the token: treat it as a secret. Raises
+        `LeaseLost`, and `LockError` for a `MultiLock` or a `Redlock`, whose leases stay where
+        they are.
         """
         self.check()
-        kind = self.claim.primitive.kind
-        if kind not in restorers:
-            raise LockError(f"A lease of the kind {kind!r} can't be exported.", self.name)
-        return json.dumps(self._operations.export(self))
+        return self._operations.export(self)
 
     @classmethod
     def restore(cls, text: str) -> Lease:
-        """Continue a lease that another process exported.
+        """Continue a lease that another process exported, with the same settings: `SECRET_KEY`
+        (or one of `SECRET_KEY_FALLBACKS`), `PREFIX`, and the alias of `CACHES`.
 
-        Raises `LeaseLost` when it is not held any more, `LockUnavailable`, `ValueError`.
+        Raises `ValueError` for a text that is not what `export` returned, or that came from other
+        settings; `LeaseLost` when the lease is not held any more; `LockUnavailable`.
         """
-        operations, fields = _parse_export(text)
-        return operations.restore(fields)
+        return cls.restorer.restore(text)
 
     @classmethod
     async def arestore(cls, text: str) -> Lease:
         """`restore` for coroutines."""
-        operations, fields = _parse_export(text)
-        return await operations.arestore(fields)
+        return await cls.restorer.arestore(text)
 
     # What the lock and the watchdog tell it.
 
@@ -601,37 +596,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-EXPORT = {
-    "kind": str,
-    "limit": int | None,
-    "name": str,
-    "lock": str,
-    "index": str,
-    "stem": str,
-    "also": str,
-    "using": str,
-    "token": str,
-    "ttl": float,
-    "label": str,
-    "renew": bool,
-    "replicas": int,
-    "replicas_timeout": float,
-    "hold": float | None,
-    "release": str,
-}
-"""What an exported lease says."""
-
-
-def _parse_export(text: str) -> tuple[Operations, dict[str, Any]]:
-    try:
-        fields = json.loads(text)
-        operations = restorers[fields["kind"]]
-        if fields.keys() != EXPORT.keys():
-            raise KeyError
-        if not all(isinstance(fields[field], kind) for field, kind in EXPORT.items()):
-            raise TypeError
-    except (ValueError, TypeError, AttributeError, KeyError):
-        raise ValueError("text must be what Lease.export() returned") from None
-    return operations, fields

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import starmap
 from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from . import conf, connections, kinds, label, lock_order, operations, tokens, transactions
+from . import conf, kinds, label, lock_order, operations, tokens, transactions
 from .arguments import (
     refuse_unknown,
     validate_flag,
@@ -23,7 +22,7 @@ from .arguments import (
 from .cancellation import Cancellation
 from .exceptions import Holder, LockNotAcquired, LockReentered
 from .io import AsyncIO, SyncIO, run
-from .keys import Keys, refuse_untagged, validate_name
+from .keys import Keys, validate_name
 from .lease import Lease
 from .primitives import places
 from .primitives.primitive import Claim, Grant, Primitive, Sight
@@ -293,18 +292,7 @@ class Lock:
         return kinds.primitive(policy)
 
     def _keys(self, policy: conf.Policy | None = None) -> Keys:
-        policy, name = policy or self.policy(), self.name
-        if policy.timestamp_key is None and policy.kind != "timestamp":
-            return Keys.of(policy.prefix, name)
-        also = (policy.timestamp_key or "").replace("{name}", name)
-        if policy.kind == "timestamp":
-            keys = theirs = Keys.verbatim(policy.prefix, (also or name).encode())
-        else:
-            keys = replace(Keys.of(policy.prefix, name), also=also)
-            theirs = keys.beside()
-        if connections.clustered(policy.using):
-            refuse_untagged(theirs)
-        return keys
+        return kinds.keys(policy or self.policy(), self.name)
 
     def _parts(self) -> tuple[Keys, ...]:
         """The keys of each name, where these are several."""

@@ -9,20 +9,21 @@ from typing import Any
 
 from django.db.transaction import TransactionManagementError
 
-from . import conf, kinds, signals, tokens, transactions
+from . import kinds, signals, tokens, transactions
 from .clock import now
 from .exceptions import LeaseLost, LockError, LockUnavailable
 from .exchange import Terms
 from .io import IO, AsyncIO, SyncIO, run
-from .keys import Index, Keys
+from .keys import Keys
 from .label import Holding
 from .label import holder as current_holder
 from .label import owner as owner_of
-from .lease import Lease, restorers
+from .lease import Lease
 from .primitives import places
 from .primitives.primitive import Claim, Primitive, Refusal, Sight
 from .renewal import Withdrawal, renew, watchdog
 from .signals import LockEvent
+from .travel import Exported
 
 logger = logging.getLogger("django_redislock")
 
@@ -313,90 +314,44 @@ class LeaseOperations:
 
     # A lease that travels.
 
-    def export(self, lease: Lease) -> dict[str, Any]:
+    def export(self, lease: Lease) -> str:
+        text = Exported.of(lease).signed()
         lease.close()
         lease.watchdog.forget(lease)
         lease.end()
-        claim = lease.claim
-        return {
-            "kind": claim.primitive.kind,
-            "limit": getattr(claim.primitive, "limit", None),
-            "name": claim.keys.name,
-            "lock": claim.keys.lock,
-            "index": claim.keys.index,
-            "stem": claim.keys.stem,
-            "also": claim.keys.also,
-            "using": lease.using,
-            "token": claim.token,
-            "ttl": claim.ttl,
-            "label": claim.label,
-            "renew": lease.renew,
-            "replicas": lease.replicas,
-            "replicas_timeout": lease.replicas_timeout,
-            "hold": lease.hold_left(now()),
-            "release": lease.release_at,
-        }
+        return text
 
-    def restore(self, fields: dict[str, Any]) -> Lease:
-        return run(self._restore(SyncIO, **fields))
+    def restore(self, text: str) -> Lease:
+        return run(self._restore(SyncIO, text))
 
-    async def arestore(self, fields: dict[str, Any]) -> Lease:
-        return await self._restore(AsyncIO, **fields)
+    async def arestore(self, text: str) -> Lease:
+        return await self._restore(AsyncIO, text)
 
-    async def _restore(
-        self,
-        port: type[SyncIO | AsyncIO],
-        *,
-        kind: str,
-        limit: int | None,
-        name: str,
-        lock: str,
-        index: str,
-        stem: str,
-        also: str,
-        using: str,
-        token: str,
-        ttl: float,
-        label: str,
-        renew: bool,
-        replicas: int,
-        replicas_timeout: float,
-        hold: float | None,
-        release: str,
-    ) -> Lease:
-        me = current_holder()
-        policy = conf.Policy(
-            using=using,
-            renew=renew,
-            replicas=replicas,
-            replicas_timeout=replicas_timeout,
-            max_hold=hold,
-            release=release,
-            kind=kind,
-            limit=limit,
-        )
+    async def _restore(self, port: type[SyncIO | AsyncIO], text: str) -> Lease:
+        exported = Exported.read(text)
+        me, policy = current_holder(), exported.policy
         claim = Claim(
-            keys=Keys(name, lock, Index(index), stem, also),
+            keys=exported.keys,
             token=tokens.new(),
-            ttl=ttl if hold is None else min(ttl, hold),
+            ttl=min(policy.ttl, policy.max_hold or policy.ttl),
             owner=owner_of(me),
-            label=label,
-            primitive=kinds.TRAVEL[kind](policy),
+            label=exported.label,
+            primitive=kinds.primitive(policy),
         )
         try:
-            io = port(using, terms=policy.terms())
-            got = await claim.primitive.adopt(io, token, claim)
+            io = port(policy.using, terms=policy.terms())
+            got = await claim.primitive.adopt(io, exported.token, claim)
             if isinstance(got, Refusal):
                 claim.sent = False  # there is nothing to take back
-                raise got.error(name)
+                raise got.error(claim.keys.name)
             lease = Lease(self, claim, got, policy, me)
             lease.check()  # the answer may have taken longer than it lives
-            watchdog(using).watch(lease)
+            watchdog(policy.using).watch(lease)
         except BaseException as error:
-            await cut_short(error, port, using, claim)
+            await cut_short(error, port, policy.using, claim)
             raise
         return lease
 
 
 LEASES = LeaseOperations()
-restorers.update(dict.fromkeys(kinds.TRAVEL, LEASES))
+Lease.restorer = LEASES

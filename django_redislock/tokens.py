@@ -26,6 +26,13 @@ def process_of(token: str) -> str | None:
     return None if token[:8] == NO_PROCESS else token[:8]
 
 
+def validate(token: object) -> str:
+    """Return a token, or raise a `ValueError` that does not show it."""
+    if not isinstance(token, str) or len(token) != 32 or not (token.isascii() and token.isalnum()):
+        raise ValueError("token must have 32 characters, letters and digits")
+    return token
+
+
 def _after_fork() -> None:
     global process
     process = secrets.token_hex(4)

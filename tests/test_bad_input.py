@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.core import signing
 from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 
@@ -25,7 +26,8 @@ from django_redislock import (
     current_lease,
     redis_lock,
 )
-from tests.waiting import PATIENCE
+from django_redislock.travel import SALT
+from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
 OURS = re.compile(rb"[0-9a-f]{32}\|\d+\|")
@@ -474,31 +476,142 @@ class TestLeases:
             ran.append(True)
         assert not ran
 
-    RUBBISH = ["", "{}", "[]", "null", "42", '{"kind": "teapot"}', '{"kind": []}', "{", "job"]
 
-    @pytest.mark.parametrize("text", [*RUBBISH, None, 42, b"\xff"], ids=repr)
-    def test_restoring_rubbish(self, text: Any) -> None:
-        """Only what `export()` returned is a lease."""
-        with pytest.raises(ValueError, match=r"text must be what Lease\.export\(\) returned"):
-            Lease.restore(text)
-        with pytest.raises(ValueError, match=r"text must be what Lease\.export\(\) returned"):
-            asyncio.run(Lease.arestore(text))
+FORGED = r"^text must be what Lease\.export\(\) returned, .*: its signature is wrong$"
+UNREADABLE = r"^text must be what Lease\.export\(\) returned, of the same version of "
 
-    @pytest.mark.parametrize("change", ["missing", "wrong type", "unknown"])
-    def test_restoring_half_of_a_lease(self, change: str, redis: Redis) -> None:
-        """A text that was cut or edited is refused in the same words, whatever is wrong in it."""
-        lease = redis_lock("job").acquire()
+
+class TestRestoring:
+    """Only a text that `export` has signed is a lease, and then it is read with care."""
+
+    @pytest.fixture
+    def restore(self, redis: Redis) -> Use:
+        """Try it in both ways: an error, and nothing is done at the server."""
+
+        def both(text: Any, words: str) -> None:
+            before = {key: redis.dump(key) for key in redis.keys("redislock*")}
+            with pytest.raises(ValueError, match=words):
+                Lease.restore(text)
+            with pytest.raises(ValueError, match=words):
+                asyncio.run(Lease.arestore(text))
+            assert {key: redis.dump(key) for key in redis.keys("redislock*")} == before
+
+        return both
+
+    @pytest.fixture
+    def text(self, redis: Redis) -> Iterator[str]:
+        lease = redis_lock("job", ttl=20).acquire()
         assert lease is not None
-        fields = json.loads(lease.export())
+        yield lease.export()
         redis.delete(KEY)
-        for field in sorted(fields.keys() - {"kind"}):
-            damaged = dict(fields)
-            if change == "missing":
-                del damaged[field]
-            else:
-                damaged[field if change == "wrong type" else f"{field}s"] = ["rubbish"]
-            with pytest.raises(ValueError, match=r"text must be what Lease\.export\(\) returned"):
-                Lease.restore(json.dumps(damaged))
+
+    RUBBISH = [
+        "",
+        "{}",
+        '{"kind": "teapot"}',
+        "[" * 100_000,
+        "job",
+        ":",
+        "::::",
+        "\ud800:a:b",
+        "é",
+    ]
+
+    @pytest.mark.parametrize("rubbish", [*RUBBISH, None, 42, b"\xff", float("nan")], ids=repr)
+    def test_rubbish(self, rubbish: Any, restore: Use) -> None:
+        """The error says what to write."""
+        restore(rubbish, FORGED)
+
+    def test_another_name(self, text: str, restore: Use) -> None:
+        """A text in which somebody has changed something has no signature."""
+        said, stamp, signature = text.split(":")
+        fields = json.loads(signing.b64_decode(said.encode()))
+        for field in fields:
+            changed = json.dumps({**fields, field: "elsewhere"}).encode()
+            restore(f"{signing.b64_encode(changed).decode()}:{stamp}:{signature}", FORGED)
+        restore(json.dumps(fields), FORGED)
+        restore(signing.dumps(fields), FORGED)  # signed by the project for something else
+        restore(signing.dumps(fields, key="another", salt=SALT), FORGED)
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("name", ""),
+            ("name", "job}:index"),
+            ("name", "x" * 600),
+            ("name", ["job"]),
+            ("token", "short"),
+            ("token", None),
+            ("token", "{" * 32),
+            ("label", None),
+            ("kind", "teapot"),
+            ("kind", []),
+            ("kind", "semaphore"),
+            ("kind", "redlock"),
+            ("limit", 0),
+            ("timestamp_key", ""),
+            ("fractions", 1),
+            ("using", ""),
+            ("using", ["default", "b", "c"]),
+            ("ttl", float("nan")),
+            ("ttl", 1e300),
+            ("ttl", 10**400),
+            ("ttl", "30"),
+            ("renew", None),
+            ("replicas", -1),
+            ("replicas_timeout", float("inf")),
+            ("max_hold", float("nan")),
+            ("release", "never"),
+            ("release", []),
+        ],
+    )
+    def test_what_export_never_says(self, field: str, value: Any, text: str, restore: Use) -> None:
+        """Also where it is signed: by another version, perhaps."""
+        said = {**signing.loads(text, salt=SALT), field: value}
+        restore(signing.dumps(said, salt=SALT), UNREADABLE)
+
+    def test_half_of_it(self, text: str, restore: Use) -> None:
+        """Each part is needed."""
+        said = signing.loads(text, salt=SALT)
+        for field in said:
+            rest = {key: value for key, value in said.items() if key != field}
+            restore(signing.dumps(rest, salt=SALT), UNREADABLE)
+        for other in (None, [], "job", 42):
+            restore(signing.dumps(other, salt=SALT), UNREADABLE)
+        deep = signing.b64_encode(b"[" * 100_000).decode()
+        restore(signing.TimestampSigner(salt=SALT).sign(deep), FORGED)
+
+    def test_another_secret(self, text: str, restore: Use, settings: Any) -> None:
+        """A process with another SECRET_KEY can't restore it; one that has changed it can."""
+        old = settings.SECRET_KEY
+        settings.SECRET_KEY = "another"
+        restore(text, FORGED)
+        settings.SECRET_KEY_FALLBACKS = [old]
+        text = Lease.restore(text).export()
+        settings.SECRET_KEY_FALLBACKS = []
+        lease = Lease.restore(text)
+        lease.release()
+
+    def test_another_prefix(self, text: str, restore: Use, settings: Any) -> None:
+        """It is told which one each side has: its keys would be others."""
+        settings.REDISLOCK = {"PREFIX": "redislock-shop"}
+        words = r"REDISLOCK\['PREFIX'\] was 'redislock' there, and here it is 'redislock-shop'"
+        restore(text, words)
+
+    def test_another_alias(self, text: str) -> None:
+        """It is told as for every lock."""
+        said = {**signing.loads(text, salt=SALT), "using": "redsi"}
+        with pytest.raises(ImproperlyConfigured, match="no alias 'redsi'"):
+            Lease.restore(signing.dumps(said, salt=SALT))
+
+    def test_at_the_end_of_max_hold(self, redis: Redis) -> None:
+        """A lease that may be held for hardly any time more can travel, and does not last."""
+        lease = redis_lock("job", max_hold=0.2, ttl=20).acquire()
+        assert lease is not None
+        for _ in range(3):
+            lease = Lease.restore(lease.export())
+        assert lease.ttl <= 0.2
+        eventually(lambda: not redis.exists(KEY))
 
 
 class TestCaches:

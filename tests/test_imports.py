@@ -48,6 +48,7 @@ LAYERS = [
     "conf",
     "transactions",
     "naming",
+    "travel",
     "operations",
     "lock_order",
     "completion",
