@@ -89,9 +89,11 @@ class ClearPages(LiveAdmin):
             return self._ask(request, clearing.shown(form.cleaned_data["seen"]), form)
         done = clearing.clear(request.user, form.cleaned_data["seen"], form.cleaned_data["reason"])
         for outcome, level, sentence in _SENTENCES:
-            found = [target for target in done if target.outcome == outcome]
+            found = [target for target in done.targets if target.outcome == outcome]
             if found:
                 self.message_user(request, sentence % _words(found), level)
+        if not done.written:
+            self.message_user(request, _UNWRITTEN, messages.ERROR)
         return HttpResponseRedirect(self._url("changelist"))
 
     def _ask(
@@ -131,6 +133,9 @@ def _words(targets: list[Target]) -> dict[str, Any]:
     }
 
 
+_UNWRITTEN = _(
+    "The history lacks what was done, since the database could not be written. It is in the log."
+)
 _SENTENCES = [
     (
         Outcome.CLEARED,

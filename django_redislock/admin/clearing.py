@@ -9,14 +9,16 @@ seen lose it, and who has come since keeps it.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from django import forms
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.options import get_content_type_for_model
 from django.core import signing
+from django.db import DatabaseError, router, transaction
 from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -27,6 +29,8 @@ from ..lock_id import LockId
 from ..management.formatting import clean, whose
 from ..models import Lock
 from ..sentences import translated
+
+logger = logging.getLogger("django_redislock")
 
 SALT = "django_redislock.admin.clearing"
 GOOD_FOR = 3600
@@ -97,10 +101,18 @@ def targets(seen: dict[str, list[str]]) -> Iterator[Target]:
             yield target
 
 
-def clear(user: Any, seen: dict[str, list[str]], reason: str) -> list[Target]:
+class Done(NamedTuple):
+    """What became of what was seen."""
+
+    targets: list[Target]
+    written: bool
+    """Whether all that was done is in the history."""
+
+
+def clear(user: Any, seen: dict[str, list[str]], reason: str) -> Done:
     """Clear what was seen, and write it into the history. Raises `LockUnavailable` before."""
     found = list(targets(seen))
-    asking = True
+    asking, written = True, True
     for start in range(0, len(found), BATCH):
         batch = found[start : start + BATCH]
         try:
@@ -108,8 +120,8 @@ def clear(user: Any, seen: dict[str, list[str]], reason: str) -> list[Target]:
                 if asking and target.outcome == Outcome.NOT_ASKED:
                     asking = target.clear(str(user.get_username()), reason)
         finally:
-            _write_down(user, batch, reason)
-    return found
+            written &= _write_down(user, batch, reason)
+    return Done(found, written)
 
 
 def history(id: str) -> Any:
@@ -118,16 +130,15 @@ def history(id: str) -> Any:
     return entries.select_related("user").order_by("-action_time")
 
 
-def _write_down(user: Any, targets: list[Target], reason: str) -> None:
+def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
+    """False: the database did not take it. Then it stands in the log, since the locks are gone."""
     words = {
         Outcome.CLEARED: gettext("Cleared: %(reason)s. It was held by %(holder)s."),
         Outcome.UNKNOWN: gettext("Perhaps cleared: %(reason)s. It was held by %(holder)s."),
     }
-    content_type = get_content_type_for_model(Lock)
     entries = [
         LogEntry(
             user_id=user.pk,
-            content_type=content_type,
             object_id=str(LockId.of(target.lock)),
             object_repr=clean(target.name)[:200],
             action_flag=CHANGE,
@@ -137,7 +148,24 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> None:
         for target in targets
         if target.lock is not None and target.outcome in words
     ]
-    LogEntry.objects.bulk_create(entries)
+    try:
+        # What fails here must not take the transaction of the request with it.
+        with transaction.atomic(using=router.db_for_write(LogEntry)):
+            content_type = get_content_type_for_model(Lock)
+            for entry in entries:
+                entry.content_type = content_type
+            LogEntry.objects.bulk_create(entries)
+    except DatabaseError as error:
+        for entry in entries:
+            logger.error(
+                "%s has cleared %r, and the history lacks it: %s (%s)",
+                clean(str(user.get_username())),
+                entry.object_id,
+                clean(entry.change_message),
+                error,
+            )
+        return False
+    return True
 
 
 def _those(lock: LockInfo, known: list[str]) -> LockInfo | None:

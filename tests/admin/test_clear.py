@@ -10,6 +10,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
 from redis import Redis
 
@@ -71,6 +72,31 @@ def test_one_lock(operator: Client, redis: Redis) -> None:
     assert "Nobody holds “a:job” any more." in answer.content.decode()
     answer = operator.get(f"{LIST}default_3Anix/clear/", follow=True)
     assert "Nothing is known of a lock" in answer.content.decode()
+
+
+def test_a_database_that_can_not_be_written(
+    operator: Client, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The page says what was cleared, and that the history lacks it; the log has it."""
+    granted(redis, "job")
+    granted(redis, "other")
+    page = ask(operator, "job", "other")
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA query_only = ON")
+        try:
+            with caplog.at_level("ERROR", "django_redislock"):
+                said = confirm(operator, page, "it\nhung")
+        finally:
+            cursor.execute("PRAGMA query_only = OFF")
+    assert said[0] == "Cleared 2 locks: “job”, “other”."
+    assert said[1].startswith("The history lacks what was done, since the database")
+    assert Inspector().get("job") is None
+    assert not LogEntry.objects.exists()
+    job, other = (record.getMessage() for record in caplog.records)
+    assert job.startswith(
+        "eva has cleared 'default:job', and the history lacks it: Cleared: it?hung"
+    )
+    assert "default:other" in other
 
 
 def test_changed_hands(operator: Client, redis: Redis) -> None:
