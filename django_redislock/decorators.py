@@ -36,27 +36,25 @@ class FunctionDecorator:
         function = functions[0] if len(functions) == 1 and not nothing else None
         if isinstance(function, classmethod | staticmethod):
             return type(function)(self(function.__func__))
-        if function is None or not callable(function):
+        if function is None or not (callable(function) or _started_as(function)):
             if callable(self._template):
                 raise TypeError(f"{title} needs its parentheses: @{title}() or @{title}('…')")
             raise TypeError(f"{title}(…) decorates one function, not {functions!r}")
         if isinstance(function, type):
             raise TypeError(f"{title}() decorates the methods of {function!r}, not the class")
-        body: Any = function
-        if not inspect.isroutine(body) and not isinstance(body, partial):
-            body = body.__call__  # an object is decorated as what its __call__ is
+        _refuse_objects(function, title)
 
         make_name = self._name_maker(function)
-        where = label.of_function(body)
+        where = label.of_function(function)
 
         def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
             return self._lock_for(make_name(*args, **kwargs), where)
 
-        if inspect.isasyncgenfunction(body):
+        if inspect.isasyncgenfunction(function):
             kind = "asynchronous generator"
-        elif iscoroutinefunction(function) or iscoroutinefunction(body):
+        elif iscoroutinefunction(function):
             kind = "coroutine"
-        elif inspect.isgeneratorfunction(body):
+        elif inspect.isgeneratorfunction(function):
             kind = "generator"
         else:
             kind = "function"
@@ -73,6 +71,32 @@ class FunctionDecorator:
         self, kind: str, function: Callable[..., Any], lock_for: LockFor
     ) -> Callable[..., Any]:
         raise NotImplementedError
+
+
+_STARTERS = ("delay", "enqueue", "apply_async", "send")
+"""Methods by which a task queue starts what was decorated: of Celery, RQ and Huey, django.tasks,
+Dramatiq."""
+
+
+def _started_as(function: object) -> str:
+    """By which method a task queue starts it; "": it is no task."""
+    return next((name for name in _STARTERS if callable(getattr(function, name, None))), "")
+
+
+def _refuse_objects(function: object, title: str) -> None:
+    """Raise `TypeError` for what can be started in another way than by being called: the lock
+    would be taken in the one way, and not in the other."""
+    if starter := _started_as(function):
+        raise TypeError(
+            f"{title}(…) decorates a function, and {function!r} is a task: {starter}() would run "
+            f"it without the lock. Write @{title}(…) below the decorator that makes the task, "
+            f"next to the function."
+        )
+    if not (inspect.isroutine(function) or isinstance(function, partial)):
+        raise TypeError(
+            f"{title}(…) decorates a function, not {function!r}. Write @{title}(…) above "
+            f"the method of its class that does the work."
+        )
 
 
 class redis_lock(FunctionDecorator, Lock):

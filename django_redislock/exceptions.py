@@ -2,6 +2,9 @@
 
 All of them derive from redis-py's `LockError`, so that code that moves over from
 `cache.lock()` keeps its `except`.
+
+Errors travel: pickle keeps all that they know. Celery's result back-end writes `args` as JSON and
+calls the class with them, so `args` are plain values from which the same message is made.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ class LockError(RedisLockError):
 
     def __init__(self, message: str = "", name: str | None = None) -> None:
         super().__init__(message, name)
+        self.args = (message, name)  # redis-py keeps other ones from version 7 on
         self.name = name
         """The name of the lock, where it is known."""
 
@@ -69,6 +73,17 @@ class Holder(NamedTuple):
             return None
         return self.acquired_at + timedelta(seconds=self.held)
 
+    def _plain(self) -> list[Any]:
+        """As JSON can write it."""
+        at = self.acquired_at
+        return [*self._replace(acquired_at=at and at.isoformat())]  # type: ignore[arg-type]
+
+    @classmethod
+    def _of_plain(cls, values: Sequence[Any]) -> Holder:
+        holder = cls(*values)
+        at: Any = holder.acquired_at
+        return holder._replace(acquired_at=datetime.fromisoformat(at)) if at else holder
+
     def came_after(self, time: datetime | None) -> bool:
         """It has held the lock since later than that, as far as this is known."""
         return time is not None and self.acquired_at is not None and self.acquired_at > time
@@ -109,14 +124,17 @@ class LockNotAcquired(LockError):
     def __init__(
         self,
         name: str,
-        holder: Holder,
+        holder: Holder | list[Any],
         waited: float,
         position: int = 0,
         lasted: float | None = None,
         holders: int = 1,
     ) -> None:
+        if isinstance(holder, list):  # from `args` that were written as JSON
+            holder = Holder._of_plain(holder)
         others = "" if holders == 1 else f" (and {holders - 1} more)"
         super().__init__(f"{name!r} is held by {holder}{others}. Waited {waited:.1f} s.", name)
+        self.args = (name, holder._plain(), waited, position, lasted, holders)
         self.holder = holder
         """Who holds it; of several, the one whose lease ends first."""
         self.holders = holders
@@ -141,6 +159,7 @@ class LockReentered(LockError):
             f"for it would be waiting for ourselves; {advice}.",
             name,
         )
+        self.args = (name, label, advice)
         self.label = label
 
 
@@ -157,6 +176,7 @@ class FlightFailed(LockError):
 
     def __init__(self, name: str, error: str, message: str, owner: str) -> None:
         super().__init__(f"{name!r} has failed at {owner}: {error}: {message}", name)
+        self.args = (name, error, message, owner)
         self.error = error
         """The type of the exception, such as `"shop.rates.NoRates"`."""
         self.reason = message
@@ -171,6 +191,7 @@ class LeaseLost(LockError):
     def __init__(self, name: str | None, why: str) -> None:
         lease = "The lease" if name is None else f"The lease on {name!r}"
         super().__init__(f"{lease} is lost: {why}.", name)
+        self.args = (name, why)
         self.why = why
 
 
@@ -184,6 +205,7 @@ class LeaseRevoked(LeaseLost):
 
     def __init__(self, name: str, by: str, reason: str) -> None:
         super().__init__(name, f"cleared {cleared(by, reason)}")
+        self.args = (name, by, reason)
         self.by = by
         self.reason = reason
 
@@ -198,6 +220,7 @@ class StaleLease(LeaseLost):
             name,
             f"{model} {_listed(pks)} saw the fencing token {newer}, and ours is {fencing_token}",
         )
+        self.args = (name, model, _plain(pks), fencing_token, newer)
         self.model = model
         self.pks = tuple(pks)
         self.fencing_token = fencing_token
@@ -218,8 +241,14 @@ class StaleRead(LockError):
             f"Read it through fenced(lease), after the lock was acquired.",
             name,
         )
+        self.args = (name, model, _plain(pks), why)
         self.model = model
         self.pks = tuple(pks)
+
+
+def _plain(pks: Sequence[Any]) -> list[Any]:
+    """As JSON can write them."""
+    return [pk if isinstance(pk, int | str) else str(pk) for pk in pks]
 
 
 def _listed(pks: Sequence[Any]) -> str:

@@ -24,7 +24,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from asgiref.sync import markcoroutinefunction
 from django.core.exceptions import SynchronousOnlyOperation
 from redis import Redis
 
@@ -37,7 +36,9 @@ from django_redislock import (
     LockNotAcquired,
     LockReentered,
     current_lease,
+    once,
     redis_lock,
+    single_flight,
 )
 from tests.waiting import PATIENCE, eventually
 
@@ -441,6 +442,40 @@ class TestMethods:
             outer()
 
 
+def celery_task(function: Any) -> Any:
+    """As `@shared_task` makes it: an object that is called, delayed, and sent by beat."""
+
+    class Task:
+        def __call__(self, *args: Any) -> Any:
+            return function(*args)
+
+        def delay(self, *args: Any) -> None: ...
+
+        def apply_async(self, args: Any = ()) -> None: ...
+
+    return Task()
+
+
+def django_task(function: Any) -> Any:
+    """As `@task` of django.tasks makes it: an object that can't be called."""
+
+    class Task:
+        func = staticmethod(function)
+
+        def enqueue(self, *args: Any) -> None: ...
+
+    return Task()
+
+
+def rq_job(function: Any) -> Any:
+    """As RQ's `@job` makes it: the function itself, with an attribute."""
+    function.delay = lambda *args: None
+    return function
+
+
+TASKS = [celery_task, django_task, rq_job]
+
+
 class TestOtherCallables:
     def test_a_partial(self, kind: Kind) -> None:
         """A partial is decorated as what it is a partial of."""
@@ -448,42 +483,32 @@ class TestOtherCallables:
         work = redis_lock("job:{kwargs[shop]}")(partial(function, 1))
         assert kind.finish(work(shop=7)) == ("job:7", 1, 7)
 
-    def test_an_object_with_call(self, kind: Kind) -> None:
-        """An object is decorated as what its `__call__` is."""
-
-        class Work:
-            __call__ = staticmethod(kind.of(lambda: current_lease().name))
-
-        assert kind.finish(redis_lock("job")(Work())()) == "job"
-
-    @pytest.mark.parametrize("sort", ["partial", "object"])
-    def test_a_callable_without_a_path_needs_a_name(self, sort: str) -> None:
-        """What has no dotted path gets an error that says to write a name."""
+    def test_an_object_is_refused(self) -> None:
+        """An object may have other ways to be started; the error says what to decorate."""
 
         class Work:
             def __call__(self) -> None: ...
 
-        work = Work() if sort == "object" else partial(plain(lambda: None))
+        with pytest.raises(TypeError, match="the method of its class"):
+            redis_lock("job")(Work())
+
+    @pytest.mark.parametrize("sort", TASKS, ids=lambda sort: sort.__name__)
+    @pytest.mark.parametrize("decorator", [redis_lock, once, single_flight])
+    def test_a_task_is_refused(self, decorator: Any, sort: Callable[[Any], Any]) -> None:
+        """A queue would start a task without the lock; the error says where the lock goes."""
+        with pytest.raises(TypeError, match="below the decorator that makes the task"):
+            decorator("job")(sort(plain(lambda: None)))
+
+    def test_a_partial_needs_a_name(self) -> None:
+        """A partial has no dotted path; the error says to write a name."""
         with pytest.raises(TypeError, match="name"):
-            redis_lock()(work)
+            redis_lock()(partial(plain(lambda: None)))
 
     def test_the_label_of_a_partial_keeps_its_arguments_private(self) -> None:
         """The label, which everybody can read in Redis, says where and not with what."""
         function = plain(lambda password: current_lease().label)
         label = redis_lock("job")(partial(function, password="hunter2"))()
         assert "hunter2" not in label
-
-    def test_an_object_that_is_marked_as_a_coroutine_function(self) -> None:
-        """asgiref's mark, which Django's middleware carries, counts on an object as well."""
-
-        class Work:
-            def __init__(self) -> None:
-                markcoroutinefunction(self)
-
-            def __call__(self) -> Any:
-                return coroutine(lambda: current_lease().name)()
-
-        assert asyncio.run(redis_lock("job")(Work())()) == "job"
 
     def test_a_plain_function_that_returns_a_coroutine(self) -> None:
         """What hides that it is asynchronous is refused, or runs under the lock."""

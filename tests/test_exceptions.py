@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import os
 import pickle
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.conf import settings
@@ -29,6 +31,7 @@ from django_redislock import (
     LockUnavailable,
     redis_lock,
 )
+from django_redislock.exceptions import FlightFailed, StaleLease, StaleRead
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -325,6 +328,30 @@ class TestTravel:
     def test_simple_errors(self, make: Callable[[Redis], Made], travel: Any, redis: Redis) -> None:
         """Those with nothing but a message, and flags, too."""
         check_travel(make(redis)[0], travel)
+
+    @pytest.mark.parametrize("make", ALL)
+    def test_a_result_back_end(self, make: Callable[[Redis], Made], redis: Redis) -> None:
+        """Celery writes `args` as JSON and calls the class with them: the message survives."""
+        error = make(redis)[0]
+        copied = type(error)(*json.loads(json.dumps(error.args)))
+        assert (str(copied), copied.name) == (str(error), error.name)
+        if isinstance(error, LockNotAcquired):
+            assert (copied.holder, copied.position) == (error.holder, error.position)
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            FlightFailed("rates", error="shop.NoRates", message="none", owner="web1:7:main"),
+            StaleLease("job", "shop.Order", [UUID(int=1), 7], 5, 6),
+            StaleRead("job", "shop.Order", [UUID(int=1)], "was deleted"),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_a_result_back_end_with_other_errors(self, error: LockError) -> None:
+        """Primary keys that JSON can't write are written as text, and keywords are kept."""
+        copied = type(error)(*json.loads(json.dumps(error.args)))
+        assert copied.name == error.name
+        assert type(error)(*copied.args).args == copied.args == error.args
 
     @pytest.mark.parametrize("flags", [(True, False), (False, True)])
     def test_flags(self, flags: tuple[bool, bool]) -> None:
