@@ -104,6 +104,54 @@ class TestRegistered:
             assert [message.obj for message in away] == ["CACHES['a']", "CACHES['b']"]
 
 
+class TestW007:
+    """KEY_PREFIX is set, and locks don't use it."""
+
+    def entry(self, **more: Any) -> override_settings:
+        return override_settings(CACHES={"default": {**caches(LOCATION)["default"], **more}})
+
+    def test_without_a_prefix(self, no_network: list[Any]) -> None:
+        """Two projects would share their locks; the hint is a PREFIX that keeps them apart."""
+        with self.entry(KEY_PREFIX="shop"):
+            (message,) = static()
+        assert ids([message]) == ["W007"]
+        assert 'REDISLOCK = {"PREFIX": "shop:redislock"}' in str(message.hint)
+
+    @pytest.mark.parametrize("prefix", ["shop:redislock", "redislock"])
+    def test_with_a_prefix(self, prefix: str) -> None:
+        """A PREFIX that somebody wrote was meant, also when it is the default."""
+        with self.entry(KEY_PREFIX="shop"), configured(PREFIX=prefix):
+            assert static() == []
+
+    def test_without_a_key_prefix(self) -> None:
+        """An empty KEY_PREFIX, Django's default, keeps nothing apart either."""
+        with self.entry(KEY_PREFIX=""):
+            assert static() == []
+
+
+class TestW008:
+    """A setting is named nearly like ours."""
+
+    @pytest.mark.parametrize(
+        "name", ["REDIS_LOCK", "REDISLOCKS", "REDIS_LOCKS", "DJANGO_REDISLOCK", "REDSLOCK"]
+    )
+    def test_a_misspelt_name(self, name: str) -> None:
+        """Nobody would read it, so it is told, with the right name."""
+        with override_settings(**{name: {"TTL": 5}}):
+            (message,) = static()
+        assert ids([message]) == ["W008"]
+        assert name in message.msg
+        assert "REDISLOCK" in str(message.hint)
+
+    @pytest.mark.parametrize(
+        "others", [{"REDIS_LOCK": "a word"}, {"REDIS_URL": {}}, {"REDIS_LOCK_TIMEOUTS": {}}]
+    )
+    def test_the_settings_of_others(self, others: dict[str, Any]) -> None:
+        """What is no dict, or has another name, is none of ours."""
+        with override_settings(**others):
+            assert static() == []
+
+
 class TestE001:
     """The settings can't be understood."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any, NamedTuple
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
@@ -65,6 +66,7 @@ _COMPLETE = 'For example: "LOCKS": {"exports": {"KIND": "semaphore", "LIMIT": 3}
 
 def settings_findings() -> Iterator[Finding]:
     """What keeps the settings from being understood, or from having an effect."""
+    yield from _misspelt()
     wrong = problems()
     for problem in wrong:
         hint = _COMPLETE if problem.incomplete else _remedy(problem.path)
@@ -72,7 +74,7 @@ def settings_findings() -> Iterator[Finding]:
     if wrong:
         return  # what else they say can't be known
     for alias in aliases():
-        yield from alias_findings(alias)
+        yield from [*alias_findings(alias)] or _key_prefix(alias)
     for name in entries():
         if "{" in name or "}" in name:
             pattern = re.sub("{[^}]*}?", "*", name).replace("}", "")
@@ -90,6 +92,38 @@ def settings_findings() -> Iterator[Finding]:
                 f"printable, and {MAX_NAME} characters long at most.",
                 hint="Correct the name, or remove the entry.",
             )
+
+
+_NAME = "REDISLOCK"
+
+
+def _misspelt() -> Iterator[Finding]:
+    """Settings that were meant to be ours, perhaps: nobody would read them."""
+    for name in dir(settings):
+        plain = name.replace("_", "").removeprefix("DJANGO")
+        alike = SequenceMatcher(None, plain, _NAME).ratio() > 0.85
+        if name != _NAME and alike and isinstance(getattr(settings, name, None), Mapping):
+            yield Finding(
+                id="redislock.W008",
+                message=f"The settings have {name}, which nothing of django-redislock reads.",
+                hint=f"Rename it to {_NAME}. If it belongs to something else, silence this check.",
+            )
+
+
+def _key_prefix(alias: str) -> Iterator[Finding]:
+    """Who sets KEY_PREFIX shares the database, and expects to share nothing else."""
+    theirs = settings.CACHES[alias].get("KEY_PREFIX")
+    if theirs and "PREFIX" not in source():
+        plain = re.sub("[{}|]", "", str(theirs))
+        yield Finding(
+            id="redislock.W007",
+            message=f"CACHES[{alias!r}] has a KEY_PREFIX, which locks don't use. Projects that "
+            f"share its database share their locks, and the values of initialise() and "
+            f"single_flight().",
+            hint=f'REDISLOCK = {{"PREFIX": "{plain}:redislock"}}, or "redislock" if no other '
+            f"project uses this database. Change it while no lock is held.",
+            alias=alias,
+        )
 
 
 _ENTRIES = {
