@@ -3,6 +3,7 @@
 from .current import current_lease
 from .decorators import redis_lock
 from .exceptions import (
+    EarlyReleaseWarning,
     FlightFailed,
     Holder,
     LeaseLost,
@@ -24,6 +25,7 @@ from .other_kinds import ReadWriteLock, Redlock, Semaphore, TimestampLock
 from .values import ainitialise, initialise
 
 __all__ = [
+    "EarlyReleaseWarning",
     "FlightFailed",
     "Holder",
     "Lease",

@@ -161,10 +161,11 @@ def validate_schedule(value: object) -> str:
 
 
 def validate_release(value: object) -> str:
-    if value not in ("exit", "commit"):
+    if value not in ("exit", "commit", "warn"):
         raise ValueError(
-            f"release must be 'exit' (when the block is left) or 'commit' (when the database "
-            f"transaction around it has ended), not {value!r}"
+            f"release must be 'exit' (when the block is left), 'warn' (as 'exit', with a warning "
+            f"if a database transaction is open then) or 'commit' (when the database transaction "
+            f"around it has ended), not {value!r}"
         )
     return str.__str__(value)
 

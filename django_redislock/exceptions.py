@@ -171,6 +171,11 @@ class LockOrderWarning(UserWarning):
     """What `LockOrderError` says, where it is to be told only."""
 
 
+class EarlyReleaseWarning(UserWarning):
+    """A block was left and its lock released while a database transaction was open, so the next
+    holder can read rows as they were before. Told if `release` is `"warn"`."""
+
+
 class FlightFailed(LockError):
     """The computation that we waited for has failed where it was made."""
 

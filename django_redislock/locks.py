@@ -70,9 +70,10 @@ class LeaseOptions(TypedDict, total=False):
 class Options(LeaseOptions, total=False):
     """What `redis_lock` takes besides the name. The first two can be set in `REDISLOCK`, too."""
 
-    release: Literal["exit", "commit"]
+    release: Literal["exit", "commit", "warn"]
     """When a block releases: when it is left, or when the database transaction around it has
-    been committed or rolled back."""
+    been committed or rolled back. `"warn"` is `"exit"` with an `EarlyReleaseWarning` if a database
+    transaction is open when the block is left."""
     on_conflict: Literal["raise", "skip"] | Callable[[LockNotAcquired], Any]
     """What a decorated function does without the lock: raise, return None, or return what a
     function of the conflict returns."""

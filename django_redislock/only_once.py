@@ -44,7 +44,7 @@ class OnceOptions(TypedDict, total=False):
     """What happens when somebody else is still at it then."""
     on_failure: Literal["retry", "lose"]
     """Whether another one tries after an exception or a crash."""
-    release: Literal["exit", "commit"]
+    release: Literal["exit", "commit", "warn"]
     """When it is done: when the block is left, or when the transaction around it has committed."""
     using: str
     """An alias of CACHES that django-redis serves."""

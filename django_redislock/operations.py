@@ -268,6 +268,8 @@ class LeaseOperations:
                     return
             except TransactionManagementError as raised:
                 by_hand = raised  # since somewhere in the block
+        elif lease.release_at == "warn" and error is None and lease.holds[0] == 1:
+            await io.beside_orm(partial(transactions.warn_if_open, lease.label))
         try:
             await self.release_through(io, lease)
             if by_hand is not None:

@@ -1,4 +1,4 @@
-"""Release when the surrounding database transactions have ended, not before.
+"""Release when the surrounding database transactions have ended, or warn of an earlier release.
 
 Django calls an `on_commit` function after COMMIT, and drops it when its transaction, or its
 savepoint, is rolled back. Both end our wait: being called, and being dropped. So Django's
@@ -7,12 +7,15 @@ own bookkeeping of savepoints decides, and there is no second copy of it here.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
+
+from .exceptions import EarlyReleaseWarning
 
 
 def open_transactions() -> list[BaseDatabaseWrapper]:
@@ -32,6 +35,28 @@ def open_transactions() -> list[BaseDatabaseWrapper]:
                 f"release='exit'."
             )
     return found
+
+
+def warn_if_open(label: str) -> None:
+    """Warn if a database transaction of this thread is open, now that a lock is released which was
+    taken at `label`."""
+    for connection in connections.all(initialized_only=True):
+        by_hand = connection.connection is not None and not connection.autocommit
+        if _of_the_project(connection) or (by_hand and not connection.in_atomic_block):
+            # Without the name: each text is kept by Python, and shown once.
+            warnings.warn(
+                f"The lock that was taken at {label} is released while a transaction is open on "
+                f"the database {connection.alias!r}: the next holder does not see what it writes. "
+                f"Write release='commit', or take the lock around transaction.atomic(); if "
+                f"nothing is written, release='exit'.",
+                EarlyReleaseWarning,
+                stacklevel=2,
+            )
+
+
+def _of_the_project(connection: BaseDatabaseWrapper) -> bool:
+    """Whether an atomic block is open that isn't the one of a `TestCase` around each test."""
+    return any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
 def at_end(

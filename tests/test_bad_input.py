@@ -324,9 +324,9 @@ class TestArguments:
         [
             ("on_conflict", "ignore", ValueError, "'raise', 'skip' or a function"),
             ("on_conflict", None, ValueError, "'raise', 'skip' or a function"),
-            ("release", "never", ValueError, "'exit' .* or 'commit'"),
-            ("release", True, ValueError, "'exit' .* or 'commit'"),
-            ("release", ["exit"], ValueError, "'exit' .* or 'commit'"),
+            ("release", "never", ValueError, "'exit' .*'warn' .* or 'commit'"),
+            ("release", True, ValueError, "'exit' .*'warn' .* or 'commit'"),
+            ("release", ["exit"], ValueError, "'exit' .*'warn' .* or 'commit'"),
             ("renew", "yes", TypeError, "renew must be True or False"),
             ("renew", 1, TypeError, "renew must be True or False"),
             ("reentrant", "yes", TypeError, "reentrant must be True or False"),

@@ -219,7 +219,7 @@ WRONG = [
     ("REPLICAS_TIMEOUT", float("nan"), "replicas_timeout must be between"),
     ("MAX_HOLD", 0, "max_hold must be between"),
     ("MAX_HOLD", "60", "max_hold must be a number of seconds"),
-    ("RELEASE", "never", "release must be 'exit' .* or 'commit'"),
+    ("RELEASE", "never", "release must be 'exit' .*'warn' .* or 'commit'"),
     ("ON_CONFLICT", "ignore", "on_conflict must be 'raise', 'skip' or a function"),
     ("ON_CONFLICT", None, "on_conflict must be 'raise', 'skip' or a function"),
 ]

@@ -99,7 +99,7 @@ EXAMPLES = {
     "testing.md": (6, "tests/testing_kit/test_docs.py"),
     "timestamp-lock.md": (3, "tests/test_docs_timestamp.py"),
     "topologies.md": (4, "tests/cluster/test_docs.py"),
-    "transactions.md": (3, "tests/test_docs_guides.py"),
+    "transactions.md": (4, "tests/test_docs_guides.py"),
     "tutorial.md": (7, "tests/test_docs_tutorial.py"),
     "views.md": (5, "tests/test_docs_views.py"),
 }

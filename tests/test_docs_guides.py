@@ -21,7 +21,7 @@ from django_redis.client import DefaultClient
 from redis import Redis
 from redis.lock import Lock
 
-from django_redislock import LeaseLost, current_lease, redis_lock
+from django_redislock import EarlyReleaseWarning, LeaseLost, current_lease, redis_lock
 from tests.blocks import DOCS, blocks, example
 from tests.models import Product
 from tests.test_decorators import held_elsewhere
@@ -117,6 +117,12 @@ class TestTransactions:
                 pass
             assert held("order:1")
         assert not held("order:1")
+
+    def test_a_warning(self, settings: Any) -> None:
+        """It tells which blocks need the setting above."""
+        settings.REDISLOCK = run(TRANSACTIONS[3])["REDISLOCK"]
+        with transaction.atomic(), pytest.warns(EarlyReleaseWarning), redis_lock("order:1"):
+            pass
 
 
 @pytest.mark.django_db

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DatabaseError, connections, transaction
 from django.db.transaction import TransactionManagementError
+from django.test import override_settings
 from redis import Redis
 
 from django_redislock import (
+    EarlyReleaseWarning,
     Lease,
     LeaseLost,
     LeaseState,
@@ -356,3 +358,87 @@ def test_a_task_that_writes_is_no_reader_before_the_commit(redis: Redis) -> None
 
     asyncio.run(work())
     assert not redis.exists(KEY)
+
+
+class TestWarn:
+    """`release="warn"`: a block that ends inside an open transaction is told."""
+
+    @pytest.fixture(autouse=True)
+    def _setting(self) -> Iterator[None]:
+        with override_settings(REDISLOCK={"RELEASE": "warn"}):
+            yield
+
+    @pytest.mark.parametrize("database", ["default", "other"])
+    def test_an_open_transaction(self, database: str, held: Held) -> None:
+        """The warning names the line and the database; the lock is released all the same."""
+        with transaction.atomic(database):
+            with pytest.warns(EarlyReleaseWarning, match=f"shop.py:7 .* '{database}'"):
+                with redis_lock("job", label="shop.py:7"):
+                    pass
+            assert not held()
+
+    def test_by_hand(self) -> None:
+        """A transaction that is managed by hand is open as well."""
+        connection = connections["default"]
+        connection.ensure_connection()
+        connection.set_autocommit(False)
+        try:
+            with pytest.warns(EarlyReleaseWarning), redis_lock("job"):
+                pass
+        finally:
+            connection.set_autocommit(True)
+
+    def test_in_a_coroutine(self) -> None:
+        """The thread of the ORM is asked, as for release="commit"."""
+
+        async def work() -> None:
+            async with redis_lock("job"):
+                pass
+
+        with transaction.atomic(), pytest.warns(EarlyReleaseWarning):
+            async_to_sync(work)()
+
+    def test_the_outermost_of_two_blocks(self) -> None:
+        """Only the block that releases warns."""
+        with redis_lock("job"), transaction.atomic():
+            with redis_lock("job", reentrant=True):
+                pass
+
+    def test_where_nothing_is_open(self) -> None:
+        """Around the transaction, or without one, there is nothing to say."""
+        with redis_lock("job"), transaction.atomic():
+            pass
+
+    def test_where_the_code_knows(self) -> None:
+        """What the code says beats the setting."""
+        with transaction.atomic():
+            with redis_lock("job", release="exit"):
+                pass
+            with redis_lock("job", release="commit"):
+                pass
+
+    def test_an_exception(self) -> None:
+        """A block that fails rolls back what it wrote, most likely, and has an error to tell."""
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            with redis_lock("job"):
+                raise ZeroDivisionError
+
+
+@pytest.mark.django_db(transaction=False)
+class TestWarnInTestCase:
+    """The atomic block that Django puts around each test is not the project's."""
+
+    @pytest.fixture(autouse=True)
+    def _setting(self) -> Iterator[None]:
+        with override_settings(REDISLOCK={"RELEASE": "warn"}):
+            yield
+
+    def test_alone(self) -> None:
+        """It does not warn."""
+        with redis_lock("job"):
+            pass
+
+    def test_inside_one_of_the_project(self) -> None:
+        """It warns of a block within."""
+        with transaction.atomic(), pytest.warns(EarlyReleaseWarning), redis_lock("job"):
+            pass
