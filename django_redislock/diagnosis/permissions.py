@@ -40,6 +40,7 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "set": (KEY, "-", "XX", "PX", 1),
     "subscribe": (CHANNEL,),
     "time": (),
+    "unlink": (KEY,),
     "wait": (0, 1),
     "zadd": (KEY, "XX", 0, "-"),
     "zcard": (KEY,),
@@ -47,7 +48,7 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "zrange": (KEY, 0, 0),
     "zrank": (KEY, "-"),
     "zrem": (KEY, "-"),
-    "zremrangebyscore": (KEY, "-inf", "-inf"),
+    "zremrangebyrank": (KEY, 0, -1),
     "zscore": (KEY, "-"),
 }
 """For each command that locks need, one that does nothing."""

@@ -22,6 +22,9 @@ from .reading import Seen
 BATCH = 500
 """Locks in one request: it keeps Redis for about a millisecond."""
 
+WAITERS = 1000
+"""Waiters in one request."""
+
 MOST_KEYS = 100_000
 """So many keys of a database, or of all nodes of a cluster, are looked at, whatever they are."""
 
@@ -67,11 +70,22 @@ class Inspector:
     def waiters(self, lock: str | LockInfo, limit: int = 100) -> list[WaiterInfo]:
         """The first ones who wait for a lock, by its name or as it was seen, in order."""
         keys = self._keys(lock)
-        time, *found = self._ask("inspection_waiters", [keys.queue, keys.waiters], [limit])
-        return [
-            reading.waiter(position, arrived, says, int(time))
-            for position, (_token, arrived, says) in enumerate(found)
-        ]
+        found: dict[bytes, WaiterInfo] = {}
+        first: Any = "-inf"
+        while len(found) < limit:
+            before = len(found)
+            time, *some = self._ask(
+                "inspection_waiters",
+                [keys.queue, keys.waiters],
+                [first, min(limit - before + 1, WAITERS)],
+            )
+            for token, arrived, says in some:  # the first one is the last one of the answer before
+                if token not in found:
+                    found[token] = reading.waiter(len(found), arrived, says, int(time))
+            if len(found) == before:
+                break
+            first = some[-1][1]
+        return [*found.values()][:limit]
 
     def past(self, lock: str | LockInfo) -> Past:
         """What is known of those who held it before."""

@@ -14,9 +14,8 @@ local function unlist()
   if not CLUSTER then redis.call('ZREM', index, name) end
 end
 
--- Names whose lease ended without a release have nobody else to remove them.
 local function unlist_ended()
   if not CLUSTER then
-    redis.call('ZREMRANGEBYSCORE', index, '-inf', integer(now / 1000 - MINUTE))
+    -- include index_ended.lua
   end
 end

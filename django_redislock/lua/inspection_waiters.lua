@@ -1,11 +1,13 @@
--- Who waits for a lock, in order.
+-- Some of those who wait for a lock, in order.
 --
 -- KEYS     1 queue  2 waiters  (as in mutex.lua)
--- ARGV     1 limit
+-- ARGV     1 time of arrival, µs, of the first one, or "-inf"
+--          2 limit
 -- Returns  {now µs, {token, time of arrival µs, what the waiter says or nil}, ...}
 
 local time = redis.call('TIME')
-local queue = redis.call('ZRANGE', KEYS[1], 0, ARGV[1] - 1, 'WITHSCORES')
+local queue = redis.call('ZRANGE', KEYS[1], ARGV[1], '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[2],
+  'WITHSCORES')
 local found = {string.format('%.0f', time[1] * 1000000 + time[2])}
 for i = 1, #queue, 2 do
   found[#found + 1] = {queue[i], queue[i + 1], redis.call('HGET', KEYS[2], queue[i])}

@@ -23,6 +23,9 @@ local token, name = ARGV[1], ARGV[2]
 local MINUTE = 60000
 -- So many holders are remembered.
 local HOLDERS = 6
+-- Redis serves nobody else while a script runs, so each one deals with so many entries of a queue, of
+-- expired holders or of the index, and leaves the others to the next script.
+local MOST = 1000
 
 -- On a cluster, no node knows who listens at another, and there is no index.
 local CLUSTER = index == lock

@@ -14,6 +14,8 @@
 --          {0, value, pttl ms, now µs, position, ticket, lasted, number}  somebody else holds the
 --                                                                    name of this number
 --          {-1, why, number}                                         this token is gone for ever
+--          {2, ticket}                                               ask again, at once, as in
+--                                                                    mutex_acquire.lua
 
 -- include lock.lua
 -- include mutex.lua
@@ -56,7 +58,8 @@ for i = 1, NAMES do
   turn(i)
   if not values[i] and waited[i] then
     stand_in_line(ticket, inbox, ttl, owner, label)
-    local first = hand_over(grant, token)
+    local first, more = hand_over(grant, token)
+    if more then return {2, ticket} end
     if first and first ~= token then values[i] = redis.call('GET', lock) end
   end
   if values[i] and holder(values[i]) ~= token then blocked = blocked or i end

@@ -15,6 +15,9 @@
 --                                                                   wire.py reads fastest
 --          {0, value, pttl ms, now µs, position, ticket, lasted}    somebody else does
 --          {-1, why}                                                this token is gone for ever
+--          {2, ticket}                                              ask again, at once: nobody holds
+--                                                                   it, and others still stand
+--                                                                   before us
 
 -- include lock.lua
 
@@ -56,7 +59,10 @@ end
 ticket = stand_in_line(ticket, inbox, ttl, owner, label)
 
 if not value then
-  local first = hand_over(grant, token)
+  local first, more = hand_over(grant, token)
+  if more then
+    return {2, ticket}
+  end
   if not first or first == token then
     leave_queue(token)
     return {1, tonumber(grant(token, ttl, ttl, owner, label)), now}

@@ -18,10 +18,9 @@ redis.call('HSET', tail, 'fence', fencing_token, 'handed', handed or '',
 redis.call('PEXPIRE', tail, remembers(ttl, fence))
 if not CLUSTER then
   redis.call('ZADD', index, string.format('%.0f', now / 1000 + lives), name)
-  -- Names whose lease ended without a release have nobody else to remove them. A name's first holder
-  -- does it, and a few of the others: that is enough.
+  -- A name's first holder does it, and a few of the others: that is enough.
   if fence % HOLDERS == 1 then
-    redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('%.0f', now / 1000 - MINUTE))
+    -- include index_ended.lua
   end
 end
 -- Last, so that a key of a wrong type, which ends the script, leaves nothing locked.

@@ -33,9 +33,28 @@ local millis = math.floor(now / 1000)
 local NO_ZSET = 'no sorted set'
 local foreign = type(redis.pcall('ZCARD', lock)) == 'table'
 
+-- Those whose leases have ended may still be there: `expire` takes MOST of them away at a time.
+local alive = '(' .. integer(millis)
+
+-- The one whose lease ends first, and when, in ms; nil: nobody holds it.
+local function ends_first()
+  return unpack(redis.call('ZRANGE', lock, alive, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES'))
+end
+
+-- How many hold it.
+local function number()
+  return redis.call('ZCOUNT', lock, alive, '+inf')
+end
+
+-- When the lease of a token ends, in ms; nil: it holds no place.
+local function ends_of(holder)
+  local ends = tonumber(redis.call('ZSCORE', lock, holder) or 0)
+  return ends > millis and ends or nil
+end
+
 -- As what it is held, by the one whose lease ends first; nil: nobody does, or nothing is known of it.
 local function held_as()
-  local first = redis.call('ZRANGE', lock, 0, 0)[1]
+  local first = ends_first()
   local record = first and redis.call('HGET', holders, first)
   return record and string.match(record, '\t(%a+)')
 end
@@ -50,13 +69,13 @@ end
 local function fits(wants)
   local kind, limit = string.match(wants, '\t(%a+)|(%d+)')
   if not kind then return nil end
-  local number = redis.call('ZCARD', lock)
-  if number == 0 then return true end
+  local others = number()
+  if others == 0 then return true end
   local held = held_as()
   if differs(kind, held) then return nil end
-  if kind == 'write' or number >= tonumber(limit) then return false end
+  if kind == 'write' or others >= tonumber(limit) then return false end
   -- One of whom nothing is known has them all, until its lease ends.
-  return number > 1 or held and held ~= 'write' or false
+  return others > 1 or held and held ~= 'write' or false
 end
 
 local function is_handed(record)
@@ -91,26 +110,31 @@ local function drop(from)
   return record
 end
 
--- Take the places of those whose leases have ended.
+-- Take away those whose leases have ended, and remember the last ones.
 local function expire()
-  for _, ended in ipairs(redis.call('ZRANGE', lock, '-inf', integer(millis), 'BYSCORE')) do
-    local record = drop(ended)
-    if record then enter(record, '') end
+  local ended = redis.call('ZRANGE', lock, '-inf', integer(millis), 'BYSCORE', 'LIMIT', 0, MOST)
+  if ended[1] then
+    for i = math.max(1, #ended - HOLDERS + 1), #ended do
+      local record = redis.call('HGET', holders, ended[i])
+      if record then enter(record, '') end
+    end
+    redis.call('ZREM', lock, unpack(ended))
+    redis.call('HDEL', holders, unpack(ended))
   end
   -- The lock went with the last lease, or somebody has deleted it.
-  if redis.call('ZCARD', lock) == 0 and redis.call('EXISTS', holders) == 1 then
+  if redis.call('EXISTS', lock) == 0 and redis.call('EXISTS', holders) == 1 then
     if redis.call('HLEN', holders) <= HOLDERS then
       for _, record in ipairs(redis.call('HVALS', holders)) do enter(record, '') end
     end
-    redis.call('DEL', holders)
+    redis.call('UNLINK', holders)
   end
 end
 
 -- After a change: the key lives as long as the last lease, and the index knows it.
 local function settle()
   local ends = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
-  if not ends then return unlist() end
-  local lives = math.max(1, ends - millis)
+  local lives = ends and ends - millis or 0
+  if lives <= 0 then return unlist() end
   redis.call('PEXPIRE', lock, lives)
   redis.call('PEXPIRE', holders, lives + MINUTE)
   enlist(ends)

@@ -16,6 +16,7 @@
 --                                     the one whose lease ends first, and how many they are
 --          {-1, why}                                                this token is gone for ever
 --          {-2, kind}                               those who hold it have another kind of lock
+--          {2, ticket}                              ask again, at once, as in mutex_acquire.lua
 
 -- include places.lua
 
@@ -24,10 +25,10 @@ local ttl, owner, label, inbox, ticket =
 label = label .. '\t' .. ARGV[8] .. '|' .. ARGV[9]
 
 expire()
-local record = redis.call('ZSCORE', lock, token) and redis.call('HGET', holders, token)
+local ends = ends_of(token)
+local record = ends and redis.call('HGET', holders, token)
 
 if record then
-  local ends = redis.call('ZSCORE', lock, token)
   -- First, since a full Redis denies other writes, but not after one that it has allowed.
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl))
   if is_handed(record) then
@@ -57,7 +58,11 @@ if differs(ARGV[8], held) then
 end
 
 ticket = stand_in_line(ticket, inbox, ttl, owner, label)
-local first = hand_over(grant, token, fits)
+local first, more = hand_over(grant, token, fits)
+if more then
+  settle()
+  return {2, ticket}
+end
 local fencing_token
 if (not first or first == token) and fits(label) then
   fencing_token = grant(token, ttl, ttl, owner, label)
@@ -71,6 +76,6 @@ settle()
 if fencing_token then
   return {1, fencing_token, integer(now)}
 end
-first = redis.call('ZRANGE', lock, 0, 0, 'WITHSCORES')
-return {0, redis.call('HGET', holders, first[1]), first[2] - millis, integer(now), position,
-  ticket, redis.call('HGET', tail, 'lasted'), redis.call('ZCARD', lock)}
+local its, ends_at = ends_first()
+return {0, redis.call('HGET', holders, its), ends_at - millis, integer(now), position,
+  ticket, redis.call('HGET', tail, 'lasted'), number()}

@@ -20,7 +20,7 @@ local heir, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local held
 if not foreign then
   expire()
-  held = redis.call('ZSCORE', lock, heir) and heir or redis.call('ZSCORE', lock, token) and token
+  held = ends_of(heir) and heir or ends_of(token) and token
 end
 local record = held and redis.call('HGET', holders, held)
 if not record then
@@ -31,7 +31,7 @@ if differs(ARGV[7], kind) then
   return {-2, kind}
 end
 
-local ends = math.max(redis.call('ZSCORE', lock, held), millis + ttl)
+local ends = math.max(ends_of(held), millis + ttl)
 local fencing_token, acquired_at = string.match(record, '^[^|]*|(%d+)|(%d+)')
 drop(held)
 redis.call('ZADD', lock, integer(ends), heir)

@@ -13,7 +13,7 @@ expire()
 local cleared = {}
 for i = 5, #ARGV do
   cleared[i - 4] = 0
-  if redis.call('ZSCORE', lock, ARGV[i]) then
+  if ends_of(ARGV[i]) then
     cleared[i - 4] = 1
     local record = drop(ARGV[i])
     -- A waiter that has not confirmed it does not know of it: it waits on, and is told nothing.

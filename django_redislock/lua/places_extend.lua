@@ -27,13 +27,17 @@ for i = 1, #ARGV / 3 do
     if stored ~= ttl then
       redis.call('HSET', holders, token, before .. ttl .. after)
     end
-    -- The last fencing token has to be known when this lease has ended. It may be that of another one.
-    if redis.call('EXISTS', tail) == 0 then
-      for _, other in ipairs(redis.call('HVALS', holders)) do
-        fence = math.max(fence, string.match(other, '^[^|]*|(%d+)|') or 0)
+    -- The last fencing token has to be known when this lease has ended. If the tail was lost, it may be
+    -- that of another holder: of MOST others it is read here, the rest say theirs when they extend.
+    local known = tonumber(redis.call('HGET', tail, 'fence') or 0)
+    local last = math.max(known, fence)
+    if known == 0 then
+      local others = redis.call('ZRANGE', lock, 0, MOST - 1, 'REV')
+      for _, other in ipairs(redis.call('HMGET', holders, unpack(others))) do
+        last = math.max(last, other and string.match(other, '^[^|]*|(%d+)|') or 0)
       end
-      redis.call('HSET', tail, 'fence', integer(fence))
     end
+    if last > known then redis.call('HSET', tail, 'fence', integer(last)) end
     keep_tail(ttl, fence)
     reply[1] = 1
   else

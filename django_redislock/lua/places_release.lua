@@ -16,7 +16,7 @@ local withdraw = ARGV[3] == '1'
 home = ARGV[4]
 
 if not foreign then expire() end
-local held = not foreign and redis.call('ZSCORE', lock, token)
+local held = not foreign and ends_of(token)
 local why = (withdraw or not held) and redis.call('GET', gone)
 local before = false
 

@@ -10,8 +10,7 @@
 -- include places.lua
 
 if not foreign then expire() end
-local record = not foreign and redis.call('ZSCORE', lock, token)
-  and redis.call('HGET', holders, token)
+local record = not foreign and ends_of(token) and redis.call('HGET', holders, token)
 if not record then
   return {0, foreign and NO_ZSET, redis.call('GET', gone)}
 end

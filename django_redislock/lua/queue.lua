@@ -10,6 +10,9 @@ local SIGN_OF_LIFE = 5000000
 -- The inbox of a waiter that nobody can wake; it asks again before the window is over.
 local DEAF = '-'
 
+-- So many more waiters does this script deal with.
+local budget = MOST
+
 -- Take a place in the queue; without an inbox only its ticket. Returns that.
 local function stand_in_line(ticket, inbox, ttl, owner, label)
   if ticket == '' then
@@ -61,20 +64,26 @@ end
 -- head of the queue, as long as it says that there is room for the next one; nobody passes one for
 -- whom there is none. Returns the token of the last one that it was handed to, or of the one that
 -- there is no room for; or `caller` when everybody before it is served or gone; or nil when nobody
--- waits any more.
+-- waits any more. After MOST waiters it returns nil and true: others wait, and what is free stays free
+-- until one of them asks. Each of them does so by itself within seconds, a `caller` at once (queued.py).
 -- Who waits for a lock of another kind (the key that it waited for is gone) gets none of this one:
 -- it is woken, asks again, and is told.
 local function hand_over(grant, caller, fits)
   local unseen
   while true do
     local first = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not first and unseen and (not fits or fits(unseen.label)) then
+    -- A caller that waits, too, was seen just now, and goes on where this script stops.
+    local last = not first
+      or budget == 0 and not (caller and redis.call('ZSCORE', queue, caller))
+    if last and unseen and (not fits or fits(unseen.label)) then
       -- Nobody was seen lately: rather than all of them, this server was stopped, or its clock
       -- was set. The first has it, and the others have been told, and come back in order.
       grant(unseen.waiter, unseen.ttl, CLAIM_WINDOW, unseen.owner, unseen.label, unseen.waiter)
       return unseen.waiter
     end
     if not first or first == caller then return first end
+    if budget == 0 then return nil, true end
+    budget = budget - 1
     local waiter = redis.call('HGET', waiters, first)
     local seen, ttl, inbox, owner, label =
       string.match(waiter or '', '^(%d+)|(%d+)|([^|]*)|([^|]*)|(.*)$')

@@ -92,6 +92,8 @@ class _Asking:
                 fences = zip((its.name for its in group), map(int, rest[1:]), strict=True)
                 claim.fencing_tokens.update(fences)
                 continue
+            if code == 2:
+                return [code, *rest], first
             *rest, number = rest
             if code == 0:
                 # Hold nothing, and stand nowhere else, while we wait here.

@@ -143,6 +143,11 @@ async def acquire(
                 fencing_token, acquired_us = rest
                 fence = None if fencing_token is None else int(fencing_token)
                 return Grant(fence, int(acquired_us), patience.sent)
+            if code == 2:
+                # Killed waiters stood before us. A script removes some of them only, since Redis
+                # stands still meanwhile, and the lock may be free: so this is no refusal yet.
+                ticket = rest[0].decode()
+                continue
             if code == -1:
                 raise Refusal(None, rest[0]).error(name)
             if code == -2:
