@@ -9,12 +9,15 @@ calls the class with them, so `args` are plain values from which the same messag
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from reprlib import repr as short
 from typing import Any, NamedTuple
 
 from redis.exceptions import LockError as RedisLockError
+
+from .label import read
 
 
 class LockError(RedisLockError):
@@ -40,6 +43,11 @@ class LockError(RedisLockError):
 
 def _travelled(kind: type[LockError], args: tuple[Any, ...]) -> LockError:
     return kind.__new__(kind, *args)
+
+
+_OURS = re.compile(rb"[0-9A-Za-z]{32}\|(\d{1,19})\|(\d{1,17})\|\d{1,15}\|([^|\t]*)\|([^\t]*)")
+"""Token, fencing token, acquired at (µs), ttl (ms), owner and label. We write no longer numbers,
+and neither a time nor a database could take them."""
 
 
 class Holder(NamedTuple):
@@ -93,21 +101,16 @@ class Holder(NamedTuple):
         """Read the value at a lock's key, which lua/mutex.lua writes (or a
         stranger); or what lua/places.lua writes of one of several."""
         remaining = None if ttl_ms < 0 else ttl_ms / 1000
-        text, _, _ = value.decode(errors="replace").partition("\t")
-        parts = text.split("|", 5)
-        try:
-            token, fencing_token, acquired_us, ttl, owner, label = parts
-            acquired, fencing, _ = int(acquired_us), int(fencing_token), int(ttl)
-            acquired_at = server_time(acquired)
-            if len(token) != 32 or not token.isalnum():
-                raise ValueError(token)
-        except (ValueError, OverflowError):
+        ours = _OURS.match(value)
+        if ours is None:
             return cls(None, "", None, None, None, remaining)
+        fencing_token, acquired_us, owner, label = ours.groups()
+        acquired = int(acquired_us)
         return cls(
-            owner=owner,
-            label=label,
-            fencing_token=fencing,
-            acquired_at=acquired_at,
+            owner=read(owner),
+            label=read(label),
+            fencing_token=int(fencing_token),
+            acquired_at=server_time(acquired),
             held=max(0, now_us - acquired) / 1e6,
             remaining=remaining,
         )

@@ -19,6 +19,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from inspect import signature
@@ -241,9 +242,12 @@ class single_flight(FunctionDecorator):
     def _result(self, seat: _Seat, outcome: _Outcome | None) -> Any:
         assert outcome is not None
         if outcome.failed:
-            raise FlightFailed(seat.lock.name, **json.loads(outcome.payload))
+            raise outcome.error(seat.lock.name)
         text = outcome.payload.decode() if outcome.kind == "text" else outcome.payload
         return self._serializer.loads(text)
+
+
+_WRITTEN = re.compile(rb"(\d{1,19})\|(text|bytes|failed)\|(.*)", re.DOTALL)
 
 
 class _Outcome(NamedTuple):
@@ -268,10 +272,21 @@ class _Outcome(NamedTuple):
 
     @classmethod
     def parse(cls, value: bytes | None) -> _Outcome | None:
-        if value is None:
+        """None: nothing was written, or not by us; then it is computed again."""
+        written = _WRITTEN.fullmatch(value or b"")
+        if written is None:
             return None
-        fencing_token, kind, payload = value.split(b"|", 2)
+        fencing_token, kind, payload = written.groups()
         return cls(int(fencing_token), kind.decode(), payload)
+
+    def error(self, name: str) -> FlightFailed:
+        """Why it has failed."""
+        try:
+            said = json.loads(self.payload)
+            told = [said["error"], said["message"], said["owner"]]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            told = ["what is written of it can't be read", "", ""]
+        return FlightFailed(name, *(label.clean(str(text), MAX_MESSAGE) for text in told))
 
     def pack(self) -> bytes:
         return b"%d|%s|%s" % (self.fencing_token, self.kind.encode(), self.payload)

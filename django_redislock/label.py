@@ -46,11 +46,17 @@ def _owner(pid: int, name: str) -> str:
     return clean(f"{_host()}:{pid}:{name}").replace("|", "/")
 
 
-def clean(text: str) -> str:
-    """One printable line of bounded length."""
+def clean(text: str, most: int = MAX_LABEL) -> str:
+    """One printable line of bounded length, which does nothing to a terminal, a log or a page."""
+    text = text[:most]
     if not text.isprintable():
         text = "".join(char if char.isprintable() else "?" for char in text)
-    return text[:MAX_LABEL]
+    return text
+
+
+def read(text: bytes) -> str:
+    """What others have written for people: an owner, a label, a reason. It may hold anything."""
+    return clean(text[: 4 * MAX_LABEL].decode(errors="replace"))
 
 
 def message(error: BaseException) -> str:

@@ -29,7 +29,7 @@ def badge(value: str, names: Iterable[tuple[str, Any]], why: str = "") -> str:
     return format_html(
         '<span class="redislock-state redislock-{}" title="{}">{}</span>',
         value,
-        clean(why),
+        why,
         dict(names)[value],
     )
 
@@ -50,7 +50,7 @@ def host_and_process(owner: str) -> str:
 
 
 def with_quiet(text: str, more: str) -> str:
-    return format_html("{}{}", clean(text), quiet(more))
+    return format_html("{}{}", text, quiet(more))
 
 
 def quiet(text: str) -> str:

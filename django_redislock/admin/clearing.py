@@ -23,6 +23,7 @@ from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from .. import label
 from ..clearing import Outcome, Target
 from ..inspection import HolderInfo, Inspector, LockInfo
 from ..lock_id import LockId
@@ -49,6 +50,9 @@ class ClearForm(forms.Form):
         widget=forms.TextInput(attrs={"size": 60, "autofocus": True}),
     )
     seen = forms.CharField(widget=forms.HiddenInput)
+
+    def clean_reason(self) -> str:
+        return label.clean(str(self.cleaned_data["reason"]))
 
     def clean_seen(self) -> dict[str, list[str]]:
         try:

@@ -8,7 +8,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..inspection import SHARED, Kind, LockInfo
-from ..management.formatting import clean, duration
+from ..management.formatting import duration
 from ..models import KINDS, STATES, Lock
 from ..sentences import translated
 from . import cells
@@ -85,12 +85,12 @@ def _crowd(info: LockInfo) -> str:
 
 @admin.display(description=_("holder"))
 def owner(lock: Lock) -> str:
-    return clean(lock.owner) or str(_KINDS[lock.kind])
+    return lock.owner or str(_KINDS[lock.kind])
 
 
 @admin.display(description=_("label"))
 def label(lock: Lock) -> str:
-    return clean(lock.label) or cells.NOTHING
+    return lock.label or cells.NOTHING
 
 
 @admin.display(description=_("since"))

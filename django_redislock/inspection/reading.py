@@ -8,6 +8,7 @@ from django.utils.translation import gettext_noop as _
 
 from ..exceptions import Holder, cleared, server_time
 from ..keys import Keys
+from ..label import read
 from ..primitives import timestamp
 from ..primitives.primitive import Sight
 from ..renewal import PRESENCE, PRESENCE_EVERY
@@ -158,13 +159,13 @@ def foreign(value: bytes, remaining: float | None, time: float) -> tuple[Kind, S
 
 def waiter(position: int, arrived_us: bytes, says: bytes | None, now_us: int) -> WaiterInfo:
     """Read what a waiter says of itself, as lua/queue.lua describes it."""
-    text, _tab, wants = (says or b"0||||").decode().partition("\t")
-    seen_us, _ttl, _inbox, owner, label = text.split("|", 4)
+    text, _tab, wants = (says or b"0||||").partition(b"\t")
+    seen_us, _ttl, _inbox, owner, label = text.split(b"|", 4)
     return WaiterInfo(
         position=position,
-        kind=Kind(wants.partition("|")[0] or Kind.MUTEX),
-        owner=owner,
-        label=label,
+        kind=Kind(wants.partition(b"|")[0].decode() or Kind.MUTEX),
+        owner=read(owner),
+        label=read(label),
         waited=max(0.0, (now_us - int(arrived_us)) / 1e6),
         silent=max(0.0, (now_us - int(seen_us)) / 1e6),
     )
@@ -176,7 +177,7 @@ def past_holder(text: bytes) -> PastHolder | None:
     holder = Holder.parse(value, -1, 0)
     if holder.owner is None or holder.fencing_token is None or holder.acquired_at is None:
         return None
-    ending, lasted, by, reason = (end.decode(errors="replace").split("|", 3) + [""] * 3)[:4]
+    ending, lasted, *words = (end.split(b"|", 3) + [b""] * 3)[:4]
     try:
         return PastHolder(
             owner=holder.owner,
@@ -184,8 +185,8 @@ def past_holder(text: bytes) -> PastHolder | None:
             fencing_token=holder.fencing_token,
             acquired_at=holder.acquired_at,
             lasted=max(0, int(lasted)) / 1e6 if lasted else None,
-            ending=Ending(ending or Ending.EXPIRED),
-            why=cleared(by, reason) if ending == Ending.CLEARED else "",
+            ending=Ending(ending.decode() or Ending.EXPIRED),
+            why=cleared(*map(read, words)) if ending == b"cleared" else "",
         )
     except ValueError:
         return None

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
 
-from .. import conf
+from .. import conf, label
 from ..arguments import MAX_TTL
 from ..inspection import Inspector
 from ..keys import validate_name
@@ -55,7 +55,10 @@ def add_limit(parser: CommandParser, what: str) -> None:
 
 def add_by(parser: CommandParser) -> None:
     parser.add_argument(
-        "--by", metavar="WHO", help="Who; by default the user and host of this process."
+        "--by",
+        metavar="WHO",
+        type=label.clean,
+        help="Who; by default the user and host of this process.",
     )
 
 
@@ -65,7 +68,7 @@ def operator() -> str:
         user = getpass.getuser()
     except (KeyError, OSError):  # in a container users often have no names
         user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
-    return f"{user}@{socket.gethostname()}"
+    return label.clean(f"{user}@{socket.gethostname()}")
 
 
 class _Named(Protocol):

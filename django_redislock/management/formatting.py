@@ -8,12 +8,15 @@ from unicodedata import combining, east_asian_width
 
 from django.utils.translation import gettext_noop as _
 
+from .. import label
 from ..conf import Setting
 from ..inspection import SHARED, Kind, LockInfo
 from ..sentences import Sentence
 from . import serialising
 
 NOTHING = "-"
+MAX_LINE = 4000
+"""Characters."""
 
 _OTHERS = {
     Kind.FOREIGN: "a value of others",
@@ -23,8 +26,8 @@ _OTHERS = {
 
 
 def clean(text: str) -> str:
-    """One line that does nothing to a terminal: others' values may hold anything."""
-    return "".join(char if char.isprintable() else "?" for char in text)
+    """A line of a screen, from a name or an error: others' names may hold anything."""
+    return label.clean(text, MAX_LINE)
 
 
 def width(text: str) -> int:
@@ -84,7 +87,7 @@ def holder(lock: LockInfo) -> str:
 
 
 def _owner(lock: LockInfo) -> str:
-    return clean(lock.holder.owner or _OTHERS.get(lock.kind, NOTHING))
+    return lock.holder.owner or _OTHERS.get(lock.kind, NOTHING)
 
 
 def crowd(lock: LockInfo) -> str:
@@ -98,7 +101,7 @@ def whose(lock: LockInfo) -> str:
     """Who holds it, where and since when."""
     text = _owner(lock)
     if lock.holder.label:
-        text += clean(f" ({lock.holder.label})")
+        text += f" ({lock.holder.label})"
     if lock.holder.acquired_at is not None:
         text = Sentence(
             _("%(holder)s since %(time)s, for %(duration)s"),

@@ -27,6 +27,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from .. import label
 from ..exceptions import Holder, server_time
 from .primitive import Claim, Grant, batches, milliseconds
 
@@ -156,7 +157,7 @@ class Answer(NamedTuple):
     """Who holds the lock."""
 
 
-def _instant(text: str) -> datetime | None:
+def _instant(text: bytes) -> datetime | None:
     return server_time(int(text)) if text else None
 
 
@@ -167,22 +168,20 @@ def _run(job: str, run_id: bytes, text: bytes, fence: bytes | None = None) -> Ru
     """
     if not text:
         return None
-    planned, started, ended, outcome, attempt, its_fence, owner, why = text.decode(
-        errors="replace"
-    ).split("|", 7)
-    if fence is not None and outcome == Outcome.RUNNING and its_fence != fence.decode():
-        outcome, why = Outcome.LOST, "its lease ended before it did"
+    planned, started, ended, outcome, attempt, its_fence, owner, why = text.split(b"|", 7)
+    if fence is not None and outcome == b"running" and its_fence != fence:
+        outcome, why = b"lost", b"its lease ended before it did"
     return RunInfo(
         job=job,
         id=run_id.decode(),
-        outcome=Outcome(outcome),
+        outcome=Outcome(outcome.decode()),
         planned=_instant(planned),
         started=_instant(started),
         ended=_instant(ended),
         attempt=int(attempt),
         fencing_token=int(its_fence) if its_fence else None,
-        owner=owner,
-        why=why,
+        owner=label.read(owner),
+        why=label.read(why),
     )
 
 
@@ -268,17 +267,17 @@ def _entries(job: str, reply: Sequence[bytes]) -> Entries:
     runs = zip(rest[::2], rest[1::2], strict=True)
     return Entries(
         claimed=int(claimed) if claimed else None,
-        paused=_pause(paused.decode()),
-        done=_instant(done.decode()),
+        paused=_pause(paused),
+        done=_instant(done),
         runs=tuple(run for run_id, text in runs if (run := _run(job, run_id, text, fence))),
     )
 
 
-def _pause(text: str) -> Pause | None:
+def _pause(text: bytes) -> Pause | None:
     if not text:
         return None
-    at, by, why = text.split("|", 2)
-    return Pause(server_time(int(at)), by, why)
+    at, by, why = text.split(b"|", 2)
+    return Pause(server_time(int(at)), label.read(by), label.read(why))
 
 
 async def pause(io: IO, keys: Keys, by: str, why: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
+from ..label import read
 
 if TYPE_CHECKING:
     from ..io import IO
@@ -74,10 +75,10 @@ class Refusal(NamedTuple):
 
     def error(self, name: str) -> LeaseLost:
         name = self.name or name
-        kind, *words = (self.gone or b"").decode(errors="replace").split("|", 2)
-        if kind == "cleared":  # as lua/mutex_clear.lua wrote it
-            return LeaseRevoked(name, *words)
-        if kind == "withdrawn":
+        kind, by, reason = [*(self.gone or b"").split(b"|", 2), b"", b""][:3]
+        if kind == b"cleared":  # as lua/mutex_clear.lua wrote it
+            return LeaseRevoked(name, read(by), read(reason))
+        if kind == b"withdrawn":
             return LeaseLost(name, "it was given up before")
         if self.holder is None:
             return LeaseLost(name, "its ttl passed unrenewed, or its key was deleted")

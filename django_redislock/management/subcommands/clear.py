@@ -16,6 +16,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from ... import label
 from ...clearing import Outcome, Target
 from ...commands import BUSY, UNAVAILABLE
 from ...inspection import LockInfo, State
@@ -53,7 +54,10 @@ class Clear:
         )
         parser.add_argument("--yes", action="store_true", help="Do it.")
         parser.add_argument(
-            "--reason", metavar="TEXT", help="Why; the holder is told. Needed with --yes."
+            "--reason",
+            metavar="TEXT",
+            type=label.clean,
+            help="Why; the holder is told. Needed with --yes.",
         )
         add_by(parser)
         parser.add_argument(

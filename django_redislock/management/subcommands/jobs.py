@@ -116,9 +116,8 @@ def _sheet(info: JobInfo, printer: Printer) -> Iterator[str]:
         "Next": instant(info.next),
     }
     if info.paused is not None:
-        facts["Paused"] = clean(
-            f"since {instant(info.paused.at)} by {info.paused.by}: {info.paused.why}"
-        )
+        since, by = instant(info.paused.at), info.paused.by
+        facts["Paused"] = f"since {since} by {by}: {info.paused.why}"
     for title, text in facts.items():
         yield printer.fact(title, text, 12)
     yield ""
@@ -135,6 +134,6 @@ def _run_row(run: RunInfo, printer: Printer) -> list[Cell]:
         Cell(instant(run.started)),
         Cell(duration(run.duration)),
         Cell(f"{run.outcome}{attempt}", _paint(run.outcome, printer)),
-        Cell(clean(run.owner)),
-        Cell(clean(run.why)),
+        Cell(run.owner),
+        Cell(run.why),
     ]

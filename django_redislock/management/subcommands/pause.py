@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from ... import label
 from ...periodic.ledger import Ledger
 from ..arguments import add_by, job_of_name, operator
 from ..failing import USAGE
@@ -32,7 +33,9 @@ class Pause:
 
     def add_arguments(self, parser: CommandParser) -> None:
         _add_jobs(parser)
-        parser.add_argument("--reason", metavar="TEXT", required=True, help="Why.")
+        parser.add_argument(
+            "--reason", metavar="TEXT", type=label.clean, required=True, help="Why."
+        )
         add_by(parser)
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:

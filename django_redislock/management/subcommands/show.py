@@ -13,7 +13,7 @@ from ...inspection import SHARED, Inspector, Kind, LockInfo, Past, WaiterInfo
 from .. import serialising
 from ..arguments import add_json, add_limit, add_using, inspector, name_argument
 from ..failing import FREE
-from ..formatting import NOTHING, clean, count, crowd, duration, holder, instant
+from ..formatting import NOTHING, count, crowd, duration, holder, instant
 from ..printing import Printer
 from ..tables import Cell, Column
 from .config import settings_table
@@ -109,13 +109,13 @@ class Sheet:
                 yield "Fencing token", f"{self.past.fencing_token}, of the last one who held it"
             return
         text = state_paint(lock.state, printer)(lock.state)
-        yield "State", f"{text}: {clean(lock.why)}" if lock.why else text
+        yield "State", f"{text}: {lock.why}" if lock.why else text
         if lock.kind in SHARED:
             yield "Kind", _KINDS[lock.kind]
             yield "Held by", crowd(lock)
             return
         yield "Holder", holder(lock)
-        yield "Label", clean(lock.holder.label) or NOTHING
+        yield "Label", lock.holder.label or NOTHING
         if lock.holder.acquired_at is not None:
             since = instant(lock.holder.acquired_at)
             yield "Held", f"since {since}, for {duration(lock.holder.held)}"
@@ -125,12 +125,12 @@ class Sheet:
     def _holders(self, lock: LockInfo, printer: Printer) -> Iterator[str]:
         rows = [
             [
-                Cell(clean(one.holder.owner or NOTHING)),
+                Cell(one.holder.owner or NOTHING),
                 Cell(one.state, state_paint(one.state, printer)),
                 Cell(duration(one.holder.held)),
                 Cell(duration(one.holder.remaining)),
                 Cell(str(one.holder.fencing_token or NOTHING)),
-                Cell(clean(one.holder.label)),
+                Cell(one.holder.label),
             ]
             for one in lock.holders
         ]
@@ -139,11 +139,11 @@ class Sheet:
     def _before(self, printer: Printer) -> Iterator[str]:
         rows = [
             [
-                Cell(clean(past.owner) or NOTHING),
+                Cell(past.owner or NOTHING),
                 Cell(instant(past.acquired_at)),
                 Cell(duration(past.lasted)),
-                Cell(clean(f"{past.ending} {past.why}".rstrip())),
-                Cell(clean(past.label)),
+                Cell(f"{past.ending} {past.why}".rstrip()),
+                Cell(past.label),
             ]
             for past in self.past.holders
         ]
@@ -157,9 +157,9 @@ class Sheet:
         rows = [
             [
                 Cell(str(waiter.position + 1)),
-                Cell(clean(waiter.owner) or NOTHING),
+                Cell(waiter.owner or NOTHING),
                 Cell(duration(waiter.waited)),
-                Cell(clean(f"{_WANTS.get(waiter.kind, '')}{waiter.label}")),
+                Cell(f"{_WANTS.get(waiter.kind, '')}{waiter.label}"),
             ]
             for waiter in self.waiters
         ]

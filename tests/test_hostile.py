@@ -1,0 +1,161 @@
+"""What others may have written at Redis: it is read for people, and breaks nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.test import Client, override_settings
+from redis import Redis
+
+from django_redislock import LeaseRevoked, LockNotAcquired, redis_lock, single_flight
+from django_redislock.flights import _Outcome
+from django_redislock.inspection import Inspector
+from django_redislock.label import MAX_LABEL, clean
+from tests.admin.conftest import LIST, client_of
+
+ESCAPES = "\x1b]0;owned\x07\nINFO all is well\r\u202egnp.exe\u2066\x00"
+"""Sets a terminal's title, begins a line of a log, and turns the direction of what follows."""
+LONG = ESCAPES + "x" * 1_000_000
+
+TOKEN = "0" * 8 + "a" * 24
+"""Of a lease that needs no process."""
+
+
+def value(owner: str = ESCAPES, label: str = LONG) -> str:
+    """What is at the key of a lock whose holder says this of itself."""
+    now = int(time.time() * 1e6)
+    return f"{TOKEN}|{now}|{now}|60000|{owner}|{label}"
+
+
+def harmless(text: str, most: int = 20_000) -> None:
+    """Nothing but printable lines, and no megabyte of them."""
+    assert len(text) < most
+    found = {char for line in text.splitlines() for char in line if not char.isprintable()}
+    assert not found
+    assert "\nINFO" not in text
+
+
+def printed(*words: str) -> str:
+    """What a command prints, on both streams, whether it fails or not."""
+    out, err = StringIO(), StringIO()
+    call_command("redislock", *words, stdout=out, stderr=err)
+    return out.getvalue() + err.getvalue()
+
+
+class TestTexts:
+    """Owners, labels, reasons and hosts are cleaned and cut where they are read."""
+
+    @pytest.fixture
+    def held(self, redis: Redis) -> Redis:
+        """A lock, its waiter, its past, and how it was cleared."""
+        redis.set("redislock:{job}", value(), px=60_000)
+        redis.zadd("redislock:index", {"job": 9e15})
+        redis.zadd("redislock:{job}:queue", {"b" * 32: int(time.time() * 1e6)})
+        redis.hset("redislock:{job}:waiters", "b" * 32, f"1|60000|-|{ESCAPES}|{LONG}")
+        before = f"{'c' * 32}|7|1700000000000000|60000|{ESCAPES}|{LONG}"
+        redis.hset("redislock:{job}:tail", "1", f"{before}\tcleared|5|{ESCAPES}|{LONG}")
+        return redis
+
+    def test_errors_and_logs(self, held: Redis, caplog: pytest.LogCaptureFixture) -> None:
+        """Who did not get the lock can print by whom it is held."""
+        with caplog.at_level(logging.DEBUG, "django_redislock"):
+            with pytest.raises(LockNotAcquired) as caught, redis_lock("job", wait=0):
+                pass
+        harmless(str(caught.value))
+        harmless(caught.value.holder.label, MAX_LABEL + 1)
+        assert caught.value.holder.owner == clean(ESCAPES)
+        assert caplog.records
+        for record in caplog.records:
+            harmless(record.getMessage())
+
+    def test_a_lease_that_was_cleared(self, redis: Redis) -> None:
+        """By whom, and why, is as harmless."""
+        lease = redis_lock("job").acquire()
+        assert lease is not None
+        redis.delete("redislock:{job}")
+        redis.set(f"redislock:{{job}}:gone:{lease.token}", f"cleared|{ESCAPES}|{LONG}")
+        with pytest.raises(LeaseRevoked) as caught:
+            lease.extend()
+        harmless(str(caught.value))
+        assert caught.value.by == clean(ESCAPES)
+        assert len(caught.value.reason) == MAX_LABEL
+
+    @pytest.mark.parametrize("json", [[], ["--json"]], ids=["text", "json"])
+    def test_commands(self, held: Redis, json: list[str]) -> None:
+        """On a terminal and for programs."""
+        harmless(printed("list", *json))
+        harmless(printed("show", "job", *json))
+        harmless(printed("watch", "--count", "1", *json))
+        harmless(printed("clear", "job", "--reason", ESCAPES, *json))
+        harmless(printed("clear", "job", "--yes", "--reason", ESCAPES, *json))
+        assert "all is well" in printed("show", "job", *json)
+
+    @pytest.mark.django_db
+    def test_pages(self, held: Redis) -> None:
+        """The list, its filters, a lock's page, and its history."""
+        with override_settings(ROOT_URLCONF="tests.admin.urls"):
+            client = client_of("eva", "view_lock", "clear_lock")
+            listing = client.get(LIST)
+            harmless(listing.content.decode(), 50_000)
+            [host] = listing.context["cl"].queryset
+            harmless(host.host, MAX_LABEL + 1)
+            page = client.get(f"{LIST}default_3Ajob/")
+            harmless(page.content.decode(), 50_000)
+            self._clear(client)
+            history = client.get(f"{LIST}default_3Ajob/history/")
+            harmless(history.content.decode(), 50_000)
+            assert "all is well" in history.content.decode()
+
+    def _clear(self, client: Client) -> None:
+        page = client.get(f"{LIST}default_3Ajob/clear/")
+        seen = page.context["form"].initial["seen"]
+        reason = ESCAPES.replace("\x00", "")  # which Django refuses
+        answer = client.post(f"{LIST}clear/", {"seen": seen, "reason": reason}, follow=True)
+        assert "Cleared “job”." in answer.content.decode()
+
+    def test_a_computation_that_failed(self, redis: Redis) -> None:
+        """What the exception said elsewhere; and what is no record of ours is computed again."""
+        rates = single_flight("rates", ttl=60)(lambda: 7)
+        key = "redislock:{rates}:record"
+        for said in (
+            b'{"error": "E", "message": "\\u001b[2J", "owner": "x\\n"}',
+            b'{"error": [], "message": {}}',
+            b"[" * 100_000,
+            b"\xff",
+        ):
+            written = _Outcome.parse(b"1|failed|" + said)
+            assert written is not None
+            harmless(str(written.error("rates")))
+        for broken in (b"failed", b"\xff|text|7", b"1|teapot|7", b"9" * 5000 + b"|text|7"):
+            redis.set(key, broken)
+            assert rates() == 7
+
+
+def test_one_rule() -> None:
+    """A text is cut first, so that a megabyte takes no time."""
+    assert clean("a\x1bb\u202ec\ud800") == "a?b?c?"
+    assert clean("x" * 10**6) == "x" * MAX_LABEL
+    assert clean("é 家") == "é 家"
+
+
+def test_what_is_no_holder(redis: Redis) -> None:
+    """Numbers that no lock of ours could have are those of a stranger."""
+    inspector = Inspector()
+    for broken in (
+        value().replace("|60000|", f"|{'9' * 5000}|"),
+        value().replace("|60000|", "|-1|"),
+        value().replace("|60000|", "|nan|"),
+        f"{TOKEN}|{'9' * 20}|1|60000|owner|label",
+        f"{TOKEN}|1|{'9' * 18}|60000|owner|label",
+        f"{TOKEN}|1|1|٣|owner|label",
+        f"{'é' * 32}|1|1|1|owner|label",
+        TOKEN,
+    ):
+        redis.set("redislock:{job}", broken)
+        seen = inspector.get("job")
+        assert seen is not None
+        assert seen.holder.owner is None
