@@ -282,6 +282,7 @@ class SyncIO(_Port):
                 answer = run(io.script(name, keys, args))
             except Exception as error:
                 answer = error
+            answers.remember(number, answer)
             box.put((number, answer))
 
         # A thread for each, since already to connect to a server may take as long as one waits.
@@ -378,6 +379,7 @@ class AsyncIO(_Port):
                 answer = answers.all[number]
             except Exception as error:
                 answer = error
+            answers.remember(number, answer)
             box.put_nowait((number, answer))
 
         # They end by themselves: who is slow now may have its connection again later.

@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import tokens
@@ -88,7 +89,7 @@ class Redlock:
                 claim.keys.mutex(claim.token),
                 [claim.token, name, milliseconds(claim.ttl), claim.owner, claim.label, "", ""],
                 within=within(claim.ttl),
-                enough=self._decided,
+                enough=partial(self._decided, last=last),
             )
             granted = [answer for answer in answers if _says(answer, 1)]
             in_time = io.now() < deadline(sent, claim.ttl)
@@ -256,12 +257,16 @@ class Redlock:
             enough=self._most,
         )
 
-    def _decided(self, answers: Answers) -> bool:
-        """A majority has granted it; or can't any more, and a majority has said so."""
+    def _decided(self, answers: Answers, last: bool = False) -> bool:
+        """A majority has granted it. Or a majority has answered, and either the others can't
+        change what that means, or somebody else tries at this moment: then our votes are given
+        back at once, and not kept while servers that hang or are slow are waited for. The last
+        try waits for them, since there is no other one."""
         granted = sum(_says(answer, 1) for answer in answers)
         if granted >= self.servers.quorum:
             return True
-        return granted + _silent(answers) < self.servers.quorum and self._most(answers)
+        lost = granted + _silent(answers) < self.servers.quorum
+        return self._most(answers) and (lost or (not last and any(map(_collides, answers))))
 
     def _settled(self, answers: Answers, what: Callable[[Any], Hashable]) -> bool:
         """A majority says the same, or can't any more. Until then the slow ones are waited for:
@@ -303,6 +308,16 @@ class Redlock:
 
 def _says(answer: Any, code: int) -> bool:
     return isinstance(answer, list) and answer[0] == code
+
+
+def _collides(answer: Any) -> bool:
+    """A server has granted it to somebody else so lately that this may be a try, as ours is. A try
+    is over after `WITHIN` seconds; whoever has held it for longer gives nothing back now."""
+    if not _says(answer, 0):
+        return False
+    _, value, pttl, now_us, *_ = answer
+    held = Holder.parse(value, pttl, int(now_us)).held
+    return held is not None and held < 2 * WITHIN
 
 
 def _code(answer: Any) -> Hashable:

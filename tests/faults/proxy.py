@@ -117,6 +117,8 @@ class Proxy:
         """The clients that have subscribed and are connected now."""
         self.deaf = False
         """Whether what is published gets lost, while the subscribers' connections stay."""
+        self.slow = 0.0
+        """Seconds by which each answer comes later."""
         self.port = 0
         self.connected = 0
         """How many connections clients have opened so far."""
@@ -292,6 +294,8 @@ class _Connection:
                 return
             elif rule is not None and fault is Fault.HOLD_REPLY:
                 await rule.gone()
+            if self._proxy.slow:
+                await asyncio.sleep(self._proxy.slow)
             if not self._silent:
                 self._to_client.write(frame)
 

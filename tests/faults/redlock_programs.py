@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
+import time
+
 from django.test import override_settings
 
 from django_redislock import Redlock
@@ -17,3 +21,19 @@ def hold(ttl: str, *urls: str) -> None:
             say("held")
             told()
         say("left")
+
+
+def contend(path: str, *urls: str) -> None:
+    """Hold one of two names again and again; write down which, from when to when, on a common
+    clock."""
+    entries = {f"server-{number}": caches(url)["default"] for number, url in enumerate(urls)}
+    journal = os.open(path, os.O_WRONLY | os.O_APPEND)
+    with override_settings(CACHES=caches(urls[0]) | entries):
+        say("ready")
+        told()
+        while True:
+            name = random.choice(["one", "two"])
+            with Redlock(name, list(entries), ttl=10, wait=None):
+                begin = time.monotonic()
+                time.sleep(0.03)
+                os.write(journal, f"{name} {begin} {time.monotonic()}\n".encode())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from io import StringIO
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -614,6 +617,87 @@ def test_a_killed_holder(nodes: Nodes, port: Port, start: Callable[..., Worker])
     assert elsewhere(port, lock(), wait=0) is None
     worker.close()
     port.release(elsewhere(port, lock(), wait=PATIENCE))
+
+
+# Several processes contend.
+
+
+class Contenders:
+    """Processes that hold one of two names again and again, and what they wrote down."""
+
+    NUMBER = 8
+    SECONDS = 3.0
+
+    def __init__(self, start: Callable[..., Worker], journal: Path, urls: list[str]) -> None:
+        self._journal = journal
+        journal.touch()
+        program = "tests.faults.redlock_programs:contend"
+        workers = [start(program, str(journal), *urls) for _ in range(self.NUMBER)]
+        assert [worker.says() for worker in workers] == ["ready"] * self.NUMBER
+        for worker in workers:
+            worker.go_on()
+        eventually(lambda: len({name for name, *_ in self.entries()}) == 2)
+
+    def entries(self) -> list[tuple[str, float, float]]:
+        """Name, begin and end of each entry."""
+        rows = map(str.split, self._journal.read_text().splitlines())
+        return [(name, float(begin), float(end)) for name, begin, end in rows]
+
+    def observed(self) -> tuple[int, float]:
+        """From now on: how many entries, and the longest time without one."""
+        began = time.monotonic()
+        threading.Event().wait(self.SECONDS)
+        ended = time.monotonic()
+        times = sorted(begin for _, begin, _ in self.entries() if began <= begin < ended)
+        return len(times), max(b - a for a, b in pairwise([began, *times, ended]))
+
+    def overlaps(self) -> int:
+        """How often somebody entered while another one was inside."""
+        entries = sorted(self.entries())
+        return sum(a[0] == b[0] and b[1] < a[2] for a, b in pairwise(entries))
+
+
+@pytest.mark.parametrize("using", [["a", "b", "e"], ["a", "b", "c", "d", "e"]], ids=len)
+def test_contenders_beside_a_minority_that_hangs_or_is_slow(
+    nodes: Nodes, start: Callable[..., Worker], tmp_path: Path, using: list[str]
+) -> None:
+    """They get in about as often as beside one that is down: nobody keeps the votes that others
+    need while it waits for servers that hang."""
+    minority = using[len(using) // 2 + 1 :]
+    with ExitStack() as stack:
+        proxies = {alias: stack.enter_context(Proxy(nodes.servers[alias])) for alias in minority}
+        urls = [(proxies.get(alias) or nodes.servers[alias]).url for alias in using]
+        contenders = Contenders(start, tmp_path / "journal", urls)
+        for proxy in proxies.values():
+            proxy.slow = 0.3
+        slow, slow_gap = contenders.observed()
+        with nodes.paused(*minority):
+            hanging, hanging_gap = contenders.observed()
+        nodes.stop(*minority)
+        down, _ = contenders.observed()
+    assert contenders.overlaps() == 0
+    assert hanging > down / 5
+    assert slow > down / 7
+    assert max(slow_gap, hanging_gap) < 2
+
+
+def test_a_server_that_was_silent_is_not_waited_for_again(
+    port: Port, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the others don't make a majority, a silent server is waited for once or twice; when
+    it answers again, it counts again."""
+    monkeypatch.setattr(redlock, "WITHIN", 1.0)
+    nodes.clients["a"].set(KEY, "somebody else's")
+    of_three = Redlock("job", ["a", "b", "e"], ttl=TTL)
+    with nodes.paused("e"):
+        times = [now()]
+        for _ in range(4):
+            assert port.acquire(of_three, wait=0) is None
+            times.append(now())
+    first, _, *others = (b - a for a, b in pairwise(times))
+    assert first > 0.9
+    assert sum(others) < 1.0
+    port.release(port.acquire(of_three, wait=PATIENCE))
 
 
 # They disagree, and one is slow.
