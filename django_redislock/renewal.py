@@ -6,6 +6,12 @@ makes a lease unknown and is tried again soon; when the lease's own deadline has
 is lost. The watchdog has only a weak reference to a lease: when its owner object is gone,
 nobody can release it any more, so it is left to expire, with a warning.
 
+A look costs what is due, however many leases there are: they are in a heap by the time at which
+they are due. Those that are due are renewed in the order of their deadlines, and a look ends after
+a moment even if some are left, so that a lease that lives for a second does not wait for thousands
+that live for a minute. All leases are looked through only as often as this process shows that it
+lives.
+
 A thread for each server, so that one which does not answer can't cost another's leases. A cluster
 is one server here, in which a node that did not answer is passed over until the next round, and
 comes last in that; and a request has the leases of one slot, which mostly is one lease. A lease
@@ -16,13 +22,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import heapq
+import itertools
 import logging
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from . import connections, tokens
 from .clock import now
@@ -47,6 +56,8 @@ EARLY = 0.25
 PRESENCE = 30.0
 """Seconds after which a process that holds leases and shows no sign of life is taken for dead."""
 PRESENCE_EVERY = PRESENCE / 3
+MOMENT = 0.1
+"""Seconds after which a look ends, and the next one sees what has become more urgent."""
 PATIENCE = 1 / 6
 """A renewal that got no answer for this part of the ttl is sent again, over a new connection:
 so two may be lost, and the third is in time."""
@@ -80,7 +91,9 @@ async def renew(io: IO, leases: Sequence[Lease], ttl: float | None = None) -> No
                 lease.renewed(sent, its_ttl)
         elif isinstance(refusal, LockUnavailable):
             lease.unknown()
-        elif not lease.closing:  # else its release has overtaken us
+        elif lease.closing:
+            lease.unknown()  # its release has overtaken us
+        else:
             lease.lose(refusal.error(lease.name))
     errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
     if len(errors) == len(leases):
@@ -108,9 +121,29 @@ class Withdrawal:
             await self._claim.primitive.release(io, self._claim)
 
 
-class _Watched(NamedTuple):
-    lease: weakref.ref[Lease]
-    claim: Claim
+NEVER = float("inf")
+READY = -1.0
+
+
+class _Watched:
+    """A lease that this process holds."""
+
+    __slots__ = ("at", "claim", "early", "lease")
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = weakref.ref(lease)
+        self.claim = lease.claim
+        self.at = NEVER
+        """When it is due; `READY`: it is due. What stands elsewhere with another time is out of
+        date."""
+        self.early = 0.0
+        """Seconds by which it may be renewed before that."""
+
+
+_order = itertools.count()
+"""Between leases that are due at the same time; these can't be compared."""
+
+_Heap = list[tuple[float, int, _Watched]]
 
 
 class Watchdog:
@@ -126,17 +159,26 @@ class Watchdog:
         self._tokens: dict[str, dict[str, int]] = {}
         """By key: the tokens of the leases that this process holds there, in order, each with the
         id of the thread or task that holds it: it keeps no task alive."""
-        self._next = self._announced = float("inf")
-        """When we look next, and what the last lease that woke us wants."""
+        self._news: dict[str, _Watched] = {}
+        """By token: those whose due time the thread does not know yet. A lease that is released
+        before the thread looks leaves nothing behind."""
+        # These two are the thread's own.
+        self._due: _Heap = []
+        """By the time at which they are due."""
+        self._ready: dict[tuple[Hashable, ...], _Heap] = {}
+        """Those that are due, by deadline; in one heap those that one request can renew."""
+        self._next = NEVER
+        """When the thread looks next: a lease that is due earlier has to wake it."""
         self._show_at = 0.0
         """When this process has to show again that it lives."""
-        self._shortest = float("inf")
-        """The smallest ttl that is renewed here. On a cluster no request may take so long that it
-        costs such a lease at another node."""
+        self._shortest = NEVER
+        """No lease that is renewed here has a smaller ttl. On a cluster no request may take so
+        long that it costs such a lease at another node."""
         # A list, and SimpleQueue and no Condition: the garbage collector may add to them in
         # the middle of anything, as transactions.py does.
         self._to_release: list[Owed] = []
-        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._woken: queue.SimpleQueue[float] = queue.SimpleQueue()
+        """When what woke the thread is due."""
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._claiming = threading.Lock()
@@ -146,7 +188,7 @@ class Watchdog:
         """Renew `lease` from now on, and notice when it is lost."""
         claim, me = lease.claim, id(lease.holder)
         lease.watchdog = self
-        self._leases[claim.token] = _Watched(weakref.ref(lease), claim)
+        self._leases[claim.token] = _Watched(lease)
         for keys in claim.every:
             self._enter(keys.lock, claim.token, me)
         self.reconsider(lease)
@@ -155,11 +197,16 @@ class Watchdog:
 
     def reconsider(self, lease: Lease) -> None:
         """It may be due earlier than we thought."""
+        watched = self._leases.get(lease.claim.token)
+        if watched is None:
+            return
+        self._news[lease.claim.token] = watched
         if lease.due < self._next:
-            # Also when it will be released before the thread looks: then the thread looks at that
-            # time, and is not woken by each of those that come and go meanwhile.
-            self._next = self._announced = lease.due
-            self._wake.put(None)
+            self.wake(lease.due)
+
+    def wake(self, due: float = NEVER) -> None:
+        """Let the thread look now, and again when it is `due`."""
+        self._woken.put(due)
 
     def forget(self, lease: Lease) -> None:
         self._forget(lease.claim.token)
@@ -175,6 +222,7 @@ class Watchdog:
 
     def _forget(self, token: str) -> None:
         watched = self._leases.pop(token, None)
+        self._news.pop(token, None)
         if watched is not None:
             self._leave(watched.claim)
 
@@ -216,7 +264,7 @@ class Watchdog:
     def release_later(self, what: Owed) -> None:
         """Release it in the background; may be called from a finalizer."""
         self._to_release.append(what)
-        self._wake.put(None)
+        self.wake()
         if self._thread is None:
             self._start()
 
@@ -224,7 +272,7 @@ class Watchdog:
         """Wait for so long until all that `release_later` was told is released."""
         if self._to_release:
             self._settled.clear()
-            self._wake.put(None)
+            self.wake()
             self._settled.wait(seconds)
 
     def _start(self) -> None:
@@ -240,82 +288,177 @@ class Watchdog:
         with self._claiming:
             # Another one may run already, whose start was interrupted by a signal's exception.
             self._thread = self._thread or me
+        announced = NEVER
         while self._thread is me:
-            announced, self._announced = self._announced, float("inf")
-            # From here on every new lease wakes us, also one that comes while we look.
-            self._next = float("inf")
             try:
                 due = self._look()
             except Exception:
                 # Never die: all leases of the process would be lost.
                 logger.exception("The watchdog failed; it goes on in a second.")
-                due = now() + 1.0
+                time.sleep(1.0)
+                self._ready.clear()
+                self._news.update(self._leases.copy())  # nobody knows what was done before it
+                due = now()
             if not self._to_release:
                 self._settled.set()
-            self._next = due = min(due, announced) if announced > now() else due
-            self._sleep(due)
+            # Also if the lease that woke us is released by now: so we are not woken by each of
+            # those that come and go until then.
+            announced = self._sleep(min(due, announced) if announced > now() else due)
 
-    def _sleep(self, until: float) -> None:
-        timeout = None if until == float("inf") else max(0.0, until - now())
+    def _sleep(self, until: float) -> float:
+        """Sleep until then, or until woken. Returns when the leases that woke us are due."""
+        self._next = until
+        # Nobody was woken by the leases that came before that line.
+        self._next = until = min(until, self._admit())
+        timeout = None if until == NEVER else max(0.0, until - now())
+        announced = NEVER
         with contextlib.suppress(queue.Empty):
-            self._wake.get(timeout=timeout)
+            announced = self._woken.get(timeout=timeout)
             while True:  # once is enough for all who wake us now
-                self._wake.get_nowait()
+                announced = min(announced, self._woken.get_nowait())
+        self._next = -NEVER  # we are awake, and look at all who come before we sleep again
+        return announced
 
-    def _look(self) -> float:
-        """Renew and release what is due. Returns when to look next."""
-        time = now()
-        next_look = self._shortest = float("inf")
-        due: dict[tuple[Hashable, ...], list[Lease]] = {}
-        indexes: set[str] = set()
-        least = float("inf")
-        for token, watched in self._leases.copy().items():
-            lease = watched.lease()
-            if lease is None:
-                self._forget(token)
+    # When a lease is due.
+
+    def _admit(self) -> float:
+        """See what is new. Returns when the next lease is due."""
+        while self._news:
+            try:
+                _, watched = self._news.popitem()
+            except KeyError:  # its lease was released just now
+                break
+            self._schedule(watched)
+        if len(self._due) > 2 * len(self._leases) + BATCH:
+            # The rest are of leases that are held no more.
+            self._due = [entry for entry in self._due if self._valid(*entry)]
+            heapq.heapify(self._due)
+        while self._due and not self._valid(*self._due[0]):
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else NEVER
+
+    def _valid(self, at: float, _: int, watched: _Watched) -> bool:
+        return watched.at == at and self._leases.get(watched.claim.token) is watched
+
+    def _schedule(self, watched: _Watched) -> None:
+        """Look at it when it is due."""
+        lease = self._living(watched)
+        if lease is None:
+            return
+        watched.early = 0.0
+        if lease.renew:
+            ttl = lease.claim.ttl
+            watched.early = EARLY * ttl / 3
+            self._shortest = min(self._shortest, ttl)
+        watched.at = lease.due
+        heapq.heappush(self._due, (watched.at, next(_order), watched))
+
+    def _living(self, watched: _Watched) -> Lease | None:
+        """The lease, if it is there and not over. Else it is forgotten, and its holder told."""
+        lease = watched.lease()
+        if lease is None:
+            if self._leases.get(watched.claim.token) is watched:
+                self._forget(watched.claim.token)
                 logger.warning(
                     "The lease on %r, taken at %s, was dropped without being released. It is not "
                     "renewed any more and ends with its ttl. Keep it, or write a with block.",
                     watched.claim.keys.name,
                     watched.claim.label,
                 )
-            elif lease.lost is not None:
-                self._forget(token)
-            elif lease.orphaned:
-                logger.warning(
-                    "The event loop of a task that holds %r, taken at %s, was closed: the lease "
-                    "is released.",
-                    lease.name,
-                    lease.label,
-                )
-                lease.abandon()
-            else:
-                indexes.add(watched.claim.keys.index)
-                ttl = lease.claim.ttl
-                if ttl < least:
-                    least = ttl
-                if lease.renew and ttl < self._shortest:
-                    self._shortest = ttl
-                if lease.renew and lease.due - time <= EARLY * ttl / 3:
-                    due.setdefault(self._together(lease), []).append(lease)
-                elif lease.due < next_look:
-                    next_look = lease.due
-        silent: set[Node | None] = set()
-        for leases in sorted(due.values(), key=self._urgency) if self._clustered else due.values():
-            nodes = self._nodes_of(leases[0])
-            for start in range(0, len(leases), BATCH):
-                # Who did not answer once is not asked again in this round.
-                if not self._renew(leases[start : start + BATCH], ask=not nodes & silent):
+        elif lease.over or lease.lost is not None:
+            self._forget(watched.claim.token)
+            return None
+        elif lease.orphaned:
+            logger.warning(
+                "The event loop of a task that holds %r, taken at %s, was closed: the lease "
+                "is released.",
+                lease.name,
+                lease.label,
+            )
+            lease.abandon()
+        return lease
+
+    def _gather(self, until: float) -> None:
+        """What is due becomes ready."""
+        later = []
+        while self._due and self._due[0][0] - self._due[0][2].early <= until:
+            entry = heapq.heappop(self._due)
+            watched = entry[2]
+            lease = self._living(watched) if self._valid(*entry) else None
+            if lease is None:
+                continue
+            if lease.renew and lease.due - until <= EARLY * lease.claim.ttl / 3:
+                watched.at = READY
+                ready = self._ready.setdefault(self._together(lease), [])
+                heapq.heappush(ready, (until + lease.remaining(), entry[1], watched))
+            else:  # it was extended meanwhile, or is not renewed
+                later.append(watched)
+        for watched in later:
+            self._schedule(watched)
+
+    def _batch(self, together: tuple[Hashable, ...]) -> list[Lease]:
+        """The most urgent ones of those that are ready and can be renewed in one request."""
+        ready = self._ready[together]
+        leases: list[Lease] = []
+        while ready and len(leases) < BATCH:
+            watched = heapq.heappop(ready)[2]
+            if watched.at == READY and self._leases.get(watched.claim.token) is watched:
+                lease = self._living(watched)
+                if lease is not None:
+                    leases.append(lease)
+        if not ready:
+            del self._ready[together]
+        return leases
+
+    def _look(self) -> float:
+        """Renew and release what is due. Returns when to look next."""
+        began = now()
+        self._admit()
+        self._gather(began)
+        asked, silent = False, set[Node | None]()
+        for together in sorted(self._ready, key=self._urgency):
+            nodes = self._nodes_of(together)
+            # What is left after a moment waits, since others may have become more urgent. But the
+            # leases at a node that did not answer are all done with: it is not asked again in
+            # this look.
+            while together in self._ready and (
+                not asked or nodes & silent or now() <= began + MOMENT
+            ):
+                leases = self._batch(together)
+                asked |= bool(leases)
+                if leases and not self._renew(leases, ask=not nodes & silent):
                     silent |= self._failed(nodes)
-            next_look = min(next_look, *(lease.due for lease in leases))
+                for lease in leases:
+                    self._reschedule(lease)
+        next_look = now() if self._ready else self._admit()
         if not silent or self._clustered:
             self._release_pending()
-            early = EARLY * PRESENCE_EVERY if due else 0.0  # it costs no look of its own
-            if indexes and time >= self._show_at - early:
-                self._show_at = time + PRESENCE_EVERY
-                self._show_life(indexes, PATIENCE * least)  # longer, and it could cost one
-            next_look = min(next_look, self._show_at if indexes else float("inf"))
+            early = EARLY * PRESENCE_EVERY if asked else 0.0  # it costs no look of its own
+            if self._leases and began >= self._show_at - early:
+                self._show_at = began + PRESENCE_EVERY
+                self._survey()
+            next_look = min(next_look, self._show_at if self._leases else NEVER)
         return min(next_look, now() + 1.0) if self._to_release else next_look
+
+    def _reschedule(self, lease: Lease) -> None:
+        watched = self._leases.get(lease.claim.token)
+        if watched is not None:
+            self._schedule(watched)
+
+    def _survey(self) -> None:
+        """Look through all leases, and say that their process lives."""
+        indexes: set[str] = set()
+        least = self._shortest = NEVER
+        for watched in self._leases.copy().values():
+            lease = self._living(watched)
+            if lease is None:
+                continue
+            indexes.add(watched.claim.keys.index)
+            least = min(least, lease.claim.ttl)
+            if lease.renew:
+                self._shortest = min(self._shortest, lease.claim.ttl)
+        if indexes:
+            self._show_life(indexes, PATIENCE * least)  # longer, and it could cost one
 
     def _together(self, lease: Lease) -> tuple[Hashable, ...]:
         """Leases for which this is equal are renewed in one request."""
@@ -327,17 +470,17 @@ class Watchdog:
             slot, alone = min(slots), claim.token if len(slots) > 1 else ""
         return claim.primitive.kind, index, slot, alone, lease.replicas, lease.replicas_timeout
 
-    def _urgency(self, leases: list[Lease]) -> tuple[bool, bool, float]:
-        """On a cluster, what comes first: what costs the others nothing, and what ends soon."""
-        nodes = self._nodes_of(leases[0])
-        remaining = min(lease.remaining() for lease in leases)
-        return bool(self._failed(nodes)), len(nodes) > 1, remaining
+    def _urgency(self, together: tuple[Hashable, ...]) -> tuple[bool, bool, float]:
+        """What comes first: what costs the others nothing, and what ends soon."""
+        nodes = self._nodes_of(together)
+        return bool(self._failed(nodes)), len(nodes) > 1, self._ready[together][0][0]
 
-    def _nodes_of(self, lease: Lease) -> set[Node | None]:
-        """Which nodes of a cluster it is to be asked at; None: there is but one server."""
+    def _nodes_of(self, together: tuple[Hashable, ...]) -> set[Node | None]:
+        """Which nodes of a cluster they are to be asked at; None: there is but one server."""
         if self._pool is None:
             return {None}
-        return {connections.node_of(self._pool, keys.lock) for keys in lease.claim.asked}
+        claim = self._ready[together][0][2].claim
+        return {connections.node_of(self._pool, keys.lock) for keys in claim.asked}
 
     def _failed(self, nodes: set[Node | None]) -> set[Node | None]:
         """Those of them that did not answer when they were asked last."""

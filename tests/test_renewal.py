@@ -416,3 +416,116 @@ def test_cancel_on_lost_spares_a_block_that_was_left(
             await asyncio.sleep(0)
 
     asyncio.run(work())
+
+
+class TestManyLeases:
+    """What one lease costs does not depend on how many there are."""
+
+    @pytest.fixture
+    def looked_at(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The names of the leases that the watchdog has looked at."""
+        names: list[str] = []
+        orphaned = Lease.orphaned.fget
+
+        def look(lease: Lease) -> bool:
+            names.append(lease.name)
+            assert orphaned is not None
+            return orphaned(lease)
+
+        monkeypatch.setattr(Lease, "orphaned", property(look))
+        return names
+
+    @pytest.fixture
+    def looks(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        """When the watchdog meant to look next, after each of its looks.
+
+        It shows no sign of life, and is woken by the next lease.
+        """
+        looks: list[float] = []
+        look = renewal_module.Watchdog._look
+
+        def counted(watchdog: renewal_module.Watchdog) -> float:
+            looks.append(look(watchdog))
+            return looks[-1]
+
+        monkeypatch.setattr(renewal_module.Watchdog, "_look", counted)
+        watched = renewal_module.watchdog("default")
+        monkeypatch.setattr(watched, "_show_at", float("inf"))
+        watched._next = float("inf")
+        return looks
+
+    def test_a_look_costs_what_is_due(
+        self, redis: Redis, looked_at: list[str], looks: list[float]
+    ) -> None:
+        """A new lease makes the watchdog look, and not at all the others."""
+        held = [redis_lock(f"held:{n}", ttl=60_000).acquire() for n in range(300)]
+        looked_at.clear()
+        for n in range(100):
+            before = len(looks)
+            with redis_lock("job", ttl=50_000 - 100 * n):  # each is due earlier than all before
+                eventually(lambda before=before: len(looks) > before)
+        assert len(looked_at) < 5 * len(held), "as often as once for all, and a few for each"
+        assert all(lease is not None and lease.state == LeaseState.HELD for lease in held)
+
+    def test_released_leases_leave_little_behind(self, redis: Redis, looks: list[float]) -> None:
+        """Also when the watchdog has seen each of them, and they would be due much later."""
+        watched = renewal_module.watchdog("default")
+        for n in range(2 * renewal_module.BATCH):
+            before = len(looks)
+            with redis_lock("job", ttl=60_000 - 100 * n):
+                eventually(lambda before=before: len(looks) > before)
+        assert len(watched._due) <= renewal_module.BATCH + 2
+        assert not watched._news
+        assert not watched._leases
+
+    def test_the_most_urgent_first(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A short lease that becomes due while many long ones are being renewed is the next."""
+        monkeypatch.setattr(renewal_module, "BATCH", 2)
+        monkeypatch.setattr(renewal_module, "MOMENT", 0.0)
+        watched = renewal_module.watchdog("default")
+        long = [redis_lock(f"long:{n}", ttl=60).acquire() for n in range(20)]
+        short = redis_lock("short", ttl=9).acquire()
+        assert short is not None
+        renewed: list[str] = []
+        real = renewal_module.renew
+
+        async def renew(io: IO, leases: Sequence[Lease]) -> None:
+            if not renewed:
+                short.due = 0.0
+                watched.reconsider(short)
+            renewed.extend(lease.name for lease in leases)
+            await real(io, leases)
+
+        monkeypatch.setattr(renewal_module, "renew", renew)
+        for lease in long:
+            assert lease is not None
+            lease.due = 0.0
+            watched._news[lease.token] = watched._leases[lease.token]
+        watched.wake()
+        eventually(lambda: len(renewed) >= len(long) + 1)
+        assert "short" in renewed[2:4]
+
+    def test_nothing_is_forgotten_when_the_watchdog_fails(
+        self, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An error in the middle of a look costs no lease its renewal."""
+        watched = renewal_module.watchdog("default")
+        failed = threading.Event()
+        real = watched._renew
+
+        def fail_once(leases: list[Lease], *, ask: bool) -> bool:
+            if not failed.is_set():
+                failed.set()
+                raise ZeroDivisionError
+            return real(leases, ask=ask)
+
+        monkeypatch.setattr(watched, "_renew", fail_once)
+        with redis_lock("job", ttl=6), redis_lock("other", ttl=6):
+            assert failed.wait(PATIENCE)
+            for name in ("job", "other"):
+                before = redis.zscore("redislock:index", name)
+                eventually(
+                    lambda name=name, before=before: (
+                        (redis.zscore("redislock:index", name) or 0) > (before or 0)
+                    )
+                )

@@ -72,7 +72,7 @@ class _InMemory(Caches):
     def wake(self) -> None:
         """Let all who wait look at the clock."""
         for watchdog in self.watchdogs:
-            watchdog._wake.put(None)
+            watchdog.wake()
         for box in list(inbox._inboxes.values()):
             for waker in list(box._wakers.values()):
                 waker(False)
