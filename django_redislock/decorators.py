@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import sys
+import warnings
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from asgiref.sync import iscoroutinefunction
+from django.conf import settings
 
 from . import label
 from .current import Steps
@@ -123,16 +126,36 @@ class redis_lock(FunctionDecorator, Lock):
         timestamp_key: str | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self._template = name
         self._name = None
         self._configure(options)
         if timestamp_key is not None:
             self._explicit["timestamp_key"] = validate_key(timestamp_key, "timestamp_key")
+        self._template = name  # last: what could not be made was not forgotten
+
+    _template: Any = None
+    _used = False
+    """It was asked for its name, as all that locks does, or has decorated a function."""
+
+    def __del__(self) -> None:
+        if self._used or not isinstance(self._template, str) or sys.is_finalizing():
+            return
+        if _watched():
+            warnings.warn(
+                f"{self!r} was never used, so it has locked nothing. Write it in a with "
+                f"statement, call its acquire(), or decorate a function with it.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def __call__(self, *functions: F, **nothing: object) -> F:
+        self._used = True
+        return super().__call__(*functions, **nothing)
 
     @property
     def name(self) -> str:
         """What is locked, where this is not used as a decorator."""
         if self._name is None:
+            self._used = True
             if self._template is None or callable(self._template):
                 raise TypeError(
                     "redis_lock() without a name, or with a function as its name, is for "
@@ -144,6 +167,7 @@ class redis_lock(FunctionDecorator, Lock):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
+            self._used = True
             # In other libraries the lock is released and extended.
             if not name.startswith("_") and hasattr(Lease, name):
                 raise AttributeError(
@@ -159,6 +183,12 @@ class redis_lock(FunctionDecorator, Lock):
         self, kind: str, function: Callable[..., Any], lock_for: LockFor
     ) -> Callable[..., Any]:
         return WRAPPERS[kind](function, lock_for)
+
+
+def _watched() -> bool:
+    """Whether a developer looks: in DEBUG, or in tests, for which Django makes an outbox."""
+    in_tests = hasattr(sys.modules.get("django.core.mail"), "outbox")
+    return in_tests or (settings.configured and bool(settings.DEBUG))
 
 
 def acquire(lock: Lock, wait: float | None = UNSET) -> Lease:

@@ -165,7 +165,7 @@ class Lock:
         Raises `LockUnavailable`, `LockReentered`.
         """
         refuse_unknown(unknown, "acquire")
-        refuse_event_loop()
+        refuse_event_loop(repr(self.name))
         result = run(self._attempt(SyncIO, wait))
         return result if isinstance(result, Lease) else None
 
@@ -206,7 +206,7 @@ class Lock:
         return await self._clear(AsyncIO, by, reason)
 
     def __enter__(self) -> Lease:
-        refuse_event_loop()
+        refuse_event_loop(repr(self.name))
         self._refuse_on_conflict()
         return self._entering(run(self._attempt(SyncIO)))
 
@@ -445,10 +445,10 @@ def _alike(one: Primitive, other: Primitive) -> bool:
     return len(both) == 1 or both in ({places.READ.kind, places.WRITE.kind}, {"mutex", "multi"})
 
 
-def refuse_event_loop() -> None:
+def refuse_event_loop(what: str = "a lock") -> None:
     """Waiting here would stop the event loop, and with it perhaps the holder."""
     if asyncio._get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
         raise SynchronousOnlyOperation(
-            "You cannot wait for a lock in an event loop. Write `async with redis_lock(…)` or "
-            "`await lock.aacquire()`."
+            f"You cannot wait for {what} in an event loop. Write `async with redis_lock(…)` or "
+            f"`await lock.aacquire()`."
         )

@@ -32,10 +32,9 @@ class Semaphore(redis_lock):
         limit: int | None = None,
         **options: Unpack[Options],
     ) -> None:
+        given = {} if limit is None else {"limit": validate_limit(limit)}
         super().__init__(name, **options)
-        self._of_kind("semaphore")
-        if limit is not None:
-            self._explicit["limit"] = validate_limit(limit)
+        self._of_kind("semaphore")._explicit.update(given)
 
 
 class ReadWriteLock:
@@ -50,6 +49,7 @@ class ReadWriteLock:
     def __init__(self, name: str | Callable[..., str], **options: Unpack[Options]) -> None:
         self._read = redis_lock(name, **options)._of_kind("read")
         self._write = redis_lock(name, **options)._of_kind("write")
+        self._read._used = self._write._used = True  # one of them may never be used
 
     def read(self) -> redis_lock:
         """The lock of those who read."""
@@ -82,12 +82,11 @@ class Redlock(redis_lock):
     ) -> None:
         if "replicas" in options:
             raise TypeError("a Redlock has no replicas: its servers are all primaries")
+        if isinstance(using, str):
+            raise TypeError(f"using must be a list of aliases of CACHES, not {using!r}")
+        given = {} if using is None else {"using": Servers.of(using)}
         super().__init__(name, **options)
-        self._of_kind("redlock")
-        if using is not None:
-            if isinstance(using, str):
-                raise TypeError(f"using must be a list of aliases of CACHES, not {using!r}")
-            self._explicit["using"] = Servers.of(using)
+        self._of_kind("redlock")._explicit.update(given)
 
 
 class TimestampLock(redis_lock):
@@ -110,6 +109,6 @@ class TimestampLock(redis_lock):
         timestamp_key: str | None = None,
         **options: Unpack[Options],
     ) -> None:
+        validate_flag(fractions, "fractions")
         super().__init__(name, timestamp_key=timestamp_key, **options)
-        self._of_kind("timestamp")
-        self._explicit["fractions"] = validate_flag(fractions, "fractions")
+        self._of_kind("timestamp")._explicit["fractions"] = fractions

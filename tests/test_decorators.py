@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.core import mail
 from django.core.exceptions import SynchronousOnlyOperation
 from redis import Redis
 
@@ -35,6 +36,10 @@ from django_redislock import (
     LockError,
     LockNotAcquired,
     LockReentered,
+    ReadWriteLock,
+    Redlock,
+    Semaphore,
+    TimestampLock,
     current_lease,
     once,
     redis_lock,
@@ -518,6 +523,62 @@ class TestOtherCallables:
         except TypeError:
             name = "job"
         assert name == "job"
+
+
+class TestForgotten:
+    """A lock that is made and not used has locked nothing: developers are told."""
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            redis_lock,
+            Semaphore,
+            TimestampLock,
+            lambda name: Redlock(name, using=["default", "other", "third"]),
+        ],
+    )
+    def test_without_with(self, make: Callable[[str], Any]) -> None:
+        """In tests, the line that made it warns."""
+        with pytest.warns(RuntimeWarning, match=r"'job'.* was never used") as caught:
+            make("job")
+        assert caught[0].filename == __file__
+
+    def test_in_production(self, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+        """Nothing is told there, and with DEBUG it is."""
+        monkeypatch.delattr(mail, "outbox")
+        redis_lock("job")
+        settings.DEBUG = True
+        with pytest.warns(RuntimeWarning, match="never used"):
+            redis_lock("job")
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda lock: lock.holder(),
+            lambda lock: lock.acquire().release(),
+            lambda lock: lock(lambda: None),
+            lambda lock: lock.name,
+        ],
+        ids=["holder", "acquire", "decorates", "name"],
+    )
+    def test_used(self, use: Callable[[Any], Any], recwarn: pytest.WarningsRecorder) -> None:
+        """Whatever is done with it counts, also to decorate what nobody calls."""
+        use(redis_lock("job"))
+        ReadWriteLock("job").read().holder()
+        gc.collect()
+        assert not recwarn.list
+
+    def test_what_can_t_be_made(self, recwarn: pytest.WarningsRecorder) -> None:
+        """It has its own error, and no warning besides."""
+        for wrong in (
+            lambda: redis_lock("job", ttl=0),
+            lambda: Semaphore("job", limit=0),
+            lambda: Redlock("job", using=[]),
+        ):
+            with pytest.raises(ValueError):  # noqa: PT011
+                wrong()
+        gc.collect()
+        assert not recwarn.list
 
 
 class TestMetadata:

@@ -329,5 +329,5 @@ def test_it_is_not_held_until_a_commit(redis: Redis, settings: Any) -> None:
     """Others wait for the result, and not for the caller's transaction."""
     settings.REDISLOCK = {"RELEASE": "commit"}
     with transaction.atomic():
-        assert single_flight("rates")(Computation())() == {"run": 1}
+        assert single_flight("rates")(Computation().__call__)() == {"run": 1}
         assert not redis.exists(KEY)
