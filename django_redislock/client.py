@@ -198,7 +198,7 @@ class Lock(RedisLock):
             await operations.cut_short(error, _PlainIO, using, claim)
             raise
         if claim.doubtful:
-            await operations.take_back(_PlainIO(using), using, claim)
+            operations.withdraw(using, claim)
         waited, holder = got.waited, got.holder
         await operations.tell(io, "not acquired", claim, using, waited=waited, holder=holder)
         return False

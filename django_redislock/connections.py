@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -88,7 +88,7 @@ class _Alias:
         if self.clustered:
             params |= factory.pool_cls_kwargs
             key = f"{self.client._server} {sorted(params.items())}"
-            return _clusters.get(key) or _clusters.setdefault(key, _cluster(self.client))
+            return _clusters.get(key) or _clusters.setdefault(key, _cluster(self.client, {}))
         # And not that of a client, which may connect when it is made.
         pool: redis.ConnectionPool = factory.get_or_create_connection_pool(params)
         return pool
@@ -302,8 +302,10 @@ def slot(using: str, key: str) -> int:
 _clusters: dict[str, Cluster[redis.ConnectionPool]] = {}
 
 
-def _cluster(client: DefaultClient[Any]) -> Cluster[redis.ConnectionPool]:
-    """A new pool for each node."""
+def _cluster(
+    client: DefaultClient[Any], options: Mapping[str, Any]
+) -> Cluster[redis.ConnectionPool]:
+    """A new pool for each node, with these options besides."""
     factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
 
     def make(node: Node) -> redis.ConnectionPool:
@@ -311,6 +313,7 @@ def _cluster(client: DefaultClient[Any]) -> Cluster[redis.ConnectionPool]:
         pool: redis.ConnectionPool = factory.get_connection_pool(
             factory.make_connection_params(url)
         )
+        pool.connection_kwargs.update(options)
         return pool
 
     return Cluster([node_in(url) for url in client._server], make)
@@ -321,44 +324,30 @@ def shared_pool(using: str) -> Pool:
     return server(using).shared_pool()
 
 
+_BACKGROUND = {
+    "decode_responses": False,
+    "socket_timeout": BACKGROUND_TIMEOUT,
+    "socket_connect_timeout": BACKGROUND_TIMEOUT,
+    # We try again ourselves, with an eye on the clock.
+    "retry": SyncRetry(NoBackoff(), 0),
+    "retry_on_timeout": False,
+    "retry_on_error": [],
+}
+
+
 def background_pool(using: str) -> Pool:
     """A new pool to the same server, whose connections don't wait for ever."""
-    pool: Pool
+    if clustered(using):
+        return _cluster(_client(using), _BACKGROUND)
+    pool: redis.ConnectionPool
     if isinstance(using, ClientName):
         pool = using.background_pool()
-    elif clustered(using):
-        pool = _cluster(_client(using))
     else:
         client = _client(using)
         factory: ConnectionFactory[Any, Any, Any] = client.connection_factory
         pool = factory.get_connection_pool(factory.make_connection_params(client._server[0]))
-    _configure(
-        pool,
-        decode_responses=False,
-        # We try again ourselves, with an eye on the clock.
-        retry=SyncRetry(NoBackoff(), 0),
-        retry_on_timeout=False,
-        retry_on_error=[],
-    )
-    bound(pool, BACKGROUND_TIMEOUT)
+    pool.connection_kwargs.update(_BACKGROUND)
     return pool
-
-
-def bound(pool: Pool, seconds: float) -> None:
-    """From now on its new connections have to be made, and to answer, within `seconds`. Of a
-    cluster, where more than its own leases hang on that, they are all new ones."""
-    for its in pool.pools() if isinstance(pool, Cluster) else ():
-        if seconds < its.connection_kwargs["socket_timeout"]:
-            its.disconnect()
-            its.reset()  # what is only disconnected connects again as it did before
-    _configure(pool, socket_timeout=seconds, socket_connect_timeout=seconds)
-
-
-def _configure(pool: Pool, **options: Any) -> None:
-    if isinstance(pool, Cluster):
-        pool.configure(**options)
-    else:
-        pool.connection_kwargs.update(options)
 
 
 def node_of(pool: Pool, key: str) -> Node | None:

@@ -28,11 +28,12 @@ from redis.exceptions import (
 )
 
 from . import scripts
+from .clock import now
 from .coroutines import run
 from .exceptions import LockError, LockUnavailable
 from .keys import name_of
 from .slots import Cluster, Send, Word
-from .wire import KeptPool, aask, ask, checkout, give_back
+from .wire import MOMENT, KeptPool, aask, acheckout, ask, checkout, give_back
 
 FOREGROUND_TIMEOUT = 5.0
 """Seconds that we wait for an answer where the CACHES entry sets no SOCKET_TIMEOUT: as redis-py
@@ -61,7 +62,8 @@ class Terms(NamedTuple):
     """What is asked of a command beyond its answer."""
 
     within: float | None = None
-    """Seconds to wait for the answer; None: as long as the CACHES entry says."""
+    """Seconds to connect, if need be, and to have the answer: the time-outs of the CACHES entry
+    may make it less. None: they alone count."""
     replicas: int = 0
     """So many replicas have to have what the command wrote."""
     replicas_timeout: float = 1.0
@@ -84,16 +86,24 @@ def execute(pool: Pool, command: tuple[Word, ...], terms: Terms = NO_TERMS) -> A
 
 def sender(command: tuple[Word, ...], terms: Terms) -> Send[redis.ConnectionPool]:
     """What a cluster needs to carry out `command`, and to learn where."""
+    until = _end(terms)
 
     async def send(pool: redis.ConnectionPool, words: tuple[Word, ...], asking: bool) -> Any:
-        return _execute(pool, words, _terms_of(words, command, terms), asking)
+        return _execute(pool, words, _terms_of(words, command, terms, until), asking)
 
     return send
 
 
-def _terms_of(words: tuple[Word, ...], command: tuple[Word, ...], terms: Terms) -> Terms:
-    """A question about the cluster is answered in time, too, and writes nothing."""
-    return terms if words is command else terms._replace(replicas=0)
+def _terms_of(
+    words: tuple[Word, ...], command: tuple[Word, ...], terms: Terms, until: float
+) -> Terms:
+    """One of the steps that a command takes on a cluster, which all end at `until`. A question
+    about the cluster writes nothing, and takes half of the time at most, so that another node can
+    be asked."""
+    left = None if until == float("inf") else max(until - now(), MOMENT)
+    if words is command:
+        return terms._replace(within=left)
+    return Terms(left if left is None else left / 2)
 
 
 def _execute(
@@ -101,26 +111,23 @@ def _execute(
 ) -> Any:
     packed = _packed(command)
     handled = sys.exception()
+    until = _end(terms)
     try:
-        connection = checkout(pool)
+        connection = checkout(pool, terms.within)
     except _FAILURES as error:
         if foreign := _foreign(error, handled):
             raise foreign  # noqa: B904  # it comes from elsewhere
         raise _translate(error, command, sent=False) from error
     carried_out = False
     try:
+        own = connection.socket_timeout
         if asking:  # on the same connection, since it is said of the next command
-            connection.send_command("ASKING")
-            connection.read_response()
-        within = terms.within
-        if within is None and connection.socket_timeout is None:
-            within = FOREGROUND_TIMEOUT
-        answer = ask(connection, packed, within)
+            ask(connection, _packed(("ASKING",)), _left(until, own))
+        answer = ask(connection, packed, _left(until, own))
         if terms.replicas and _granted(answer):
             carried_out = True
             # On the same connection, since WAIT is about what this one has written.
-            connection.send_command(*_wait(terms))
-            _confirm(connection.read_response(), terms)
+            _confirm(ask(connection, _packed(_wait(terms)), _left(until, own)), terms)
         return answer
     except NoScriptError:
         raise
@@ -141,8 +148,10 @@ async def aexecute(pool: AsyncPool, command: tuple[Word, ...], terms: Terms = NO
     if not isinstance(pool, Cluster):
         return await _aexecute(pool, command, terms)
 
+    until = _end(terms)
+
     async def send(pool: aioredis.ConnectionPool, words: tuple[Word, ...], asking: bool) -> Any:
-        return await _aexecute(pool, words, _terms_of(words, command, terms), asking)
+        return await _aexecute(pool, words, _terms_of(words, command, terms, until), asking)
 
     return await pool.execute(command, send)
 
@@ -152,8 +161,9 @@ async def _aexecute(
 ) -> Any:
     packed = _packed(command)
     handled = sys.exception()
+    until = _end(terms)
     try:
-        connection = await pool.get_connection()
+        connection = await acheckout(pool, terms.within)
     except _FAILURES as error:
         if foreign := _foreign(error, handled):
             raise foreign  # noqa: B904  # it comes from elsewhere
@@ -161,15 +171,15 @@ async def _aexecute(
     carried_out = False
     try:
         if asking:
-            await connection.send_command("ASKING")
-            await connection.read_response()
+            own = FOREGROUND_TIMEOUT
+            await aask(connection, _packed(("ASKING",)), _left(until, own) or own)
         if isinstance(pool, KeptPool):
-            answer = await pool.ask(connection, packed)
+            answer = await pool.ask(connection, packed, _left(until, pool.answer_timeout))
         else:
-            answer = await aask(connection, packed, None)
+            answer = await aask(connection, packed, _left(until, connection.socket_timeout))
         if terms.replicas and _granted(answer):
             carried_out = True
-            within = FOREGROUND_TIMEOUT + terms.replicas_timeout
+            within = min(FOREGROUND_TIMEOUT + terms.replicas_timeout, max(until - now(), MOMENT))
             confirmed = await aask(connection, _packed(_wait(terms)), within)
             _confirm(confirmed, terms)
         return answer
@@ -185,6 +195,19 @@ async def _aexecute(
         raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
     finally:
         await pool.release(connection)
+
+
+def _end(terms: Terms) -> float:
+    """When the time of a command is over."""
+    return float("inf") if terms.within is None else now() + terms.within
+
+
+def _left(until: float, own: float | None) -> float | None:
+    """Seconds that the answer has, of a connection with the time-out `own`. None: just that."""
+    if until == float("inf"):
+        return FOREGROUND_TIMEOUT if own is None else None
+    left = max(until - now(), MOMENT)
+    return None if own is not None and own <= left else min(left, own or FOREGROUND_TIMEOUT)
 
 
 def _packed(command: tuple[Word, ...]) -> bytes:

@@ -30,7 +30,8 @@ from .loops import ending, shared
 from .primitives.primitive import Grant
 from .signals import LockEvent
 from .slots import Word
-from .waiting import DEAF, LINE
+from .waiting import DEAF, LEAST, LINE
+from .wire import MOMENT
 
 T = TypeVar("T")
 
@@ -55,6 +56,10 @@ class IO(Protocol):
         All keys have to be of one slot, but for an `Index`: on a cluster, the first key stands in
         its place, and by that the scripts know that there is none.
         """
+
+    def limit(self, left: float) -> None:
+        """All requests from now on together may take so many seconds, or `LEAST` if that is more;
+        infinity: each of them as long as the CACHES entry says."""
 
     def slot(self, key: str) -> int:
         """Keys of the same slot may be given to one script. Without a cluster, all of them."""
@@ -129,6 +134,8 @@ class _Port:
     _home: Inbox | None = None
     _line: threading.Semaphore | asyncio.Semaphore | None = None
     """Where it was our turn, until the next script is over."""
+    _until = float("inf")
+    """When the time of all requests is over."""
 
     def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
         self._using = using
@@ -140,6 +147,16 @@ class _Port:
 
     def uniform(self, low: float, high: float) -> float:
         return waiting.uniform(low, high)
+
+    def limit(self, left: float) -> None:
+        replicas_timeout = self._terms.replicas_timeout if self._terms.replicas else 0.0
+        self._until = now() + max(left, LEAST + replicas_timeout)
+
+    def _in_time(self) -> Terms:
+        """The terms of a request that is sent now."""
+        if self._until == float("inf"):
+            return self._terms
+        return self._terms._replace(within=max(self._until - now(), MOMENT))
 
     async def _execute(self, command: tuple[Word, ...]) -> Any:
         raise NotImplementedError
@@ -260,7 +277,7 @@ class SyncIO(_Port):
     async def _execute(self, command: tuple[Word, ...]) -> Any:
         if self._pool is None:
             self._pool = self._server.shared_pool()
-        return exchange.execute(self._pool, command, self._terms)
+        return exchange.execute(self._pool, command, self._in_time())
 
     async def ask_all(
         self,
@@ -273,7 +290,7 @@ class SyncIO(_Port):
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
         terms = Terms(within)
-        ios = [SyncIO(one, pool=_server_pool(one, within), terms=terms) for one in servers]
+        ios = [SyncIO(one, pool=_server_pool(one), terms=terms) for one in servers]
         answers = Answers(servers, keys[0], within, enough)
         box: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
@@ -346,14 +363,14 @@ class AsyncIO(_Port):
             its = await shared(self._loop, self._using)
             its.busy += 1
             try:
-                return await exchange.aexecute(its.pool, command, self._terms)
+                return await exchange.aexecute(its.pool, command, self._in_time())
             finally:
                 its.busy -= 1
         # The loop closes its asynchronous generators, ours among them, all at once and in no
         # order. One that leaves a lock then gets a connection for just that.
         pool = connections.async_pool(self._using, blocking=False)
         try:
-            return await exchange.aexecute(pool, command, self._terms)
+            return await exchange.aexecute(pool, command, self._in_time())
         finally:
             await connections.aclose(pool)
 
@@ -458,14 +475,12 @@ def _keep(task: asyncio.Future[Any]) -> asyncio.Future[Any]:
 _server_pools: dict[str, Pool] = {}
 
 
-def _server_pool(using: str, within: float) -> Pool:
+def _server_pool(using: str) -> Pool:
     """For one of several servers that are asked at the same time: a pool whose connections don't
-    wait for ever, as those of the project's cache may; new ones no longer than who asks now."""
+    wait for ever, as those of the project's cache may."""
     address = connections.address(using)
     found = _server_pools.get(address)
-    pool = found or _server_pools.setdefault(address, connections.background_pool(using))
-    connections.bound(pool, within)
-    return pool
+    return found or _server_pools.setdefault(address, connections.background_pool(using))
 
 
 _lines: dict[str, threading.Semaphore] = {}

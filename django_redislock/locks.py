@@ -366,8 +366,8 @@ class Lock:
             if isinstance(got, LockNotAcquired):
                 if claim.doubtful:
                     # A send that got no answer may yet arrive, and would get the lock for
-                    # nobody.
-                    await operations.take_back(port(policy.using), policy.using, claim)
+                    # nobody. The caller's time is over, so that is not for it to prevent.
+                    operations.withdraw(policy.using, claim)
                 waited, holder = got.waited, got.holder
                 await operations.tell(
                     io, "not acquired", claim, policy.using, waited=waited, holder=holder

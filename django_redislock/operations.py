@@ -131,8 +131,8 @@ async def cut_short(
     nothing half-acquired."""
     answered = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
     claim.doubtful |= not answered
-    if claim.sent and isinstance(error, LockUnavailable) and error.silent:
-        withdraw(using, claim)
+    if claim.sent and isinstance(error, LockUnavailable):
+        withdraw(using, claim)  # the caller's time is over
     elif claim.sent:
         await take_back(port(using), using, claim)
 

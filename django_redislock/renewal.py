@@ -550,8 +550,6 @@ class Watchdog:
         terms = Terms(within)
         if lease is not None:
             terms = Terms(within, lease.replicas, lease.replicas_timeout)
-        if self._pool is not None:
-            connections.bound(self._pool, within)
         return SyncIO(self._using, pool=self._pool, terms=terms, background=True)
 
     def after_fork(self) -> None:

@@ -55,7 +55,6 @@ class Cluster(Generic[Pool]):
         self.seeds = tuple(seeds)
         self._make = make
         self._pools: dict[Node, Pool] = {}
-        self._options: dict[str, Any] = {}
         self._slots: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         self._stale = True
         self.failed: set[Node] = set()
@@ -66,18 +65,11 @@ class Cluster(Generic[Pool]):
         found = self._pools.get(node)
         if found is None:
             found = self._pools.setdefault(node, self._make(node))
-            found.connection_kwargs.update(self._options)  # type: ignore[attr-defined]
         return found
 
     def pools(self) -> list[Pool]:
         """All that were made so far."""
         return list(self._pools.values())
-
-    def configure(self, **options: Any) -> None:
-        """From now on new connections have these options, too."""
-        self._options.update(options)
-        for pool in self.pools():
-            pool.connection_kwargs.update(options)  # type: ignore[attr-defined]
 
     def node_of(self, key: str) -> Node | None:
         """Which node has a key, as far as is known without asking."""

@@ -30,6 +30,10 @@ class Deadline:
         return time >= self._end
 
 
+LEAST = 1.0
+"""Seconds that a request of an acquire gets, however little is left of `wait`: so also who waits
+for nothing gives a slow server a chance."""
+
 DEAF = "-"
 """What a waiter gives in place of its inbox while nobody can wake it; lua/mutex.lua knows it."""
 

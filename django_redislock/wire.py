@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import select
 import socket
 from collections.abc import Iterator
@@ -22,9 +23,15 @@ from typing import Any
 
 import redis
 from redis import asyncio as aioredis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from .clock import now
 
 SHORT = 64
 """Bytes, at most, of an answer that is read here."""
+MOMENT = 0.001
+"""Seconds that a step gets when its time is over: 0 would mean that it may not wait at all."""
 
 _process = os.getpid()  # the system is not asked each time
 
@@ -33,10 +40,109 @@ _process = os.getpid()  # the system is not asked each time
 # then would be lost to the pool, so the last thing that is done to its lists is what counts.
 
 
-def checkout(pool: redis.ConnectionPool) -> Any:
-    """An idle connection of a pool, or a new one, as `get_connection()` does."""
+def checkout(pool: redis.ConnectionPool, within: float | None = None) -> Any:
+    """An idle connection of a pool, or a new one, as `get_connection()` does.
+
+    A new one is made, handshake included, within so many seconds, whatever time-outs it has; None:
+    as long as they say.
+    """
     connection = _idle(pool) if type(pool) is redis.ConnectionPool else None
-    return pool.get_connection() if connection is None else connection
+    if connection is not None:
+        return connection
+    return pool.get_connection() if within is None else _connected(pool, within)
+
+
+def _connected(pool: redis.ConnectionPool, within: float) -> Any:
+    """As `get_connection()`, in time: that one connects before anybody can see the connection."""
+    connection = None
+    try:
+        connection = _taken(pool, within)
+        if connection is None:  # a pool that does it in another way
+            return pool.get_connection()
+        with _hurried(connection, within):
+            if _stale(connection):
+                connection.disconnect()
+            connection.connect()
+        return connection
+    except BaseException:
+        if connection is not None:
+            pool.release(connection)
+        raise
+
+
+def _taken(pool: Any, within: float) -> Any:
+    """What `get_connection()` takes from the pool, before it connects. None: it can't be told."""
+    how = getattr(type(pool), "get_connection", None)
+    try:
+        if pool.pid != _process or pool.cache is not None:
+            return None
+        if how is redis.ConnectionPool.get_connection:
+            with pool._lock:
+                idle = pool._available_connections
+                connection = idle[-1] if idle else pool.make_connection()
+                pool._in_use_connections.add(connection)
+                del idle[-1:]
+                return connection
+        if how is redis.BlockingConnectionPool.get_connection:
+            try:
+                connection = pool.pool.get(timeout=min(pool.timeout, within))
+            except queue.Empty:
+                raise redis.ConnectionError("No connection available.") from None
+            return pool.make_connection() if connection is None else connection
+    except AttributeError:
+        pass
+    return None
+
+
+def _stale(connection: Any) -> bool:
+    """It is connected, and was closed at the other end or has unread answers."""
+    sock = getattr(connection, "_sock", None)
+    if sock is None:
+        return False
+    if type(sock) is socket.socket:
+        return not _silent(sock)
+    try:
+        return bool(connection.can_read())
+    except (redis.ConnectionError, redis.TimeoutError, OSError):
+        return True
+
+
+@contextmanager
+def _hurried(connection: Any, within: float) -> Iterator[None]:
+    """What is connected in here is so within so many seconds, and has its own time-outs after."""
+    until = now() + within
+    try:
+        answers, connects = connection.socket_timeout, connection.socket_connect_timeout
+        retry, greet = connection.retry, connection.redis_connect_func
+        connection._sock  # noqa: B018  # is it there?
+    except AttributeError:
+        yield
+        return
+
+    def wait_for(seconds: float | None) -> None:
+        if (sock := connection._sock) is not None:  # another thread may have closed it
+            sock.settimeout(seconds)
+
+    def handshake(connection: Any) -> None:
+        # From here on its parser, and whoever uses it next, go by its own time-out.
+        connection.socket_timeout = answers
+        wait_for(max(until - now(), MOMENT))
+        connection.on_connect() if greet is None else greet(connection)
+
+    try:
+        connection.socket_timeout = _less(answers, within)
+        connection.socket_connect_timeout = _less(connects, within)
+        connection.retry = Retry(NoBackoff(), 0)
+        connection.redis_connect_func = handshake
+        yield
+        wait_for(answers)
+    finally:
+        connection.socket_timeout, connection.socket_connect_timeout = answers, connects
+        connection.retry, connection.redis_connect_func = retry, greet
+
+
+def _less(own: float | None, within: float) -> float:
+    return within if own is None else min(own, within)
 
 
 def _idle(pool: Any) -> Any:
@@ -168,22 +274,26 @@ class KeptPool(aioredis.BlockingConnectionPool):
         self._kept: list[Any] = []
         self._wanted = 0
         """So many tasks wait for a connection that somebody releases."""
-        self._answer_timeout: float | None = options.get("socket_timeout")
+        self.answer_timeout: float | None = options.get("socket_timeout")
         """Seconds that a command has for its answer."""
         self._expected: dict[Any, float] = {}
         """The connections that owe an answer, and until when, by the clock of the loop."""
         self._timer: asyncio.TimerHandle | None = None
 
-    async def ask(self, connection: Any, packed: bytes) -> Any:
+    async def ask(self, connection: Any, packed: bytes, within: float | None = None) -> Any:
         """As the function `ask`."""
         writer = None if connection.health_check_interval else _writer(connection)
-        within = self._answer_timeout
+        if within is None:
+            within = self.answer_timeout
         if writer is None or within is None:
             return await aask(connection, packed, within)
         loop = asyncio.get_running_loop()
-        self._expected[connection] = loop.time() + within
+        self._expected[connection] = until = loop.time() + within
+        if self._timer is not None and until < self._timer.when():
+            self._timer.cancel()
+            self._timer = None
         if self._timer is None:
-            self._timer = loop.call_later(within, self._look)
+            self._timer = loop.call_at(until, self._look)
         try:
             writer.write(
                 packed
@@ -207,13 +317,19 @@ class KeptPool(aioredis.BlockingConnectionPool):
         nearest = min(self._expected.values(), default=None)
         self._timer = None if nearest is None else loop.call_at(nearest, self._look)
 
-    async def get_connection(self, *_: object, **__: object) -> Any:
+    async def kept(self) -> Any:
+        """One that was used and is connected yet; None: there is none."""
         while self._kept:
             connection = self._kept.pop()
             writer = _writer(connection)
             if writer is not None and _silent(writer.get_extra_info("socket")):
                 return connection
             await super().release(connection)  # for the pool's own look at it
+        return None
+
+    async def get_connection(self, *_: object, **__: object) -> Any:
+        if (connection := await self.kept()) is not None:
+            return connection
         self._wanted += 1
         try:
             return await super().get_connection()  # type: ignore[no-untyped-call]
@@ -222,7 +338,7 @@ class KeptPool(aioredis.BlockingConnectionPool):
 
     async def ensure_connection(self, connection: Any) -> None:
         # To connect may be to say hello, which is a command of redis-py's own.
-        connection.socket_timeout = self._answer_timeout
+        connection.socket_timeout = self.answer_timeout
         await super().ensure_connection(connection)
         connection.socket_timeout = None
 
@@ -239,6 +355,17 @@ def _writer(connection: Any) -> asyncio.StreamWriter | None:
     return writer if isinstance(writer, asyncio.StreamWriter) else None
 
 
+async def acheckout(pool: aioredis.ConnectionPool, within: float | None) -> Any:
+    """`checkout` on an event loop."""
+    if isinstance(pool, KeptPool) and (connection := await pool.kept()) is not None:
+        return connection
+    try:
+        async with asyncio.timeout(within):
+            return await pool.get_connection()
+    except TimeoutError as error:
+        raise _late(within) from error
+
+
 async def aask(connection: Any, packed: bytes, within: float | None) -> Any:
     """`ask` on an event loop, over any connection, within so many seconds."""
     try:
@@ -249,8 +376,8 @@ async def aask(connection: Any, packed: bytes, within: float | None) -> Any:
         raise _late(within) from error
 
 
-def _late(within: float | None) -> redis.TimeoutError:
-    return redis.TimeoutError(f"no answer within {within} s")
+def _late(within: Any) -> redis.TimeoutError:
+    return redis.TimeoutError(f"no answer within {within:.3g} s")
 
 
 def _after_fork() -> None:

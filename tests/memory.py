@@ -339,6 +339,9 @@ class SteppedIO:
         await Pause(f"answer {name}")
         return answer
 
+    def limit(self, left: float) -> None:
+        pass
+
     def slot(self, key: str) -> int:
         return 0
 

@@ -207,16 +207,6 @@ def test_a_node_that_does_not_say_where_it_is(host: bytes | None) -> None:
     assert len(run(nodes.cluster.primaries(nodes.send))) == 1
 
 
-def test_options_hold_for_all_pools() -> None:
-    """Also for those that are made later."""
-    nodes = Nodes(everything(b"b", 2))
-    before = nodes.cluster.pool(A)
-    nodes.cluster.configure(socket_timeout=2)
-    after = nodes.cluster.pool(B)
-    assert before.connection_kwargs == after.connection_kwargs == {"socket_timeout": 2}
-    assert nodes.cluster.pool(B) is after
-
-
 @pytest.mark.parametrize(
     ("url", "expected"),
     [

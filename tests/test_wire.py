@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Iterator
-from typing import Any
+import socket
+import time
+from collections.abc import Callable, Iterator
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import pytest
 import redis.exceptions
 from django.test import override_settings
 from redis import BlockingConnectionPool, ConnectionPool, Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, connections, exchange, redis_lock, wire
@@ -166,15 +172,154 @@ def test_a_version_without_what_is_used_here(
         release = staticmethod(pool.release)
 
     monkeypatch.setattr("redis.ConnectionPool", Another)
-    connection = wire.checkout(Another())
+    connection = wire.checkout(Another(), PATIENCE)
     assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
     wire.give_back(Another(), connection)
     assert pool.get_connection() is connection
     pool.release(connection)
 
 
+class Silent(NamedTuple):
+    """Listens and never says a word, as a server that is stopped."""
+
+    port: int
+    path: str
+
+
+@pytest.fixture
+def silent() -> Iterator[Silent]:
+    with (
+        TemporaryDirectory() as directory,
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as unix,
+    ):
+        unix.bind(path := f"{directory}/silent")
+        unix.listen()
+        yield Silent(tcp.getsockname()[1], path)
+
+
+SLOW: dict[str, Any] = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
+
+
+def sentinel_pool(port: int, **options: Any) -> SentinelConnectionPool:
+    """One whose sentinels name the primary at once."""
+    manager = Sentinel([])
+    manager.discover_master = lambda service_name: ("127.0.0.1", port)
+    return SentinelConnectionPool("shop", manager, **options)
+
+
+POOLS: dict[str, Callable[[Silent], ConnectionPool]] = {
+    "tcp": lambda it: ConnectionPool(port=it.port, **SLOW),
+    "tcp with retries": lambda it: ConnectionPool(
+        port=it.port, retry=Retry(NoBackoff(), 5), retry_on_timeout=True, **SLOW
+    ),
+    "no time-outs": lambda it: ConnectionPool(
+        port=it.port, socket_timeout=None, socket_connect_timeout=None
+    ),
+    "unix": lambda it: ConnectionPool.from_url(f"unix://{it.path}", **SLOW),
+    "tls": lambda it: ConnectionPool.from_url(f"rediss://127.0.0.1:{it.port}", **SLOW),
+    "blocking": lambda it: BlockingConnectionPool(port=it.port, timeout=PATIENCE, **SLOW),
+    "sentinel": lambda it: sentinel_pool(it.port, **SLOW),
+}
+
+
+@pytest.mark.parametrize("kind", POOLS)
+def test_a_connection_is_made_in_time(silent: Silent, kind: str) -> None:
+    """Also by a server that accepts it and then says nothing, whatever the pool's time-outs; and
+    the pool gets it back."""
+    pool = POOLS[kind](silent)
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(redis.exceptions.TimeoutError):
+            wire.checkout(pool, 0.2)
+        assert time.monotonic() - began < 2
+    connection = pool.make_connection()
+    assert connection.socket_timeout == pool.connection_kwargs["socket_timeout"]
+
+
+def test_a_connection_of_a_full_pool_is_waited_for_in_time(redis_server: RedisServer) -> None:
+    """In one that waits for longer by itself."""
+    pool = BlockingConnectionPool.from_url(redis_server.url, max_connections=1, timeout=PATIENCE)
+    first = wire.checkout(pool, 5)
+    began = time.monotonic()
+    with pytest.raises(redis.exceptions.ConnectionError, match="No connection available"):
+        wire.checkout(pool, 0.1)
+    assert time.monotonic() - began < 2
+    wire.give_back(pool, first)
+    assert wire.checkout(pool, 5) is first
+    pool.disconnect()
+
+
+@pytest.mark.parametrize("own", [7.5, None])
+def test_haste_leaves_nothing_behind(redis_server: RedisServer, own: float | None) -> None:
+    """Whoever uses the connection next has the time-outs and retries of the project."""
+    pool = ConnectionPool.from_url(
+        redis_server.url,
+        socket_timeout=own,
+        socket_connect_timeout=own,
+        retry=Retry(NoBackoff(), 3),
+    )
+    fresh = pool.make_connection()
+    connection = wire.checkout(pool, 2)
+    assert wire.ask(connection, packed("return {1, 2}"), 1) == [1, 2]
+    wire.give_back(pool, connection)
+    assert pool.get_connection() is connection  # which has looked for data, by its own time-out
+    assert connection.socket_timeout == fresh.socket_timeout == own
+    assert connection.socket_connect_timeout == fresh.socket_connect_timeout
+    assert connection._sock.gettimeout() == own
+    assert connection.retry._retries == 3
+    assert connection.redis_connect_func is None
+    pool.release(connection)
+    pool.disconnect()
+
+
+def test_a_connection_that_was_closed_is_made_again_in_time(
+    pool: ConnectionPool, redis: Redis
+) -> None:
+    """The closed one is seen before anything is sent."""
+    wire.give_back(pool, wire.checkout(pool))
+    redis.client_kill_filter(_type="normal", skipme=True)
+    connection = wire.checkout(pool, 2)
+    assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
+    wire.give_back(pool, connection)
+
+
 class TestKeptPool:
     """The pool of an event loop."""
+
+    def test_a_connection_is_made_in_time(self, silent: Silent) -> None:
+        """As in a thread."""
+
+        async def main() -> None:
+            pool = wire.KeptPool(port=silent.port, **SLOW)
+            began = time.monotonic()
+            with pytest.raises(redis.exceptions.TimeoutError):
+                await wire.acheckout(pool, 0.2)
+            assert time.monotonic() - began < 2
+            await pool.disconnect()
+
+        asyncio.run(main())
+
+    def test_an_answer_may_have_less_time_than_others(self, redis_server: RedisServer) -> None:
+        """One that is wanted sooner than those that were asked for before is late at its own
+        time, and they are not."""
+
+        async def main() -> None:
+            pool = wire.KeptPool.from_url(redis_server.url, socket_timeout=PATIENCE)
+            slow = exchange._packed(("BLPOP", "redislock:nothing", "1"))
+            first, second = [await wire.acheckout(pool, None) for _ in range(2)]
+            patient = asyncio.ensure_future(pool.ask(first, slow))
+            await asyncio.sleep(0)
+            with pytest.raises(redis.exceptions.TimeoutError):
+                await pool.ask(second, slow, 0.1)
+            assert not patient.done()
+            assert await patient is None
+            await second.disconnect()
+            for connection in (first, second):
+                await pool.release(connection)
+            await pool.disconnect()
+
+        asyncio.run(main())
 
     def test_more_tasks_than_connections(self, redis_server: RedisServer, redis: Redis) -> None:
         """All of them are served, over as many connections as the project allows."""

@@ -89,6 +89,7 @@ class Patience:
         """A request is sent now."""
         self.sent = self._io.now()
         self.last = self._deadline.over(self.sent)
+        self._io.limit(self._deadline.left(self.sent))
         self._known, self._claim.sent = self._claim.sent, True
 
     def heard(self, code: int) -> None:
@@ -110,7 +111,8 @@ class Patience:
         # Once more when something was sent and refused: an idle connection that the server had
         # closed fails so, and who waits for nothing deserves an answer too.
         once_more = self._failures == 1 and error.doubtful and not error.silent
-        if not error.passing or (self.last and not once_more):
+        over = self._deadline.over(self._io.now())
+        if not error.passing or (over and not once_more):
             raise error
         return min(backoff(self._failures, uniform=self._io.uniform), self.left)
 
