@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError, LockNotOwnedError, RedisError, Tim
 from redis.lock import Lock as RedisLock
 from redis.utils import HIREDIS_AVAILABLE
 
-from . import conf, label, operations, tokens
+from . import conf, label, operations, tokens, waiting
 from .clock import now
 from .connections import ClientName
 from .exceptions import LockNotAcquired, LockUnavailable
@@ -179,8 +179,9 @@ class Lock(RedisLock):
     ) -> bool:
         using = ClientName.of(self.redis)
         io = _PlainIO(using, conf.prefix(), terms=policy.terms())
+        began = io.now()
+        until = waiting.end(began, wait)
         try:
-            began = io.now()
             got = await mutex.acquire(io, claim, wait)
             if not isinstance(got, LockNotAcquired):
                 self._hold(token, claim, got, policy, using)
@@ -195,10 +196,10 @@ class Lock(RedisLock):
                     raise
                 return True
         except BaseException as error:
-            await operations.cut_short(error, _PlainIO, using, claim)
+            await operations.cut_short(error, _PlainIO, using, claim, until)
             raise
         if claim.doubtful:
-            operations.withdraw(using, claim)
+            await operations.settle(_PlainIO, using, claim, until)
         waited, holder = got.waited, got.holder
         await operations.tell(io, "not acquired", claim, using, waited=waited, holder=holder)
         return False

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from . import conf, kinds, label, lock_order, operations, tokens, transactions
+from . import conf, kinds, label, lock_order, operations, tokens, transactions, waiting
 from .arguments import (
     refuse_unknown,
     validate_flag,
@@ -361,13 +361,14 @@ class Lock:
         if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
             lock_order.check(claim, policy.using, me, policy.lock_order)
         began = io.now()
+        until = waiting.end(began, wait)
         try:
             got = await primitive.acquire(io, claim, wait)
             if isinstance(got, LockNotAcquired):
                 if claim.doubtful:
                     # A send that got no answer may yet arrive, and would get the lock for
-                    # nobody. The caller's time is over, so that is not for it to prevent.
-                    operations.withdraw(policy.using, claim)
+                    # nobody.
+                    await operations.settle(port, policy.using, claim, until)
                 waited, holder = got.waited, got.holder
                 await operations.tell(
                     io, "not acquired", claim, policy.using, waited=waited, holder=holder
@@ -376,7 +377,7 @@ class Lock:
             lease = self._lease(claim, got, policy, me)
             return await operations.acquired(io, lease, began)
         except BaseException as error:
-            await operations.cut_short(error, port, policy.using, claim)
+            await operations.cut_short(error, port, policy.using, claim, until)
             raise
 
     def _refuse_own_key(self, using: str, keys: Keys, me: label.Holding) -> None:

@@ -125,16 +125,30 @@ async def take_back(io: IO, using: str, claim: Claim) -> None:
 
 
 async def cut_short(
-    error: BaseException, port: Callable[[str], IO], using: str, claim: Claim
+    error: BaseException,
+    port: Callable[..., IO],
+    using: str,
+    claim: Claim,
+    until: float = float("inf"),
 ) -> None:
     """An acquire ended with `error`: cancelled, interrupted, or Redis did not answer. Leave
-    nothing half-acquired."""
+    nothing half-acquired; in the background what can't be done until then, which is when the
+    caller's time is over."""
     answered = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
     claim.doubtful |= not answered
-    if claim.sent and isinstance(error, LockUnavailable):
-        withdraw(using, claim)  # the caller's time is over
-    elif claim.sent:
-        await take_back(port(using), using, claim)
+    if claim.sent:
+        silent = isinstance(error, LockUnavailable) and error.silent
+        await settle(port, using, claim, now() if silent else until)
+
+
+async def settle(port: Callable[..., IO], using: str, claim: Claim, until: float) -> None:
+    """Take back what an acquire may have done, until then; in the background what is left."""
+    left = until - now()
+    if left > 0:
+        within = None if left == float("inf") else left
+        await take_back(port(using, terms=Terms(within)), using, claim)
+    else:
+        withdraw(using, claim)
 
 
 def _terms(lease: Lease) -> Terms:

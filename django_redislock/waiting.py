@@ -34,6 +34,12 @@ LEAST = 1.0
 """Seconds that a request of an acquire gets, however little is left of `wait`: so also who waits
 for nothing gives a slow server a chance."""
 
+
+def end(began: float, wait: float | None) -> float:
+    """When the time of an acquire is over."""
+    return float("inf") if wait is None else began + max(wait, LEAST)
+
+
 DEAF = "-"
 """What a waiter gives in place of its inbox while nobody can wake it; lua/mutex.lua knows it."""
 

@@ -37,7 +37,7 @@ def test_acquire_after_its_withdrawal(scene: Scene) -> None:
     """It does not become a lock that nobody holds."""
     rule = scene.lose(ACQUIRE, times=FOR_EVER, fault=HOLD)
     with pytest.raises(LockUnavailable):
-        scene.acquire(wait=TIMEOUT / 2)
+        scene.acquire(wait=1.5 * TIMEOUT)
     assert rule.count == 2
     arrive(rule)
     scene.is_free()
@@ -49,7 +49,7 @@ def test_acquire_after_a_refusal(scene: Scene) -> None:
     first one, when it has become free."""
     held = scene.acquire_direct()
     rule = scene.lose(ACQUIRE, fault=HOLD)
-    assert scene.port.acquire(scene.lock(), wait=TIMEOUT / 2) is None
+    assert scene.port.acquire(scene.lock(), wait=1.5 * TIMEOUT) is None
     scene.release(held)
     arrive(rule)
     scene.is_free(after=held)

@@ -33,7 +33,7 @@ from django_redislock import (
 from django_redislock.clock import now
 from django_redislock.exceptions import Holder
 from django_redislock.inspection import Inspector
-from django_redislock.io import SyncIO, _server_pool
+from django_redislock.io import SyncIO
 from django_redislock.primitives import redlock
 from django_redislock.renewal import watchdog
 from django_redislock.servers import Servers
@@ -378,15 +378,6 @@ def test_how_long_it_pauses() -> None:
     assert pauses[0] < pauses[-1] == pauses[-2] <= 1.0
     assert 0.1 < redlock._pause(io, 9, ends, 60.0) < pauses[-1]
     assert redlock._pause(io, 9, held, 0.01) == 0.01
-
-
-def test_how_long_it_connects(nodes: Nodes) -> None:
-    """No longer than it waits for an answer: threads would pile up."""
-    pool: Any = _server_pool("a", 0.1)
-    connection = pool.make_connection()
-    assert connection.socket_connect_timeout == 0.1
-    lock(ttl=2).holder()
-    assert pool.make_connection().socket_connect_timeout == redlock.within(10)
 
 
 def test_when_the_answers_decide() -> None:

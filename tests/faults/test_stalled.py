@@ -123,7 +123,7 @@ def test_acquire(stages: list[Stage], server: RedisServer, redis: Redis) -> None
         patient, failing, late = [], [], []
         for stage in stages:
             patient += [
-                stage.start("once", "patient", 0),
+                stage.start("once", "patient", 2 * STALL),
                 # Granted for one second, two seconds after it was asked for.
                 stage.start("short", "patient", 20, ttl=1),
                 stage.start("for ever", "hasty", None),

@@ -85,7 +85,7 @@ def test_a_try_begins_at_the_end(server: RedisServer) -> None:
 def test_taking_back_costs_the_caller_nothing(
     port: Port, proxy: Proxy, redis: Redis, fault: Fault
 ) -> None:
-    """What a doubtful acquire may have done is undone in the background, as soon as that can be."""
+    """What a doubtful acquire may have done is undone, in the background if there is no time."""
     proxy.on(script("mutex_acquire"), fault, times=9)
     held_up = proxy.on(script("mutex_release"), Fault.HOLD_REQUEST, times=9)
     assert seconds(lambda: port.acquire(redis_lock("job", wait=0))) < LEAST + MARGIN
