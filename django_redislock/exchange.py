@@ -7,6 +7,8 @@ its answer was lost, and redis-py's own retry would send it again without tellin
 
 from __future__ import annotations
 
+import socket
+import ssl
 import sys
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterCrossSlotError,
     ClusterDownError,
+    InvalidResponse,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -44,6 +47,10 @@ does from version 8 on."""
 _PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
 _PASSING_CODES = ("READONLY ", "OOM ", "BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
 _REFUSED = (AuthenticationError, AuthorizationError)
+
+# What a network may do to a handshake of TLS, and to the question for an address.
+_CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+_NO_SUCH_HOST = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 # What redis-py stumbles over when another thread disconnects the pool meanwhile, as
 # DJANGO_REDIS_CLOSE_CONNECTION does after each request: its socket or its parser is None by then
@@ -117,7 +124,7 @@ def _execute(
     except _FAILURES as error:
         if foreign := _foreign(error, handled):
             raise foreign  # noqa: B904  # it comes from elsewhere
-        raise _translate(error, command, sent=False) from error
+        raise _translate(error, command, handled, sent=False) from error
     carried_out = False
     try:
         own = connection.socket_timeout
@@ -138,7 +145,7 @@ def _execute(
             connection.disconnect()
         if foreign:
             raise foreign  # noqa: B904  # it comes from elsewhere
-        raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
+        raise _translate(plain, command, handled, carried_out=carried_out) from plain
     finally:
         give_back(pool, connection)
 
@@ -167,7 +174,7 @@ async def _aexecute(
     except _FAILURES as error:
         if foreign := _foreign(error, handled):
             raise foreign  # noqa: B904  # it comes from elsewhere
-        raise _translate(error, command, sent=False) from error
+        raise _translate(error, command, handled, sent=False) from error
     carried_out = False
     try:
         if asking:
@@ -192,7 +199,7 @@ async def _aexecute(
             await connection.disconnect(nowait=True)
         if foreign:
             raise foreign  # noqa: B904  # it comes from elsewhere
-        raise _translate(plain, command, sent=True, carried_out=carried_out) from plain
+        raise _translate(plain, command, handled, carried_out=carried_out) from plain
     finally:
         await pool.release(connection)
 
@@ -288,6 +295,21 @@ def _by_redis_py(error: BaseException) -> bool:
     return module.partition(".")[0] == "redis"
 
 
+def _hopeless(error: BaseException, handled: BaseException | None) -> bool:
+    """To connect again would fail in the same way, since the settings don't fit: a certificate
+    that is not accepted, TLS at one end only, a host that no name server knows."""
+    one: BaseException | None = error
+    while one is not None and one is not handled:
+        if isinstance(one, ssl.SSLError) and not isinstance(one, _CUT_OFF):
+            return True
+        if isinstance(one, socket.gaierror) and one.errno in _NO_SUCH_HOST:
+            return True
+        if isinstance(one, InvalidResponse):
+            return True
+        one = one.__cause__ or one.__context__
+    return False
+
+
 def _unwrapped(error: BaseException) -> BaseException:
     """What Redis 6.2 says within a sentence about the script, and later ones say plainly."""
     if type(error) is ResponseError and "-READONLY " in str(error):
@@ -305,9 +327,15 @@ def _keeps(error: BaseException) -> bool:
 
 
 def _translate(
-    error: BaseException, command: tuple[Any, ...], *, sent: bool, carried_out: bool = False
+    error: BaseException,
+    command: tuple[Any, ...],
+    handled: BaseException | None,
+    *,
+    sent: bool = True,
+    carried_out: bool = False,
 ) -> Exception:
     """Our error for one of redis-py's."""
+    hopeless = not sent and _hopeless(error, handled)
     # redis.asyncio wraps what goes wrong in the handshake over a Unix socket.
     if type(error) is redis.ConnectionError and isinstance(error.__cause__, RedisError):
         error = error.__cause__
@@ -331,7 +359,7 @@ def _translate(
     if denied:  # nor does it say which command it was
         text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
     answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)
-    if isinstance(error, _REFUSED):
+    if isinstance(error, _REFUSED) or hopeless:
         passing = False
     elif isinstance(error, ResponseError):
         passing = isinstance(error, _PASSING) or any(code in text for code in _PASSING_CODES)

@@ -6,10 +6,13 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +164,55 @@ def test_a_blocking_pool(tcp: RedisServer) -> None:
         assert connections.async_pool("default").timeout == 7  # type: ignore[attr-defined]
 
 
+def hopeless(match: str) -> None:
+    """It fails at once, although there is much time to wait."""
+    began = time.monotonic()
+    with pytest.raises(LockUnavailable, match=match) as caught:
+        redis_lock("sync", wait=PATIENCE).acquire()
+    assert not caught.value.passing
+    with pytest.raises(LockUnavailable, match=match):
+        asyncio.run(redis_lock("async", wait=PATIENCE).aacquire())
+    assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_a_host_that_is_unknown() -> None:
+    """No name server knows it, and waiting does not change that; one that can't say is asked
+    again."""
+    with override_settings(CACHES=entry("redis://redislock.invalid:6379/0")):
+        hopeless("redislock.invalid")
+    for errno, passing in ((socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)):
+        error = ConnectionError("no address")
+        error.__context__ = socket.gaierror(errno, "no address")
+        made = exchange._translate(error, (), None, sent=False)
+        assert isinstance(made, LockUnavailable)
+        assert made.passing is passing
+
+
+@pytest.mark.parametrize(
+    ("scheme", "says", "match"),
+    [
+        ("rediss", b"-ERR unknown command\r\n", "(?i)ssl"),
+        ("redis", b"\x15\x03\x03\x00\x02\x02\x46\r\n", "InvalidResponse"),
+    ],
+)
+def test_tls_at_one_end_only(scheme: str, says: bytes, match: str) -> None:
+    """What answers does not speak as LOCATION says."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    client.recv(1000)
+                    client.sendall(says)
+                    client.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        with override_settings(CACHES=entry(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}")):
+            hopeless(match)
+        listener.shutdown(socket.SHUT_RDWR)
+
+
 def test_tls(tmp_path: Path) -> None:
     """rediss://, with a certificate that is checked."""
     if shutil.which("openssl") is None:
@@ -186,10 +238,7 @@ def test_tls(tmp_path: Path) -> None:
             assert lock_and_wait() == ["sync", "async"]
         # Another URL, since django-redis keeps one pool per URL, whatever the options.
         with override_settings(CACHES=entry(url.replace("/0", "/1"))):
-            with pytest.raises(LockUnavailable, match=r"(?i)certificate"):
-                redis_lock("sync", wait=0).acquire()
-            with pytest.raises(LockUnavailable, match=r"(?i)certificate"):
-                asyncio.run(redis_lock("async", wait=0).aacquire())
+            hopeless(r"(?i)certificate")
     finally:
         running.stop()
 
