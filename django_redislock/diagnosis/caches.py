@@ -103,7 +103,7 @@ def _timeouts(alias: str, pool: Any) -> Iterator[Finding]:
         yield Finding(
             id="redislock.W003",
             message=f"CACHES[{alias!r}] has no SOCKET_CONNECT_TIMEOUT: when the host of Redis is "
-            f"gone, whoever takes a lock may hang for minutes, whatever its wait says.",
+            f"gone, whoever releases a lock, or takes one with wait=None, may hang for minutes.",
             hint='"OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 2, "SOCKET_TIMEOUT": 5}',
             alias=alias,
         )
