@@ -101,7 +101,7 @@ EXAMPLES = {
     "topologies.md": (4, "tests/cluster/test_docs.py"),
     "transactions.md": (4, "tests/test_docs_guides.py"),
     "tutorial.md": (7, "tests/test_docs_tutorial.py"),
-    "views.md": (5, "tests/test_docs_views.py"),
+    "views.md": (6, "tests/test_docs_views.py"),
 }
 """So many Python examples a page has, and there they are run. Whoever adds one says where."""
 
