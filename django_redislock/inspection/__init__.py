@@ -33,6 +33,7 @@ from .facts import (
     WaiterInfo,
 )
 from .inspector import ORDERS, Inspector
+from .several import RedlockInspector
 
 __all__ = [
     "ORDERS",
@@ -46,6 +47,7 @@ __all__ = [
     "Page",
     "Past",
     "PastHolder",
+    "RedlockInspector",
     "State",
     "WaiterInfo",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import conf, connections, label, operations
 from ..arguments import validate_text, validate_using
-from ..exceptions import Holder
+from ..exceptions import Holder, LockUnavailable
 from ..io import SyncIO, run
 from ..keys import Keys, name_of, presence, validate_name
 from ..primitives import mutex, places, timestamp
@@ -59,6 +59,8 @@ class Inspector:
         self._cache_locks = cache_locks
         self._index = self._keys_of("-").index
         self._clustered = connections.clustered(self.using)
+        self.unasked: dict[str, LockUnavailable] = {}
+        """Of a cluster: the nodes that could not be asked the last time, and why."""
 
     # One lock.
 
@@ -109,10 +111,7 @@ class Inspector:
         They get `LeaseRevoked`, with `by` and `reason`, at their next renewals. False: it has
         changed hands since it was seen, and nothing was done.
         """
-        by, reason = (
-            label.clean(validate_text(text, what))
-            for text, what in ((by, "by"), (reason, "reason"))
-        )
+        by, reason = telling(by, reason)
         primitive: Primitive = mutex
         if lock.has_places:
             primitive = places.READ
@@ -324,6 +323,11 @@ class Inspector:
             for position, pttl in zip(batch, pttls, strict=True):
                 left[known[position]] = pttl / 1000 if pttl > 0 else None
         return left
+
+
+def telling(by: str, reason: str) -> tuple[str, str]:
+    """What the holder of a lock that is cleared is told. Raises `TypeError`, `ValueError`."""
+    return label.clean(validate_text(by, "by")), label.clean(validate_text(reason, "reason"))
 
 
 def _ours(lock: LockInfo) -> bool:
