@@ -21,6 +21,7 @@ reach the server, is *unknown*: it may yet come back.
 
 from .facts import (
     SHARED,
+    UNREADABLE,
     Counts,
     Ending,
     HolderInfo,
@@ -38,6 +39,7 @@ from .several import RedlockInspector
 __all__ = [
     "ORDERS",
     "SHARED",
+    "UNREADABLE",
     "Counts",
     "Ending",
     "HolderInfo",

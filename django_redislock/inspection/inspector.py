@@ -96,13 +96,15 @@ class Inspector:
             "inspection_tail", [keys.tail, keys.lock, keys.holders], []
         )
         present = value and Holder.parse(value, -1, 0).fencing_token
-        found = [holder for text in known if (holder := reading.past_holder(text)) is not None]
-        found = [holder for holder in found if holder.fencing_token != present]
+        read = list(map(reading.past_holder, known))
+        unreadable = read.count(None)
+        found = [one for one in read if one is not None and one.fencing_token != present]
         found.sort(key=lambda holder: holder.fencing_token, reverse=True)
         return Past(
-            fencing_token=None if fence is None else int(fence),
-            lasted=None if lasted is None else int(lasted) / 1e6,
+            fencing_token=label.number(fence),
+            lasted=None if (time := label.number(lasted)) is None else time / 1e6,
             holders=found[:PAST],
+            unreadable=unreadable,
         )
 
     def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
@@ -309,7 +311,7 @@ class Inspector:
             for number, (holder, until) in zip(batch, some, strict=True):
                 seen = found[times[number]]
                 value = seen.each[0][0]
-                if holder and until and abs(float(value) - float(until)) <= timestamp.A_LITTLE:
+                if holder and until and reading.same_time(value, until):
                     found[times[number]] = seen._replace(written=holder)
 
     def _left(self, processes: set[str]) -> dict[str, float | None]:

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from ... import conf
 from ...inspection import (
     SHARED,
+    UNREADABLE,
     Inspector,
     Kind,
     LockInfo,
@@ -104,6 +105,9 @@ class Sheet:
             yield ""
         if self.past.holders:
             yield from self._before(printer)
+            yield ""
+        if self.past.unreadable:
+            yield f"Before: {UNREADABLE}."
             yield ""
         yield from self._queue(printer)
         yield ""
