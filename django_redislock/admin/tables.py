@@ -120,12 +120,14 @@ def past(known: Past) -> Table:
         )
         for one in known.holders
     ]
+    unreadable = translated(UNREADABLE) if known.unreadable else ""
     return Table(
         _("Last holders"),
         [_("Holder"), _("Since"), _("Held for"), _("Ending"), _("Fencing token")],
         rows,
-        empty=_("None are remembered: that ends a minute, or three times the TTL, after them."),
-        note=translated(UNREADABLE) if known.unreadable else "",
+        empty=unreadable
+        or _("None are remembered: that ends a minute, or three times the TTL, after them."),
+        note=unreadable,
     )
 
 
