@@ -22,8 +22,8 @@ from .reading import Seen
 BATCH = 500
 """Locks in one request: it keeps Redis for about a millisecond."""
 
-WAITERS = 1000
-"""Waiters in one request."""
+AT_ONCE = 1000
+"""Names or waiters that are read in one request."""
 
 MOST_KEYS = 100_000
 """So many keys of a database, or of all nodes of a cluster, are looked at, whatever they are."""
@@ -79,7 +79,7 @@ class Inspector:
             time, *some = self._ask(
                 "inspection_waiters",
                 [keys.queue, keys.waiters],
-                [first, min(limit - before + 1, WAITERS)],
+                [first, min(limit - before + 1, AT_ONCE)],
             )
             for token, arrived, says in some:  # the first one is the last one of the answer before
                 if token not in found:
@@ -172,8 +172,7 @@ class Inspector:
             ours = filter(_ours, self.those(names))
             yield from sorted(ours, key=ORDERS["remaining"])
             return
-        _, ended, names = self._names()
-        yield from self.those([name for name in ended + names if fnmatchcase(name, pattern)])
+        yield from self.those([name for name in self._index_names() if fnmatchcase(name, pattern)])
 
     def those(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """Those of them that are held; a batch at a time."""
@@ -205,8 +204,7 @@ class Inspector:
             return []
         names = self._scan(limit)
         if not self._clustered:
-            _, ended, known = self._names()
-            names = sorted(set(names).difference(ended, known))
+            names = sorted(set(names).difference(self._index_names()))
         return [
             lock
             for lock in self.those(names)
@@ -251,28 +249,45 @@ class Inspector:
             return Keys.verbatim(self._prefix, name.encode())
         return Keys.of(self._prefix, name)
 
+    def _index_names(self) -> list[str]:
+        """All names of the index; of leases that should have ended, the last `MOST_KEYS`."""
+        ends: dict[bytes, int] = {}
+        first: Any = "-inf"
+        while True:
+            now, some = self._ask("inspection_index", [self._index], [first, AT_ONCE])
+            before = len(ends)
+            # A lease that is renewed meanwhile comes again, later; none is passed over.
+            ends.update(zip(some[::2], map(int, some[1::2]), strict=True))
+            if len(ends) == before:
+                break
+            first = some[-1]
+        names = sorted(ends, key=ends.__getitem__)
+        ended = sum(end < int(now) for end in ends.values())
+        return [name.decode(errors="replace") for name in names[max(0, ended - MOST_KEYS) :]]
+
     def _listed(self, offset: int, end: int | None) -> Page:
         """A page of the index, of which nothing but itself is read.
 
         The index still has the names of leases that ended without a release, and nothing is
         written here: so those names are looked at first, and counted only if they are held.
         """
+        if end is None or end - offset > AT_ONCE:
+            found = list(self.all())
+            return Page(items=found[offset:end], total=len(found))
         number, ended, names = self._names(offset, end)
         still = list(self.those(ended))
         held = still[offset:end]
         skipped = max(0, offset - len(still)) - max(0, offset - len(ended))
-        wanted = None if end is None else skipped + end - max(offset, len(still))
-        names = names[skipped : None if wanted is None else max(skipped, wanted)]
+        wanted = skipped + end - max(offset, len(still))
+        names = names[skipped : max(skipped, wanted)]
         live = list(self.those(names))
         gone = len(names) - len(live)
         return Page(items=held + live, total=len(still) + number - gone)
 
-    def _names(self, offset: int = 0, end: int | None = None) -> tuple[int, list[str], list[str]]:
+    def _names(self, offset: int, end: int) -> tuple[int, list[str], list[str]]:
         """How many leases should live, by the index; names whose leases should have ended; and
         those of the others that may be from `offset` to `end` among all."""
-        most = MOST_KEYS if end is None else BATCH
-        args = [offset, "" if end is None else end, most]
-        number, *both = self._ask("inspection_names", [self._index], args)
+        number, *both = self._ask("inspection_names", [self._index], [offset, end, BATCH])
         ended, names = ([name.decode(errors="replace") for name in some] for some in both)
         return number, ended, names
 
