@@ -116,11 +116,31 @@ def _terms_of(
 def _execute(
     pool: redis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
 ) -> Any:
+    hand: list[Any] = []
+    try:
+        return _exchange(pool, hand, command, terms, asking)
+    finally:
+        # Twice, since an exception from outside may come in the middle of it.
+        try:
+            give_back(pool, hand)
+        except BaseException:
+            give_back(pool, hand)
+            raise
+
+
+def _exchange(
+    pool: redis.ConnectionPool,
+    hand: list[Any],
+    command: tuple[Word, ...],
+    terms: Terms,
+    asking: bool,
+) -> Any:
+    """Over a connection that is taken into `hand`."""
     packed = _packed(command)
     handled = sys.exception()
     until = _end(terms)
     try:
-        connection = checkout(pool, terms.within)
+        connection = checkout(pool, hand, terms.within)
     except _FAILURES as error:
         if foreign := _foreign(error, handled):
             raise foreign  # noqa: B904  # it comes from elsewhere
@@ -146,8 +166,6 @@ def _execute(
         if foreign:
             raise foreign  # noqa: B904  # it comes from elsewhere
         raise _translate(plain, command, handled, carried_out=carried_out) from plain
-    finally:
-        give_back(pool, connection)
 
 
 async def aexecute(pool: AsyncPool, command: tuple[Word, ...], terms: Terms = NO_TERMS) -> Any:

@@ -48,7 +48,6 @@ def event(outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> Lo
         using=using,
         owner=claim.owner,
         label=claim.label,
-        key=claim.keys.lock,
         **more,
     )
 
@@ -86,7 +85,6 @@ async def clear(
             LockEvent(
                 outcome="cleared",
                 name=keys.name,
-                key=keys.lock,
                 using=using,
                 owner=sight.holder.owner,
                 label=sight.holder.label,
@@ -248,7 +246,7 @@ class LeaseOperations:
     async def release_through(self, io: IO, lease: Lease) -> None:
         if lease.over:
             return
-        lost = lease.expire()
+        lost = lease.lost
         if not lease.unhold():
             return
         lease.close()

@@ -50,8 +50,6 @@ class LockEvent:
     """Who cleared it."""
     why: str = ""
     """Why it was cleared or lost."""
-    key: str = ""
-    """The key of the lock in Redis."""
 
 
 observers: tuple[Callable[[LockEvent], None], ...] = ()

@@ -18,7 +18,7 @@ import queue
 import select
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -36,62 +36,62 @@ MOMENT = 0.001
 _process = os.getpid()  # the system is not asked each time
 
 
-# An exception from outside, such as a signal's, may come after any call in here. What is taken by
-# then would be lost to the pool, so the last thing that is done to its lists is what counts.
+# A connection is taken into a hand, a list of its user's, from which it goes back. An exception
+# from outside, such as a signal's, may come after any call in here. So one call of something that
+# is written in C moves it: it is always in one of the two lists.
 
 
-def checkout(pool: redis.ConnectionPool, within: float | None = None) -> Any:
-    """An idle connection of a pool, or a new one, as `get_connection()` does.
+def _move(source: list[Any], target: list[Any]) -> None:
+    target.extend(map(list.pop, (source,)))
+
+
+def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None = None) -> Any:
+    """Take an idle connection of a pool into `hand`, or a new one, as `get_connection()` does.
 
     A new one is made, handshake included, within so many seconds, whatever time-outs it has; None:
-    as long as they say.
+    as long as they say. After an exception, too, the caller owes `give_back`.
     """
-    connection = _idle(pool) if type(pool) is redis.ConnectionPool else None
-    if connection is not None:
-        return connection
-    return pool.get_connection() if within is None else _connected(pool, within)
+    if type(pool) is redis.ConnectionPool and _took_idle(pool, hand):
+        return hand[0]
+    if within is None or not _took(pool, hand, within):
+        hand.append(pool.get_connection())
+        return hand[0]
+    connection = hand[0]
+    with _hurried(connection, within):
+        if _stale(connection):
+            connection.disconnect()
+        connection.connect()
+    return connection
 
 
-def _connected(pool: redis.ConnectionPool, within: float) -> Any:
-    """As `get_connection()`, in time: that one connects before anybody can see the connection."""
-    connection = None
-    try:
-        connection = _taken(pool, within)
-        if connection is None:  # a pool that does it in another way
-            return pool.get_connection()
-        with _hurried(connection, within):
-            if _stale(connection):
-                connection.disconnect()
-            connection.connect()
-        return connection
-    except BaseException:
-        if connection is not None:
-            pool.release(connection)
-        raise
-
-
-def _taken(pool: Any, within: float) -> Any:
-    """What `get_connection()` takes from the pool, before it connects. None: it can't be told."""
+def _took(pool: Any, hand: list[Any], within: float) -> bool:
+    """What `get_connection()` takes from the pool, before it connects, when nobody can see the
+    connection yet. False: it does so in another way."""
     how = getattr(type(pool), "get_connection", None)
     try:
         if pool.pid != _process or pool.cache is not None:
-            return None
+            return False
         if how is redis.ConnectionPool.get_connection:
-            with pool._lock:
-                idle = pool._available_connections
-                connection = idle[-1] if idle else pool.make_connection()
-                pool._in_use_connections.add(connection)
-                del idle[-1:]
-                return connection
-        if how is redis.BlockingConnectionPool.get_connection:
-            try:
-                connection = pool.pool.get(timeout=min(pool.timeout, within))
-            except queue.Empty:
-                raise redis.ConnectionError("No connection available.") from None
-            return pool.make_connection() if connection is None else connection
+            idle, used, lock = pool._available_connections, pool._in_use_connections, pool._lock
+        elif how is redis.BlockingConnectionPool.get_connection:
+            connections, timeout = pool.pool, pool.timeout
+        else:
+            return False
     except AttributeError:
-        pass
-    return None
+        return False
+    if how is redis.ConnectionPool.get_connection:
+        with lock:
+            if not idle:
+                idle.append(pool.make_connection())
+            used.add(idle[-1])
+            _move(idle, hand)
+        return True
+    try:
+        connection = connections.get(timeout=min(timeout, within))
+    except queue.Empty:
+        raise redis.ConnectionError("No connection available.") from None
+    hand.append(pool.make_connection() if connection is None else connection)
+    return True
 
 
 def _stale(connection: Any) -> bool:
@@ -145,54 +145,64 @@ def _less(own: float | None, within: float) -> float:
     return within if own is None else min(own, within)
 
 
-def _idle(pool: Any) -> Any:
+def _took_idle(pool: Any, hand: list[Any]) -> bool:
     try:
-        if pool.pid != _process:
-            return None  # it is for get_connection() to forget what belongs to the parent
-        with pool._lock:
-            connection = pool._available_connections[-1]
-            sock = getattr(connection, "_sock", None)
-            # Of TLS, what has come may be read from the socket already.
-            if type(sock) is not socket.socket or not _silent(sock):
-                return None  # it was closed, or has something to say: get_connection() sees what
-            pool._in_use_connections.add(connection)
-            del pool._available_connections[-1]
-            return connection
-    except (AttributeError, IndexError):
-        return None
+        idle, used, lock = pool._available_connections, pool._in_use_connections, pool._lock
+    except AttributeError:
+        return False
+    if pool.pid != _process:
+        return False  # it is for get_connection() to forget what belongs to the parent
+    with lock:
+        # Of TLS, what has come may be read from the socket already.
+        if not idle or type(getattr(idle[-1], "_sock", None)) is not socket.socket:
+            return False
+        used.add(idle[-1])
+        _move(idle, hand)
+    # Not with the lock, since other threads run meanwhile, and may fork.
+    if _silent(getattr(hand[0], "_sock", None)):
+        return True
+    _put_back(pool, hand)
+    return False  # it was closed, or has something to say: get_connection() sees what
+
+
+def _put_back(pool: Any, hand: list[Any]) -> None:
+    connection = hand[0]
+    with pool._lock:
+        _move(hand, pool._available_connections)
+        pool._in_use_connections.discard(connection)
 
 
 def _silent(sock: Any) -> bool:
     """Neither has anything come, nor was it closed."""
-    if sock is None:
+    file = -1 if sock is None else sock.fileno()
+    if file < 0:  # another thread has closed it
         return False
     watch = select.poll()
+    watch.register(file, select.POLLIN)
+    return not watch.poll(0)
+
+
+def give_back(pool: redis.ConnectionPool, hand: list[Any]) -> None:
+    """Give back what is in `hand`, as `release()` does. If an exception from outside comes in the
+    middle, it may be repeated."""
+    if not hand:
+        return
+    if type(pool) is redis.ConnectionPool and _returns(pool, hand[0]):
+        _put_back(pool, hand)
+    else:  # from the hand at once, since it may not be released twice
+        pool.release(*map(list.pop, (hand,)))
+
+
+def _returns(pool: Any, connection: Any) -> bool:
+    """It goes back to the idle ones of this pool, and nothing else is to be done."""
     try:
-        watch.register(sock, select.POLLIN)
-        return not watch.poll(0)
-    except (OSError, ValueError):  # another thread has closed it
-        return False
-
-
-def give_back(pool: redis.ConnectionPool, connection: Any) -> None:
-    """As `release()` does."""
-    if type(pool) is not redis.ConnectionPool or not _returned(pool, connection):
-        pool.release(connection)
-
-
-def _returned(pool: Any, connection: Any) -> bool:
-    # The question is new, and an older redis-py never wants that.
-    reconnects = getattr(connection, "should_reconnect", bool)
-    try:
-        if not pool.pid == connection.pid == _process or reconnects():
-            return False
-        with pool._lock:
-            if connection in pool._in_use_connections:
-                pool._available_connections.append(connection)
-                pool._in_use_connections.discard(connection)
-            return True
+        its, process, used = pool.pid, connection.pid, pool._in_use_connections
+        pool._available_connections, pool._lock  # noqa: B018  # are they there?
     except AttributeError:
         return False
+    # The question is new, and an older redis-py never wants that.
+    reconnects = getattr(connection, "should_reconnect", bool)
+    return its == process == _process and connection in used and not reconnects()
 
 
 def ask(connection: Any, packed: bytes, within: float | None = None) -> Any:
@@ -227,7 +237,7 @@ def _patient(sock: Any, connection: Any, within: float | None) -> Iterator[None]
         try:
             yield
         finally:
-            with suppress(OSError):  # it was closed
+            if sock.fileno() >= 0:  # else it was closed
                 sock.settimeout(connection.socket_timeout)
 
 

@@ -43,6 +43,19 @@ def packed(script: str) -> bytes:
     return exchange._packed(("EVAL", script, 0))
 
 
+def checkout(pool: Any, within: float | None = None) -> Any:
+    hand: list[Any] = []
+    try:
+        return wire.checkout(pool, hand, within)
+    except BaseException:
+        wire.give_back(pool, hand)
+        raise
+
+
+def give_back(pool: Any, connection: Any) -> None:
+    wire.give_back(pool, [connection])
+
+
 @pytest.fixture
 def pool(redis_server: RedisServer) -> Iterator[ConnectionPool]:
     pool = ConnectionPool.from_url(redis_server.url, socket_timeout=PATIENCE)
@@ -53,21 +66,21 @@ def pool(redis_server: RedisServer) -> Iterator[ConnectionPool]:
 @pytest.mark.parametrize("script", ANSWERS)
 def test_it_reads_what_redis_py_reads(pool: ConnectionPool, script: str) -> None:
     """Whatever the answer, and what comes after it on the same connection."""
-    connection = wire.checkout(pool)
+    connection = checkout(pool)
     connection.send_command("EVAL", script, 0)
     theirs = connection.read_response(disable_decoding=True)
     assert wire.ask(connection, packed(script)) == theirs
     assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
-    wire.give_back(pool, connection)
+    give_back(pool, connection)
 
 
 def test_an_error_is_theirs(pool: ConnectionPool) -> None:
     """An answer that is an error is raised, and the connection goes on."""
-    connection = wire.checkout(pool)
+    connection = checkout(pool)
     with pytest.raises(redis.exceptions.NoScriptError):
         wire.ask(connection, exchange._packed(("EVALSHA", "0" * 40, 0)))
     assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
-    wire.give_back(pool, connection)
+    give_back(pool, connection)
 
 
 def test_half_an_answer_is_none() -> None:
@@ -81,24 +94,24 @@ def test_half_an_answer_is_none() -> None:
 
 def test_a_connection_comes_and_goes_as_with_redis_py(pool: ConnectionPool) -> None:
     """Each of the two ways finds what the other has given back."""
-    first = wire.checkout(pool)
-    wire.give_back(pool, first)
+    first = checkout(pool)
+    give_back(pool, first)
     assert pool.get_connection() is first
-    second = wire.checkout(pool)
+    second = checkout(pool)
     assert second is not first
     pool.release(first)
-    assert wire.checkout(pool) is first
-    wire.give_back(pool, first)
-    wire.give_back(pool, second)
+    assert checkout(pool) is first
+    give_back(pool, first)
+    give_back(pool, second)
 
 
 def test_as_many_as_the_pool_allows(redis_server: RedisServer) -> None:
     """What is checked out the short way counts."""
     pool = ConnectionPool.from_url(redis_server.url, max_connections=1)
-    connection = wire.checkout(pool)
+    connection = checkout(pool)
     with pytest.raises(redis.exceptions.ConnectionError):
         pool.get_connection()
-    wire.give_back(pool, connection)
+    give_back(pool, connection)
     pool.disconnect()
 
 
@@ -152,9 +165,9 @@ def test_what_is_unusual(redis_server: RedisServer, options: dict[str, Any]) -> 
 def test_another_pool(redis_server: RedisServer) -> None:
     """One that is no plain pool of redis-py has its own ways."""
     pool = BlockingConnectionPool.from_url(redis_server.url, max_connections=1, timeout=PATIENCE)
-    connection = wire.checkout(pool)
+    connection = checkout(pool)
     assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
-    wire.give_back(pool, connection)
+    give_back(pool, connection)
     assert pool.get_connection() is connection
     pool.release(connection)
     pool.disconnect()
@@ -172,9 +185,9 @@ def test_a_version_without_what_is_used_here(
         release = staticmethod(pool.release)
 
     monkeypatch.setattr("redis.ConnectionPool", Another)
-    connection = wire.checkout(Another(), PATIENCE)
+    connection = checkout(Another(), PATIENCE)
     assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
-    wire.give_back(Another(), connection)
+    give_back(Another(), connection)
     assert pool.get_connection() is connection
     pool.release(connection)
 
@@ -231,7 +244,7 @@ def test_a_connection_is_made_in_time(silent: Silent, kind: str) -> None:
     for _ in range(2):
         began = time.monotonic()
         with pytest.raises(redis.exceptions.TimeoutError):
-            wire.checkout(pool, 0.2)
+            checkout(pool, 0.2)
         assert time.monotonic() - began < 2
     connection = pool.make_connection()
     assert connection.socket_timeout == pool.connection_kwargs["socket_timeout"]
@@ -240,13 +253,13 @@ def test_a_connection_is_made_in_time(silent: Silent, kind: str) -> None:
 def test_a_connection_of_a_full_pool_is_waited_for_in_time(redis_server: RedisServer) -> None:
     """In one that waits for longer by itself."""
     pool = BlockingConnectionPool.from_url(redis_server.url, max_connections=1, timeout=PATIENCE)
-    first = wire.checkout(pool, 5)
+    first = checkout(pool, 5)
     began = time.monotonic()
     with pytest.raises(redis.exceptions.ConnectionError, match="No connection available"):
-        wire.checkout(pool, 0.1)
+        checkout(pool, 0.1)
     assert time.monotonic() - began < 2
-    wire.give_back(pool, first)
-    assert wire.checkout(pool, 5) is first
+    give_back(pool, first)
+    assert checkout(pool, 5) is first
     pool.disconnect()
 
 
@@ -260,9 +273,9 @@ def test_haste_leaves_nothing_behind(redis_server: RedisServer, own: float | Non
         retry=Retry(NoBackoff(), 3),
     )
     fresh = pool.make_connection()
-    connection = wire.checkout(pool, 2)
+    connection = checkout(pool, 2)
     assert wire.ask(connection, packed("return {1, 2}"), 1) == [1, 2]
-    wire.give_back(pool, connection)
+    give_back(pool, connection)
     assert pool.get_connection() is connection  # which has looked for data, by its own time-out
     assert connection.socket_timeout == fresh.socket_timeout == own
     assert connection.socket_connect_timeout == fresh.socket_connect_timeout
@@ -277,11 +290,11 @@ def test_a_connection_that_was_closed_is_made_again_in_time(
     pool: ConnectionPool, redis: Redis
 ) -> None:
     """The closed one is seen before anything is sent."""
-    wire.give_back(pool, wire.checkout(pool))
+    give_back(pool, checkout(pool))
     redis.client_kill_filter(_type="normal", skipme=True)
-    connection = wire.checkout(pool, 2)
+    connection = checkout(pool, 2)
     assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
-    wire.give_back(pool, connection)
+    give_back(pool, connection)
 
 
 class TestKeptPool:

@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from .. import operations
+from .. import conf, operations
+from ..connections import ClientName
+from ..keys import Keys
 from ..lease import Lease
 from ..signals import LockEvent
 
@@ -39,8 +41,6 @@ class HeldLeases(Generic[T]):
         if lease is None:
             return False
         its = _id(event)
-        # Without a fencing token, an earlier lease of which nobody knows yet that it is lost.
-        self._drop(its)
         self._values[its] = weakref.ref(lease, lambda _: self._drop(its)), value
         return True
 
@@ -69,10 +69,14 @@ class HeldLeases(Generic[T]):
 
 
 def _id(event: LockEvent) -> _Id:
-    return event.using, event.key, event.fencing_token
+    return event.using, event.name, event.fencing_token
 
 
 def _lease(event: LockEvent) -> Lease | None:
     """The lease that was acquired. None for `cache.lock(…, timeout=…)`: nobody watches those."""
-    held = operations.held(event.using, event.key)
+    if isinstance(event.using, ClientName):
+        key = event.name
+    else:
+        key = Keys.of(conf.prefix(), event.name).lock
+    held = operations.held(event.using, key)
     return next((lease for lease in held if lease.fence == event.fencing_token), None)

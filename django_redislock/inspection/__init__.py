@@ -21,7 +21,6 @@ reach the server, is *unknown*: it may yet come back.
 
 from .facts import (
     SHARED,
-    UNREADABLE,
     Counts,
     Ending,
     HolderInfo,
@@ -34,12 +33,10 @@ from .facts import (
     WaiterInfo,
 )
 from .inspector import ORDERS, Inspector
-from .several import RedlockInspector
 
 __all__ = [
     "ORDERS",
     "SHARED",
-    "UNREADABLE",
     "Counts",
     "Ending",
     "HolderInfo",
@@ -49,7 +46,6 @@ __all__ = [
     "Page",
     "Past",
     "PastHolder",
-    "RedlockInspector",
     "State",
     "WaiterInfo",
 ]

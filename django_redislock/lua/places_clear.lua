@@ -9,7 +9,6 @@
 
 -- include places.lua
 
--- include beside.lua
 expire()
 local cleared = {}
 for i = 5, #ARGV do

@@ -63,7 +63,6 @@ def past(known: Past) -> Json:
         "fencing_token": known.fencing_token,
         "lasted": known.lasted,
         "holders": [past_holder(holder) for holder in known.holders],
-        "unreadable": known.unreadable,
     }
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import gc
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from django.http import HttpRequest, StreamingHttpResponse
-from django.test import RequestFactory
 from redis import Redis
 
-from django_redislock import Lease, LeaseState, LockError, current_lease, redis_lock
-from django_redislock.views import lock_view
-from tests.faults.interruption import BEGINNING, every_place
+from django_redislock import Lease, LeaseState, LockError, connections, current_lease, redis_lock
+from tests.faults.interruption import BEGINNING, KINDS, Kind, Place, every_place
+from tests.faults.operations import (
+    BLOCKS,
+    OPERATIONS,
+    Operation,
+    kept_locks,
+    temporary,
+)
 from tests.faults.remains import remains, seen
 from tests.waiting import PATIENCE, eventually
 
@@ -36,55 +40,6 @@ def others() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def temporary(name: str) -> None:
-    """A lock that is made for its block."""
-    with redis_lock(name):
-        pass
-
-
-kept_locks: dict[str, redis_lock] = {}
-
-
-def kept(name: str) -> None:
-    """A lock that lives longer than its block, as one of a module does."""
-    kept_locks[name] = redis_lock(name)
-    with kept_locks[name]:
-        pass
-
-
-@redis_lock("{name}")
-def function(name: str) -> None:
-    """A decorated function."""
-
-
-@redis_lock("{name}")
-def _steps(name: str) -> Iterator[str]:
-    yield name
-
-
-def generator(name: str) -> None:
-    """A decorated generator."""
-    assert list(_steps(name)) == [name]
-
-
-def nested(name: str) -> None:
-    """A lock that is entered twice."""
-    lock = redis_lock(name, reentrant=True)
-    with lock, lock:
-        pass
-
-
-def view(name: str) -> None:
-    """A locked view, whose response streams."""
-
-    def body(request: HttpRequest) -> StreamingHttpResponse:
-        return StreamingHttpResponse(iter([b"one"]))
-
-    response = lock_view(lambda request: name)(body)(RequestFactory().get("/"))
-    for closer in response._resource_closers:
-        closer()
-
-
 def living() -> set[str]:
     """The names of the leases that this process believes to hold, and renews."""
     gc.collect()
@@ -103,19 +58,25 @@ def left(redis: Redis, names: Iterable[str]) -> list[str]:
     return [name for name in names if redis.exists(f"redislock:{{{name}}}")]
 
 
-@pytest.mark.parametrize("block", [temporary, kept, function, generator, nested, view])
-def test_an_interrupted_block(redis: Redis, block: Callable[[str], None]) -> None:
-    """Wherever the exception comes, entering and leaving included: nothing remains, nobody
-    believes that it holds the lock, and the same thread can take it again.
+def lost() -> int:
+    """So many connections of the project's pool are neither idle nor in anybody's hands."""
+    pool = connections.shared_pool("default")
+    return pool._created_connections - len(pool._available_connections)
 
-    Except at a few places at which Python itself enters or leaves a block, and no context manager
-    can see it: then the lock ends with its ttl, or else with the lock object.
+
+def held_up(places: Iterable[Place]) -> list[str]:
+    """Those from which the exception itself has not come out."""
+    return [f"{place}: {place.instead}" for place in places if place.instead]
+
+
+def nothing_remains(redis: Redis, places: dict[str, Place]) -> None:
+    """At the server, in this process or in the pool of connections; by the names of locks.
+
+    Except at a few places at which Python itself enters or leaves a block, or returns a lease, and
+    nobody can see it: then the lock ends with its ttl, or else with the lock object.
     """
-    temporary("warm up")
-    places = {}
-    for number, place in every_place(lambda number: block(f"job {number}")):
-        places[f"job {number}"] = place
-    assert len(places) > 200
+    assert not held_up(places.values())
+    assert not lost()
     # What could not be released on the spot is released by the watchdog.
     eventually(lambda: len(left(redis, places)) <= len(places) * 0.04)
     for name in living():
@@ -126,11 +87,41 @@ def test_an_interrupted_block(redis: Redis, block: Callable[[str], None]) -> Non
         current_lease()
     for name in left(redis, places):
         assert redis.ttl(f"redislock:{{{name}}}") > 0
-        redis_lock(name).clear(reason="it was not released")
+        redis.delete(f"redislock:{{{name}}}")
+        redis.zrem("redislock:index", name)
     for name, place in places.items():
         assert not remains(redis, name), str(place)
+
+
+@pytest.mark.parametrize(
+    ("block", "kinds"),
+    [*((temporary, (kind,)) for kind in KINDS), *((block, KINDS) for block in BLOCKS[1:])],
+    ids=lambda it: it[0].__name__ if isinstance(it, tuple) else it.__name__,
+)
+def test_an_interrupted_block(redis: Redis, block: Operation, kinds: tuple[Kind, ...]) -> None:
+    """Whatever exception comes, and wherever, entering and leaving included: it goes through,
+    nothing remains, nobody believes that it holds the lock, and the same thread can take it again.
+    """
+    temporary("warm up")
+    places = {}
+    for place in every_place(lambda number: block(f"job {number}"), kinds=kinds):
+        places[f"job {place.number}"] = place
+    assert len(places) > 200
+    nothing_remains(redis, places)
+    for name in places:
         with redis_lock(name, wait=0):
             pass
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+def test_an_interrupted_operation(redis: Redis, operation: Operation) -> None:
+    """The same, of all else that can be done to a lock; at every third place."""
+    operation("warm up")
+    places = {}
+    for place in every_place(lambda number: operation(f"job {number}"), kinds=KINDS, every=3):
+        places[f"job {place.number}"] = place
+    assert len(places) > 15
+    nothing_remains(redis, places)
 
 
 def test_an_interrupted_release(redis: Redis) -> None:
@@ -147,15 +138,15 @@ def test_an_interrupted_release(redis: Redis) -> None:
         leases[number] = lease
 
     prepare(1)
-    for number, place in every_place(release):
-        lease = leases.pop(number)
+    for place in every_place(release):
+        lease = leases.pop(place.number)
         now = seen(redis, lease.name)
         if lease.state == LeaseState.HELD:
             assert now is not None, str(place)
             assert now.token == lease.token, str(place)
         lease.release()
         eventually(lambda lease=lease: not remains(redis, lease.name))
-        prepare(number + 1)
+        prepare(place.number + 1)
 
 
 def test_an_interrupted_wait(redis: Redis, others: ThreadPoolExecutor) -> None:
@@ -183,8 +174,8 @@ def test_an_interrupted_wait(redis: Redis, others: ThreadPoolExecutor) -> None:
 
     wait(0)
     places = {}
-    for number, place in every_place(wait):
-        places[f"job {number}"] = place
+    for place in every_place(wait):
+        places[f"job {place.number}"] = place
     assert len(places) > 300
     eventually(lambda: len(left(redis, places)) <= len(places) * 0.04)
     eventually(lambda: not living())

@@ -25,8 +25,6 @@ _TABLES = {
     "show": "Output of show",
     "clear": "Output of clear",
     "watch": "Output of watch",
-    "fence": "Output of fence",
-    "raising": "A raising",
     "config": "Output of config",
 }
 

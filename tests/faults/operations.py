@@ -1,0 +1,234 @@
+"""One example of each thing that can be done to a lock, for the tests that interrupt them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import BaseCommand
+from django.http import HttpRequest, StreamingHttpResponse
+from django.test import RequestFactory
+from redis import Redis
+
+from django_redislock import (
+    Lease,
+    MultiLock,
+    ReadWriteLock,
+    Redlock,
+    Semaphore,
+    TimestampLock,
+    deduplicate,
+    initialise,
+    once,
+    redis_lock,
+    single_flight,
+)
+from django_redislock.client import Lock as DropIn
+from django_redislock.commands import LockedCommand
+from django_redislock.views import lock_view
+from tests.settings import CACHES
+from tests.waiting import PATIENCE
+
+Operation = Callable[[str], object]
+"""Does it once, with the lock of that name."""
+
+# A lock as a block.
+
+
+def temporary(name: str) -> None:
+    """A lock that is made for its block."""
+    with redis_lock(name):
+        pass
+
+
+kept_locks: dict[str, redis_lock] = {}
+
+
+def kept(name: str) -> None:
+    """A lock that lives longer than its block, as one of a module does."""
+    kept_locks[name] = redis_lock(name)
+    with kept_locks[name]:
+        pass
+
+
+@redis_lock("{name}")
+def function(name: str) -> None:
+    """A decorated function."""
+
+
+@redis_lock("{name}")
+def _steps(name: str) -> Iterator[str]:
+    yield name
+
+
+def generator(name: str) -> None:
+    """A decorated generator."""
+    assert list(_steps(name)) == [name]
+
+
+def nested(name: str) -> None:
+    """A lock that is entered twice."""
+    lock = redis_lock(name, reentrant=True)
+    with lock, lock:
+        pass
+
+
+def view(name: str) -> None:
+    """A locked view, whose response streams."""
+
+    def body(request: HttpRequest) -> StreamingHttpResponse:
+        return StreamingHttpResponse(iter([b"one"]))
+
+    response = lock_view(lambda request: name)(body)(RequestFactory().get("/"))
+    for closer in response._resource_closers:
+        closer()
+
+
+BLOCKS: list[Operation] = [temporary, kept, function, generator, nested, view]
+
+# All else.
+
+
+def by_hand(name: str) -> None:
+    """Acquired and released, without a block."""
+    lease = redis_lock(name).acquire(wait=0)
+    assert lease is not None
+    lease.release()
+
+
+def extended(name: str) -> None:
+    with redis_lock(name) as lease:
+        lease.extend(60)
+
+
+def looked_at(name: str) -> None:
+    """Who holds it?"""
+    redis_lock(name).holder()
+
+
+def cleared(name: str) -> None:
+    """By somebody else than holds it."""
+    holding, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        lease = redis_lock(name).acquire(wait=0)
+        holding.set()
+        over.wait(PATIENCE)
+        assert lease is not None
+        lease.end()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert holding.wait(PATIENCE)
+        redis_lock(name).clear(reason="a test")
+    finally:
+        over.set()
+        holder.join()
+        redis_lock(name).clear(reason="it was not cleared")
+
+
+def travelling(name: str) -> None:
+    lease = redis_lock(name).acquire(wait=0)
+    assert lease is not None
+    Lease.restore(lease.export()).release()
+
+
+def semaphore(name: str) -> None:
+    with Semaphore(name, 2):
+        pass
+
+
+def reading(name: str) -> None:
+    with ReadWriteLock(name).read():
+        pass
+
+
+def writing(name: str) -> None:
+    """And reading only, from the middle of it on."""
+    with ReadWriteLock(name).write() as lease:
+        lease.downgrade()
+
+
+def several(name: str) -> None:
+    with MultiLock([name, f"{name} too"]):
+        pass
+
+
+def timestamp(name: str) -> None:
+    with TimestampLock(f"redislock-timestamp:{name}"):
+        pass
+
+
+def migrating(name: str) -> None:
+    """A lock with the key of old clients beside it."""
+    with redis_lock(name, timestamp_key="redislock-timestamp:{name}"):
+        pass
+
+
+def only_once(name: str) -> None:
+    with once(name):
+        pass
+
+
+def deduplicated(name: str) -> None:
+    with deduplicate(name):
+        pass
+
+
+def initialised(name: str) -> None:
+    initialise(name, lambda: {"a": 1})
+
+
+@single_flight("{name}", ttl=60)
+def flown(name: str) -> dict[str, int]:
+    return {"a": 1}
+
+
+@cache
+def _client() -> Redis:
+    client: Redis = Redis.from_url(CACHES["default"]["LOCATION"])
+    return client
+
+
+def drop_in(name: str) -> None:
+    """As `cache.lock()`."""
+    with _client().lock(f"redislock:{{{name}}}", timeout=30, lock_class=DropIn):
+        pass
+
+
+class _Command(LockedCommand, BaseCommand):
+    def handle(self, *args: Any, **options: Any) -> None:
+        pass
+
+
+def command(name: str) -> None:
+    class Named(_Command):
+        lock_name = name
+
+    call_command(Named())
+
+
+def majority(name: str) -> None:
+    """Of three servers."""
+    with Redlock(name, ["a", "b", "c"]):
+        pass
+
+
+OPERATIONS: list[Operation] = [
+    extended,
+    looked_at,
+    cleared,
+    semaphore,
+    reading,
+    writing,
+    several,
+    timestamp,
+    migrating,
+    only_once,
+    initialised,
+    command,
+]
