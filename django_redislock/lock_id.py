@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 from urllib.parse import quote, unquote
 
-from django.conf import settings
-
 from .inspection import Inspector, LockInfo
 
 
@@ -28,12 +26,15 @@ class LockId(NamedTuple):
     def parse(cls, text: str) -> Self:
         """Raises `ValueError` if there can be no such lock."""
         # Of two aliases, the longer one is meant.
-        for using in sorted(settings.CACHES, key=len, reverse=True):
+        from .diagnosis import aliases  # most processes never ask
+
+        for using in sorted(aliases(), key=len, reverse=True):
             for cache_locks, begins in ((False, f"{using}:"), (True, f"{{{using}}}:")):
                 if text.startswith(begins):
                     return cls(using, cache_locks, unquote(text.removeprefix(begins)))
         raise ValueError(
-            f"the id of a lock begins with an alias of CACHES and a colon, not {text!r}"
+            f"the id of a lock begins with an alias of CACHES that locks use and a colon, not "
+            f"{text!r}"
         )
 
     def __str__(self) -> str:

@@ -130,6 +130,10 @@ def clear(user: Any, seen: dict[str, list[str]], reason: str) -> Done:
 
 def history(id: str) -> Any:
     """What was done to a lock, the newest first."""
+    try:
+        id = str(LockId.parse(id))  # printable, as a database wants it
+    except ValueError:
+        return LogEntry.objects.none()
     entries = LogEntry.objects.filter(object_id=id, content_type=get_content_type_for_model(Lock))
     return entries.select_related("user").order_by("-action_time")
 

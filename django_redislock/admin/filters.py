@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
@@ -30,7 +32,12 @@ class FieldFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         value = self.value()
-        return queryset if value is None else queryset.filter(**{str(self.parameter_name): value})
+        if value is None:
+            return queryset
+        try:
+            return queryset.filter(**{str(self.parameter_name): value})
+        except (ValueError, ValidationError) as error:
+            raise IncorrectLookupParameters(error) from error
 
     def get_facet_queryset(self, changelist: ChangeList) -> dict[str, int]:
         others: Any = changelist.get_queryset(

@@ -128,6 +128,8 @@ def test_pages(operator: Client, redis: Redis) -> None:
         "held=long",
         "held__icontains=5",
         "state__x=1",
+        "contended=maybe",
+        "contended=",
     ],
 )
 def test_what_can_not_be_asked(operator: Client, query: str) -> None:

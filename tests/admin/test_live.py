@@ -211,6 +211,7 @@ def test_ids(redis: Redis, settings: Any) -> None:
     """They are printable, and lead back to the lock, whatever its name and alias."""
     there = settings.CACHES["default"]
     settings.CACHES = {"default": there, "a": there, "a:b": there}
+    settings.REDISLOCK = {"LOCKS": {"1": {"USING": "a"}, "2": {"USING": "a:b"}}}
     for name in ("100%", "%41", "a\r\n\tb\0c", "{odd}", "naïve:日本", "x" * 512):
         redis.set(f"redislock:{{{name}}}", "1")
     found = list(Lock.live.of(Lock.snapshot(foreign=True)))

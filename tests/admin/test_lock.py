@@ -183,3 +183,18 @@ def test_redis_is_not_asked_for_strangers(db: Any, settings: Any, page: str) -> 
     client = client_of("nobody")
     assert client.get(f"{LIST}{page}").status_code == 403
     assert client.get(f"{LIST}default_3Ajob/delete/").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "id",
+    ["local:job", "{local}:job", "nix:job", "", "default", "default:a%00b", "default:{a}\x00"],
+)
+@pytest.mark.parametrize("page", ["change", "clear", "history"])
+def test_ids_of_no_lock(operator: Client, settings: Any, id: str, page: str) -> None:
+    """Of an alias that no locks use, or a name that none can have: as of any row that is gone."""
+    local = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    settings.CACHES = {**settings.CACHES, "local": local}
+    answer = operator.get(f"{LIST}{quote(id) or 'x'}/{page}/")
+    assert answer.status_code == 302
+    answer = operator.get(answer["Location"])
+    assert answer.status_code in (200, 302)
