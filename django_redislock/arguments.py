@@ -23,6 +23,9 @@ MAX_REPLICAS = 100
 MIN_REPLICAS_TIMEOUT, MAX_REPLICAS_TIMEOUT = 0.01, 60.0
 """Redis counts in milliseconds, and takes 0 for ever; and all the while a connection is busy."""
 
+MAX_SIZE = 536_870_912
+"""Bytes of the longest string that Redis keeps."""
+
 MAX_LIMIT = 1_000_000
 """Holders of a semaphore."""
 
@@ -79,6 +82,13 @@ def validate_max_waiters(value: object) -> int:
     number = _whole(value, "max_waiters must be a number of requests, such as 2")
     if number < 0:
         raise ValueError(f"max_waiters must be 0 or more, not {value!r}")
+    return number
+
+
+def validate_max_size(value: object) -> int:
+    number = _whole(value, "max_size must be a number of bytes, such as 1_000_000")
+    if not 1 <= number <= MAX_SIZE:
+        raise ValueError(f"max_size must be between 1 and {MAX_SIZE} bytes, not {value!r}")
     return number
 
 

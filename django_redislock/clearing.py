@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from . import conf
 from .exceptions import LockError, LockUnavailable
-from .inspection import Inspector, LockInfo
+from .inspection import Inspector, LockInfo, RedlockInspector
 from .primitives import places
+from .servers import Servers
 
 
 class Outcome(StrEnum):
@@ -29,11 +31,12 @@ class Target:
     """A lock that is to be cleared."""
 
     name: str
-    inspector: Inspector
+    inspector: Inspector | RedlockInspector
     lock: LockInfo | None
     """Its holder, as the operator saw it; None: it was free."""
     outcome: Outcome = Outcome.NOT_ASKED
     error: str = ""
+    """What went wrong; of a Redlock that was cleared, where it may still be held."""
 
     def clear(self, by: str, reason: str) -> bool:
         """False: Redis did not answer."""
@@ -41,12 +44,27 @@ class Target:
         try:
             cleared = self.inspector.clear(self.lock, by=by, reason=reason)
             self.outcome = Outcome.CLEARED if cleared else Outcome.CHANGED
+            self.error = self._left() if cleared else ""
         except LockUnavailable as error:
             self.outcome, self.error = Outcome.UNKNOWN, str(error)
             return False
         except LockError as error:
             self.outcome, self.error = Outcome.REFUSED, str(error)
         return True
+
+    def _left(self) -> str:
+        servers = conf.policy(self.name, {}).using
+        if isinstance(self.inspector, RedlockInspector):
+            left = [*self.inspector.unasked]
+            why = "could not be asked, and may keep it until the lease ends there"
+        elif isinstance(servers, Servers) and self.inspector.using in servers.aliases:
+            left = [alias for alias in servers.aliases if alias != self.inspector.using]
+            why = (
+                f"were not asked: only {self.inspector.using!r} of the servers of this Redlock was"
+            )
+        else:
+            left, why = [], ""
+        return f"{', '.join(map(repr, left))} {why}" if left else ""
 
     def clear_all(
         self, by: str, reason: str, meant: Callable[[LockInfo], LockInfo | None]

@@ -226,7 +226,9 @@ class StaleLease(LeaseLost):
     ) -> None:
         super().__init__(
             name,
-            f"{model} {_listed(pks)} saw the fencing token {newer}, and ours is {fencing_token}",
+            f"{model} {_listed(pks)} saw the fencing token {newer}, and ours is {fencing_token}; "
+            f"if every new lease is refused, see `manage.py redislock fence {name or 'NAME'!r} "
+            f"--model={model}`",
         )
         self.args = (name, model, _plain(pks), fencing_token, newer)
         self.model = model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
 import socket
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 MAX_LABEL = 200
 Holding = threading.Thread | asyncio.Task[Any]
 """What can hold a lease."""
+_NUMBER = re.compile(rb"\d{1,17}")
 _NOT_THE_CALLER = (__package__, "contextlib", "asyncio", "redis")
 
 
@@ -65,6 +67,11 @@ def message(error: BaseException) -> str:
         return str(error)
     except Exception:
         return "its message can't be read"
+
+
+def number(text: bytes | None) -> int | None:
+    """A whole number that others have written; None: it is none, or larger than any of ours."""
+    return int(text) if text and _NUMBER.fullmatch(text) else None
 
 
 @lru_cache(maxsize=1024)

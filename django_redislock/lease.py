@@ -204,7 +204,7 @@ class Lease:
             "it in another process, send lease.export() and call Lease.restore() there."
         )
 
-    # What is known of it. Nothing here asks the server.
+    # What is known of it. Nothing here asks the server, and reading a property changes nothing.
 
     @property
     def over(self) -> bool:
@@ -226,7 +226,13 @@ class Lease:
         # What happens after it began to be given back in time is no loss.
         over = self._closing or self._released
         if self._error is None and not over and now() >= self._deadline:
-            self.lose(LeaseLost(self.name, f"its ttl of {self.ttl:g} s passed unrenewed"))
+            return LeaseLost(self.name, f"its ttl of {self.ttl:g} s passed unrenewed")
+        return self._error
+
+    def expire(self) -> LeaseLost | None:
+        """`lost`; and if its own deadline has passed, everybody who asked for it is told."""
+        if self._error is None and (error := self.lost) is not None:
+            self.lose(error)
         return self._error
 
     def remaining(self) -> float:
@@ -239,7 +245,7 @@ class Lease:
         """Raise `LeaseLost` unless the lease is held. Costs nothing: no request is sent."""
         if self._released or self._closing:
             raise LeaseLost(self.name, "it was released, or given to another process")
-        if (error := self.lost) is not None:
+        if (error := self.expire()) is not None:
             raise error
 
     def on_lost(self, callback: Callable[[Lease], object]) -> None:

@@ -48,6 +48,7 @@ def event(outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> Lo
         using=using,
         owner=claim.owner,
         label=claim.label,
+        key=claim.keys.lock,
         **more,
     )
 
@@ -85,6 +86,7 @@ async def clear(
             LockEvent(
                 outcome="cleared",
                 name=keys.name,
+                key=keys.lock,
                 using=using,
                 owner=sight.holder.owner,
                 label=sight.holder.label,
@@ -246,7 +248,7 @@ class LeaseOperations:
     async def release_through(self, io: IO, lease: Lease) -> None:
         if lease.over:
             return
-        lost = lease.lost
+        lost = lease.expire()
         if not lease.unhold():
             return
         lease.close()

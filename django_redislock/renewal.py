@@ -86,7 +86,7 @@ async def renew(io: IO, leases: Sequence[Lease], ttl: float | None = None) -> No
         if refusal is None:
             # Else its own deadline came before the answer, and is the last word: others may
             # have held the lock since.
-            if lease.lost is None:
+            if lease.expire() is None:
                 lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
                 lease.renewed(sent, its_ttl)
         elif isinstance(refusal, LockUnavailable):
@@ -365,7 +365,7 @@ class Watchdog:
                     watched.claim.keys.name,
                     watched.claim.label,
                 )
-        elif lease.over or lease.lost is not None:
+        elif lease.over or lease.expire() is not None:
             self._forget(watched.claim.token)
             return None
         elif lease.orphaned:

@@ -50,6 +50,8 @@ class LockEvent:
     """Who cleared it."""
     why: str = ""
     """Why it was cleared or lost."""
+    key: str = ""
+    """The key of the lock in Redis."""
 
 
 observers: tuple[Callable[[LockEvent], None], ...] = ()

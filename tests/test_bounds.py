@@ -188,3 +188,21 @@ def test_waiters_are_looked_at_in_pages(redis: Redis, counted: Any) -> None:
     assert look.scripts > MANY / MOST
     assert look.commands < 2 * MOST * look.scripts
     assert len(Inspector().waiters("job", 10)) == 10
+
+
+def test_the_index_is_read_in_pages(redis: Redis, counted: Any) -> None:
+    """All of it, also the leases that should have ended, and in the order of their ends."""
+    lease = redis_lock("job").acquire()
+    seconds, _ = redis.time()
+    redis.zadd(KEYS.index, {f"old {number}": number for number in range(MANY)})
+    later = {f"new {number}": seconds * 1000 + 60_000 + number // 400 for number in range(MANY)}
+    redis.zadd(KEYS.index, later)
+    with counted() as look:
+        found = Inspector()._index_names()
+    assert len(found) == len(set(found)) == 2 * MANY + 1
+    assert found[: MANY + 1] == [*(f"old {number}" for number in range(MANY)), "job"]
+    assert look.scripts > 2 * MANY / MOST
+    assert [lock.name for lock in Inspector().all()] == ["job"]
+    assert [lock.name for lock in Inspector().page(limit=None).items] == ["job"]
+    assert [lock.name for lock in Inspector().page(limit=10 * MANY).items] == ["job"]
+    lease.release()

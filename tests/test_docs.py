@@ -94,6 +94,7 @@ EXAMPLES = {
     "once.md": (6, "tests/test_docs_once.py"),
     "periodic.md": (6, "tests/periodic/test_docs.py"),
     "redlock.md": (3, "tests/test_docs_redlock.py"),
+    "security.md": (1, "tests/test_docs_guides.py"),
     "shared.md": (3, "tests/test_docs_shared.py"),
     "signals.md": (2, "tests/test_docs_views.py"),
     "testing.md": (6, "tests/testing_kit/test_docs.py"),
@@ -101,7 +102,7 @@ EXAMPLES = {
     "topologies.md": (4, "tests/cluster/test_docs.py"),
     "transactions.md": (4, "tests/test_docs_guides.py"),
     "tutorial.md": (7, "tests/test_docs_tutorial.py"),
-    "views.md": (5, "tests/test_docs_views.py"),
+    "views.md": (6, "tests/test_docs_views.py"),
 }
 """So many Python examples a page has, and there they are run. Whoever adds one says where."""
 

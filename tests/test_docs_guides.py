@@ -1,4 +1,4 @@
-"""The examples of docs/asgi.md, docs/transactions.md, docs/migrating.md and docs/fencing.md."""
+"""The examples of asgi.md, transactions.md, migrating.md, fencing.md and security.md in docs/."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from asgiref.sync import async_to_sync
 from django.core.cache import cache
 from django.db import models, transaction
 from django.db.models import F
+from django.http import Http404
 from django.test import TestCase
 from django.test.utils import isolate_apps
 from django_redis.client import DefaultClient
@@ -88,6 +89,20 @@ class TestAsgi:
 
         with pytest.raises(LeaseLost):
             asyncio.run(run(ASGI[3], one_step=one_step)["lead"]())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_names_from_objects() -> None:
+    """docs/security.md: who may not see an object can't lock its name."""
+    pk = Product.objects.create(name="lamp", stock=7).pk
+    seen = []
+    orders = Product.objects.annotate(owner=F("name"))
+    charge = lambda order: seen.append(held(f"order:{order.pk}"))  # noqa: E731
+    example = run(blocks("security.md")[0], Order=orders, charge=charge)
+    with pytest.raises(Http404):
+        example["pay"](SimpleNamespace(user="somebody else"), pk)
+    example["pay"](SimpleNamespace(user="lamp"), pk)
+    assert seen == [True]
 
 
 @pytest.mark.django_db(transaction=True)

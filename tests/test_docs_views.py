@@ -11,12 +11,14 @@ import pytest
 from django.http import HttpResponse, JsonResponse
 from django.test import RequestFactory
 from django.views import View
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework.decorators import api_view
 from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
 from django_redislock import redis_lock, signals
-from django_redislock.views import idempotent_view, lock_view
+from django_redislock.views import idempotency, idempotent_view, lock_view, responses
+from django_redislock.views.responses import Problem
 from tests.blocks import blocks
 from tests.test_decorators import held_elsewhere
 
@@ -92,9 +94,38 @@ def test_once() -> None:
     assert order(post(**key)).content == order(post(**key)).content == b'{"order": 1}'
 
 
+def test_whose_keys() -> None:
+    """API keys are told apart, and a request without one is refused."""
+    shipped: list[Any] = []
+
+    def ship(request: Any) -> int:
+        shipped.append(request)
+        return len(shipped)
+
+    deliver = run(VIEWS[4], ship=ship, csrf_exempt=csrf_exempt)["deliver"]
+
+    def ask(**headers: str) -> Any:
+        return deliver(RequestFactory().post("/", headers={"idempotency-key": "1", **headers}))
+
+    assert [ask(x_api_key=key).content for key in "ABA"] == [
+        b'{"delivery": 1}',
+        b'{"delivery": 2}',
+        b'{"delivery": 1}',
+    ]
+    assert ask().status_code == 403
+
+
+def test_the_types_of_problems() -> None:
+    """The page explains each, by its status."""
+    page = (DOCS / "views.md").read_text(encoding="utf-8")
+    known = [one for one in vars(idempotency).values() if isinstance(one, Problem)]
+    for problem in [*known, responses.BUSY, responses.UNAVAILABLE]:
+        assert f'| <a id="{problem.code}"></a>`{problem.code}` | {problem.status}' in page
+
+
 def test_both() -> None:
     """In this order a busy lock is no answer to keep."""
-    text = VIEWS[4].replace("): ...", "): return HttpResponse(b'sold')")
+    text = VIEWS[5].replace("): ...", "): return HttpResponse(b'sold')")
     buy = run(text.replace('{pk}"', '{pk}", wait=0'), HttpResponse=HttpResponse)["buy"]
     key = {"headers": {"idempotency-key": "1"}}
     with held_elsewhere("stock:7"):

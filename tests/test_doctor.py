@@ -284,8 +284,8 @@ ELSEWHERE = frozenset({"asking", "cluster|slots", "select"})
 
 
 def documented(user: str) -> list[str]:
-    """The words of the rule that docs/checks.md has for a user."""
-    text = (ROOT / "docs" / "checks.md").read_text()
+    """The words of the rule that docs/security.md has for a user."""
+    text = (ROOT / "docs" / "security.md").read_text()
     found = re.search(rf"^ACL SETUSER {user} [^`]*", text, re.MULTILINE)
     assert found is not None
     return found[0].split()

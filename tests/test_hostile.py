@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from io import StringIO
+from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.test import Client, override_settings
 from redis import Redis
 
-from django_redislock import LeaseRevoked, LockNotAcquired, redis_lock, single_flight
+from django_redislock import (
+    LeaseRevoked,
+    LockError,
+    LockNotAcquired,
+    Semaphore,
+    TimestampLock,
+    redis_lock,
+    single_flight,
+)
 from django_redislock.flights import _Outcome
-from django_redislock.inspection import Inspector
+from django_redislock.inspection import UNREADABLE, Inspector
 from django_redislock.label import MAX_LABEL, clean
 from tests.admin.conftest import LIST, client_of
 
@@ -42,7 +54,8 @@ def harmless(text: str, most: int = 20_000) -> None:
 def printed(*words: str) -> str:
     """What a command prints, on both streams, whether it fails or not."""
     out, err = StringIO(), StringIO()
-    call_command("redislock", *words, stdout=out, stderr=err)
+    with suppress(SystemExit):  # what is shown is free
+        call_command("redislock", *words, stdout=out, stderr=err)
     return out.getvalue() + err.getvalue()
 
 
@@ -84,15 +97,15 @@ class TestTexts:
         assert caught.value.by == clean(ESCAPES)
         assert len(caught.value.reason) == MAX_LABEL
 
-    @pytest.mark.parametrize("json", [[], ["--json"]], ids=["text", "json"])
-    def test_commands(self, held: Redis, json: list[str]) -> None:
+    @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+    def test_commands(self, held: Redis, form: list[str]) -> None:
         """On a terminal and for programs."""
-        harmless(printed("list", *json))
-        harmless(printed("show", "job", *json))
-        harmless(printed("watch", "--count", "1", *json))
-        harmless(printed("clear", "job", "--reason", ESCAPES, *json))
-        harmless(printed("clear", "job", "--yes", "--reason", ESCAPES, *json))
-        assert "all is well" in printed("show", "job", *json)
+        harmless(printed("list", *form))
+        harmless(printed("show", "job", *form))
+        harmless(printed("watch", "--count", "1", *form))
+        harmless(printed("clear", "job", "--reason", ESCAPES, *form))
+        harmless(printed("clear", "job", "--yes", "--reason", ESCAPES, *form))
+        assert "all is well" in printed("show", "job", *form)
 
     @pytest.mark.django_db
     def test_pages(self, held: Redis) -> None:
@@ -159,3 +172,172 @@ def test_what_is_no_holder(redis: Redis) -> None:
         seen = inspector.get("job")
         assert seen is not None
         assert seen.holder.owner is None
+
+
+HUGE = "9" * 400
+NOT_UTF8 = b"\xff\xfe|\xff"
+DEEP = "[" * 10_000
+
+Write = Callable[[Redis, str], object]
+
+
+def of_type(kind: str) -> Write:
+    """A key of another type than we have there."""
+
+    def write(redis: Redis, key: str) -> None:
+        redis.delete(key)
+        match kind:
+            case "string":
+                redis.set(key, NOT_UTF8)
+            case "list":
+                redis.rpush(key, NOT_UTF8, "x")
+            case "set":
+                redis.sadd(key, NOT_UTF8)
+            case "hash":
+                redis.hset(key, NOT_UTF8, NOT_UTF8)
+            case "zset":
+                redis.zadd(key, {NOT_UTF8: float("inf"), "x": float("-inf"), "y": 1e300})
+            case "stream":
+                redis.xadd(key, {"x": NOT_UTF8})
+
+    return write
+
+
+def string(text: Any) -> Write:
+    return lambda redis, key: redis.set(key, text)
+
+
+def fields(**said: Any) -> Write:
+    return lambda redis, key: (redis.delete(key), redis.hset(key, mapping=said))
+
+
+def scores(**said: float) -> Write:
+    return lambda redis, key: (redis.delete(key), redis.zadd(key, said))
+
+
+TYPES = [of_type(kind) for kind in ("string", "list", "set", "hash", "zset", "stream")]
+TEXTS: list[Any] = [
+    "",
+    "|",
+    "|||||||||",
+    NOT_UTF8,
+    HUGE,
+    "nan",
+    "-inf",
+    "1e300",
+    DEEP,
+    "\t",
+    f"{TOKEN}|{HUGE}|{HUGE}|{HUGE}|{ESCAPES}|{ESCAPES}",
+    f"{TOKEN}|nan|inf|-1|o|l\tsemaphore|{HUGE}",
+    f"{TOKEN}|1|99999999999999999|999999999999999|o|l\tread|\xb2",
+]
+HOSTILE: dict[str, list[Write]] = {
+    "redislock:{job}": [*TYPES, *map(string, TEXTS)],
+    "redislock:{job}:queue": [
+        *TYPES,
+        scores(**{"w" * 32: float("inf"), "x": -1e300, "y": 0.5}),
+    ],
+    "redislock:{job}:waiters": [*TYPES, *(fields(**{"b" * 32: text}) for text in TEXTS)],
+    "redislock:{job}:holders": [*TYPES, *(fields(**{TOKEN: text}) for text in TEXTS)],
+    "redislock:{job}:tail": [
+        *TYPES,
+        *(fields(**{"fence": text, "lasted": text, "1": text, "handed": text}) for text in TEXTS),
+        *(fields(**{"2": f"{value('o', 'l')}\t{text!s}"}) for text in TEXTS),
+        *(fields(**{"3": f"{value('o', 'l')}\tcleared|{text!s}|x"}) for text in TEXTS),
+    ],
+    "redislock:{job}:record": [*TYPES, *map(string, TEXTS)],
+    "redislock:process:00000000": [*TYPES],
+}
+CASES = [
+    pytest.param(key, write, id=f"{key.rpartition(':')[2]}-{number}")
+    for key, writes in HOSTILE.items()
+    for number, write in enumerate(writes)
+]
+
+
+@pytest.fixture
+def held(redis: Redis) -> Redis:
+    """A lock of ours with a waiter, and one that several may hold, in the index."""
+    redis.set("redislock:{job}", value("o", "l"), px=60_000)
+    redis.zadd("redislock:index", {"job": 9e15})
+    redis.zadd("redislock:{job}:queue", {"b" * 32: int(time.time() * 1e6)})
+    redis.hset("redislock:{job}:waiters", "b" * 32, "1|60000|-|owner|label")
+    return redis
+
+
+class TestValues:
+    """Whatever stands at the key of a lock, or beside it: people see it, and the others."""
+
+    @pytest.fixture
+    def other(self, held: Redis) -> Iterator[None]:
+        """A lock with which nothing is wrong; it is seen by everybody."""
+        lease = redis_lock("other", label="healthy").acquire()
+        yield
+        assert lease is not None
+        lease.release()
+
+    @pytest.mark.parametrize(("key", "write"), CASES)
+    @pytest.mark.usefixtures("other")
+    def test_commands(self, held: Redis, key: str, write: Write) -> None:
+        """They list, show and clear, or say in one line why not."""
+        write(held, key)
+        for words in (["list"], ["list", "--foreign"], ["watch", "--count", "1"]):
+            harmless(printed(*words))
+            listed = printed(*words, "--json")
+            assert '"other"' in listed
+        harmless(printed("show", "job"))
+        json.loads(printed("show", "job", "--json"))
+        harmless(printed("clear", "job"))
+        try:
+            harmless(printed("clear", "job", "--yes", "--reason", "hostile"))
+        except CommandError as error:
+            harmless(str(error))
+            assert held.exists("redislock:{job}"), "it says that nothing was done"
+
+    @pytest.mark.parametrize("write", [of_type("list"), fields(**{"b" * 32: "|", "1": "x\ty"})])
+    @pytest.mark.parametrize("beside", ["queue", "waiters", "tail"])
+    def test_what_can_not_be_read(self, held: Redis, beside: str, write: Write) -> None:
+        """It is a line that says so; what can be read is there as well."""
+        write(held, f"redislock:{{job}}:{beside}")
+        assert UNREADABLE in printed("show", "job")
+        document = json.loads(printed("show", "job", "--json"))
+        if beside == "tail":
+            assert document["past"]["unreadable"] == 1
+        else:
+            [waiter] = document["waiters"]
+            assert (waiter["kind"], waiter["label"]) == ("foreign", UNREADABLE)
+        assert document["lock"]["owner"] == "o"
+
+    @pytest.mark.parametrize("lock", [Semaphore("job", 2), TimestampLock("redislock:old")])
+    def test_clearing_other_kinds(self, redis: Redis, lock: redis_lock) -> None:
+        """They are cleared as a whole, or not at all."""
+        lease = lock.acquire()
+        assert lease is not None
+        keys = lease.claim.keys
+        redis.delete(keys.tail)
+        redis.set(keys.tail, "x")
+        with pytest.raises(LockError, match="of another type"):
+            lock.clear(by="eva", reason="hostile")
+        assert redis.exists(keys.lock)
+        redis.delete(keys.tail)
+        assert lock.clear(by="eva", reason="hostile")
+        assert not redis.exists(keys.lock)
+
+    @pytest.mark.django_db
+    @pytest.mark.usefixtures("other")
+    def test_pages(self, held: Redis) -> None:
+        """The list, a lock's page, its history and the confirmation, for each of these values."""
+        with override_settings(ROOT_URLCONF="tests.admin.urls"):
+            client = client_of("eva", "view_lock", "clear_lock")
+            for key, write in (case.values for case in CASES):
+                seen = held.dump(key)
+                write(held, key)
+                answer = client.get(LIST, {"foreign": "1"})
+                assert answer.status_code == 200
+                assert "healthy" in answer.content.decode()
+                for page in ("", "clear/", "history/"):
+                    answer = client.get(f"{LIST}default_3Ajob/{page}")
+                    assert answer.status_code in (200, 302), (key, write)
+                held.delete(key)
+                if seen is not None:
+                    held.restore(key, 0, seen, replace=True)

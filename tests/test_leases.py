@@ -19,12 +19,14 @@ from django_redislock import (
     LeaseState,
     LockReentered,
     LockUnavailable,
+    messenger,
     redis_lock,
 )
 from django_redislock.io import SyncIO, run
 from django_redislock.primitives import mutex
 from django_redislock.primitives.primitive import Claim
 from django_redislock.renewal import renew, watchdog
+from django_redislock.signals import LockEvent, lock_lost
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -320,3 +322,41 @@ def test_an_answer_that_took_longer_than_the_lease(
         assert lease.state == LeaseState.HELD
         assert redis.exists(KEY)
     assert not redis.exists(KEY)
+
+
+@pytest.mark.parametrize("ends", ["checked", "released"])
+def test_to_look_at_a_lease_changes_nothing(
+    redis: Redis, caplog: pytest.LogCaptureFixture, ends: str
+) -> None:
+    """Its properties and its repr say that it is lost, by the clock, and tell nobody: neither the
+    log, nor a callback, nor a signal. `check()` and the release do."""
+    told: list[Lease] = []
+    signalled: list[LockEvent] = []
+
+    def receiver(event: LockEvent, **_: object) -> None:
+        signalled.append(event)
+
+    lock_lost.connect(receiver)
+    try:
+        lease = redis_lock("job", ttl=0.2, renew=False, on_lost=told.append).acquire()
+        assert lease is not None
+        watchdog("default").forget(lease)  # or it would be told by the watchdog
+        eventually(lambda: not lease.remaining())
+        threads = threading.active_count()
+        assert lease.state == LeaseState.LOST
+        assert "lost" in repr(lease)
+        assert "passed unrenewed" in str(lease.lost)
+        assert (lease.over, lease.closing, lease.orphaned, lease.enterable) == (False,) * 4
+        assert threading.active_count() <= threads
+        messenger.settle()
+        assert not told
+        assert not signalled
+        assert "is lost" not in caplog.text
+        with pytest.raises(LeaseLost):
+            lease.check() if ends == "checked" else lease.release()
+        eventually(lambda: told == [lease])
+        messenger.settle()
+        assert [event.name for event in signalled] == ["job"]
+        assert caplog.text.count("is lost") == 1
+    finally:
+        lock_lost.disconnect(receiver)

@@ -22,7 +22,7 @@ from opentelemetry.semconv.attributes import code_attributes, db_attributes, err
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from redis import Redis
 
-from django_redislock import Lease, LeaseLost, naming, redis_lock, signals
+from django_redislock import Lease, LeaseLost, TimestampLock, naming, redis_lock, signals
 from django_redislock.contrib.opentelemetry import spans
 from django_redislock.signals import LockEvent
 from tests.test_decorators import held_elsewhere
@@ -172,10 +172,13 @@ class TestSpans:
         eventually(lambda: len(ended(exported)) == 2)
         assert ended(exported)[1].status.description == "cleared by Ada (stuck)"
 
-    def test_released_elsewhere(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
+    @pytest.mark.parametrize("kind", [redis_lock, TimestampLock])
+    def test_released_elsewhere(
+        self, kind: Any, exported: InMemorySpanExporter, tracer: Tracer
+    ) -> None:
         """The parent is where it was acquired."""
         with tracer.start_as_current_span("request") as request:
-            lease = redis_lock("job").acquire()
+            lease = kind("job").acquire()
         assert lease is not None
         with tracer.start_as_current_span("another"):
             lease.release()

@@ -21,7 +21,17 @@ from django.test import override_settings
 from prometheus_client import REGISTRY, generate_latest
 from redis import Redis
 
-from django_redislock import Lease, LeaseLost, LockNotAcquired, naming, redis_lock, signals
+from django_redislock import (
+    Lease,
+    LeaseLost,
+    LockNotAcquired,
+    MultiLock,
+    Semaphore,
+    TimestampLock,
+    naming,
+    redis_lock,
+    signals,
+)
 from django_redislock.client import Lock as DropIn
 from django_redislock.commands import LockedCommand
 from django_redislock.connections import ClientName
@@ -95,6 +105,15 @@ class TestMetrics:
         assert 0 <= value("redislock_wait_seconds_sum", outcome="acquired") < PATIENCE
         assert value("redislock_hold_seconds_count") == 1
         assert 0 < value("redislock_hold_seconds_sum") < PATIENCE
+
+    @pytest.mark.parametrize(
+        "lock", [TimestampLock("job"), MultiLock(["job"]), Semaphore("job", 3)], ids=repr
+    )
+    def test_other_kinds(self, lock: redis_lock) -> None:
+        """They are active while they are held, whatever their keys are."""
+        with lock:
+            assert active() == 1
+        assert active() == 0
 
     def test_an_async_block(self) -> None:
         """The same, and it is counted in the event loop's own thread."""

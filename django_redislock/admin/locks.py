@@ -116,7 +116,7 @@ class LockAdmin(ClearPages):
         seen = lock.info or where.name
         below = [
             tables.waiters(inspector.waiters(seen, tables.SHOWN), lock.waiters),
-            tables.past(inspector.past(seen).holders),
+            tables.past(inspector.past(seen)),
             tables.history(clearing.history(lock.id)[:10]),
         ]
         if lock.info is not None and lock.info.kind in SHARED:

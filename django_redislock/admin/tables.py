@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import conf
-from ..inspection import Ending, HolderInfo, Kind, LockInfo, PastHolder, WaiterInfo
+from ..inspection import UNREADABLE, Ending, HolderInfo, Kind, LockInfo, Past, WaiterInfo
 from ..management.formatting import place_text, value_text
 from ..models import Lock
 from ..primitives.ledger import Outcome, RunInfo
@@ -105,10 +105,10 @@ def waiters(first: Iterable[WaiterInfo], of: int) -> Table:
 def _wants(waiter: WaiterInfo) -> str:
     """Where it waits, and of a read-write lock what for."""
     wants = {Kind.READ: _("to read"), Kind.WRITE: _("to write")}.get(waiter.kind)
-    return f"{wants}, {waiter.label}" if wants else waiter.label
+    return f"{wants}, {waiter.label}" if wants else translated(waiter.label)
 
 
-def past(those: Iterable[PastHolder]) -> Table:
+def past(known: Past) -> Table:
     """Who held the lock before."""
     rows = [
         (
@@ -118,13 +118,16 @@ def past(those: Iterable[PastHolder]) -> Table:
             format_html("{}{}", _ENDINGS[one.ending], cells.quiet(one.why)),
             cells.number(one.fencing_token),
         )
-        for one in those
+        for one in known.holders
     ]
+    unreadable = translated(UNREADABLE) if known.unreadable else ""
     return Table(
         _("Last holders"),
         [_("Holder"), _("Since"), _("Held for"), _("Ending"), _("Fencing token")],
         rows,
-        empty=_("None are remembered: that ends a minute, or three times the TTL, after them."),
+        empty=unreadable
+        or _("None are remembered: that ends a minute, or three times the TTL, after them."),
+        note=unreadable,
     )
 
 

@@ -8,9 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from .. import conf, operations
-from ..connections import ClientName
-from ..keys import Keys
+from .. import operations
 from ..lease import Lease
 from ..signals import LockEvent
 
@@ -41,6 +39,8 @@ class HeldLeases(Generic[T]):
         if lease is None:
             return False
         its = _id(event)
+        # Without a fencing token, an earlier lease of which nobody knows yet that it is lost.
+        self._drop(its)
         self._values[its] = weakref.ref(lease, lambda _: self._drop(its)), value
         return True
 
@@ -69,14 +69,10 @@ class HeldLeases(Generic[T]):
 
 
 def _id(event: LockEvent) -> _Id:
-    return event.using, event.name, event.fencing_token
+    return event.using, event.key, event.fencing_token
 
 
 def _lease(event: LockEvent) -> Lease | None:
     """The lease that was acquired. None for `cache.lock(…, timeout=…)`: nobody watches those."""
-    if isinstance(event.using, ClientName):
-        key = event.name
-    else:
-        key = Keys.of(conf.prefix(), event.name).lock
-    held = operations.held(event.using, key)
+    held = operations.held(event.using, event.key)
     return next((lease for lease in held if lease.fence == event.fencing_token), None)

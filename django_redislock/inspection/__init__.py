@@ -21,6 +21,7 @@ reach the server, is *unknown*: it may yet come back.
 
 from .facts import (
     SHARED,
+    UNREADABLE,
     Counts,
     Ending,
     HolderInfo,
@@ -33,10 +34,12 @@ from .facts import (
     WaiterInfo,
 )
 from .inspector import ORDERS, Inspector
+from .several import RedlockInspector
 
 __all__ = [
     "ORDERS",
     "SHARED",
+    "UNREADABLE",
     "Counts",
     "Ending",
     "HolderInfo",
@@ -46,6 +49,7 @@ __all__ = [
     "Page",
     "Past",
     "PastHolder",
+    "RedlockInspector",
     "State",
     "WaiterInfo",
 ]

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
+from django.utils.translation import gettext_noop as _
+
 from ..exceptions import Holder
 from ..keys import Keys
+from ..sentences import Sentence
 
 
 class State(StrEnum):
@@ -33,6 +36,9 @@ class Kind(StrEnum):
     """A value that is a time, as the old `SETNX` locks have it; of a `TimestampLock` of ours, who
     holds it is known."""
 
+
+UNREADABLE = Sentence(_("what is written there can't be read"))
+"""What others have written, or what was damaged."""
 
 SHARED = frozenset({Kind.SEMAPHORE, Kind.READ, Kind.WRITE})
 """Those that several may hold."""
@@ -166,3 +172,5 @@ class Past:
     """For how many seconds it was held the last time."""
     holders: list[PastHolder]
     """Up to five, the last one first; without the one that holds it now."""
+    unreadable: int = 0
+    """So many entries can't be read: others have written them, or something went wrong."""

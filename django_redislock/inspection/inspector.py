@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import conf, connections, label, operations
 from ..arguments import validate_text, validate_using
-from ..exceptions import Holder
+from ..exceptions import Holder, LockUnavailable
 from ..io import SyncIO, run
 from ..keys import Keys, name_of, presence, validate_name
 from ..primitives import mutex, places, timestamp
@@ -22,8 +22,8 @@ from .reading import Seen
 BATCH = 500
 """Locks in one request: it keeps Redis for about a millisecond."""
 
-WAITERS = 1000
-"""Waiters in one request."""
+AT_ONCE = 1000
+"""Names or waiters that are read in one request."""
 
 MOST_KEYS = 100_000
 """So many keys of a database, or of all nodes of a cluster, are looked at, whatever they are."""
@@ -59,6 +59,8 @@ class Inspector:
         self._cache_locks = cache_locks
         self._index = self._keys_of("-").index
         self._clustered = connections.clustered(self.using)
+        self.unasked: dict[str, LockUnavailable] = {}
+        """Of a cluster: the nodes that could not be asked the last time, and why."""
 
     # One lock.
 
@@ -77,7 +79,7 @@ class Inspector:
             time, *some = self._ask(
                 "inspection_waiters",
                 [keys.queue, keys.waiters],
-                [first, min(limit - before + 1, WAITERS)],
+                [first, min(limit - before + 1, AT_ONCE)],
             )
             for token, arrived, says in some:  # the first one is the last one of the answer before
                 if token not in found:
@@ -94,13 +96,15 @@ class Inspector:
             "inspection_tail", [keys.tail, keys.lock, keys.holders], []
         )
         present = value and Holder.parse(value, -1, 0).fencing_token
-        found = [holder for text in known if (holder := reading.past_holder(text)) is not None]
-        found = [holder for holder in found if holder.fencing_token != present]
+        read = list(map(reading.past_holder, known))
+        unreadable = read.count(None)
+        found = [one for one in read if one is not None and one.fencing_token != present]
         found.sort(key=lambda holder: holder.fencing_token, reverse=True)
         return Past(
-            fencing_token=None if fence is None else int(fence),
-            lasted=None if lasted is None else int(lasted) / 1e6,
+            fencing_token=label.number(fence),
+            lasted=None if (time := label.number(lasted)) is None else time / 1e6,
             holders=found[:PAST],
+            unreadable=unreadable,
         )
 
     def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
@@ -109,10 +113,7 @@ class Inspector:
         They get `LeaseRevoked`, with `by` and `reason`, at their next renewals. False: it has
         changed hands since it was seen, and nothing was done.
         """
-        by, reason = (
-            label.clean(validate_text(text, what))
-            for text, what in ((by, "by"), (reason, "reason"))
-        )
+        by, reason = telling(by, reason)
         primitive: Primitive = mutex
         if lock.has_places:
             primitive = places.READ
@@ -171,8 +172,7 @@ class Inspector:
             ours = filter(_ours, self.those(names))
             yield from sorted(ours, key=ORDERS["remaining"])
             return
-        _, ended, names = self._names()
-        yield from self.those([name for name in ended + names if fnmatchcase(name, pattern)])
+        yield from self.those([name for name in self._index_names() if fnmatchcase(name, pattern)])
 
     def those(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """Those of them that are held; a batch at a time."""
@@ -204,8 +204,7 @@ class Inspector:
             return []
         names = self._scan(limit)
         if not self._clustered:
-            _, ended, known = self._names()
-            names = sorted(set(names).difference(ended, known))
+            names = sorted(set(names).difference(self._index_names()))
         return [
             lock
             for lock in self.those(names)
@@ -250,28 +249,45 @@ class Inspector:
             return Keys.verbatim(self._prefix, name.encode())
         return Keys.of(self._prefix, name)
 
+    def _index_names(self) -> list[str]:
+        """All names of the index; of leases that should have ended, the last `MOST_KEYS`."""
+        ends: dict[bytes, int] = {}
+        first: Any = "-inf"
+        while True:
+            now, some = self._ask("inspection_index", [self._index], [first, AT_ONCE])
+            before = len(ends)
+            # A lease that is renewed meanwhile comes again, later; none is passed over.
+            ends.update(zip(some[::2], map(int, some[1::2]), strict=True))
+            if len(ends) == before:
+                break
+            first = some[-1]
+        names = sorted(ends, key=ends.__getitem__)
+        ended = sum(end < int(now) for end in ends.values())
+        return [name.decode(errors="replace") for name in names[max(0, ended - MOST_KEYS) :]]
+
     def _listed(self, offset: int, end: int | None) -> Page:
         """A page of the index, of which nothing but itself is read.
 
         The index still has the names of leases that ended without a release, and nothing is
         written here: so those names are looked at first, and counted only if they are held.
         """
+        if end is None or end - offset > AT_ONCE:
+            found = list(self.all())
+            return Page(items=found[offset:end], total=len(found))
         number, ended, names = self._names(offset, end)
         still = list(self.those(ended))
         held = still[offset:end]
         skipped = max(0, offset - len(still)) - max(0, offset - len(ended))
-        wanted = None if end is None else skipped + end - max(offset, len(still))
-        names = names[skipped : None if wanted is None else max(skipped, wanted)]
+        wanted = skipped + end - max(offset, len(still))
+        names = names[skipped : max(skipped, wanted)]
         live = list(self.those(names))
         gone = len(names) - len(live)
         return Page(items=held + live, total=len(still) + number - gone)
 
-    def _names(self, offset: int = 0, end: int | None = None) -> tuple[int, list[str], list[str]]:
+    def _names(self, offset: int, end: int) -> tuple[int, list[str], list[str]]:
         """How many leases should live, by the index; names whose leases should have ended; and
         those of the others that may be from `offset` to `end` among all."""
-        most = MOST_KEYS if end is None else BATCH
-        args = [offset, "" if end is None else end, most]
-        number, *both = self._ask("inspection_names", [self._index], args)
+        number, *both = self._ask("inspection_names", [self._index], [offset, end, BATCH])
         ended, names = ([name.decode(errors="replace") for name in some] for some in both)
         return number, ended, names
 
@@ -310,7 +326,7 @@ class Inspector:
             for number, (holder, until) in zip(batch, some, strict=True):
                 seen = found[times[number]]
                 value = seen.each[0][0]
-                if holder and until and abs(float(value) - float(until)) <= timestamp.A_LITTLE:
+                if holder and until and reading.same_time(value, until):
                     found[times[number]] = seen._replace(written=holder)
 
     def _left(self, processes: set[str]) -> dict[str, float | None]:
@@ -324,6 +340,11 @@ class Inspector:
             for position, pttl in zip(batch, pttls, strict=True):
                 left[known[position]] = pttl / 1000 if pttl > 0 else None
         return left
+
+
+def telling(by: str, reason: str) -> tuple[str, str]:
+    """What the holder of a lock that is cleared is told. Raises `TypeError`, `ValueError`."""
+    return label.clean(validate_text(by, "by")), label.clean(validate_text(reason, "reason"))
 
 
 def _ours(lock: LockInfo) -> bool:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from django.utils.translation import gettext_noop as _
 
 from ..exceptions import Holder, cleared, server_time
 from ..keys import Keys
-from ..label import read
+from ..label import number, read
 from ..primitives import timestamp
 from ..primitives.primitive import Sight
 from ..renewal import PRESENCE, PRESENCE_EVERY
 from ..sentences import Sentence
 from ..tokens import process_of
-from .facts import Ending, HolderInfo, Kind, LockInfo, PastHolder, State, WaiterInfo
+from .facts import (
+    SHARED,
+    UNREADABLE,
+    Ending,
+    HolderInfo,
+    Kind,
+    LockInfo,
+    PastHolder,
+    State,
+    WaiterInfo,
+)
 
 
 class Seen(NamedTuple):
@@ -107,10 +118,11 @@ def _holder(
 
 def _shared(value: bytes) -> tuple[Kind, int | None]:
     """The kind and limit that lua/places.lua writes behind a tab."""
-    kind, *limit = value.partition(b"\t")[2].decode(errors="replace").split("|")
-    if kind == Kind.SEMAPHORE and limit and limit[0].isdecimal():
-        return Kind.SEMAPHORE, int(limit[0])
-    return (Kind(kind) if kind in (Kind.READ, Kind.WRITE) else Kind.FOREIGN), None
+    kind, *limits = value.partition(b"\t")[2].split(b"|")
+    limit = number(limits[0]) if limits else None
+    if kind == b"semaphore" and limit is not None:
+        return Kind.SEMAPHORE, limit
+    return {b"read": Kind.READ, b"write": Kind.WRITE}.get(kind, Kind.FOREIGN), None
 
 
 def decide(holder: Holder, ttl: float, independent: bool, left: float | None) -> tuple[State, str]:
@@ -157,18 +169,49 @@ def foreign(value: bytes, remaining: float | None, time: float) -> tuple[Kind, S
     return Kind.FOREIGN, State.HELD, ""
 
 
+_WAITER = re.compile(rb"(\d{1,17})\|\d{1,15}\|[^|]*\|([^|]*)\|([^\t]*)(?:\t(\w*)[^\t]*)?")
+_WANTED = {b"": Kind.MUTEX, **{kind.value.encode(): kind for kind in SHARED}}
+
+
+def same_time(value: bytes, until: bytes) -> bool:
+    """Whether the time at the key of a timestamp lock is the one that ours has written."""
+    try:
+        return abs(float(value) - float(until)) <= timestamp.A_LITTLE
+    except ValueError:
+        return False
+
+
 def waiter(position: int, arrived_us: bytes, says: bytes | None, now_us: int) -> WaiterInfo:
     """Read what a waiter says of itself, as lua/queue.lua describes it."""
-    text, _tab, wants = (says or b"0||||").partition(b"\t")
-    seen_us, _ttl, _inbox, owner, label = text.split(b"|", 4)
+    waited = _since(arrived_us, now_us)
+    written = _WAITER.fullmatch(says or b"")
+    if written is None or (written[4] or b"") not in _WANTED:
+        return WaiterInfo(
+            position=position,
+            kind=Kind.FOREIGN,
+            owner="",
+            label=UNREADABLE,
+            waited=waited,
+            silent=waited,
+        )
+    seen_us, owner, label, wants = written.groups()
     return WaiterInfo(
         position=position,
-        kind=Kind(wants.partition(b"|")[0].decode() or Kind.MUTEX),
+        kind=_WANTED[wants or b""],
         owner=read(owner),
         label=read(label),
-        waited=max(0.0, (now_us - int(arrived_us)) / 1e6),
-        silent=max(0.0, (now_us - int(seen_us)) / 1e6),
+        waited=waited,
+        silent=_since(seen_us, now_us),
     )
+
+
+def _since(then_us: bytes, now_us: int) -> float:
+    """Seconds since a time, which may be the score of any member of a sorted set."""
+    then = number(then_us.partition(b".")[0])
+    return 0.0 if then is None else max(0.0, (now_us - then) / 1e6)
+
+
+_ENDINGS = {b"": Ending.EXPIRED, **{ending.value.encode(): ending for ending in Ending}}
 
 
 def past_holder(text: bytes) -> PastHolder | None:
@@ -178,15 +221,16 @@ def past_holder(text: bytes) -> PastHolder | None:
     if holder.owner is None or holder.fencing_token is None or holder.acquired_at is None:
         return None
     ending, lasted, *words = (end.split(b"|", 3) + [b""] * 3)[:4]
-    try:
-        return PastHolder(
-            owner=holder.owner,
-            label=holder.label,
-            fencing_token=holder.fencing_token,
-            acquired_at=holder.acquired_at,
-            lasted=max(0, int(lasted)) / 1e6 if lasted else None,
-            ending=Ending(ending.decode() or Ending.EXPIRED),
-            why=cleared(*map(read, words)) if ending == b"cleared" else "",
-        )
-    except ValueError:
+    # Negative, where the clock was set back meanwhile.
+    how, took = _ENDINGS.get(ending), number(lasted.removeprefix(b"-"))
+    if how is None or (lasted and took is None):
         return None
+    return PastHolder(
+        owner=holder.owner,
+        label=holder.label,
+        fencing_token=holder.fencing_token,
+        acquired_at=holder.acquired_at,
+        lasted=None if took is None else (0.0 if lasted.startswith(b"-") else took / 1e6),
+        ending=how,
+        why=cleared(*map(read, words)) if how == Ending.CLEARED else "",
+    )

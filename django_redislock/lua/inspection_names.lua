@@ -1,8 +1,8 @@
--- The names of locks, in the order in which their leases end. A lease that should have ended may
+-- A page of the names of locks, in the order in which their leases end. A lease that should have ended may
 -- still be held, since somebody has taken the TTL from its key: so those names come first, apart.
 --
 -- KEYS     1 index  zset  as in mutex.lua
--- ARGV     1 first  2 end, of those wanted: positions among all names; end "" is the last one
+-- ARGV     1 first  2 end, of those wanted: positions among all names
 --          3 most   names to return whose leases should have ended: the last ones to end
 -- Returns  {number of leases that should still live, {names whose leases should have ended, ...},
 --          {names of the others, ...}}; `first` counts as if all the former were held
@@ -16,9 +16,7 @@ if before > 0 then
   ended = redis.call('ZRANGE', index, math.max(0, before - most), before - 1)
 end
 local from = before + math.max(0, first - #ended)
-if not last then
-  live = redis.call('ZRANGE', index, from, -1)
-elseif last > first then
+if last > first then
   live = redis.call('ZRANGE', index, from, before + last - 1)
 end
 return {redis.call('ZCARD', index) - before, ended, live}

@@ -2,7 +2,7 @@
 --
 -- KEYS     1 tail  2 lock  3 holders  (as in mutex.lua and places.lua)
 -- Returns  {last fencing token, for how long the last one held it, µs, the lock's value or nil,
---           those who held it, or hold it, in no order ...}
+--           those who held it, or hold it, in no order ...}; one "" where the tail is of another type
 
 -- As in lock.lua.
 local HOLDERS = 6
@@ -11,7 +11,9 @@ local tail, lock, holders = KEYS[1], KEYS[2], KEYS[3]
 local value = redis.pcall('GET', lock)
 -- What is at the key when it is of another type: no mutex, that much is certain.
 if type(value) == 'table' then value = false end
-local found = {redis.call('HGET', tail, 'fence'), redis.call('HGET', tail, 'lasted'), value}
+local last = redis.pcall('HMGET', tail, 'fence', 'lasted')
+if last.err then return {false, false, value, ''} end
+local found = {last[1], last[2], value}
 for field = 0, HOLDERS - 1 do
   local holder = redis.call('HGET', tail, field)
   if holder and holder ~= '' then found[#found + 1] = holder end

@@ -6,10 +6,13 @@
 -- Returns  {now µs, {token, time of arrival µs, what the waiter says or nil}, ...}
 
 local time = redis.call('TIME')
-local queue = redis.call('ZRANGE', KEYS[1], ARGV[1], '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[2],
+local queue = redis.pcall('ZRANGE', KEYS[1], ARGV[1], '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[2],
   'WITHSCORES')
 local found = {string.format('%.0f', time[1] * 1000000 + time[2])}
+-- Something else is at the key of the queue: one line says so.
+if queue.err then found[2] = {'', '', false} end
 for i = 1, #queue, 2 do
-  found[#found + 1] = {queue[i], queue[i + 1], redis.call('HGET', KEYS[2], queue[i])}
+  local says = redis.pcall('HGET', KEYS[2], queue[i])
+  found[#found + 1] = {queue[i], queue[i + 1], type(says) == 'string' and says}
 end
 return found

@@ -5,6 +5,8 @@
 
 local found = {}
 for i, tail in ipairs(KEYS) do
-  found[i] = redis.call('HMGET', tail, 'holder', 'until')
+  found[i] = redis.pcall('HMGET', tail, 'holder', 'until')
+  -- Something else is at the key.
+  if found[i].err then found[i] = {false, false} end
 end
 return found

@@ -13,10 +13,12 @@
 
 local value = redis.call('GET', lock)
 if not value then return 0 end
-local fencing_token, acquired_at, ttl = string.match(value, '^[^|]*|(%d+)|(%d+)|(%d+)|')
-if value ~= token and not (fencing_token and holder(value) == token) then
-  return 0
+local fencing_token, acquired_at, ttl
+if value ~= token then
+  fencing_token, acquired_at, ttl = string.match(value, '^[^|]*|(%d+)|(%d+)|(%d+)|')
+  if not fencing_token or holder(value) ~= token then return 0 end
 end
+-- include beside.lua
 ttl = ttl or 0
 redis.call('DEL', lock)
 if fencing_token then

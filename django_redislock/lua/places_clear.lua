@@ -9,6 +9,7 @@
 
 -- include places.lua
 
+-- include beside.lua
 expire()
 local cleared = {}
 for i = 5, #ARGV do

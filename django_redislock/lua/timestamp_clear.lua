@@ -14,6 +14,7 @@ local holder = value and redis.call('HGET', tail, 'holder')
 if not value or (value ~= token and not (token_of(holder) == token and ours(value))) then
   return 0
 end
+-- include beside.lua
 redis.call('DEL', lock)
 unlist()
 if value ~= token then

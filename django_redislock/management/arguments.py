@@ -13,9 +13,9 @@ from django.core.management.base import CommandError, CommandParser
 
 from .. import conf, label
 from ..arguments import MAX_TTL
-from ..inspection import Inspector
+from ..inspection import Inspector, RedlockInspector
 from ..keys import validate_name
-from ..servers import aliases_of
+from ..servers import Servers, aliases_of
 from .failing import USAGE
 
 
@@ -32,11 +32,18 @@ def add_using(parser: CommandParser) -> None:
     )
 
 
-def inspector(options: dict[str, Any], name: str = "") -> Inspector:
-    """Where the locks are; a lock may have an alias of its own in the settings, and of the servers
-    of a Redlock it is the first."""
-    using = options["using"] or aliases_of(conf.policy(name, {}).using)[0]
+def inspector(options: dict[str, Any]) -> Inspector:
+    """Where the locks are; where settings make all locks Redlocks, on the first of the servers."""
+    using = options["using"] or aliases_of(conf.policy("", {}).using)[0]
     return Inspector(using, cache_locks=options["cache_locks"])
+
+
+def inspector_of(options: dict[str, Any], name: str) -> Inspector | RedlockInspector:
+    """Where one lock is; it may have an alias of its own in the settings, or be a Redlock."""
+    using = options["using"] or conf.policy(name, {}).using
+    if isinstance(using, Servers) and not options["cache_locks"]:
+        return RedlockInspector(using)
+    return Inspector(aliases_of(using)[0], cache_locks=options["cache_locks"])
 
 
 def add_json(parser: CommandParser) -> None:

@@ -63,6 +63,7 @@ def past(known: Past) -> Json:
         "fencing_token": known.fencing_token,
         "lasted": known.lasted,
         "holders": [past_holder(holder) for holder in known.holders],
+        "unreadable": known.unreadable,
     }
 
 

@@ -3,13 +3,20 @@
 As in "The Idempotency-Key HTTP Header Field", a draft of the IETF's HTTPAPI group: the client
 makes a key for what it wants done, and sends it along whenever it asks for that.
 
-1.  The first request with a key takes a lock of that name, so that it alone is carried out; who
-    asks meanwhile gets 409.
+1.  A key belongs to somebody (scope.py). The first request with a key takes a lock of that name,
+    so that it alone is carried out.
 2.  Its response is written down beside the lock when the transactions around the view have been
     committed, and before the lock is released: so nobody finds neither.
-3.  From then on that response is the answer, or 422 when the payload is another one.
-4.  What failed is not written down: an exception, a rollback, a server error, an answer that says
-    to come again. The next request is carried out. So it is after a crash.
+3.  Every request looks for that response before it asks for the lock. If the response is there, it
+    is the answer; or 422 when the payload is another one. So requests that come at the same time
+    afterwards don't get in each other's way.
+4.  If the lock is busy, a request waits for a moment, since the response may be about to be
+    written, and looks again. Then it gets 409.
+5.  What failed is not written down: an exception, a rollback, a server error, an answer that says
+    to come again, or that this client may not ask. The next request is carried out. So it is after
+    a crash.
+6.  A response that can't be kept is sent, and what is written down is that the request was carried
+    out. A request that comes later is told so; nothing is carried out again.
 """
 
 from __future__ import annotations
@@ -22,45 +29,93 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import ImproperlyConfigured
-from django.http.response import HttpResponseBase, StreamingHttpResponse
+from django.conf import settings
+from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext_lazy as _
 
-from ..arguments import validate_ttl
-from ..completion import Completion
-from ..decorators import aacquire, acquire, redis_lock
+from ..arguments import validate_max_size, validate_ttl
+from ..completion import Completion, give_back
+from ..decorators import redis_lock
 from ..exceptions import LockNotAcquired, LockUnavailable
 from ..io import AsyncIO, SyncIO, run
-from ..locks import Lock
+from ..lease import Lease
+from ..locks import refuse_event_loop
 from ..primitives import record
 from .decorator import Call, ViewDecorator, beside_orm, is_of_rest_framework, validate_methods
-from .replay import fingerprint, pack, unpack
-from .responses import NoLock, problem, without_lock
-from .sending import hold_until_sent
+from .replay import NotKept, fingerprint, pack, pack_done, unpack
+from .responses import NoLock, Problem, problem, without_lock
+from .scope import scope_of
 
 logger = logging.getLogger("django_redislock")
 
 HEADER = "Idempotency-Key"
+MAX_KEY = 255
 
-MISSING = _("This request needs an Idempotency-Key header.")
-MALFORMED = _("The Idempotency-Key header must be one text of up to 255 characters.")
-RUNNING = _("A request with this Idempotency-Key is being worked on already.")
-ANOTHER = _("This Idempotency-Key was used for another request.")
+MOMENT = 0.1
+"""Seconds for which a request waits for the one that is carried out. Enough for what comes between
+a view and the release of its lock, and little for a worker."""
 
-_AGAIN = frozenset((408, 425, 429))
-"""Statuses that ask the client to come again, and so are no answer to keep."""
+MISSING = Problem("key_missing", 400, _("This request needs an Idempotency-Key header."))
+MALFORMED = Problem(
+    "key_malformed",
+    400,
+    _("The Idempotency-Key header must be one text of up to 255 characters."),
+)
+NOBODYS = Problem(
+    "key_of_nobody",
+    403,
+    _(
+        "An Idempotency-Key belongs to whoever sends it, and this request does not say who that "
+        "is: it has no user, no session and no Authorization header."
+    ),
+)
+RUNNING = Problem(
+    "key_in_use", 409, _("A request with this Idempotency-Key is being worked on already.")
+)
+NOT_KEPT = Problem(
+    "answer_not_kept",
+    409,
+    _(
+        "The request with this Idempotency-Key was carried out, and answered with the status "
+        "%(status)s. That answer was not kept. The request is not carried out again."
+    ),
+)
+ANOTHER = Problem("payload_mismatch", 422, _("This Idempotency-Key was used for another request."))
 
-# A string of structured fields (RFC 8941); many clients leave the quotes out.
-_KEY = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"|([!#-+\--~]+)')
+ADVICE = (
+    "Write @idempotent_view(scope=...), a function of the request that returns whose keys these "
+    "are, such as lambda request: request.headers['X-Api-Key']; or lambda request: '' where all "
+    "clients may get each other's answers."
+)
+"""For developers."""
+
+_NO_ANSWER = frozenset((401, 403, 407, 408, 425, 429))
+"""Statuses that are not kept: they say who may ask, or that the client shall come again."""
+
+# A string of structured fields (RFC 8941) and parameters, which mean nothing here; many clients
+# leave the quotes out.
+_STRING = r'"((?:[ !#-\[\]-~]|\\["\\])*)"'
+_VALUE = (
+    rf"{_STRING}|:[A-Za-z0-9+/=]*:|\?[01]|-?[0-9]{{1,15}}(?:\.[0-9]{{1,3}})?"
+    r"|[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*"
+)
+_KEY = re.compile(
+    rf"{_STRING}(?:;[ ]*[a-z*][a-z0-9_.*-]*(?:=(?:{_VALUE}))?)*|(?P<bare>[!#-+\--~]+)"
+)
 
 
 class idempotent_view(ViewDecorator):
     """Carry out requests with the same `Idempotency-Key` once, and answer the others as the first.
 
-    Its response is kept for `ttl` seconds (a day). `methods` are those of HTTP that it is for.
-    Without a key a request is carried out as ever, or refused with 400 if it is `required`.
-    Keys are those of a user; `scope`, a function of the request, tells whose else they are.
+    The first response is kept for `ttl` seconds (a day). One that takes more than `max_size` bytes
+    (a million) is not kept, and the others are answered with 409. `methods` are those of HTTP that
+    it is for. Without a key a request is carried out as ever, or refused with 400 if it is
+    `required`.
+
+    Keys belong to a user, or to whoever sends this `Authorization` and has this session. A request
+    that has none of these is refused with 403, unless `scope` is given: a function of the request
+    that returns whose keys they are.
     """
 
     def __init__(
@@ -70,6 +125,7 @@ class idempotent_view(ViewDecorator):
         required: bool = False,
         methods: Iterable[str] = ("POST", "PATCH"),
         scope: Callable[[Any], str] | None = None,
+        max_size: int = 1_000_000,
     ) -> None:
         if callable(ttl):
             raise TypeError("idempotent_view needs its parentheses: @idempotent_view()")
@@ -80,7 +136,8 @@ class idempotent_view(ViewDecorator):
         self._ttl = validate_ttl(ttl)
         self._required = required
         self.methods = validate_methods(methods)
-        self._scope = scope or user_of
+        self._scope = scope or scope_of
+        self._max_size = validate_max_size(max_size)
 
     def __repr__(self) -> str:
         return f"idempotent_view({self._ttl:g})"
@@ -88,21 +145,18 @@ class idempotent_view(ViewDecorator):
     def serve(self, call: Call) -> HttpResponseBase:
         try:
             keyed = self._keyed(call)
-        except _NoKey as error:
-            return problem(call.request, 400, error.args[0])
+        except _Refused as refused:
+            return problem(call.request, refused.why)
         if keyed is None:
             return call.run()
+        refuse_event_loop()
         try:
-            lease = acquire(keyed.lock)
+            found = run(keyed.find(SyncIO))
         except (LockNotAcquired, LockUnavailable) as error:
             return keyed.refuse(error)
-        with lease:
-            try:
-                known = run(record.read(SyncIO(lease.using), lease.claim.keys))
-            except LockUnavailable as error:
-                return keyed.refuse(error)
-            if known is not None:
-                return keyed.replay(known)
+        if isinstance(found, bytes):
+            return keyed.replay(found)
+        with found as lease:
             completion = Completion(lease, self._ttl)
             completion.watch_transactions()
             return keyed.keep(completion, call.run())
@@ -120,24 +174,19 @@ class idempotent_view(ViewDecorator):
 
     async def _aserve(self, call: Call) -> HttpResponseBase:
         # What asks the database, a page's context processors included, does so in a thread.
-        refusal = sync_to_async(KeyedRequest.refuse)
         try:
             keyed = await beside_orm(lambda: self._keyed(call))
-        except _NoKey as error:
-            return await sync_to_async(problem)(call.request, 400, error.args[0])
+        except _Refused as refused:
+            return await sync_to_async(problem)(call.request, refused.why)
         if keyed is None:
             return await call.arun()
         try:
-            lease = await aacquire(keyed.lock)
+            found = await keyed.find(AsyncIO)
         except (LockNotAcquired, LockUnavailable) as error:
-            return await refusal(keyed, error)
-        async with lease:
-            try:
-                known = await record.read(AsyncIO(lease.using), lease.claim.keys)
-            except LockUnavailable as error:
-                return await refusal(keyed, error)
-            if known is not None:
-                return await sync_to_async(keyed.replay)(known)
+            return await sync_to_async(keyed.refuse)(error)
+        if isinstance(found, bytes):
+            return await sync_to_async(keyed.replay)(found)
+        async with found as lease:
             response = await call.arun()
             # In that thread, since it has the transactions; and may talk to Redis there.
             return await sync_to_async(keyed.keep)(Completion(lease, self._ttl), response)
@@ -147,17 +196,24 @@ class idempotent_view(ViewDecorator):
         given = call.request.headers.get(HEADER)
         if given is None:
             if self._required:
-                raise _NoKey(MISSING)
+                raise _Refused(MISSING)
             return None
         match = _KEY.fullmatch(given.strip())
-        if match is None or not match[0].strip('"') or len(given) > 255:
-            raise _NoKey(MALFORMED)
-        key = match[2] or re.sub(r"\\(.)", r"\1", match[1])
+        key = match and (match["bare"] or re.sub(r"\\(.)", r"\1", match[1]))
+        if not key or len(key) > MAX_KEY:
+            raise _Refused(MALFORMED)
+        scope = self._scope(call.request)
+        if scope is None:
+            logger.warning(
+                "%s was not run: nothing says whose Idempotency-Key it is. %s", call.label, ADVICE
+            )
+            in_full = NOBODYS._replace(detail=f"{NOBODYS.detail} {ADVICE}")
+            raise _Refused(in_full if settings.DEBUG else NOBODYS)
         # A digest, since a user's name, and most of all a key, is not for everybody who lists
         # locks, and a name has a greatest length.
-        whole = f"{self._scope(call.request)}\0{key}".encode()
+        whole = f"{scope}\0{key}".encode()
         name = f"idempotency:{hashlib.sha256(whole).hexdigest()[:40]}"
-        return KeyedRequest(call, name)
+        return KeyedRequest(call, name, self._max_size)
 
 
 _under_way: set[asyncio.Task[Any]] = set()
@@ -169,54 +225,80 @@ def _told(task: asyncio.Task[Any]) -> None:
         logger.error("A request that nobody waited for any more failed", exc_info=error)
 
 
-def user_of(request: Any) -> str:
-    """The user of a request at its host, or the session, if there is one."""
-    user, host = getattr(request, "user", None), request.get_host()
-    if user is None or not user.is_authenticated:
-        session = getattr(request, "session", None)
-        return f"{host} session {getattr(session, 'session_key', None)}"
-    if user.pk is None:
-        raise ImproperlyConfigured(
-            f"{user!r} is authenticated and has no pk, so all such users would share their "
-            f"Idempotency-Keys. Write idempotent_view(scope=...), a function of the request."
-        )
-    return f"{host} user {user.pk}"
+class _Refused(Exception):
+    """The request has no key that can be used."""
 
-
-class _NoKey(Exception):
-    """The key is missing or malformed; what to tell the client."""
+    def __init__(self, why: Problem) -> None:
+        self.why = why
 
 
 class KeyedRequest:
     """A request with a key, and what becomes of it."""
 
-    def __init__(self, call: Call, name: str) -> None:
+    def __init__(self, call: Call, name: str, max_size: int) -> None:
         self._call = call
-        self.fingerprint = fingerprint(call.request)
-        self.lock: Lock = (
-            redis_lock(wait=0, release="commit")._of_kind("mutex")._renamed(name, call.label)
-        )
+        self._max_size = max_size
+        self._fingerprint = fingerprint(call.request)
+        lock = redis_lock(wait=MOMENT, release="commit")._of_kind("mutex")
+        self._lock = lock._renamed(name, call.label)
+
+    async def find(self, port: type[SyncIO | AsyncIO]) -> bytes | Lease:
+        """What is known of the request; or a lease, if it is to be carried out.
+
+        Raises `LockNotAcquired` while another one is carried out, and `LockUnavailable`.
+        """
+        io, keys = port(self._lock.policy().using), self._lock._keys()
+        known = await record.read(io, keys)
+        if known is not None:
+            return known
+        got = await self._lock._attempt(port)
+        try:
+            known = await record.read(io, keys)
+            if isinstance(got, LockNotAcquired):
+                if known is None:
+                    raise got
+                return known
+            if known is None:
+                return got
+            await give_back(io, got)
+            return known
+        except BaseException:
+            if isinstance(got, Lease):
+                got.abandon()
+            raise
 
     def refuse(self, error: NoLock) -> HttpResponseBase:
-        return without_lock(self._call, error, status=409, detail=RUNNING)
+        return without_lock(self._call, error, RUNNING)
 
-    def replay(self, known: bytes) -> HttpResponseBase:
-        response = unpack(known, self.fingerprint)
-        return problem(self._call.request, 422, ANOTHER) if response is None else response
+    def replay(self, packed: bytes) -> HttpResponseBase:
+        known = unpack(packed)
+        if known.fingerprint != self._fingerprint:
+            return problem(self._call.request, ANOTHER)
+        if known.response is None:
+            detail = NOT_KEPT.detail % {"status": known.status}
+            return problem(self._call.request, NOT_KEPT._replace(detail=detail))
+        return known.response
 
     def keep(self, completion: Completion, response: HttpResponseBase) -> HttpResponseBase:
         """Write the response down as soon as it is certain."""
-        if isinstance(response, StreamingHttpResponse):
-            logger.error(
-                "%s streams its response, which can't be kept: another request with the same "
-                "Idempotency-Key will be carried out again.",
-                self._call.label,
-            )
-            hold_until_sent(completion.lease, response)
-        elif not asks_again(response):
+        if not asks_again(response):
             response = self._rendered(response)
-            completion.when_committed(pack(response, self.fingerprint))
+            completion.when_committed(self._packed(response))
         return response
+
+    def _packed(self, response: HttpResponseBase) -> bytes:
+        try:
+            return pack(response, self._fingerprint, self._max_size)
+        except NotKept as why:
+            logger.error(
+                "%s was carried out, and its response can't be kept: %s. A request that sends the "
+                "same Idempotency-Key again gets %s.",
+                self._call.label,
+                why,
+                NOT_KEPT.status,
+                exc_info=why.__cause__,
+            )
+            return pack_done(response, self._fingerprint)
 
     def _rendered(self, response: HttpResponseBase) -> HttpResponseBase:
         """Now, and not when Django comes to it: by then the client may have gone away, and nobody
@@ -234,4 +316,4 @@ class KeyedRequest:
 def asks_again(response: HttpResponseBase) -> bool:
     """Whether it is no answer to keep, since another try may come to another one."""
     status = response.status_code
-    return status >= 500 or status in _AGAIN or response.has_header("Retry-After")
+    return status >= 500 or status in _NO_ANSWER or response.has_header("Retry-After")

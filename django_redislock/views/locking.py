@@ -157,7 +157,7 @@ class lock_view(ViewDecorator):
         if respond is not None:
             return with_hints(respond(call.request, error), error)  # type: ignore[no-any-return]
         status = policy.view_status if self._status is None else self._status
-        return without_lock(call, error, status=status, detail=BUSY)
+        return without_lock(call, error, BUSY._replace(status=status))
 
 
 def _imported(path: str) -> Callable[[Any, NoLock], HttpResponseBase]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.http import HttpResponse
 from django.http.request import RawPostDataException
 from django.http.response import HttpResponseBase
+from django.utils.functional import Promise
 
 REPLAYED = "Idempotent-Replayed"
 """The header that tells a replay from the first answer."""
 
 _MARKS = ("xframe_options_exempt", "_csp_config", "_csp_ro_config")
 """What decorators of Django write on a response for its middlewares."""
+
+
+class NotKept(Exception):
+    """Why a response can't be written down."""
 
 
 def fingerprint(request: Any) -> str:
@@ -58,34 +62,64 @@ def _add_files(digest: Any, files: Any) -> None:
             upload.seek(0)
 
 
-def pack(response: HttpResponseBase, fingerprint: str) -> bytes:
-    """What `unpack` makes the response of."""
-    assert isinstance(response, HttpResponse)
-    return json.dumps(
-        {
-            "fingerprint": fingerprint,
-            "status": response.status_code,
-            "reason": response.reason_phrase,
-            "headers": list(response.items()),
-            "marks": {mark: vars(response)[mark] for mark in _MARKS if mark in vars(response)},
-            "cookies": [cookie.OutputString() for cookie in response.cookies.values()],
-            "content": base64.b64encode(response.content).decode(),
-        }
-    ).encode()
+def pack(response: HttpResponseBase, fingerprint: str, max_size: int) -> bytes:
+    """The record from which `unpack` makes the response again. Raises `NotKept`."""
+    if not isinstance(response, HttpResponse):
+        raise NotKept("it streams")
+    head = {
+        "fingerprint": fingerprint,
+        "status": response.status_code,
+        "reason": response.reason_phrase,
+        "headers": list(response.items()),
+        "marks": {mark: vars(response)[mark] for mark in _MARKS if mark in vars(response)},
+        "cookies": [cookie.OutputString() for cookie in response.cookies.values()],
+    }
+    try:
+        packed = json.dumps(head, default=_plain).encode() + b"\n" + response.content
+    except Exception as error:  # a project can put anything there
+        raise NotKept(f"it has something that JSON has not: {error}") from error
+    if len(packed) > max_size:
+        raise NotKept(f"it takes {len(packed)} bytes, and max_size is {max_size}")
+    return packed
 
 
-def unpack(packed: bytes, fingerprint: str) -> HttpResponse | None:
-    """The response; None: it was given to another request."""
-    fields = json.loads(packed)
-    if fields["fingerprint"] != fingerprint:
-        return None
-    response = HttpResponse(
-        base64.b64decode(fields["content"]),
-        status=fields["status"],
-        reason=fields["reason"],
-        headers=dict(fields["headers"]) | {REPLAYED: "true"},
-    )
-    vars(response).update(fields["marks"])
-    for cookie in fields["cookies"]:
+def pack_done(response: HttpResponseBase, fingerprint: str) -> bytes:
+    """The record of a request whose response can't be kept."""
+    return json.dumps({"fingerprint": fingerprint, "status": response.status_code}).encode()
+
+
+def _plain(value: Any) -> Any:
+    """What Django takes in the place of a list or a text, such as a set in a CSP."""
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, Promise):
+        return str(value)
+    raise TypeError(f"{value!r}")
+
+
+class Known(NamedTuple):
+    """What is known of a request that was carried out."""
+
+    fingerprint: str
+    status: int
+    response: HttpResponse | None
+    """None: it was not kept."""
+
+
+def unpack(packed: bytes) -> Known:
+    """What `pack` or `pack_done` has written."""
+    line, _, content = packed.partition(b"\n")
+    head = json.loads(line)
+    response = _response(head, content) if "headers" in head else None
+    return Known(head["fingerprint"], head["status"], response)
+
+
+def _response(head: dict[str, Any], content: bytes) -> HttpResponse:
+    response = HttpResponse(content, status=head["status"], reason=head["reason"])
+    del response["Content-Type"]  # Django's own, which the first answer may not have had
+    for name, value in [*head["headers"], (REPLAYED, "true")]:
+        response[name] = value
+    vars(response).update(head["marks"])
+    for cookie in head["cookies"]:
         response.cookies.load(cookie)
     return response

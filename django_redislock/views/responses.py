@@ -11,7 +11,7 @@ import logging
 import math
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -45,11 +45,34 @@ _PROBLEM, _JSON, _HTML, _TEXT = (
     "text/plain",
 )
 
-BUSY = _("This is being worked on already. Please try again in a moment.")
-UNAVAILABLE = _("This is not possible at the moment. Please try again soon.")
+TYPES = "https://github.com/django-redislock/django-redislock/blob/main/docs/views.md"
+"""The page that explains the types of problems."""
+
+
+class Problem(NamedTuple):
+    """Why a view did not run, for clients."""
+
+    code: str
+    """For programs: the end of the type, and the code of an `APIException`."""
+    status: int
+    detail: str | Promise
+
+    @property
+    def type(self) -> str:
+        """The URI that names it, as in RFC 9457."""
+        return f"{TYPES}#{self.code}"
+
+
+BUSY = Problem(
+    "conflict", 409, _("This is being worked on already. Please try again in a moment.")
+)
+UNAVAILABLE = Problem(
+    "unavailable", 503, _("This is not possible at the moment. Please try again soon.")
+)
 
 _TITLES = {
     HTTPStatus.BAD_REQUEST: _("Bad request"),
+    HTTPStatus.FORBIDDEN: _("Forbidden"),
     HTTPStatus.CONFLICT: _("Conflict"),
     HTTPStatus.UNPROCESSABLE_ENTITY: _("Unprocessable content"),
     HTTPStatus.LOCKED: _("Locked"),
@@ -85,8 +108,7 @@ def title(status: int) -> str | Promise:
 
 def problem(
     request: Any,
-    status: int,
-    detail: str | Promise,
+    what: Problem,
     *,
     again: int | None = None,
     cause: Exception | None = None,
@@ -98,13 +120,12 @@ def problem(
     if is_of_rest_framework(request):
         from .rest_framework import Refusal  # there only if that one is
 
-        raise Refusal(request, status, detail, again) from cause
+        raise Refusal(request, what, again) from cause
+    status, detail = what.status, what.detail
     kind = request.get_preferred_type([_PROBLEM, _JSON, _HTML, _TEXT]) or _TEXT
     if kind in (_PROBLEM, _JSON):
-        # RFC 9457. Without a type, the title is that of the status.
-        content = json.dumps(
-            {"title": str(title(status)), "status": status, "detail": str(detail)}
-        )
+        members = {"type": what.type, "title": str(title(status)), "status": status}
+        content = json.dumps({**members, "detail": str(detail)})
     elif kind == _HTML:
         content = _page(request, status, detail)
     else:
@@ -117,12 +138,12 @@ def problem(
     return response
 
 
-def without_lock(call: Call, error: NoLock, *, status: int, detail: str | Promise) -> HttpResponse:
-    """The answer of a view without its lock: `status` and `detail` when somebody else has it."""
+def without_lock(call: Call, error: NoLock, busy: Problem) -> HttpResponse:
+    """The answer of a view without its lock: `busy` when somebody else has it."""
     if isinstance(error, LockUnavailable):
         logger.error("%s was not run: %s", call.label, error)
-        status, detail = HTTPStatus.SERVICE_UNAVAILABLE, UNAVAILABLE
-    return problem(call.request, status, detail, again=retry_after(error), cause=error)
+        busy = UNAVAILABLE
+    return problem(call.request, busy, again=retry_after(error), cause=error)
 
 
 def with_hints(response: Any, error: NoLock) -> Any:

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.utils.functional import Promise
 from rest_framework.exceptions import APIException
 
-CODES = {400: "invalid", 409: "conflict", 422: "payload_mismatch", 503: "unavailable"}
+from .responses import Problem
 
 
 class Refusal(APIException):  # type: ignore[misc]
     """A view that did not run. Its `__cause__` says why, where that is an exception."""
 
-    def __init__(
-        self, request: Any, status: int, detail: str | Promise, again: int | None
-    ) -> None:
-        super().__init__(detail, CODES.get(status, "conflict"))
-        self.status_code = status
+    def __init__(self, request: Any, what: Problem, again: int | None) -> None:
+        super().__init__(what.detail, what.code)
+        self.status_code = what.status
         if again is not None:
             self.wait = again
             """Seconds; the handler makes it Retry-After."""

@@ -6,14 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import call_command
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
@@ -41,6 +39,7 @@ from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
+from tests.operations.calling import call
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -785,16 +784,57 @@ def test_by_settings(nodes: Nodes, settings: Any, port: Port) -> None:
         port.release(lease)
 
 
-def test_operators_see_each_server(nodes: Nodes, settings: Any) -> None:
-    """What asks for the lock by its name looks at the first; checks look at all of them."""
+def test_operators_see_the_majority(nodes: Nodes, settings: Any) -> None:
+    """What asks for the lock by its name looks at all servers; checks look at each of them."""
     settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
     assert diagnosis.aliases() == ["default", "c", "b", "a"]
-    with Redlock("job") as lease:
-        eventually(lambda: len(nodes.holding(lease)) == 3)
-        out = StringIO()
-        call_command("redislock", "show", "job", stdout=out)
-        assert "'c'" in out.getvalue()
-        assert lease.owner in out.getvalue()
+    lease = Redlock("job", renew=False).acquire(wait=0)
+    assert lease is not None
+    eventually(lambda: len(nodes.holding(lease)) == 3)
+    nodes.clients["c"].delete(KEY)
+    done = call("show", "job")
+    assert "'c', 'b', 'a'" in done.out
+    assert lease.owner in done.out
+    nodes.clients["b"].delete(KEY)
+    assert call("show", "job").code == 3, "one of three is no majority"
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_an_operator_clears_all_servers(port: Port, nodes: Nodes, settings: Any) -> None:
+    """By its name it is cleared everywhere; a server that can't be asked is named."""
+    settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
+    for away in (), ("b",):
+        lease = port.acquire(Redlock("job", ttl=TTL, renew=False))
+        eventually(lambda lease=lease: len(nodes.holding(lease)) == 3)
+        nodes.stop(*away)
+        done = call("clear", "job", "--yes", "--reason=stuck")
+        assert done.code == 0
+        assert ("'b' could not be asked" in done.out) == bool(away)
+        with pytest.raises(LeaseRevoked):
+            port.extend(lease)
+        nodes.restart(*away)
+        assert nodes.held() == []
+
+
+def test_an_operator_clears_without_a_majority(port: Port, nodes: Nodes, settings: Any) -> None:
+    """That is no success, whatever the others say."""
+    settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
+    nodes.stop("b", "a")
+    done = call("clear", "job", "--yes", "--reason=stuck")
+    assert done.code == 69
+    assert "No majority of the servers c, b, a" in done.err
+
+
+def test_an_operator_clears_one_server(port: Port, nodes: Nodes, settings: Any) -> None:
+    """With --using it is cleared there, and the command says which servers still have it."""
+    settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
+    lease = port.acquire(Redlock("job", ttl=TTL, renew=False))
+    eventually(lambda: len(nodes.holding(lease)) == 3)
+    done = call("clear", "job", "--using=b", "--yes", "--reason=stuck")
+    assert "'c', 'a' were not asked" in done.out
+    assert nodes.held() == ["a", "c"]
+    port.release(lease)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ _TABLES = {
     "show": "Output of show",
     "clear": "Output of clear",
     "watch": "Output of watch",
+    "fence": "Output of fence",
+    "raising": "A raising",
     "config": "Output of config",
 }
 

@@ -20,6 +20,8 @@ ASKING = [
     ["clear", "job"],
     ["clear", "--stale"],
     ["clear", "job", "--yes", "--reason", "r", "--json"],
+    ["fence", "job", "--above", "1"],
+    ["fence", "job", "--above", "1", "--yes", "--json"],
 ]
 ALL = [*ASKING, ["watch", "--count", "1"], ["config", "job"]]
 

@@ -59,6 +59,7 @@ def test_keys_and_types(
         config = say("config", "config", "job").json["settings"]
     assert {setting["source"] for setting in config.values()} == {"default", "REDISLOCK", "LOCKS"}
     say("watch", "watch", "--count", "1")
+    say("fence", "fence", "job", "--above", "1")
 
     say("clear", "clear", "job", "free")
     past = say("clear", "clear", "job", "--as-of", "2001-01-01T00:00:00Z").json

@@ -14,7 +14,7 @@ from django_redislock.management.subcommands.config import _COLUMNS as CONFIG
 from django_redislock.management.subcommands.list import _COLUMNS as LIST
 from tests.operations.schema import PAGE
 
-OURS = ("list", "show", "clear", "watch", "config")
+OURS = ("list", "show", "clear", "watch", "fence", "config")
 EXAMPLES = re.findall(r"^ *\$ python manage\.py redislock (.+)$", PAGE, re.MULTILINE)
 PRINTED = re.findall(r"^  manage\.py redislock (.+)$", PAGE, re.MULTILINE)
 

@@ -22,6 +22,7 @@ from rest_framework.viewsets import ViewSet
 
 from django_redislock import LockNotAcquired, LockUnavailable, current_lease, redis_lock
 from django_redislock.views import lock_view
+from django_redislock.views.responses import TYPES
 from tests.test_decorators import held_elsewhere
 from tests.views import forms
 from tests.views.forms import CLIENTS, DJANGO, FORMS, REST_FRAMEWORK, at_root, ok, wsgi
@@ -266,6 +267,7 @@ class TestConflict:
     def test_problem_details(self) -> None:
         """RFC 9457's members, and nothing about who holds the lock."""
         assert json.loads(self.ask().content) == {
+            "type": f"{TYPES}#conflict",
             "title": "Conflict",
             "status": 409,
             "detail": "This is being worked on already. Please try again in a moment.",

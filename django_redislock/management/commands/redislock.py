@@ -13,6 +13,7 @@ from ..failing import errors_as_exit_codes
 from ..subcommands.clear import Clear
 from ..subcommands.config import Config
 from ..subcommands.doctor import Doctor
+from ..subcommands.fence import Fence
 from ..subcommands.jobs import Jobs
 from ..subcommands.list import List
 from ..subcommands.pause import Pause, Resume
@@ -34,6 +35,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "show": Show(),
     "clear": Clear(),
     "watch": Watch(),
+    "fence": Fence(),
     "config": Config(),
     "doctor": Doctor(),
     "run": Run(),

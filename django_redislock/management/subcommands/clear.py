@@ -21,7 +21,15 @@ from ...clearing import Outcome, Target
 from ...commands import BUSY, UNAVAILABLE
 from ...inspection import LockInfo, State
 from .. import serialising
-from ..arguments import add_by, add_json, add_using, inspector, name_argument, operator
+from ..arguments import (
+    add_by,
+    add_json,
+    add_using,
+    inspector,
+    inspector_of,
+    name_argument,
+    operator,
+)
 from ..failing import FREE, USAGE, WRONG
 from ..formatting import clean, count, whose
 from ..printing import Printer
@@ -100,7 +108,7 @@ def _refuse_odd(options: dict[str, Any]) -> None:
 def _targets(options: dict[str, Any]) -> Iterator[Target]:
     if options["names"]:
         for name in dict.fromkeys(options["names"]):
-            where = inspector(options, name)
+            where = inspector_of(options, name)
             lock = where.get(name)
             yield Target(name, where, lock and _narrowed(lock, options))
         return
@@ -248,7 +256,7 @@ def _sentence(target: Target) -> str:
     held = "" if target.lock is None else f"held by {whose(target.lock)}"
     return clean(
         {
-            Outcome.CLEARED: f"Cleared {target.name!r}, {held}.",
+            Outcome.CLEARED: f"Cleared {target.name!r}, {held}. {target.error}".strip(),
             Outcome.CHANGED: f"{target.name!r} has changed hands, and was left alone.",
             Outcome.FREE: f"Nobody holds {target.name!r}.",
             Outcome.REFUSED: f"{target.name!r} can't be cleared: {target.error}",

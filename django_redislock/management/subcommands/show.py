@@ -9,9 +9,19 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from ... import conf
-from ...inspection import SHARED, Inspector, Kind, LockInfo, Past, WaiterInfo
+from ...inspection import (
+    SHARED,
+    UNREADABLE,
+    Inspector,
+    Kind,
+    LockInfo,
+    Past,
+    RedlockInspector,
+    WaiterInfo,
+)
+from ...servers import aliases_of
 from .. import serialising
-from ..arguments import add_json, add_limit, add_using, inspector, name_argument
+from ..arguments import add_json, add_limit, add_using, inspector_of, name_argument
 from ..failing import FREE
 from ..formatting import NOTHING, count, crowd, duration, holder, instant
 from ..printing import Printer
@@ -65,7 +75,7 @@ class Sheet:
     settings: dict[str, conf.Setting]
 
     @classmethod
-    def of(cls, inspector: Inspector, name: str, limit: int | None) -> Sheet:
+    def of(cls, inspector: Inspector | RedlockInspector, name: str, limit: int | None) -> Sheet:
         return cls(
             name=name,
             using=inspector.using,
@@ -96,12 +106,16 @@ class Sheet:
         if self.past.holders:
             yield from self._before(printer)
             yield ""
+        if self.past.unreadable:
+            yield f"Before: {UNREADABLE}."
+            yield ""
         yield from self._queue(printer)
         yield ""
         yield from settings_table(self.settings, printer)
 
     def _facts(self, printer: Printer) -> Iterator[tuple[str, str]]:
-        yield "Lock", f"{self.name} (on {self.using!r})"
+        where = ", ".join(map(repr, aliases_of(self.using)))
+        yield "Lock", f"{self.name} (on {where})"
         lock = self.lock
         if lock is None:
             yield "State", "free"
@@ -187,7 +201,7 @@ class Show:
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
         name = options["name"]
-        sheet = Sheet.of(inspector(options, name), name, options["limit"])
+        sheet = Sheet.of(inspector_of(options, name), name, options["limit"])
         if options["json"]:
             printer.json(sheet.json())
         else:

@@ -1,0 +1,75 @@
+"""Asks the servers of a Redlock about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from .. import operations
+from ..exceptions import LockUnavailable
+from ..io import SyncIO, run
+from ..primitives.primitive import Sight
+from ..primitives.redlock import Redlock
+from ..servers import Servers
+from .facts import LockInfo, Past, WaiterInfo
+from .inspector import Inspector, telling
+
+T = TypeVar("T")
+
+
+class RedlockInspector:
+    """What there is of Redlocks at all servers of one. A server that can't be asked is left out;
+    raises `LockUnavailable` when no majority can be asked."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.using = servers
+        self.unasked: dict[str, LockUnavailable] = {}
+        """The servers that could not be asked the last time, and why."""
+        self._each = [Inspector(alias) for alias in servers.aliases]
+
+    def get(self, name: str) -> LockInfo | None:
+        """The lock of that name, if one lease is on a majority of the servers, or may be."""
+        found = [lock for lock in self._ask(lambda one: one.get(name)) if lock is not None]
+        at = Counter(lock.seen for lock in found)
+        for lock in found:
+            if at[lock.seen] + len(self.unasked) >= self.using.quorum:
+                return replace(lock, using=self.using)
+        return None
+
+    def those(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """Those of them that are held."""
+        return filter(None, map(self.get, names))
+
+    def waiters(self, lock: str | LockInfo, limit: int = 100) -> list[WaiterInfo]:  # noqa: ARG002
+        """Nobody: a Redlock has no queue."""
+        return []
+
+    def past(self, lock: str | LockInfo) -> Past:
+        """What the first server that answers knows of those who held it before."""
+        return self._ask(lambda one: one.past(lock))[0]
+
+    def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
+        """Take it away at all servers, as `Inspector.clear`; `unasked` are those that may still
+        have it."""
+        by, reason = telling(by, reason)
+        io, kind = SyncIO(self.using), Redlock(self.using)
+        seen = [Sight(one.seen, one.holder) for one in lock.holders]
+        done = run(operations.clear(io, kind, lock.keys, self.using, seen, by, reason))
+        self._ask(lambda one: one.get(lock.name))
+        return done
+
+    def _ask(self, question: Callable[[Inspector], T]) -> list[T]:
+        """The answers of those that give one."""
+        answers: list[T] = []
+        self.unasked = {}
+        for one in self._each:
+            try:
+                answers.append(question(one))
+            except LockUnavailable as error:
+                self.unasked[one.using] = error
+        if len(answers) < self.using.quorum:
+            why = "; ".join(map(str, self.unasked.values()))
+            raise LockUnavailable(f"No majority of the servers {self.using} can be asked: {why}")
+        return answers

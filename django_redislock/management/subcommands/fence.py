@@ -1,0 +1,243 @@
+"""`manage.py redislock fence`: the way out if rows refuse every new lease.
+
+A fencing token is the server's clock, or more than the last one that the server remembers. If
+Redis has lost its data and its clock was set back, the rows of a `FencedModel` have seen larger
+tokens than the next leases will have. This command raises those.
+"""
+
+from __future__ import annotations
+
+import shlex
+from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from string import Formatter
+from typing import Any, NamedTuple
+
+from django.apps import apps
+from django.core.exceptions import FieldDoesNotExist, FieldError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DEFAULT_DB_ALIAS, connections, models
+
+from ... import conf, label, tokens
+from ...arguments import validate_using
+from ...commands import BUSY
+from ...exceptions import LockNotAcquired
+from ...fencing import FencingTokenField
+from ...io import SyncIO, run
+from ...keys import Keys, validate_name
+from ...primitives import mutex, raising
+from ...primitives.primitive import Claim
+from ...primitives.raising import Raised
+from ...servers import aliases_of
+from .. import serialising
+from ..arguments import add_json, add_using, seconds_argument
+from ..failing import USAGE
+from ..formatting import clean, count, duration
+from ..printing import Printer
+
+FIELD = "fencing_token"
+LARGEST = 2**53 - 1000
+"""Lua counts no further one by one. As a time in microseconds it is in the year 2255."""
+A_DAY = 86_400_000_000
+"""In microseconds: by so much the clocks of several servers may differ."""
+TTL = 30.0
+"""Seconds for which a mutex is held while its name is raised."""
+
+
+class _Target(NamedTuple):
+    name: str
+    seen: int
+    """The newest fencing token that was seen."""
+
+
+class Fence:
+    help = (
+        "Raise the fencing tokens of locks above those that rows have seen. "
+        "Without --yes it only tells what it would do."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "name",
+            metavar="NAME",
+            help="The lock; with --model also one for each row, such as 'product:{pk}'.",
+        )
+        parser.add_argument(
+            "--model",
+            metavar="APP.MODEL",
+            help="A model with a fencing token: the newest one that its rows have seen counts.",
+        )
+        parser.add_argument(
+            "--above",
+            type=_token_argument,
+            metavar="TOKEN",
+            help="The newest fencing token that was seen elsewhere.",
+        )
+        parser.add_argument(
+            "--database",
+            choices=list(connections),
+            default=DEFAULT_DB_ALIAS,
+            help="Where the rows are; by default in the default database.",
+        )
+        parser.add_argument(
+            "--wait",
+            type=seconds_argument,
+            default=10.0,
+            metavar="SECONDS",
+            help="So long for a lock that somebody holds; by default 10.",
+        )
+        parser.add_argument("--yes", action="store_true", help="Do it.")
+        add_using(parser)
+        add_json(parser)
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        if (options["model"] is None) == (options["above"] is None):
+            raise CommandError("Write --model or --above.", returncode=USAGE)
+        printer = Printer(command, options)
+        items: list[serialising.Json] = []
+        numbers = dict.fromkeys(_SENTENCES, 0)
+        for target in _targets(options):
+            outcome, raised = _raise(target, options)
+            numbers[outcome] += 1
+            if options["json"]:
+                items.append({**target._asdict(), "outcome": outcome})
+            elif outcome != "above":
+                behind = duration((target.seen - raised.next) / 1e6)
+                sentence = _SENTENCES[outcome].format(name=repr(target.name), behind=behind)
+                printer.line(clean(sentence))
+        if options["json"]:
+            printer.json({"done": options["yes"], "items": items})
+        else:
+            _sum_up(numbers, options, printer)
+        return BUSY if numbers["held"] else 0
+
+
+_SENTENCES = {
+    "above": "",
+    "would": "{name} is behind what was seen, by {behind}.",
+    "raised": "Raised {name}, which was behind by {behind}.",
+    "held": "{name} is behind by {behind}, and was left alone: somebody holds it.",
+}
+
+
+def _sum_up(numbers: dict[str, int], options: dict[str, Any], printer: Printer) -> None:
+    if numbers["above"]:
+        above = count(numbers["above"], "lock")
+        printer.line(
+            f"{above} needed nothing: the next fencing token is larger than what was seen."
+        )
+    if options["yes"]:
+        printer.line(f"{count(numbers['raised'], 'lock')} raised.")
+    elif numbers["would"]:
+        words = ["manage.py", "redislock", "fence", options["name"]]
+        given = [term for term in ("model", "above", "using") if options[term] is not None]
+        words += [f"--{term}={options[term]}" for term in given]
+        if options["database"] != DEFAULT_DB_ALIAS:
+            words.append(f"--database={options['database']}")
+        words += ["--cache-locks"] if options["cache_locks"] else []
+        printer.line("Nothing was done. To raise what is behind:")
+        printer.line(f"  {shlex.join([*words, '--yes'])}")
+    elif not numbers["above"]:
+        printer.line("No row has seen a newer fencing token than the next one.")
+
+
+def _token_argument(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= LARGEST:
+        raise ArgumentTypeError(f"write a fencing token, a number up to {LARGEST}, not {text!r}")
+    return int(text)
+
+
+# What was seen, of which name.
+
+
+def _targets(options: dict[str, Any]) -> Iterator[_Target]:
+    template = options["name"]
+    if options["model"] is None:
+        yield _Target(_name(template, options), options["above"])
+        return
+    rows = _rows(options)
+    try:
+        fields = [field for _, field, *_ in Formatter().parse(template) if field is not None]
+        if not fields:
+            newest = rows.aggregate(newest=models.Max(FIELD))["newest"]
+            if newest is not None:
+                yield _Target(_name(template, options), _seen(newest, options))
+            return
+        # The others let each new lease in.
+        since = _look("-", 0, options).now_us - A_DAY
+        ahead = rows.filter(**{f"{FIELD}__gt": since}).values_list(FIELD, *fields)
+        newest_of: dict[str, int] = {}
+        for seen, *values in ahead.iterator():
+            name = _name(template.format(**dict(zip(fields, values, strict=True))), options)
+            newest_of[name] = max(seen, newest_of.get(name, 0))
+    except (FieldError, ValueError, KeyError, IndexError) as error:
+        raise CommandError(
+            f"{template!r} does not name a lock for each row: {error}. Write columns in braces, "
+            f"such as 'product:{{pk}}' or 'shop:{{shop__name}}'.",
+            returncode=USAGE,
+        ) from error
+    for name, seen in sorted(newest_of.items()):
+        yield _Target(name, _seen(seen, options))
+
+
+def _rows(options: dict[str, Any]) -> models.QuerySet[Any]:
+    try:
+        model = apps.get_model(options["model"])
+        if not isinstance(model._meta.get_field(FIELD), FencingTokenField):
+            raise LookupError(f"its {FIELD} is no FencingTokenField")
+    except (LookupError, ValueError, FieldDoesNotExist) as error:
+        raise CommandError(
+            f"{options['model']!r} is no model with a fencing token: {error}", returncode=USAGE
+        ) from error
+    return models.QuerySet(model, using=options["database"]).order_by()
+
+
+def _name(name: str, options: dict[str, Any]) -> str:
+    try:
+        return name if options["cache_locks"] else validate_name(name)
+    except ValueError as error:
+        raise CommandError(str(error), returncode=USAGE) from error
+
+
+def _seen(token: int, options: dict[str, Any]) -> int:
+    if token > LARGEST:
+        raise CommandError(
+            f"A row of {options['model']} has the fencing token {token}, which no lease ever had. "
+            f"Write a smaller one into the database."
+        )
+    return token
+
+
+# What the server is asked.
+
+
+def _raise(target: _Target, options: dict[str, Any]) -> tuple[str, Raised]:
+    looked = _look(target.name, target.seen, options)
+    if looked.code == raising.NOTHING_TO_DO:
+        return "above", looked
+    if not options["yes"]:
+        return "would", looked
+    claim, io = _claim(target.name, options)
+    done = run(raising.above(io, claim, target.seen, options["wait"]))
+    held = isinstance(done, LockNotAcquired) or done.code == raising.HELD
+    return "held" if held else "raised", looked
+
+
+def _look(name: str, seen: int, options: dict[str, Any]) -> Raised:
+    claim, io = _claim(name, options)
+    return run(raising.look(io, claim, seen))
+
+
+def _claim(name: str, options: dict[str, Any]) -> tuple[Claim, SyncIO]:
+    prefix, policy = conf.prefix(), conf.policy(name, {})
+    using = validate_using(options["using"] or aliases_of(policy.using)[0])
+    cache_locks = options["cache_locks"]
+    claim = Claim(
+        keys=Keys.verbatim(prefix, name.encode()) if cache_locks else Keys.of(prefix, name),
+        token=tokens.new(),
+        ttl=TTL,
+        owner=label.owner(label.holder()),
+        label="manage.py redislock fence",
+        primitive=mutex,
+    )
+    return claim, SyncIO(using, prefix, terms=policy.terms())

@@ -1,0 +1,163 @@
+"""`redislock fence`: the way out if rows have seen newer fencing tokens than any new lease has."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import threading
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redislock import Lease, Semaphore, StaleLease, redis_lock
+from tests.models import Product, Shop
+from tests.operations.calling import call
+from tests.waiting import eventually
+
+HOUR = 3_600_000_000
+TAIL = "redislock:{product:lamp}:tail"
+
+pytestmark = pytest.mark.django_db
+
+
+def acquire(name: str = "product:lamp", **options: Any) -> Lease:
+    lease = redis_lock(name, **options).acquire(wait=0)
+    assert lease is not None
+    return lease
+
+
+def now(redis: Redis) -> int:
+    seconds, micros = redis.time()
+    return int(seconds * 1_000_000 + micros)
+
+
+@pytest.fixture
+def ahead(redis: Redis) -> int:
+    """The fencing token that the row of the lamp has seen, before Redis lost its data and its
+    clock was set back by an hour."""
+    newest = now(redis) + HOUR
+    Product.objects.create(name="lamp", stock=5)
+    Product.objects.fenced(newest).update(stock=4)
+    redis.flushall()
+    return newest
+
+
+def sell() -> int:
+    with redis_lock("product:lamp") as lease:
+        lamp = Product.objects.fenced(lease).get(name="lamp")
+        lamp.stock -= 1
+        lamp.save(lease=lease)
+        assert lease.fencing_token is not None
+        return lease.fencing_token
+
+
+def test_the_way_out(redis: Redis, ahead: int) -> None:
+    """The error names a command, the command names one with --yes, and then the row can be
+    written, as often as before."""
+    with pytest.raises(StaleLease) as caught:
+        sell()
+    named = re.search("`manage.py redislock (.*)`", str(caught.value))
+    assert named
+    dry = call(*shlex.split(named[1]))
+    assert "'product:lamp' is behind what was seen, by 1 h 00 min." in dry.out
+    with pytest.raises(StaleLease):
+        sell()
+    done = call(*shlex.split(dry.out.splitlines()[-1])[2:])
+    assert (done.code, done.out.splitlines()[-1]) == (0, "1 lock raised.")
+    tokens = [sell(), sell(), sell()]
+    assert ahead < tokens[0] < tokens[1] < tokens[2]
+    assert Product.objects.get().stock == 1
+
+
+def test_it_lasts(redis: Redis, ahead: int) -> None:
+    """Until the server's clock has passed it, also when nobody takes the lock meanwhile."""
+    call("fence", "product:lamp", f"--above={ahead}", "--yes")
+    assert redis.pttl(TAIL) > HOUR / 1000
+    acquire(ttl=1).release()
+    assert redis.pttl(TAIL) > HOUR / 1000
+    again = call("fence", "product:lamp", f"--above={ahead}", "--yes")
+    assert again.out.startswith("1 lock needed nothing")
+
+
+def test_while_somebody_holds_it(redis: Redis, ahead: int) -> None:
+    """A release would write an old token: so it waits for its turn, and else leaves it alone."""
+    lease = acquire()
+    done = call("fence", "product:lamp", "--model=tests.Product", "--yes", "--wait=0")
+    assert done.code == 75
+    assert "was left alone: somebody holds it." in done.out
+    commanded = threading.Thread(
+        target=call, args=("fence", "product:lamp", f"--above={ahead}", "--yes")
+    )
+    commanded.start()
+    eventually(lambda: redis.zcard("redislock:{product:lamp}:queue") == 1)
+    lease.release()
+    commanded.join()
+    assert not redis.exists("redislock:{product:lamp}")
+    assert sell() > ahead
+
+
+def test_places_are_raised_while_they_are_held(redis: Redis, ahead: int) -> None:
+    """What their holders do later keeps the raised token."""
+    holders = [Semaphore("product:lamp", 3).acquire(wait=0) for _ in range(2)]
+    assert call("fence", "product:lamp", f"--above={ahead}", "--yes", "--wait=0").code == 0
+    for holder in holders:
+        assert holder is not None
+        holder.extend()
+        holder.release()
+    last = Semaphore("product:lamp", 3).acquire(wait=0)
+    assert last is not None
+    assert last.fencing_token > ahead
+    last.release()
+
+
+def test_a_lock_for_each_row(redis: Redis, ahead: int) -> None:
+    """Named by the columns of the row. Rows that let new leases in need nothing."""
+    shop = Shop.objects.create(name="corner")
+    Product.objects.create(name="bulb", shop=shop)
+    Product.objects.filter(name="bulb").fenced(ahead + 1).update(stock=1)
+    Product.objects.create(name="cord")
+    with redis_lock("product:cord") as lease:
+        Product.objects.filter(name="cord").fenced(lease).update(stock=1)
+    found = call("fence", "product:{name}", "--model=tests.Product", "--json").json
+    assert {item["name"]: (item["seen"], item["outcome"]) for item in found["items"]} == {
+        "product:bulb": (ahead + 1, "would"),
+        "product:cord": (lease.fencing_token, "above"),
+        "product:lamp": (ahead, "would"),
+    }
+    done = call("fence", "product:{name}", "--model=tests.Product", "--yes")
+    assert done.out.splitlines()[-1] == "2 locks raised."
+    assert sell() > ahead
+    by_shop = call("fence", "{shop__name}:{name}", "--model=tests.Product", "--json").json
+    assert "corner:bulb" in [item["name"] for item in by_shop["items"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["job"], "--model or --above"),
+        (["job", "--model=tests.Product", "--above=1"], "--model or --above"),
+        (["job", "--model=tests.Nothing"], "no model with a fencing token"),
+        (["job", "--model=tests.Shop"], "no model with a fencing token"),
+        (["job", "--model=x"], "no model with a fencing token"),
+        (["p:{size}", "--model=tests.Product"], "Write columns in braces"),
+        (["p:{", "--model=tests.Product"], "Write columns in braces"),
+        (["job:{pk}", "--above=1"], "name contains a brace"),
+        (["job", "--above=-1"], "write a fencing token"),
+        (["job", f"--above={2**60}"], "write a fencing token"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], says: str) -> None:
+    """It says what to write."""
+    done = call("fence", *arguments)
+    assert done.code in (1, 2)
+    assert says in done.err
+
+
+def test_a_token_that_no_lease_had(redis: Redis) -> None:
+    """A row has it from elsewhere; no lock could be raised above it."""
+    Product.objects.create(name="lamp")
+    Product.objects.fenced(2**60).update(stock=1)
+    done = call("fence", "product:lamp", "--model=tests.Product", "--yes")
+    assert done.code == 1
+    assert "which no lease ever had" in done.err
