@@ -17,6 +17,10 @@
 6.  The holder's own deadline counts from the time at which it *sent* the request, less a
     margin for clock drift. Counting from the answer would let it believe in its lease for
     as long as the answer travelled after the lease had begun.
+7.  Redis serves nobody else while a script runs, so a script passes over a thousand killed waiters
+    at most. If it finds none that lives, the lock stays free, and whoever asks next goes on:
+    acquire answers that it is to be asked again at once, until the first waiter that lives has
+    the lock.
 
 Sources: the compare-and-delete release is the one of the Redis documentation of SET; the
 fencing token is Martin Kleppmann's ("How to do distributed locking", 2016), taken from the
