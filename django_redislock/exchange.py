@@ -357,7 +357,7 @@ def _translate(
     # redis.asyncio wraps what goes wrong in the handshake over a Unix socket.
     if type(error) is redis.ConnectionError and isinstance(error.__cause__, RedisError):
         error = error.__cause__
-    key = str(command[3]) if len(command) > 3 else ""
+    key = str(command[3]) if len(command) > 3 and command[2] else ""  # some scripts have none
     text = str(error)
     if "WRONGTYPE" in text:
         return LockError(
@@ -383,8 +383,9 @@ def _translate(
         passing = isinstance(error, _PASSING) or any(code in text for code in _PASSING_CODES)
     else:
         passing = True
+    about = f" for {key!r}" if key else ""
     return LockUnavailable(
-        f"Redis could not be asked for {key!r}: {type(error).__name__}: {text}",
+        f"Redis could not be asked{about}: {type(error).__name__}: {text}",
         name_of(key),
         # A script that was ended for want of a permission has left what it did before.
         doubtful=carried_out or denied or (sent and not answered),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
@@ -15,6 +16,7 @@ from ..io import SyncIO, run
 from ..keys import Keys, name_of, presence, validate_name
 from ..primitives import mutex, places, timestamp
 from ..primitives.primitive import Primitive, Sight, batches
+from ..renewal import PRESENCE
 from . import reading
 from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo
 from .reading import Seen
@@ -169,15 +171,14 @@ class Inspector:
         """All locks of such names, in the order in which their leases end."""
         if self._clustered:
             names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
-            ours = filter(_ours, self.those(names))
+            ours = filter(_ours, self._those(names, lenient=True))
             yield from sorted(ours, key=ORDERS["remaining"])
             return
         yield from self.those([name for name in self._index_names() if fnmatchcase(name, pattern)])
 
     def those(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """Those of them that are held; a batch at a time."""
-        for start in range(0, len(names), BATCH):
-            yield from self._look([self._keys_of(name) for name in names[start : start + BATCH]])
+        return self._those(names)
 
     def stale(self) -> list[LockInfo]:
         """The locks whose holders can't come back."""
@@ -207,7 +208,7 @@ class Inspector:
             names = sorted(set(names).difference(self._index_names()))
         return [
             lock
-            for lock in self.those(names)
+            for lock in self._those(names, lenient=self._clustered)
             if lock.seen != OTHER_TYPE and not (self._clustered and _ours(lock))
         ]
 
@@ -220,18 +221,34 @@ class Inspector:
         names: dict[str, None] = {}
         looked = 0
         pattern = f"{_escaped(self._prefix)}:{{*}}"
-        for pool in connections.primaries(connections.shared_pool(self.using)):
+        pools = connections.primaries(connections.shared_pool(self.using))
+        self.unasked = {}
+        for pool in pools:
             io, cursor = SyncIO(self.using, pool=pool), b"0"
-            while looked < limit:
-                cursor, found = run(io.script("inspection_scan", [], [cursor, pattern, 1000]))
-                looked += 1000
-                for key in found:
-                    name = name_of(key.decode(errors="replace"))
-                    if name and self._keys_of(name).lock.encode() == key:
-                        names[name] = None
-                if int(cursor) == 0:
-                    break
+            options = pool.connection_kwargs
+            with self._perhaps((options.get("host"), options.get("port")), self._clustered):
+                while looked < limit:
+                    cursor, found = run(io.script("inspection_scan", [], [cursor, pattern, 1000]))
+                    looked += 1000
+                    for key in found:
+                        name = name_of(key.decode(errors="replace"))
+                        if name and self._keys_of(name).lock.encode() == key:
+                            names[name] = None
+                    if int(cursor) == 0:
+                        break
+        if len(self.unasked) == len(pools):
+            raise next(iter(self.unasked.values()))
         return sorted(names)
+
+    @contextmanager
+    def _perhaps(self, node: tuple[Any, ...] | None, lenient: bool) -> Iterator[None]:
+        """If `lenient`, leave out what is at a node of the cluster that can't be asked."""
+        try:
+            yield
+        except LockUnavailable as error:
+            if not lenient:
+                raise
+            self.unasked[":".join(map(str, node or ("?",)))] = error
 
     def _io(self) -> SyncIO:
         return SyncIO(self.using)
@@ -291,31 +308,43 @@ class Inspector:
         ended, names = ([name.decode(errors="replace") for name in some] for some in both)
         return number, ended, names
 
-    def _look(self, locks: Sequence[Keys]) -> list[LockInfo]:
+    def _those(self, names: Sequence[str], *, lenient: bool = False) -> Iterator[LockInfo]:
+        for start in range(0, len(names), BATCH):
+            some = [self._keys_of(name) for name in names[start : start + BATCH]]
+            yield from self._look(some, lenient=lenient)
+
+    def _look(self, locks: Sequence[Keys], *, lenient: bool = False) -> list[LockInfo]:
         """Those of them that are held."""
-        found = self._seen(locks)
+        found = self._seen(locks, lenient)
         if self._cache_locks:
             self._add_written(found)
         left = self._left({process for seen in found for process in seen.processes})
         return [reading.lock(seen, self.using, left) for seen in found]
 
-    def _seen(self, locks: Sequence[Keys]) -> list[Seen]:
-        io, found = self._io(), {}
-        for batch in batches(io, [lock.lock for lock in locks], BATCH):
-            unseen = batch
-            while unseen:  # where several have many holders, not all are looked at in one request
-                some = [locks[position] for position in unseen]
-                keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
-                names = [lock.name for lock in some]
-                args: list[Any] = [*names, places.SHOWN, int(self._cache_locks)]
-                time, *seen = run(io.script("inspection_locks", [*keys, self._index], args))
-                for position, answer in zip(unseen, seen, strict=False):
-                    value, pttl, waiters, holding, *all_ = answer
-                    if value is not None:
-                        each = all_ or [[value, pttl, None]]
-                        found[position] = Seen(locks[position], waiters, holding, each, int(time))
-                unseen = unseen[len(seen) :]
+    def _seen(self, locks: Sequence[Keys], lenient: bool) -> list[Seen]:
+        found: dict[int, Seen] = {}
+        pool = connections.shared_pool(self.using)
+        for batch in batches(self._io(), [lock.lock for lock in locks], BATCH):
+            node = connections.node_of(pool, locks[batch[0]].lock)
+            with self._perhaps(node, lenient):
+                self._add_seen(found, locks, batch)
         return [found[position] for position in sorted(found)]
+
+    def _add_seen(self, found: dict[int, Seen], locks: Sequence[Keys], batch: list[int]) -> None:
+        io = self._io()
+        unseen = batch
+        while unseen:  # where several have many holders, not all are looked at in one request
+            some = [locks[position] for position in unseen]
+            keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
+            names = [lock.name for lock in some]
+            args: list[Any] = [*names, places.SHOWN, int(self._cache_locks)]
+            time, *seen = run(io.script("inspection_locks", [*keys, self._index], args))
+            for position, answer in zip(unseen, seen, strict=False):
+                value, pttl, waiters, holding, *all_ = answer
+                if value is not None:
+                    each = all_ or [[value, pttl, None]]
+                    found[position] = Seen(locks[position], waiters, holding, each, int(time))
+            unseen = unseen[len(seen) :]
 
     def _add_written(self, found: list[Seen]) -> None:
         """What ours, who hold timestamp locks, have written beside their keys."""
@@ -336,7 +365,13 @@ class Inspector:
         left: dict[str, float | None] = {}
         for batch in batches(io, keys, BATCH):
             some = [keys[position] for position in batch]
-            pttls = run(io.script("inspection_processes", some, []))
+            try:
+                pttls = run(io.script("inspection_processes", some, []))
+            except LockUnavailable:
+                if not self._clustered:
+                    raise
+                # It may be at another node than the lock, and what can't be asked is not dead.
+                pttls = [PRESENCE * 1000] * len(some)
             for position, pttl in zip(batch, pttls, strict=True):
                 left[known[position]] = pttl / 1000 if pttl > 0 else None
         return left

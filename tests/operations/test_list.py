@@ -10,10 +10,12 @@ import pytest
 from django.core.management import call_command
 from redis import Redis
 
+from devtools.redis_server import RedisServer, find_server
 from django_redislock import redis_lock
 from django_redislock.client import Lock
 from django_redislock.inspection import ORDERS
 from django_redislock.inspection.inspector import BATCH
+from tests.faults.caches import caches
 from tests.operations.calling import call, cut_off, granted, run, strangers
 
 
@@ -28,6 +30,21 @@ def locks(redis: Redis) -> Any:
         granted(redis, "b:dead", owner="web3:7:x")
         granted(redis, "b:silent", silent=25, owner="web4:7:x")
         yield
+
+
+def test_a_replica(settings: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody can lock there: it says so, and names the primary."""
+    found = find_server()
+    if found.binary is None:
+        pytest.skip("needs servers of its own")
+    with RedisServer(found, tcp_port=0) as primary:
+        link = ["--replicaof", "127.0.0.1", str(primary.tcp_port)]
+        with RedisServer(found, args=link) as replica:
+            settings.CACHES = caches(replica.url)
+            done = call("list")
+    assert (done.code, done.out) == (1, "0 locks.\n")
+    said = capsys.readouterr().err
+    assert f"The server is a replica of 127.0.0.1:{primary.tcp_port}" in said
 
 
 class TestWhich:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from ...commands import UNAVAILABLE
+from ...diagnosis import Away, Level, judge, look
 from ...inspection import ORDERS, Inspector, LockInfo, State
 from .. import serialising
 from ..arguments import add_json, add_limit, add_using, inspector
+from ..failing import WRONG
 from ..formatting import clean, count, duration, holder, remaining
 from ..printing import Printer
 from ..tables import Cell, Column, Paint
@@ -127,9 +132,29 @@ class List:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
-        locks = matching(inspector(options), options)
+        where = inspector(options)
+        locks = matching(where, options)
         if options["json"]:
             printer.json(as_json(locks, options["limit"]))
         else:
             printer.lines(as_lines(locks, options["limit"], printer))
-        return 0
+        missing = [*left_out(where)]
+        wrong = [] if locks or missing else [*_what_is_wrong(where.using)]
+        for line in missing + wrong:
+            command.stderr.write(command.style.ERROR(clean(line)))
+        return UNAVAILABLE if missing else WRONG if wrong else 0
+
+
+def left_out(inspector: Inspector) -> Iterator[str]:
+    """A line for each node of the cluster whose locks are missing."""
+    for node, error in inspector.unasked.items():
+        yield f"The node {node} is left out: {error}"
+
+
+def _what_is_wrong(using: str) -> Iterator[str]:
+    """Why there may be no locks: nobody can lock there. A user who may only read is not asked
+    whether it could."""
+    with suppress(Away):
+        for finding in chain.from_iterable(map(judge, look(using, thorough=False))):
+            if finding.level == Level.ERROR:
+                yield f"{finding.message} {finding.hint}"

@@ -20,7 +20,7 @@ from ..events import Events, Interrupted, require_main_thread
 from ..formatting import clean, instant
 from ..printing import Printer
 from ..screen import Paper, screen
-from .list import add_filters, as_json, as_lines, matching
+from .list import add_filters, as_json, as_lines, left_out, matching
 
 _AROUND = 5
 """Lines of a screen that are no locks: two of ours, the titles, the count, and one to spare."""
@@ -130,6 +130,8 @@ class _Watcher:
         if self._locks is not None:
             limit = self._limit(more=0 if away is None else 1)
             yield from as_lines(self._locks, limit, self._printer)
+            for line in left_out(self._inspector):
+                yield style.ERROR(clean(line))
 
     def _limit(self, *, more: int) -> int | None:
         limit: int | None = self._options["limit"]
