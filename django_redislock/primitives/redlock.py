@@ -104,7 +104,9 @@ class Redlock:
                     return error
             else:
                 error = self._unavailable(name, answers, in_time)
-                if last or not error.passing:
+                # As in queued.py: killed waiters for a plain lock of this name stood before us.
+                again = any(_says(answer, 2) for answer in answers)
+                if (last and not again) or not error.passing:
                     raise error
             while True:
                 tries += 1

@@ -41,6 +41,7 @@ from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
 from tests.operations.calling import call
 from tests.processes import Worker
+from tests.test_bounds import crowd
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -154,6 +155,15 @@ def test_acquire_and_release(port: Port, nodes: Nodes) -> None:
     port.release(lease)
     assert lease.state == LeaseState.RELEASED
     eventually(lambda: nodes.held() == [])
+
+
+def test_behind_killed_waiters(port: Port, nodes: Nodes) -> None:
+    """Those of a plain lock of its name, which a script removes a thousand at a time."""
+    for client in nodes.clients.values():
+        crowd(client, 2500)
+    lease = port.acquire(lock(), wait=0)
+    assert lease is not None
+    port.release(lease)
 
 
 def test_no_fencing_token(port: Port, nodes: Nodes) -> None:
