@@ -71,10 +71,12 @@ class _Alias:
 
     def __init__(self, client: DefaultClient[Any]) -> None:
         self.client = client
-        first = location.read(client._server[0])
-        assert first is not None  # _find_client has read it
-        self.where, self.address = first.where, first.address
         self.clustered = isinstance(client.connection_factory, ClusterConnectionFactory)
+        nodes = [its for url in client._server if (its := location.read(url)) is not None]
+        self.address = nodes[0].address
+        self.where = ", ".join(its.where for its in nodes if self.clustered or its is nodes[0])
+        if getattr(client.connection_factory, "_sentinel", None) is not None:
+            self.where = f"the primary of {nodes[0].host!r}"
         self._shared_pool: Pool | None = None
 
     def shared_pool(self) -> Pool:

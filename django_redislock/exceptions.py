@@ -274,14 +274,45 @@ class LockUnavailable(LockError):
         message: str,
         name: str | None = None,
         *,
+        why: str = "",
         doubtful: bool = False,
         passing: bool = True,
         silent: bool = False,
     ) -> None:
         super().__init__(message, name)
+        self.why = why
+        """What redis-py said, where the rest of the message says which server it was."""
+        self.using = ""
+        """The alias of CACHES; of several servers, nothing."""
+        self.where = ""
+        """Host and port of the server, or its socket."""
+        self.waited = 0.0
+        """Seconds for which an acquire has asked again and again."""
         self.doubtful = doubtful
         """The command was sent, so the server may have carried it out."""
         self.passing = passing
         """It may go over by itself; False for a wrong password or a missing permission."""
         self.silent = silent
         """Nothing came back in time: whoever asks again waits for as long again."""
+        self._message, self._doing = message, ""
+
+    def at(self, using: str, where: str, doing: str) -> None:
+        """Say which server it was, and what was to be done with the lock there."""
+        self.using, self.where, self._doing = using, where, doing
+        self._tell()
+
+    def after(self, waited: float) -> None:
+        """Say for how long it was asked."""
+        self.waited = waited
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.why and self.using:
+            server = repr(self.using) + ("" if self.where in self.using else f" ({self.where})")
+            what = "did not answer" if self.silent else "could not be asked"
+            lasted = f" for {self.waited:.3g} s" if self.waited >= 0.1 else ""
+            doing = "" if self.name is None else f" while {self._doing} {self.name!r}"
+            self.message = f"Redis {server} {what}{lasted}{doing}: {self.why}"
+        elif self.waited >= 0.1:
+            self.message = f"{self._message} Waited {self.waited:.1f} s."
+        self.args = (self.message, self.name)

@@ -383,10 +383,10 @@ def _translate(
         passing = isinstance(error, _PASSING) or any(code in text for code in _PASSING_CODES)
     else:
         passing = True
-    about = f" for {key!r}" if key else ""
     return LockUnavailable(
-        f"Redis could not be asked{about}: {type(error).__name__}: {text}",
+        f"Redis could not be asked: {(why := f'{type(error).__name__}: {text}')}",
         name_of(key),
+        why=why,
         # A script that was ended for want of a permission has left what it did before.
         doubtful=carried_out or denied or (sent and not answered),
         passing=passing,

@@ -23,6 +23,7 @@ from redis.exceptions import NoScriptError
 from . import connections, coroutines, exchange, scripts, signals, waiting
 from .answers import Answers
 from .clock import now
+from .exceptions import LockUnavailable
 from .exchange import NO_TERMS, Pool, Terms
 from .inbox import Inbox, Waker, inbox
 from .keys import Index
@@ -36,6 +37,15 @@ from .wire import MOMENT
 T = TypeVar("T")
 
 run = coroutines.run
+
+_DOING = {
+    "acquire": "locking",
+    "adopt": "restoring",
+    "clear": "clearing",
+    "extend": "extending",
+    "release": "releasing",
+}
+"""What a script does with a lock, by the last word of its name."""
 
 LOOK_UP = 0.25
 """Seconds after which who stands in line looks whether it was told meanwhile."""
@@ -169,9 +179,14 @@ class _Port:
             keys = [keys[0] if isinstance(key, Index) else key for key in keys]
         script = scripts.load(name)
         try:
-            return await self._execute(("EVALSHA", script.sha, len(keys), *keys, *args))
-        except NoScriptError:  # after a restart, or SCRIPT FLUSH
-            return await self._execute(("EVAL", script.source, len(keys), *keys, *args))
+            try:
+                return await self._execute(("EVALSHA", script.sha, len(keys), *keys, *args))
+            except NoScriptError:  # after a restart, or SCRIPT FLUSH
+                return await self._execute(("EVAL", script.source, len(keys), *keys, *args))
+        except LockUnavailable as error:
+            doing = _DOING.get(name.rpartition("_")[2], "asking for")
+            error.at(self._using, self._server.where, doing)
+            raise
         finally:
             self._leave_line()
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from django.dispatch import Signal
 
 from . import messenger
-from .exceptions import Holder
+from .exceptions import Holder, LockUnavailable
 
 logger = logging.getLogger("django_redislock")
 
@@ -123,6 +123,35 @@ def log(event: LockEvent) -> None:
         # Named, since a log record has a `name` of its own.
         extra = {f"lock_{field}": value for field, value in fields.items()}
         logger.log(level, message, fields, extra=extra)
+
+
+class WaitLog:
+    """Log lines of one wait: nobody waits for long in silence."""
+
+    EVERY = 5.0
+    """Seconds from line to line while Redis can't be asked, and until the first one about a lock
+    that is busy. Those come ever more rarely: a wait may be one of hours, and of hundreds."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._unavailable_at = 0.0
+        self._busy_at = self.EVERY
+
+    def unavailable(self, error: LockUnavailable, waited: float) -> None:
+        """Redis could not be asked, and will be asked again."""
+        if waited >= self._unavailable_at:
+            self._unavailable_at = waited + self.EVERY
+            extra = {"lock_name": self._name, "lock_waited": waited}
+            logger.warning("Waiting for %r: %s", self._name, error, extra=extra)
+
+    def busy(self, name: str, holder: Holder, waited: float, position: int = 0) -> None:
+        """Somebody holds the lock; of several names, the one that is waited for."""
+        if waited >= self._busy_at:
+            self._busy_at = 2 * waited
+            before = f" Before us {position} wait." if position else ""
+            extra = {"lock_name": name, "lock_waited": waited, "lock_holder": holder}
+            text = "Waiting for %r for %.1f s: it is held by %s.%s"
+            logger.info(text, name, waited, holder, before, extra=extra)
 
 
 def send(event: LockEvent) -> None:

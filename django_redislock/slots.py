@@ -89,11 +89,7 @@ class Cluster(Generic[Pool]):
         node, asking = self._slots[slot], False
         if node is None:
             self._stale = True
-            raise LockUnavailable(
-                f"No node of the cluster has {key!r}: its slot {slot} is not served",
-                name_of(key),
-                passing=True,
-            )
+            raise _unavailable(key, f"no node of the cluster serves its slot {slot}")
         for _ in range(HOPS):
             try:
                 answer = await send(self.pool(node), command, asking)
@@ -114,11 +110,9 @@ class Cluster(Generic[Pool]):
             self.failed.discard(node)
             return answer
         self._stale = True
-        raise LockUnavailable(
-            f"The nodes of the cluster don't agree on which of them has {key!r}: it was sent on "
-            f"{HOPS} times",
-            name_of(key),
-            passing=True,
+        raise _unavailable(
+            key,
+            f"the nodes of the cluster don't agree on whose it is: it was sent on {HOPS} times",
         )
 
     async def _drop_pools(self) -> None:
@@ -156,12 +150,19 @@ class Cluster(Generic[Pool]):
                 return
         assert error is not None
         self._stale = True
-        raise LockUnavailable(
-            f"No node of the cluster can tell which one has {key!r}: {error.__cause__ or error}",
-            name_of(key),
-            passing=error.passing,
-            silent=error.silent,
+        raise _unavailable(
+            key, f"no node of the cluster can tell whose it is: {error.why or error}", error
         ) from error.__cause__
+
+
+def _unavailable(key: str, why: str, error: LockUnavailable | None = None) -> LockUnavailable:
+    return LockUnavailable(
+        f"Redis could not be asked: {why}",
+        name_of(key),
+        why=why,
+        passing=error is None or error.passing,
+        silent=error is not None and error.silent,
+    )
 
 
 def _map(ranges: list[Any], asked: Node) -> list[Node | None]:

@@ -126,7 +126,7 @@ def _hurried(connection: Any, within: float) -> Iterator[None]:
     def handshake(connection: Any) -> None:
         # From here on its parser, and whoever uses it next, go by its own time-out.
         connection.socket_timeout = answers
-        wait_for(max(until - now(), MOMENT))
+        wait_for(_less(answers, max(until - now(), MOMENT)))
         connection.on_connect() if greet is None else greet(connection)
 
     try:

@@ -550,7 +550,7 @@ class TestProcesses:
         process = manage("nightly", "--lock-wait=0", url="unix:///nowhere")
         assert process.ends() == 69
         complaint = process.complains()
-        assert complaint.startswith("CommandError: Redis could not be asked")
+        assert complaint.startswith("CommandError: Redis 'default' (/nowhere) could not be asked")
         assert complaint.count("\n") == 1
         assert process.rest() == ""
 

@@ -221,11 +221,13 @@ class TestMessages:
         assert str(error) == f"The lease on 'job' is lost: {text}."
 
     def test_an_outage(self, redis: Redis) -> None:
-        """It says which lock, and what the client library said; that one is the cause."""
+        """It says which server and lock, and what the client library said; that is the cause."""
         error, _ = outage(redis)
         assert isinstance(error, LockUnavailable)
         assert re.match(
-            rf"Redis could not be asked for '{KEY}': ConnectionError: .*localhost:1", str(error)
+            r"Redis 'default' \(localhost:1\) could not be asked while locking 'job': "
+            r"ConnectionError: .*localhost:1",
+            str(error),
         )
         assert isinstance(error.__cause__, redis_exceptions.ConnectionError)
         assert (error.doubtful, error.passing) == (False, True)

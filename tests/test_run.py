@@ -242,7 +242,8 @@ class TestTheLock:
         """An exit code of its own, one line, and the program does not run."""
         done = run("job", "--wait=0", "--", "echo", "ran", url="unix:///nowhere")
         assert (done.returncode, done.stdout) == (69, b"")
-        assert done.stderr.startswith(b"CommandError: Redis could not be asked")
+        complaint = b"CommandError: Redis 'default' (/nowhere) could not be asked"
+        assert done.stderr.startswith(complaint)
         assert done.stderr.count(b"\n") == 1
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

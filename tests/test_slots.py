@@ -163,7 +163,7 @@ def test_nobody_can_be_asked() -> None:
     """All are tried, and the error names the lock."""
     nodes = Nodes(everything(b"b", 2), A, C)
     nodes.away = {A, C}
-    with pytest.raises(LockUnavailable, match=r"redislock:\{job\}") as caught:
+    with pytest.raises(LockUnavailable, match="no node of the cluster can tell") as caught:
         nodes.ask()
     assert nodes.maps() == 2
     assert caught.value.name == "job"
@@ -192,7 +192,7 @@ def test_a_slot_without_a_node() -> None:
     ranges = [[0, slot - 1, [b"b", 2, b"id"]], [slot + 1, 16383, [b"b", 2, b"id"]]]
     nodes = Nodes(ranges)
     for _ in range(2):
-        with pytest.raises(LockUnavailable, match=f"slot {slot} is not served") as caught:
+        with pytest.raises(LockUnavailable, match=f"serves its slot {slot}") as caught:
             nodes.ask()
         assert nodes.maps() == 1
         assert caught.value.passing

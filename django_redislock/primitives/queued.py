@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..clock import deadline
 from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
+from ..signals import WaitLog
 from ..waiting import DEAF, Deadline, backoff, slice_for
 from .primitive import Claim, Grant, Refusal, milliseconds
 
@@ -74,6 +75,7 @@ class Patience:
         self._began = self.sent = io.now()
         self._deadline = Deadline(self._began, wait)
         self._failures = 0
+        self._log = WaitLog(claim.keys.name)
         self.last = False
         """This request is the last one."""
 
@@ -103,6 +105,10 @@ class Patience:
             )
         self._failures = 0
 
+    def busy(self, name: str, holder: Holder, position: int = 0) -> None:
+        """Somebody holds the lock, and it will be asked for again."""
+        self._log.busy(name, holder, self.waited, position)
+
     def failed(self, error: LockUnavailable) -> float:
         """It got none. Returns the seconds until the next one; raises `error` if there is none."""
         self._claim.doubtful |= error.doubtful
@@ -112,8 +118,11 @@ class Patience:
         # closed fails so, and who waits for nothing deserves an answer too.
         once_more = self._failures == 1 and error.doubtful and not error.silent
         over = self._deadline.over(self._io.now())
+        error.after(self.waited)
         if not error.passing or (over and not once_more):
             raise error
+        if not once_more:
+            self._log.unavailable(error, self.waited)
         return min(backoff(self._failures, uniform=self._io.uniform), self.left)
 
 
@@ -159,6 +168,7 @@ async def acquire(
             if patience.last:
                 lasted = None if lasted_us is None else max(0, int(lasted_us)) / 1e6
                 return LockNotAcquired(name, holder, patience.waited, position, lasted, *number)
+            patience.busy(name, holder, position)
             ticket = ticket_bytes.decode()
             left = patience.left
             if inbox == DEAF and not begun:

@@ -38,6 +38,7 @@ from .. import tokens
 from ..clock import deadline
 from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
 from ..servers import Servers
+from ..signals import WaitLog
 from ..waiting import Deadline
 from . import mutex
 from .primitive import Claim, Grant, Refusal, Sight, milliseconds, verdicts
@@ -78,6 +79,7 @@ class Redlock:
         name = claim.keys.name
         began = io.now()
         patience = Deadline(began, wait)
+        log = WaitLog(name)
         tries = 0
         while True:
             sent = io.now()
@@ -102,12 +104,15 @@ class Redlock:
                 error = self._taken(name, answers, io.now() - began)
                 if last:
                     return error
+                log.busy(name, error.holder, error.waited)
             else:
                 error = self._unavailable(name, answers, in_time)
+                error.after(io.now() - began)
                 # As in queued.py: killed waiters for a plain lock of this name stood before us.
                 again = any(_says(answer, 2) for answer in answers)
                 if (last and not again) or not error.passing:
                     raise error
+                log.unavailable(error, error.waited)
             while True:
                 tries += 1
                 await io.sleep(_pause(io, tries, error, patience.left(io.now())))

@@ -79,6 +79,7 @@ class Timestamp:
             holder = holder_of(*rest)
             if patience.last:
                 return LockNotAcquired(keys.name, holder, patience.waited)
+            patience.busy(keys.name, holder)
             polls += 1
             await io.sleep(poll(polls, holder.remaining, patience.left, io.uniform))
 

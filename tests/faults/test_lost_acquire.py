@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE
 def one_lost(scene: Scene) -> None:
     rule = scene.lose(ACQUIRE)
     if scene.tries == 1:
-        with pytest.raises(LockUnavailable, match="could not be asked"):
+        with pytest.raises(LockUnavailable, match=r"could not be asked|did not answer"):
             scene.acquire(wait=0)
         assert rule.count == 1
         scene.is_free()
@@ -45,7 +45,7 @@ def test_one_lost(scene: Scene) -> None:
 def test_two_lost(scene: Scene) -> None:
     """Who tries once is told that Redis could not be asked, and holds nothing."""
     rule = scene.lose(ACQUIRE, times=2)
-    with pytest.raises(LockUnavailable, match="could not be asked"):
+    with pytest.raises(LockUnavailable, match=r"could not be asked|did not answer"):
         scene.acquire(wait=0)
     assert rule.count == scene.tries
     rule.let_go()

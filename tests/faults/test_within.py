@@ -3,7 +3,9 @@ whatever the time-outs of the connections that threads share."""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +17,15 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import Lease, LockUnavailable, Redlock, connections, io, redis_lock
+from django_redislock import (
+    Lease,
+    LockUnavailable,
+    Redlock,
+    connections,
+    io,
+    redis_lock,
+    signals,
+)
 from django_redislock.waiting import LEAST
 from tests.contract.ports import Port
 from tests.faults.caches import caches
@@ -131,3 +141,87 @@ def test_a_short_lease_leaves_the_others_their_time(settings: Any) -> None:
                 assert connection.socket_connect_timeout == connections.BACKGROUND_TIMEOUT
                 if connection._sock is not None:
                     assert connection._sock.gettimeout() == connections.BACKGROUND_TIMEOUT
+
+
+class TestNeverSilent:
+    """Whoever waits for long is heard of, and an error says what it was."""
+
+    @pytest.fixture(autouse=True)
+    def _often(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+        monkeypatch.setattr(signals.WaitLog, "EVERY", 0.5)
+        caplog.set_level(logging.INFO, logger="django_redislock")
+
+    def waits(self, caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+        return [one for one in caplog.records if one.getMessage().startswith("Waiting for")]
+
+    def test_a_server_that_does_not_answer(
+        self,
+        port: Port,
+        server: RedisServer,
+        settings: Any,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """The first failure is a line, and then one comes every few seconds; the error says which
+        server it was, for how long, and which lock."""
+        settings.CACHES = caches(server.url + "&client_name=hasty", SOCKET_TIMEOUT=0.2)
+        where = re.escape(connections.server("default").where)
+        with stopped(server), pytest.raises(LockUnavailable) as caught:
+            port.acquire(redis_lock("job", wait=2))
+        assert re.match(
+            rf"Redis 'default' \({where}\) did not answer for [23]\S* s while locking 'job': "
+            r"TimeoutError: ",
+            str(caught.value),
+        )
+        first, *others = self.waits(caplog)
+        assert first.levelno == logging.WARNING
+        assert re.match(
+            rf"Waiting for 'job': Redis 'default' \({where}\) did not answer for 0.\d+ s while "
+            r"locking 'job': TimeoutError: ",
+            first.getMessage(),
+        )
+        assert 1 <= len(others) <= 4
+        assert all(one.levelno == logging.WARNING for one in others)
+
+    def test_a_server_that_is_away(self, port: Port, settings: Any) -> None:
+        """What redis-py says comes last, and the error is told from a lease's release, too."""
+        lease = port.acquire(redis_lock("job"))
+        settings.CACHES = caches("redis://localhost:1")
+        for call, doing in (
+            (lambda: port.acquire(redis_lock("job", wait=0)), "locking"),
+            (lambda: port.extend(lease), "extending"),
+            (lambda: port.release(lease), "releasing"),
+            (lambda: port.holder(redis_lock("job")), "asking for"),
+        ):
+            with pytest.raises(LockUnavailable) as caught:
+                call()
+            text = f"Redis 'default' (localhost:1) could not be asked while {doing} 'job': "
+            assert str(caught.value).startswith(f"{text}ConnectionError: ")
+
+    def test_a_busy_lock(self, port: Port, caplog: pytest.LogCaptureFixture) -> None:
+        """A long wait says who holds it, since when, and who comes before; ever more rarely."""
+        holder = port.acquire(redis_lock("job", label="shop/tasks.py:7"))
+        other = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
+        with Redis.from_url(os.environ["REDISLOCK_TEST_URL"]) as redis:
+            eventually(lambda: redis.zcard("redislock:{job}:queue") == 1)
+        waiter = port.start(lambda: port.acquire(redis_lock("job", label="me"), wait=4))
+        assert waiter.result(PATIENCE) is None
+        lines = [
+            one.getMessage() for one in self.waits(caplog) if "Before us 1" in one.getMessage()
+        ]
+        assert 1 <= len(lines) <= 4
+        assert re.match(
+            r"Waiting for 'job' for \d.\d s: it is held by .*\(shop/tasks.py:7\) since .* UTC, "
+            r"for \d+.\d s; the lease ends in .*\. Before us 1 wait\.",
+            lines[0],
+        )
+        port.release(holder)
+        port.release(other.result(PATIENCE))
+
+    def test_no_trouble_is_told(
+        self, port: Port, redis: Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A connection that the server has closed is nothing to write about."""
+        port.release(port.acquire(redis_lock("job")))
+        redis.client_kill_filter(_type="normal", skipme=True)
+        port.release(port.acquire(redis_lock("job")))
+        assert not self.waits(caplog)

@@ -31,7 +31,7 @@ def test_redis_away(arguments: list[str]) -> None:
     """69, and nothing on stdout."""
     done = run(*arguments, url=AWAY)
     assert (done.code, done.out) == (69, "")
-    assert done.err.startswith("CommandError: Redis could not be asked")
+    assert done.err.startswith("CommandError: Redis 'default' (/nowhere) could not be asked")
     assert done.err.count("\n") == 1
 
 
@@ -39,7 +39,7 @@ def test_redis_away_while_watching() -> None:
     """It is shown, and 69 in the end."""
     done = run("watch", "--count", "2", "--interval", "0.1", url=AWAY)
     assert done.code == 69
-    assert done.out.count("Redis could not be asked") == 2
+    assert done.out.count("Redis 'default' (/nowhere) could not be asked") == 2
     assert done.err.count("\n") == 1
 
 

@@ -182,7 +182,7 @@ class TestOnATerminal:
             screen = terminal("watch", *FAST, url=server.url)
             screen.shows("1 lock: ")
             server.stop()
-            gone = screen.shows("Redis could not be asked")
+            gone = screen.shows("could not be asked")
             assert "As it was at " in gone
             assert "job " in gone
             server.start()
