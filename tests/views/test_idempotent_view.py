@@ -30,6 +30,7 @@ from rest_framework.views import APIView
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LockUnavailable, current_lease, redis_lock
 from django_redislock.renewal import Watchdog
+from django_redislock.signals import lock_not_acquired
 from django_redislock.views import idempotency, idempotent_view, lock_view
 from tests.models import Shop
 from tests.test_decorators import held_elsewhere
@@ -444,13 +445,19 @@ class TestAfterwards:
     def test_nobody_needs_the_lock(self, form: Form, ask: Ask, redis: Redis) -> None:
         """So requests that come at the same time don't keep each other from their answer."""
         body = Counter()
+        asked_for: list[Any] = []
+
+        def hear(event: Any, **_: Any) -> None:
+            asked_for.append(event)
+
         with at_root(form(idempotent_view(), body)):
             post(ask)
             (key,) = redis.keys("redislock:{idempotency:*}:record")
             with held_elsewhere(key.decode().partition("{")[2].partition("}")[0]):
+                lock_not_acquired.connect(hear)
                 assert post(ask).content == b"run 1"
                 assert post(ask, data={"amount": 2}).status_code == 422
-        assert body.runs == 1
+        assert (body.runs, asked_for) == (1, [])
 
     @every_client
     def test_just_before(self, ask: Ask, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> None:
