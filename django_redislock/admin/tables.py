@@ -32,6 +32,7 @@ _OUTCOMES = [
     (Outcome.FAILED.value, gettext_lazy("failed")),
     (Outcome.LOST.value, gettext_lazy("lost")),
     (Outcome.SKIPPED.value, gettext_lazy("skipped")),
+    (Outcome.UNREADABLE.value, gettext_lazy("unreadable")),
 ]
 
 

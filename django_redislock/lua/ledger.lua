@@ -17,6 +17,21 @@ local function parts(run)
     '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
 end
 
+-- A run that is written as above; false: others have written it, or it is damaged.
+local function readable(run)
+  return run and string.find(run, '^%d*|%d*|%d*|%a+|%d+|%d*|[^|]*|') and run
+end
+
+-- A time in µs; nil: it can't be read.
+local function instant(text)
+  return text and #text <= 17 and string.find(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- The ids of the last runs. There are no more than fit in here, whoever has written them.
+local function ids_of(runs)
+  return string.sub(runs or '', -2000)
+end
+
 -- The fencing token of a lock's value.
 local function fence_of(value)
   return value and string.match(value, '^[^|]*|(%d+)|')
@@ -24,7 +39,7 @@ end
 
 -- Write down a new run, and forget the oldest.
 local function enter(id, run)
-  local ids = (redis.call('HGET', ledger, 'runs') or '') .. id .. ' '
+  local ids = ids_of(redis.call('HGET', ledger, 'runs')) .. id .. ' '
   redis.call('HSET', ledger, id, run)
   local kept = {}
   for each in string.gmatch(ids, '%S+') do

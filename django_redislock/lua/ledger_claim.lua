@@ -34,9 +34,9 @@ local ttl, owner, label, id, tick = tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 local ready, deadline, overlap, attempts = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
 
 local value = redis.call('GET', lock)
-local claimed = tonumber(redis.call('HGET', ledger, 'claimed') or 0)
+local claimed = instant(redis.call('HGET', ledger, 'claimed')) or 0
 local open = redis.call('HGET', ledger, 'open')
-local run = open and redis.call('HGET', ledger, open)
+local run = open and readable(redis.call('HGET', ledger, open))
 
 local ours, orphan, its_tick, its_attempt = false, false, '', 0
 if run then
@@ -109,7 +109,7 @@ elseif tick ~= '' then
   local paused = redis.call('HGET', ledger, 'paused')
   if paused then
     local by, why = string.match(paused, '^[^|]*|([^|]*)|(.*)$')
-    return skip('paused by ' .. by .. ': ' .. why, true)
+    return skip(by and 'paused by ' .. by .. ': ' .. why or 'paused', true)
   end
   if deadline ~= '' and now > tonumber(deadline) then
     return skip(string.format('too late, by %.1f s', (now - tonumber(deadline)) / 1000000))

@@ -2,7 +2,8 @@
 --
 -- KEYS     for each job: lock, ledger
 -- Returns  {now µs, then for each job {claimed µs, paused, done µs, fencing token of the lock,
---          id, run, id, run, …}}, the newest run first; what is not known is ""
+--          id, run, id, run, …}}, the newest run first; what is not known is "", and where something
+--          else is at the ledger's key there is one run, which can't be read
 
 local time = redis.call('TIME')
 local ledger
@@ -12,17 +13,20 @@ local replies = {string.format('%.0f', time[1] * 1000000 + time[2])}
 for i = 1, #KEYS, 2 do
   local value = redis.pcall('GET', KEYS[i])
   ledger = KEYS[i + 1]
-  -- An error, when it is of another type, and then nothing is known.
-  local claimed, paused, done, open, runs =
-    unpack(redis.pcall('HMGET', ledger, 'claimed', 'paused', 'done', 'open', 'runs'))
+  local known = redis.pcall('HMGET', ledger, 'claimed', 'paused', 'done', 'open', 'runs')
+  local claimed, paused, done, open, runs = unpack(known)
   local fence = type(value) ~= 'table' and fence_of(value)
   local reply = {claimed or '', paused or '', done or '', fence or ''}
   local ids = {}
-  for id in string.gmatch(runs or '', '%S+') do
+  for id in string.gmatch(ids_of(runs), '%S+') do
     table.insert(ids, 1, id)
   end
   -- One that began so long ago that it is not among the last ones.
   if open and not string.find(runs or '', open, 1, true) then ids[#ids + 1] = open end
+  if known.err then
+    reply[#reply + 1] = ''
+    reply[#reply + 1] = '?'
+  end
   for _, id in ipairs(ids) do
     reply[#reply + 1] = id
     reply[#reply + 1] = redis.call('HGET', ledger, id) or ''

@@ -43,7 +43,7 @@ class Planned:
     def _knows(self, claimed: int | None) -> None:
         if claimed is None:
             ledger_key = self.job.keys.ledger
-            logger.error("%r is not run: something else is at %r", self.job.name, ledger_key)
+            logger.error("%r is not run: what is at %r can't be read", self.job.name, ledger_key)
             self.known = self.tick_at = NEVER
             return
         if claimed == self.known:

@@ -21,6 +21,7 @@ optimistic "compare and set" of the last tick.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -50,6 +51,8 @@ class Outcome(StrEnum):
     """Its lease ended before it did: its process died, or something else took its lock away."""
     SKIPPED = "skipped"
     """The tick was passed over."""
+    UNREADABLE = "unreadable"
+    """Others have written what stands there, or it is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,8 @@ class RunInfo:
 class Pause(NamedTuple):
     """Who paused a job, when, and why."""
 
-    at: datetime
+    at: datetime | None
+    """None: it can't be read."""
     by: str
     why: str
 
@@ -102,7 +106,8 @@ class Entries(NamedTuple):
     """All that is written of one job."""
 
     claimed: int | None
-    """The last tick that was claimed or passed over, µs; None: no scheduler knows the job."""
+    """The last tick that was claimed or passed over, µs; None: no scheduler knows the job, or it
+    can't be read."""
     paused: Pause | None
     done: datetime | None
     """When a run was last done."""
@@ -114,7 +119,7 @@ class JobSight(NamedTuple):
     """What a scheduler has to know of a job."""
 
     claimed: int | None
-    """None: it can't be known, since something else is at the ledger's key."""
+    """None: it can't be known, since something else is at the ledger's key, or in its place."""
     open_tick: int | None
     """That of the run that has not ended."""
     left: float | None
@@ -157,23 +162,46 @@ class Answer(NamedTuple):
     """Who holds the lock."""
 
 
+_RUN = re.compile(
+    rb"(\d{0,17})\|(\d{0,17})\|(\d{0,17})\|(running|done|failed|lost|skipped)\|(\d{1,9})\|(\d{0,19})"
+    rb"\|([^|]*)\|(.*)",
+    re.DOTALL,
+)
+"""As lua/ledger.lua describes it."""
+
+
 def _instant(text: bytes) -> datetime | None:
-    return server_time(int(text)) if text else None
+    microseconds = label.number(text)
+    return None if microseconds is None else server_time(microseconds)
 
 
 def _run(job: str, run_id: bytes, text: bytes, fence: bytes | None = None) -> RunInfo | None:
-    """Read what lua/ledger.lua writes; None: nothing is written.
+    """Read what is written of a run; None: nothing is.
 
     With `fence`, that of the lock: then a run that has lost its lease is known by it.
     """
     if not text:
         return None
-    planned, started, ended, outcome, attempt, its_fence, owner, why = text.split(b"|", 7)
+    written = _RUN.fullmatch(text)
+    if written is None:
+        return RunInfo(
+            job=job,
+            id=label.read(run_id),
+            outcome=Outcome.UNREADABLE,
+            planned=None,
+            started=None,
+            ended=None,
+            attempt=0,
+            fencing_token=None,
+            owner="",
+            why="",
+        )
+    planned, started, ended, outcome, attempt, its_fence, owner, why = written.groups()
     if fence is not None and outcome == b"running" and its_fence != fence:
         outcome, why = b"lost", b"its lease ended before it did"
     return RunInfo(
         job=job,
-        id=run_id.decode(),
+        id=label.read(run_id),
         outcome=Outcome(outcome.decode()),
         planned=_instant(planned),
         started=_instant(started),
@@ -221,12 +249,14 @@ async def claim(io: IO, lock: Claim, job: str, run_id: str, wanted: Wanted) -> A
 
 
 async def finish(io: IO, keys: Keys, run: RunInfo, outcome: Outcome, why: str) -> RunInfo | None:
-    """Write down how a run has ended. Repeated, it does no harm. None: it is forgotten already.
+    """Write down how a run has ended. Repeated, it does no harm. None: it is forgotten already, or
+    can't be read any more.
 
     Raises `LockUnavailable`.
     """
     text = await io.script("ledger_finish", [keys.ledger], [run.id, outcome, why])
-    return _run(run.job, run.id.encode(), text or b"")
+    known = _run(run.job, run.id.encode(), text or b"")
+    return None if known is None or known.outcome == Outcome.UNREADABLE else known
 
 
 async def look(io: IO, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
@@ -235,8 +265,8 @@ async def look(io: IO, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
     now, replies = await _ask(io, "ledger_look", keys)
     return now, [
         JobSight(
-            claimed=int(claimed) if claimed else None,
-            open_tick=int(tick) if tick else None,
+            claimed=label.number(claimed),
+            open_tick=label.number(tick),
             left=left / 1000 if left >= 0 else None,
         )
         for claimed, tick, left in replies
@@ -266,7 +296,7 @@ def _entries(job: str, reply: Sequence[bytes]) -> Entries:
     claimed, paused, done, fence, *rest = reply
     runs = zip(rest[::2], rest[1::2], strict=True)
     return Entries(
-        claimed=int(claimed) if claimed else None,
+        claimed=label.number(claimed),
         paused=_pause(paused),
         done=_instant(done),
         runs=tuple(run for run_id, text in runs if (run := _run(job, run_id, text, fence))),
@@ -276,8 +306,8 @@ def _entries(job: str, reply: Sequence[bytes]) -> Entries:
 def _pause(text: bytes) -> Pause | None:
     if not text:
         return None
-    at, by, why = text.split(b"|", 2)
-    return Pause(server_time(int(at)), label.read(by), label.read(why))
+    at, by, why = [*text.split(b"|", 2), b"", b""][:3]
+    return Pause(_instant(at), label.read(by), label.read(why))
 
 
 async def pause(io: IO, keys: Keys, by: str, why: str) -> None:

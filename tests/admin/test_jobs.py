@@ -108,3 +108,18 @@ def test_rows(job: Any, redis: Redis) -> None:
     """As those of locks: for who asks `live`."""
     assert PeriodicJob.live.count() == 2
     assert PeriodicJob.live.filter(state="failing").get().name == "shop.report"
+
+
+def test_a_broken_ledger(looker: Client, job: Any, redis: Redis) -> None:
+    """It breaks no page; what can't be read is said to be so."""
+    ledger = job.keys.ledger
+    newest = redis.hget(ledger, "runs").split()[-1]
+    redis.hset(ledger, mapping={newest: b"\xff|x", "paused": "x", "claimed": "nan"})
+    assert shown(looker.get(LIST)) == ["shop.idle", "shop.report"]
+    text = looker.get(PAGE).content.decode()
+    assert "redislock-unreadable" in text
+    assert "its process died" in text.replace("<wbr>", "")
+    redis.delete(ledger)
+    redis.set(ledger, "x")
+    assert shown(looker.get(LIST)) == ["shop.idle", "shop.report"]
+    assert "redislock-unreadable" in looker.get(PAGE).content.decode()

@@ -9,14 +9,22 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock import LockError, LockNotAcquired, current_lease, redis_lock
+from django_redislock import (
+    LockError,
+    LockNotAcquired,
+    LockUnavailable,
+    current_lease,
+    redis_lock,
+)
 from django_redislock.io import SyncIO, run
 from django_redislock.periodic import JobInfo, JobState, Ledger, Outcome, RunInfo
 from django_redislock.periodic.execution import Assignment, Request, aperform, perform
 from django_redislock.periodic.job import Job
+from django_redislock.periodic.runner import Runner
 from django_redislock.primitives import ledger
 from django_redislock.primitives.ledger import Answer, Wanted
 from tests.test_decorators import held_elsewhere
+from tests.test_hostile import TEXTS, TYPES, fields, harmless, printed
 from tests.waiting import PATIENCE
 
 LOCK = "redislock:{periodic:job}"
@@ -504,3 +512,58 @@ class TestPerforming:
         assert ended is not None
         assert ended.outcome == Outcome.DONE
         assert len(told.settle()) == 2
+
+
+def _broken() -> list[dict[str, Any]]:
+    """Fields of a ledger, each of which says what none of ours says."""
+    found: list[dict[str, Any]] = [
+        {"claimed": 1, "open": "r", "runs": "r ", "r": text}
+        for text in (*TEXTS, "1|2|3|teapot|1|4|owner|why", "1|2|3|running|nan|4|owner|why", 7)
+    ]
+    for field in ("claimed", "paused", "done", "open", "runs"):
+        found += [{field: text} for text in TEXTS if text != ""]
+    return [{"claimed": 1, **fields} for fields in found]
+
+
+@pytest.mark.parametrize("write", [*TYPES, *(fields(**said) for said in _broken())])
+def test_a_broken_ledger(make: Make, redis: Redis, write: Any) -> None:
+    """People see what can be read of it, its job is claimed or refused, and the others run."""
+    broken, healthy = make(name="job"), make(name="healthy", every=1)
+    write(redis, LEDGER)
+    infos = {info.name: info for info in Ledger().jobs()}
+    assert infos["healthy"].runs == ()
+    for words in (["jobs"], ["jobs", "job"], ["jobs", "--json"]):
+        harmless(printed(*words))
+    if redis.type(LEDGER) != b"hash":
+        assert [run.outcome for run in infos["job"].runs] == [Outcome.UNREADABLE]
+        assert "unreadable" in printed("jobs", "job")
+    now, (sight, _) = run(ledger.look(SyncIO("default"), [broken.keys, healthy.keys]))
+    tick = now // 1_000_000 * 1_000_000
+    for wanted in (tick - 2_000_000, tick, None):
+        try:
+            answer = claim(broken, wanted, attempts=2)
+        except LockUnavailable:
+            raise
+        except LockError:  # of another type: the scheduler says so, and goes on
+            assert sight.claimed is None
+        else:
+            if answer.what == "run":
+                finish(broken, answer)
+                redis.delete(LOCK)
+    crew = Idle()
+    redis.hset("redislock:{periodic:healthy}:ledger", "claimed", tick - 1_000_000)
+    Runner([broken, healthy], crew).step()
+    assert "healthy" in crew.started
+
+
+class Idle:
+    """Workers that are free, and do nothing."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+
+    def free(self, job: Job) -> bool:
+        return job.name not in self.started
+
+    def start(self, assignment: Assignment) -> None:
+        self.started.append(assignment.job.name)
