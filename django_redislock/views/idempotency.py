@@ -85,8 +85,8 @@ ANOTHER = Problem("payload_mismatch", 422, _("This Idempotency-Key was used for 
 
 ADVICE = (
     "Write @idempotent_view(scope=...), a function of the request that returns whose keys these "
-    "are, such as lambda request: request.headers['X-Api-Key']; or lambda request: '' where all "
-    "clients may get each other's answers."
+    "are, such as lambda request: request.headers.get('X-Api-Key'); or lambda request: '' where "
+    "all clients may get each other's answers."
 )
 """For developers."""
 
@@ -115,7 +115,7 @@ class idempotent_view(ViewDecorator):
 
     Keys belong to a user, or to whoever sends this `Authorization` and has this session. A request
     that has none of these is refused with 403, unless `scope` is given: a function of the request
-    that returns whose keys they are.
+    that returns whose key it is, or None to refuse it.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class idempotent_view(ViewDecorator):
         *,
         required: bool = False,
         methods: Iterable[str] = ("POST", "PATCH"),
-        scope: Callable[[Any], str] | None = None,
+        scope: Callable[[Any], str | None] | None = None,
         max_size: int = 1_000_000,
     ) -> None:
         if callable(ttl):
@@ -211,7 +211,7 @@ class idempotent_view(ViewDecorator):
             raise _Refused(in_full if settings.DEBUG else NOBODYS)
         # A digest, since a user's name, and most of all a key, is not for everybody who lists
         # locks, and a name has a greatest length.
-        whole = f"{scope}\0{key}".encode()
+        whole = f"{scope}\0{key}".encode(errors="surrogatepass")
         name = f"idempotency:{hashlib.sha256(whole).hexdigest()[:40]}"
         return KeyedRequest(call, name, self._max_size)
 

@@ -160,12 +160,14 @@ assert_type(warm(1), str)
 assert_type(consume({}), int)
 
 
-@lock_view("checkout:{request.user.pk}", wait=0)
+@lock_view("checkout:{request.user.pk}", wait=5, max_waiters=2)
 def checkout(request: HttpRequest, pk: int) -> HttpResponse:
     return HttpResponse(str(pk))
 
 
-@idempotent_view(required=True)
+@idempotent_view(
+    required=True, max_size=1000, scope=lambda request: request.headers.get("X-Api-Key")
+)
 async def order(request: HttpRequest) -> HttpResponse:
     return HttpResponse(request.path)
 

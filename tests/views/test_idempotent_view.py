@@ -313,6 +313,12 @@ class TestKey:
                 post(headers={"x-tenant": tenant})
         assert body.runs == 2
 
+    def test_of_a_scope_that_is_no_unicode(self) -> None:
+        """It may come with the request, as half of a pair in JSON."""
+        view = idempotent_view(scope=lambda request: "\ud800")
+        with at_root(forms.function(view, Counter())):
+            assert post().status_code == 201
+
     def test_no_secret_is_in_the_names(self, redis: Redis) -> None:
         """Who lists locks learns no key."""
         with at_root(forms.function(idempotent_view(), Counter())):
