@@ -48,6 +48,8 @@ class Timestamp:
 
     fractions: bool
     """Of a second, in what is written."""
+    often: bool = False
+    """Whoever waits keeps on asking as often as at first: there is only one."""
     kind: ClassVar[str] = "timestamp"
     unfenced: ClassVar[str] = (
         "A TimestampLock has no fencing token: the clients that it shares its key with have none, "
@@ -80,7 +82,7 @@ class Timestamp:
             if patience.last:
                 return LockNotAcquired(keys.name, holder, patience.waited)
             patience.busy(keys.name, holder)
-            polls += 1
+            polls += not self.often
             await io.sleep(poll(polls, holder.remaining, patience.left, io.uniform))
 
     async def release(self, io: IO, claim: Claim) -> Refusal | None:

@@ -120,6 +120,25 @@ def test_a_killed_waiter(cluster: RedisCluster, begin: Begin, port: Port) -> Non
     port.release(waiter.result(PATIENCE))
 
 
+def test_forty_killed_waiters(cluster: RedisCluster, begin: Begin) -> None:
+    """Each is tried for a second, until none of them has shown a sign of life for five: then the
+    first that looks has the lock."""
+    lease = redis_lock("job", ttl=600).acquire()
+    assert lease is not None
+    keys = lease.claim.keys
+    node, now_us = cluster.owner(keys.lock), int(time.time() * 1e6)
+    for number in range(40):
+        token, says = f"{number:032x}", f"{now_us}|600000|redislock:inbox:dead|web3:1:x|job.py:1"
+        cluster.call(node, "ZADD", keys.queue, now_us + number, token)
+        cluster.call(node, "HSET", keys.waiters, token, says)
+    waiter = begin(1, "wait")
+    eventually(lambda: len(Inspector().waiters("job")) == 41)
+    lease.release()
+    released = time.monotonic()
+    waiter.holds()
+    assert time.monotonic() - released < 15  # about five, and at most eight on a quiet machine
+
+
 def test_renewal(cluster: RedisCluster, port: Port) -> None:
     """Of leases all over the cluster; one that was deleted is lost, and the others are not."""
     leases = [port.acquire(redis_lock(name, ttl=0.9)) for name in NAMES]

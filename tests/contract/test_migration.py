@@ -65,6 +65,45 @@ def test_a_cycle_is_four_round_trips(port: Port, redis: Redis, no_signs_of_life:
     assert round_trips(redis) - before == 40
 
 
+def test_an_old_client_that_polls_fast(port: Port, redis: Redis) -> None:
+    """It takes the lock again at once, and does not keep new code out."""
+    stop, begun = threading.Event(), threading.Event()
+
+    def old() -> None:
+        client = Classic(redis, OLD)
+        while not stop.is_set():
+            if client.acquire():
+                begun.set()
+                stop.wait(0.005)
+                client.release()
+            stop.wait(0.002)
+
+    thread = threading.Thread(target=old)
+    thread.start()
+    try:
+        assert begun.wait(PATIENCE)
+        for _ in range(5):
+            port.release(port.acquire(redis_lock("import"), wait=PATIENCE))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_who_waits_for_old_ones_asks_often(port: Port, redis: Redis) -> None:
+    """The one that has the mutex asks for the other lock many times in a second, or old clients
+    that do so would always be faster."""
+    old = Classic(redis, OLD)
+    assert old.acquire()
+    waiter = port.start(lambda: port.acquire(redis_lock("import"), wait=PATIENCE))
+    eventually(lambda: redis.exists(KEY))
+    before = round_trips(redis)
+    threading.Event().wait(2)
+    asked = round_trips(redis) - before
+    old.release()
+    port.release(waiter.result(PATIENCE))
+    assert 15 < asked < 100
+
+
 def test_the_second_key_is_of_another_type(port: Port, redis: Redis) -> None:
     """An error at once, and the first lock is given back."""
     redis.rpush(OLD, "x")
