@@ -36,7 +36,19 @@ from .coroutines import run
 from .exceptions import LockError, LockUnavailable
 from .keys import name_of
 from .slots import Cluster, Send, Word
-from .wire import MOMENT, KeptPool, aask, acheckout, ask, checkout, give_back
+from .wire import (
+    MOMENT,
+    KeptPool,
+    NotOurs,
+    aask,
+    aask_plainly,
+    acheckout,
+    ask,
+    ask_plainly,
+    checkout,
+    give_back,
+    make_nonce,
+)
 
 FOREGROUND_TIMEOUT = 5.0
 """Seconds that we wait for an answer where the CACHES entry sets no SOCKET_TIMEOUT: as redis-py
@@ -136,7 +148,8 @@ def _exchange(
     asking: bool,
 ) -> Any:
     """Over a connection that is taken into `hand`."""
-    packed = _packed(command)
+    nonce = make_nonce()
+    packed = _packed((*command, nonce) if _is_script(command) else command)
     handled = sys.exception()
     until = _end(terms)
     try:
@@ -149,12 +162,17 @@ def _exchange(
     try:
         own = connection.socket_timeout
         if asking:  # on the same connection, since it is said of the next command
-            ask(connection, _packed(("ASKING",)), _left(until, own))
-        answer = ask(connection, packed, _left(until, own))
+            packed = ASKING + packed
+        within = _left(until, own)
+        if not _is_script(command):
+            return ask_plainly(connection, packed, within)
+        answer = ask(connection, packed, nonce, within, clean=terms.replicas > 0)
         if terms.replicas and _granted(answer):
             carried_out = True
             # On the same connection, since WAIT is about what this one has written.
-            _confirm(ask(connection, _packed(_wait(terms)), _left(until, own)), terms)
+            within = _left(until, own)
+            confirmed = ask_plainly(connection, _packed(_wait(terms)), within, clean=True)
+            _confirm(confirmed, terms)
         return answer
     except NoScriptError:
         raise
@@ -184,7 +202,8 @@ async def aexecute(pool: AsyncPool, command: tuple[Word, ...], terms: Terms = NO
 async def _aexecute(
     pool: aioredis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
 ) -> Any:
-    packed = _packed(command)
+    nonce = make_nonce()
+    packed = _packed((*command, nonce) if _is_script(command) else command)
     handled = sys.exception()
     until = _end(terms)
     try:
@@ -196,16 +215,20 @@ async def _aexecute(
     carried_out = False
     try:
         if asking:
+            packed = ASKING + packed
+        if not _is_script(command):
             own = FOREGROUND_TIMEOUT
-            await aask(connection, _packed(("ASKING",)), _left(until, own) or own)
+            return await aask_plainly(connection, packed, _left(until, own) or own)
         if isinstance(pool, KeptPool):
-            answer = await pool.ask(connection, packed, _left(until, pool.answer_timeout))
+            within = _left(until, pool.answer_timeout)
+            answer = await pool.ask(connection, packed, nonce, within)
         else:
-            answer = await aask(connection, packed, _left(until, connection.socket_timeout))
+            within = _left(until, connection.socket_timeout)
+            answer = await aask(connection, packed, nonce, within)
         if terms.replicas and _granted(answer):
             carried_out = True
             within = min(FOREGROUND_TIMEOUT + terms.replicas_timeout, max(until - now(), MOMENT))
-            confirmed = await aask(connection, _packed(_wait(terms)), within)
+            confirmed = await aask_plainly(connection, _packed(_wait(terms)), within, clean=True)
             _confirm(confirmed, terms)
         return answer
     except NoScriptError:
@@ -235,6 +258,13 @@ def _left(until: float, own: float | None) -> float | None:
     return None if own is not None and own <= left else min(left, own or FOREGROUND_TIMEOUT)
 
 
+ASKING = b"*1\r\n$6\r\nASKING\r\n"
+
+
+def _is_script(command: tuple[Word, ...]) -> bool:
+    return command[0] in ("EVALSHA", "EVAL")
+
+
 def _packed(command: tuple[Word, ...]) -> bytes:
     """In Redis' protocol; in UTF-8, whatever encoding the CACHES entry has for the project's own
     values. Keys of others may be any bytes (keys.py).
@@ -258,9 +288,9 @@ class TooFewReplicas(RedisError):
     """The primary has carried it out, and too few replicas have confirmed it."""
 
 
-def _granted(answer: list[Any]) -> bool:
+def _granted(answer: Any) -> bool:
     """Our scripts answer with a number first, which is 1 when they did what was asked."""
-    return bool(answer[0] == 1)
+    return isinstance(answer, list) and answer[:1] == [1]
 
 
 def _wait(terms: Terms) -> tuple[Word, ...]:
@@ -270,7 +300,9 @@ def _wait(terms: Terms) -> tuple[Word, ...]:
     return "WAIT", terms.replicas, max(1, round(within * 1000))
 
 
-def _confirm(replicas: int, terms: Terms) -> None:
+def _confirm(replicas: Any, terms: Terms) -> None:
+    if not isinstance(replicas, int):
+        raise NotOurs(f"an answer to WAIT of the type {type(replicas).__name__}")
     if replicas < terms.replicas:
         raise TooFewReplicas(f"{replicas} of {terms.replicas} replicas confirmed it in time")
 

@@ -1,4 +1,9 @@
-"""The Lua scripts: read once, known to the server by their SHA1."""
+"""The Lua scripts: read once, known to the server by their SHA1.
+
+Each request to a script brings a nonce as the last of ARGV. Here every script is put into a frame
+that takes it away, and gives it back beside what the script answers: so the client knows which
+answer is its own (wire.py), and no script can forget to say so.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,7 @@ SOMETIMES = {
 }
 """Commands that we send too, and what needs them."""
 _INCLUDE = re.compile(r"^ *-- include (\S+)$", re.MULTILINE)
+_FRAME = "return {{table.remove(ARGV), (function()\n{}\nend)()}}"
 
 
 class Script(NamedTuple):
@@ -35,6 +41,7 @@ def load(name: str) -> Script:
     source = _read(f"{name}.lua")
     while _INCLUDE.search(source):  # what is included includes others
         source = _INCLUDE.sub(lambda include: _read(include[1]), source)
+    source = _FRAME.format(source)
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 

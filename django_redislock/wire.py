@@ -13,12 +13,15 @@ All that is known of redis-py's inside is in this module.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import queue
+import secrets
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import redis
@@ -27,13 +30,17 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .clock import now
+from .coroutines import run
 
-SHORT = 64
+SHORT = 128
 """Bytes, at most, of an answer that is read here."""
 MOMENT = 0.001
 """Seconds that a step gets when its time is over: 0 would mean that it may not wait at all."""
 
 _process = os.getpid()  # the system is not asked each time
+
+_prefix = secrets.token_hex(8)  # of all nonces of this process
+_counter = itertools.count()
 
 
 # A connection is taken into a hand, a list of its user's, from which it goes back. An exception
@@ -205,21 +212,132 @@ def _returns(pool: Any, connection: Any) -> bool:
     return its == process == _process and connection in used and not reconnects()
 
 
-def ask(connection: Any, packed: bytes, within: float | None = None) -> Any:
-    """Send a command and read its answer, as `send_packed_command()` and `read_response()` do.
+def make_nonce() -> str:
+    """What no other request of any process has. Small letters and digits."""
+    return f"{_prefix}{next(_counter):x}"
 
-    It waits for `within` seconds; None: for as long as the connection's own time-out says.
+
+class NotOurs(redis.RedisError):
+    """What came is no answer to our request, so the connection is of no use any more."""
+
+
+def ask(
+    connection: Any, packed: bytes, nonce: str, within: float | None = None, *, clean: bool = False
+) -> Any:
+    """Send a request to a script, which has `nonce` as its last word, and return its answer.
+
+    Somebody may have left answers unread on this connection: a project's pipeline that was
+    interrupted does. So only an answer with our nonce is believed. An error has none, and `_sure`
+    finds out whose it is.
+
+    It waits for `within` seconds; None: for as long as the connection's own time-out says. With
+    `clean`, whatever comes next on this connection is ours as well.
     """
     sock = getattr(connection, "_sock", None)
-    if type(sock) is not socket.socket or connection.health_check_interval:
+    lean = type(sock) is socket.socket and not connection.health_check_interval and not clean
+    if not lean:
         connection.send_packed_command([packed])
-        # It may have connected just now.
-        with _patient(getattr(connection, "_sock", None), connection, within):
-            return connection.read_response(disable_decoding=True)
+        sock = getattr(connection, "_sock", None)  # it may have connected just now
     if within is None:
-        return _ask(sock, connection, packed)
+        return _ask(sock, connection, packed, nonce, lean=lean)
     with _patient(sock, connection, within):
-        return _ask(sock, connection, packed)
+        return _ask(sock, connection, packed, nonce, lean=lean)
+
+
+def _ask(sock: Any, connection: Any, packed: bytes, nonce: str, *, lean: bool) -> Any:
+    if lean:
+        try:
+            sock.sendall(packed)
+            # What is no list of a few numbers is left for redis-py.
+            seen = sock.recv(SHORT, socket.MSG_PEEK)
+            numbers = _numbers(seen, nonce)
+            if numbers is not None:
+                sock.recv(len(seen))
+                return numbers
+        except TimeoutError as error:
+            raise redis.TimeoutError(str(error)) from error
+        except OSError as error:
+            raise redis.ConnectionError(str(error)) from error
+    answer = _read(connection)
+    if _is_ours(answer, nonce):
+        return _said(answer)
+    marker = make_nonce()
+    if hasattr(sock, "sendall"):  # and not over another one, if it was closed meanwhile
+        sock.sendall(packed_marker(marker))
+    else:
+        connection.send_packed_command([packed_marker(marker)], check_health=False)
+    return _believed(run(_sure(partial(_aread, connection), marker, answer)), nonce)
+
+
+def ask_plainly(
+    connection: Any, packed: bytes, within: float | None = None, *, clean: bool = False
+) -> Any:
+    """`ask` for a command that is no script: its answer is what comes before a marker's; or what
+    comes next, if the connection is `clean`."""
+    marker = make_nonce()
+    connection.send_packed_command([packed if clean else packed + packed_marker(marker)])
+    with _patient(getattr(connection, "_sock", None), connection, within):
+        if clean:
+            return connection.read_response(disable_decoding=True)
+        answer = run(_sure(partial(_aread, connection), marker))
+    if isinstance(answer, redis.ResponseError):
+        raise answer
+    return answer
+
+
+def _read(connection: Any) -> Any:
+    """The next answer; an error is one."""
+    try:
+        return connection.read_response(disable_decoding=True)
+    except redis.ResponseError as error:
+        return error
+
+
+async def _aread(connection: Any) -> Any:
+    return _read(connection)
+
+
+def packed_marker(marker: str) -> bytes:
+    """A command that no server has: it is refused by its name, in whatever state the server or the
+    connection is, before permissions and everything else; and the error repeats the name."""
+    return b"*1\r\n$%d\r\n%b\r\n" % (len(marker), marker.encode())
+
+
+PATIENCE = 5.0
+"""Seconds in which all that others have left on a connection has to be read."""
+
+
+async def _sure(read: Callable[[], Awaitable[Any]], marker: str, answer: Any = None) -> Any:
+    """The answer to what was sent before `marker`: answers come in the order of the requests, so
+    it is the last one before the marker's."""
+    until = now() + PATIENCE
+    while now() < until:
+        following = await read()
+        if isinstance(following, redis.ResponseError) and marker in str(following).lower():
+            return answer
+        answer = following
+    raise NotOurs("too many answers that are not ours")
+
+
+def _is_ours(answer: Any, nonce: str) -> bool:
+    return isinstance(answer, list) and answer[:1] == [nonce.encode()]
+
+
+def _said(answer: list[Any]) -> Any:
+    """What the script has answered within its frame; nothing is left of a nil."""
+    said = answer[1] if len(answer) > 1 else None
+    if isinstance(said, Exception):
+        raise said
+    return said
+
+
+def _believed(answer: Any, nonce: str) -> Any:
+    """The last answer before the marker's: our own, or an error in its place."""
+    if _is_ours(answer, nonce):
+        return _said(answer)
+    if isinstance(answer, redis.ResponseError):
+        raise answer
+    raise NotOurs(f"an answer that is not ours, of the type {type(answer).__name__}")
 
 
 @contextmanager
@@ -241,29 +359,14 @@ def _patient(sock: Any, connection: Any, within: float | None) -> Iterator[None]
                 sock.settimeout(connection.socket_timeout)
 
 
-def _ask(sock: socket.socket, connection: Any, packed: bytes) -> Any:
-    try:
-        sock.sendall(packed)
-        # What is no list of a few numbers is left for redis-py.
-        seen = sock.recv(SHORT, socket.MSG_PEEK)
-        numbers = _numbers(seen)
-        if numbers is not None:
-            sock.recv(len(seen))
-            return numbers
-    except TimeoutError as error:
-        raise redis.TimeoutError(str(error)) from error
-    except OSError as error:
-        raise redis.ConnectionError(str(error)) from error
-    return connection.read_response(disable_decoding=True)
-
-
-def _numbers(answer: bytes) -> list[int] | None:
-    """A list of numbers, in Redis' protocol, if that is all of the answer."""
-    size, *numbers = answer.split(b"\r\n:")
-    if size[:1] != b"*" or answer[-2:] != b"\r\n":
+def _numbers(answer: bytes, nonce: str) -> list[int] | None:
+    """A list of numbers beside our nonce, in Redis' protocol, if that is all of the answer."""
+    frame = b"*2\r\n$%d\r\n%b\r\n*" % (len(nonce), nonce.encode())
+    if not answer.startswith(frame) or answer[-2:] != b"\r\n":
         return None
+    size, *numbers = answer[len(frame) :].split(b"\r\n:")
     try:
-        return list(map(int, numbers)) if int(size[1:]) == len(numbers) else None
+        return list(map(int, numbers)) if int(size) == len(numbers) else None
     except ValueError:  # something else is among them
         return None
 
@@ -290,13 +393,15 @@ class KeptPool(aioredis.BlockingConnectionPool):
         """The connections that owe an answer, and until when, by the clock of the loop."""
         self._timer: asyncio.TimerHandle | None = None
 
-    async def ask(self, connection: Any, packed: bytes, within: float | None = None) -> Any:
+    async def ask(
+        self, connection: Any, packed: bytes, nonce: str, within: float | None = None
+    ) -> Any:
         """As the function `ask`."""
         writer = None if connection.health_check_interval else _writer(connection)
         if within is None:
             within = self.answer_timeout
         if writer is None or within is None:
-            return await aask(connection, packed, within)
+            return await aask(connection, packed, nonce, within)
         loop = asyncio.get_running_loop()
         self._expected[connection] = until = loop.time() + within
         if self._timer is not None and until < self._timer.when():
@@ -308,7 +413,7 @@ class KeptPool(aioredis.BlockingConnectionPool):
             writer.write(
                 packed
             )  # what is written is answered before there is more, and can't pile up
-            return await connection.read_response(disable_decoding=True)
+            return await _afind(connection, nonce)
         except redis.ConnectionError as error:
             if connection in self._expected:
                 raise
@@ -376,14 +481,54 @@ async def acheckout(pool: aioredis.ConnectionPool, within: float | None) -> Any:
         raise _late(within) from error
 
 
-async def aask(connection: Any, packed: bytes, within: float | None) -> Any:
+async def aask(connection: Any, packed: bytes, nonce: str, within: float | None) -> Any:
     """`ask` on an event loop, over any connection, within so many seconds."""
     try:
         async with asyncio.timeout(within):
             await connection.send_packed_command([packed])
-            return await connection.read_response(disable_decoding=True)
+            return await _afind(connection, nonce)
     except TimeoutError as error:
         raise _late(within) from error
+
+
+async def aask_plainly(
+    connection: Any, packed: bytes, within: float | None, *, clean: bool = False
+) -> Any:
+    """`ask_plainly` on an event loop."""
+    marker = make_nonce()
+    try:
+        async with asyncio.timeout(within):
+            if clean:
+                await connection.send_packed_command([packed])
+                return await connection.read_response(disable_decoding=True)
+            await connection.send_packed_command([packed + packed_marker(marker)])
+            answer = await _sure(partial(_next, connection), marker)
+    except TimeoutError as error:
+        raise _late(within) from error
+    if isinstance(answer, redis.ResponseError):
+        raise answer
+    return answer
+
+
+async def _afind(connection: Any, nonce: str) -> Any:
+    answer = await _next(connection)
+    if _is_ours(answer, nonce):
+        return _said(answer)
+    marker = make_nonce()
+    writer = _writer(connection)
+    if writer is not None:  # as in `_ask`
+        writer.write(packed_marker(marker))
+    else:
+        await connection.send_packed_command([packed_marker(marker)], check_health=False)
+    return _believed(await _sure(partial(_next, connection), marker, answer), nonce)
+
+
+async def _next(connection: Any) -> Any:
+    """The next answer; an error is one."""
+    try:
+        return await connection.read_response(disable_decoding=True)
+    except redis.ResponseError as error:
+        return error
 
 
 def _late(within: Any) -> redis.TimeoutError:
@@ -391,8 +536,9 @@ def _late(within: Any) -> redis.TimeoutError:
 
 
 def _after_fork() -> None:
-    global _process
+    global _process, _prefix
     _process = os.getpid()
+    _prefix = secrets.token_hex(8)
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from django_redislock import scripts
 from django_redislock.keys import Keys
 from django_redislock.primitives.places import MANY
 from django_redislock.waiting import DEAF
+from tests.calling import call
 from tests.waiting import PATIENCE
 
 KEYS = Keys.of("redislock", "story")
@@ -71,12 +71,6 @@ class Model:
             self.serve()
 
 
-def script(redis: Redis, name: str, keys: list[str], *args: Any) -> Any:
-    return redis.eval(  # type: ignore[no-untyped-call]
-        scripts.load(name).source, len(keys), *keys, *args
-    )
-
-
 class Server:
     """The same, said by our scripts."""
 
@@ -88,7 +82,7 @@ class Server:
 
     def _call(self, name: str, token: str, *args: Any) -> Any:
         keys = KEYS.places(token)
-        return script(self._redis, name, keys, token, KEYS.name, *args)
+        return call(self._redis, name, keys, token, KEYS.name, *args)
 
     def ask(self, token: str, wants: Wants, *, wait: bool) -> None:
         inbox = DEAF if wait else ""
@@ -183,10 +177,10 @@ class TestOtherKinds:
     """A name's kind was changed, and some still wait for the other one when its key goes away."""
 
     def waits_for_the_mutex(self, redis: Redis, token: str, inbox: str = DEAF) -> None:
-        script(redis, "mutex_acquire", KEYS.mutex(token), token, *ASKS, inbox, "")
+        call(redis, "mutex_acquire", KEYS.mutex(token), token, *ASKS, inbox, "")
 
     def waits_for_a_place(self, redis: Redis, token: str) -> None:
-        script(redis, "places_acquire", KEYS.places(token), token, *ASKS, DEAF, "", *ONE)
+        call(redis, "places_acquire", KEYS.places(token), token, *ASKS, DEAF, "", *ONE)
 
     def test_waiters_for_a_mutex(self, redis: Redis) -> None:
         """They get no place, and are woken, to ask again; nothing stays without an end."""
@@ -227,7 +221,7 @@ class TestOtherKinds:
         for token in TOKENS[:2]:
             self.waits_for_a_place(redis, token)
         redis.delete(KEYS.lock)
-        script(redis, "mutex_acquire", KEYS.mutex(TOKENS[2]), TOKENS[2], *ASKS, "", "")
+        call(redis, "mutex_acquire", KEYS.mutex(TOKENS[2]), TOKENS[2], *ASKS, "", "")
         assert redis.get(KEYS.lock).startswith(TOKENS[2].encode())
         assert server.queue == []
 

@@ -19,7 +19,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from devtools.redis_server import RedisServer
-from django_redislock import LockUnavailable, connections, exchange, redis_lock, wire
+from django_redislock import LockUnavailable, connections, exchange, redis_lock, scripts, wire
 from tests.waiting import PATIENCE, eventually
 
 ANSWERS = [
@@ -39,8 +39,14 @@ ANSWERS = [
 """Scripts, some of whose answers are read the short way, and some of which only look like it."""
 
 
-def packed(script: str) -> bytes:
-    return exchange._packed(("EVAL", script, 0))
+def framed(script: str) -> str:
+    return scripts._FRAME.format(script)
+
+
+def ask(connection: Any, script: str, within: float | None = None) -> Any:
+    nonce = wire.make_nonce()
+    packed = exchange._packed(("EVAL", framed(script), 0, nonce))
+    return wire.ask(connection, packed, nonce, within)
 
 
 def checkout(pool: Any, within: float | None = None) -> Any:
@@ -69,8 +75,8 @@ def test_it_reads_what_redis_py_reads(pool: ConnectionPool, script: str) -> None
     connection = checkout(pool)
     connection.send_command("EVAL", script, 0)
     theirs = connection.read_response(disable_decoding=True)
-    assert wire.ask(connection, packed(script)) == theirs
-    assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
+    assert ask(connection, script) == theirs
+    assert ask(connection, "return {1, 2}") == [1, 2]
     give_back(pool, connection)
 
 
@@ -78,18 +84,21 @@ def test_an_error_is_theirs(pool: ConnectionPool) -> None:
     """An answer that is an error is raised, and the connection goes on."""
     connection = checkout(pool)
     with pytest.raises(redis.exceptions.NoScriptError):
-        wire.ask(connection, exchange._packed(("EVALSHA", "0" * 40, 0)))
-    assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
+        wire.ask(connection, exchange._packed(("EVALSHA", "0" * 40, 0, "abc")), "abc")
+    assert ask(connection, "return {1, 2}") == [1, 2]
     give_back(pool, connection)
 
 
 def test_half_an_answer_is_none() -> None:
     """A list is taken for one when all of it is there."""
-    answer = b"*3\r\n:1\r\n:1732423423423423\r\n:1732423423423424\r\n"
-    assert wire._numbers(answer) == [1, 1732423423423423, 1732423423423424]
+    numbers = b"*3\r\n:1\r\n:1732423423423423\r\n:1732423423423424\r\n"
+    answer = b"*2\r\n$4\r\nmine\r\n" + numbers
+    assert wire._numbers(answer, "mine") == [1, 1732423423423423, 1732423423423424]
     for end in range(len(answer)):
-        assert wire._numbers(answer[:end]) is None
-    assert wire._numbers(answer + b"*1\r\n:1\r\n") is None
+        assert wire._numbers(answer[:end], "mine") is None
+    assert wire._numbers(answer + b"*1\r\n:1\r\n", "mine") is None
+    assert wire._numbers(answer, "nine") is None
+    assert wire._numbers(numbers, "mine") is None
 
 
 def test_a_connection_comes_and_goes_as_with_redis_py(pool: ConnectionPool) -> None:
@@ -131,7 +140,7 @@ def test_a_connection_with_somebody_elses_answer(redis: Redis) -> None:
     pool = connections.shared_pool("default")
     assert isinstance(pool, ConnectionPool)
     theirs = pool.get_connection()
-    theirs.send_packed_command([packed("return {1, 2, 3}")])
+    theirs.send_command("EVAL", "return {1, 2, 3}", 0)
     eventually(lambda: select.select([theirs._sock], [], [], 0)[0])
     pool.release(theirs)
     with redis_lock("job") as lease:
@@ -166,7 +175,7 @@ def test_another_pool(redis_server: RedisServer) -> None:
     """One that is no plain pool of redis-py has its own ways."""
     pool = BlockingConnectionPool.from_url(redis_server.url, max_connections=1, timeout=PATIENCE)
     connection = checkout(pool)
-    assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
+    assert ask(connection, "return {1, 2}") == [1, 2]
     give_back(pool, connection)
     assert pool.get_connection() is connection
     pool.release(connection)
@@ -186,7 +195,7 @@ def test_a_version_without_what_is_used_here(
 
     monkeypatch.setattr("redis.ConnectionPool", Another)
     connection = checkout(Another(), PATIENCE)
-    assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
+    assert ask(connection, "return {1, 2}") == [1, 2]
     give_back(Another(), connection)
     assert pool.get_connection() is connection
     pool.release(connection)
@@ -274,7 +283,7 @@ def test_haste_leaves_nothing_behind(redis_server: RedisServer, own: float | Non
     )
     fresh = pool.make_connection()
     connection = checkout(pool, 2)
-    assert wire.ask(connection, packed("return {1, 2}"), 1) == [1, 2]
+    assert ask(connection, "return {1, 2}", 1) == [1, 2]
     give_back(pool, connection)
     assert pool.get_connection() is connection  # which has looked for data, by its own time-out
     assert connection.socket_timeout == fresh.socket_timeout == own
@@ -293,7 +302,7 @@ def test_a_connection_that_was_closed_is_made_again_in_time(
     give_back(pool, checkout(pool))
     redis.client_kill_filter(_type="normal", skipme=True)
     connection = checkout(pool, 2)
-    assert wire.ask(connection, packed("return {1, 2}")) == [1, 2]
+    assert ask(connection, "return {1, 2}") == [1, 2]
     give_back(pool, connection)
 
 
@@ -319,14 +328,18 @@ class TestKeptPool:
 
         async def main() -> None:
             pool = wire.KeptPool.from_url(redis_server.url, socket_timeout=PATIENCE)
-            slow = exchange._packed(("BLPOP", "redislock:nothing", "1"))
+            # Its answer begins with the name of the list, as others do with their nonces.
+            name = "redislock:nothing"
+            slow = exchange._packed(("BLPOP", name, "0"))
             first, second = [await wire.acheckout(pool, None) for _ in range(2)]
-            patient = asyncio.ensure_future(pool.ask(first, slow))
+            patient = asyncio.ensure_future(pool.ask(first, slow, name))
             await asyncio.sleep(0)
             with pytest.raises(redis.exceptions.TimeoutError):
-                await pool.ask(second, slow, 0.1)
+                await pool.ask(second, slow, name, 0.1)
             assert not patient.done()
-            assert await patient is None
+            with Redis.from_url(redis_server.url) as client:
+                client.rpush(name, "x")
+            assert await patient == b"x"
             await second.disconnect()
             for connection in (first, second):
                 await pool.release(connection)
@@ -393,8 +406,12 @@ class TestKeptPool:
         async def main() -> None:
             pool = wire.KeptPool.from_url(url, socket_timeout=PATIENCE)
             one, other = await pool.get_connection(), await pool.get_connection()
-            never = asyncio.ensure_future(pool.ask(one, exchange._packed(("BLPOP", "never", 0))))
-            soon = asyncio.ensure_future(pool.ask(other, exchange._packed(("BLPOP", "soon", 0))))
+            # The answer of BLPOP begins with the name of the list, as those to scripts do with
+            # their nonces.
+            never, soon = (
+                asyncio.ensure_future(pool.ask(its, exchange._packed(("BLPOP", name, 0)), name))
+                for its, name in ((one, "never"), (other, "soon"))
+            )
             while len(pool._expected) < 2:
                 await asyncio.sleep(0)
             pool._expected[one] = 0.0
@@ -405,7 +422,7 @@ class TestKeptPool:
             assert list(pool._expected) == [other]
             with Redis.from_url(url) as client:
                 client.rpush("soon", "x")
-            assert await soon == [b"soon", b"x"]
+            assert await soon == b"x"
             assert not pool._expected
             await pool.disconnect()
 

@@ -16,7 +16,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.clock import now
-from django_redislock.scripts import load
+from tests.calling import call
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
 
@@ -141,8 +141,7 @@ def test_a_waiter_elsewhere_is_told_by_a_message(port: Port, redis: Redis) -> No
     eventually(lambda: heard(redis))
     before = messages(redis)
     keys = lease.claim.keys.mutex(lease.token)
-    script = load("mutex_release").source
-    assert redis.eval(script, len(keys), *keys, lease.token, lease.name, 0)[0] == 1
+    assert call(redis, "mutex_release", keys, lease.token, lease.name, 0)[0] == 1
     handed = waiter.result(PATIENCE)
     assert messages(redis) > before
     assert redis.pttl(KEY) > 20_000

@@ -11,7 +11,7 @@ from redis import Redis
 
 from django_redislock import Lease, LeaseLost, LeaseState, redis_lock
 from django_redislock.inspection import Ending, Inspector, PastHolder
-from django_redislock.scripts import load
+from tests.calling import call
 from tests.contract.ports import Port
 from tests.contract.test_mutex import INDEX, KEY, QUEUE, TAIL, waiting
 from tests.waiting import PATIENCE, eventually
@@ -106,7 +106,7 @@ def test_released_twice(port: Port, redis: Redis) -> None:
 
 def release(redis: Redis, keys: list[str], args: list[Any]) -> int:
     """What a release that was sent once more is answered."""
-    return int(redis.eval(load("mutex_release").source, len(keys), *keys, *args)[0])
+    return int(call(redis, "mutex_release", keys, *args)[0])
 
 
 def test_handed_over(port: Port, redis: Redis) -> None:
