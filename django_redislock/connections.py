@@ -16,6 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -397,6 +398,9 @@ def async_pool(using: str, *, blocking: bool = True) -> AsyncPool:
     )
 
 
+_ASYNC_OPTIONS = signature(aioredis.connection.AbstractConnection.__init__).parameters
+
+
 def _async_pool(using: str, url: str, *, blocking: bool) -> aioredis.ConnectionPool:
     factory: ConnectionFactory[Any, Any, Any] = _client(using).connection_factory
     options: dict[str, Any] = {
@@ -406,8 +410,10 @@ def _async_pool(using: str, url: str, *, blocking: bool) -> aioredis.ConnectionP
     url = options.pop("url")
     if "socket_timeout" not in url:
         options.setdefault("socket_timeout", FOREGROUND_TIMEOUT)
-    for synchronous in ("parser_class", "queue_class"):
+    for synchronous in ("parser_class", "queue_class", "cache_config", "cache"):
         options.pop(synchronous, None)
+    if "maint_notifications_config" not in _ASYNC_OPTIONS:  # before redis-py 8
+        options.pop("maint_notifications_config", None)
     retry = options.get("retry")
     if retry is not None:
         options["retry"] = Retry(retry._backoff, retry._retries, retry._supported_errors)

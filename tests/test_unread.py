@@ -11,6 +11,7 @@ import select
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -59,7 +60,12 @@ def sent(left: str, arrival: str) -> Commands:
 
 
 def entry(server: RedisServer, protocol: int, parser: Any) -> dict[str, Any]:
-    options = {"protocol": protocol} | ({"parser_class": parser} if parser else {})
+    options: dict[str, Any] = {"protocol": protocol} | ({"parser_class": parser} if parser else {})
+    if version("redis").startswith("7.") and protocol == 3:
+        from redis.maint_notifications import MaintNotificationsConfig
+
+        # redis-py 7 can't connect over a Unix socket with them.
+        options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     return {
         "default": {
             "BACKEND": "django_redis.cache.RedisCache",
