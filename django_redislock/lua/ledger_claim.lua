@@ -20,6 +20,7 @@
 --            "taken"    a: the last tick that was claimed, µs
 --            "paused"   so this one is not tried again
 --            "busy"     a: who holds the lock, b: for how many ms
+--            "again"    ask again, at once, as in mutex_acquire.lua
 --          and closed is a run that turned out to be lost; or "", ""
 
 -- include lock.lua
@@ -119,14 +120,21 @@ end
 if redis.call('EXISTS', gone) == 1 then
   return answer('taken', '', integer(claimed))
 end
-if value or redis.call('EXISTS', queue) == 1 then
+if not value and redis.call('EXISTS', queue) == 1 then
+  -- include queue.lua
+  -- It is the first waiter's. If none of them lives, they keep the job from nothing.
+  local first, more = hand_over(grant)
+  if more then return answer('again') end
+  if first then value = redis.call('GET', lock) end
+end
+if value then
   -- Without a run somebody gives it back at this very moment, as a rule.
   local held = run or now - tonumber(ready) > GIVING_BACK
   if tick ~= '' and not again and overlap == 'skip' and held then
-    local its_owner = value and string.match(value, '^[^|]*|%d+|%d+|%d+|([^|]*)')
+    local its_owner = string.match(value, '^[^|]*|%d+|%d+|%d+|([^|]*)')
     return skip('the lock was held by ' .. (its_owner or 'others'))
   end
-  return answer('busy', '', value, value and redis.call('PTTL', lock))
+  return answer('busy', '', value, redis.call('PTTL', lock))
 end
 
 bury()

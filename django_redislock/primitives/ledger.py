@@ -216,25 +216,26 @@ def _run(job: str, run_id: bytes, text: bytes, fence: bytes | None = None) -> Ru
 async def claim(io: IO, lock: Claim, job: str, run_id: str, wanted: Wanted) -> Answer:
     """Claim a tick, and with it the lock. Raises `LockUnavailable`: then send it again, with the
     same `lock` and `run_id`, or release `lock`."""
-    keys, sent = lock.keys, io.now()
-    lock.sent = True
-    _, what, now, text, a, b, *closed = await io.script(
-        "ledger_claim",
-        [*keys.mutex(lock.token), keys.ledger],
-        [
-            lock.token,
-            keys.name,
-            milliseconds(lock.ttl),
-            lock.owner,
-            lock.label,
-            run_id,
-            "" if wanted.tick is None else wanted.tick,
-            wanted.ready,
-            "" if wanted.deadline is None else wanted.deadline,
-            wanted.overlap,
-            wanted.attempts,
-        ],
-    )
+    keys = lock.keys
+    args: list[str | int] = [
+        lock.token,
+        keys.name,
+        milliseconds(lock.ttl),
+        lock.owner,
+        lock.label,
+        run_id,
+        "" if wanted.tick is None else wanted.tick,
+        wanted.ready,
+        "" if wanted.deadline is None else wanted.deadline,
+        wanted.overlap,
+        wanted.attempts,
+    ]
+    what: Any = b"again"
+    while what == b"again":
+        sent, lock.sent = io.now(), True
+        _, what, now, text, a, b, *closed = await io.script(
+            "ledger_claim", [*keys.mutex(lock.token), keys.ledger], args
+        )
     what = what.decode()
     return Answer(
         what=what,

@@ -17,12 +17,15 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.io import SyncIO, run
+from django_redislock.keys import Keys
 from django_redislock.periodic import JobInfo, JobState, Ledger, Outcome, RunInfo
 from django_redislock.periodic.execution import Assignment, Request, aperform, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.runner import Runner
 from django_redislock.primitives import ledger
 from django_redislock.primitives.ledger import Answer, Wanted
+from django_redislock.waiting import DEAF
+from tests.test_bounds import crowd
 from tests.test_decorators import held_elsewhere
 from tests.test_hostile import TEXTS, TYPES, fields, harmless, printed
 from tests.waiting import PATIENCE
@@ -237,6 +240,19 @@ def test_a_lock_that_is_held_by_others(make: Make, now: Callable[[], int]) -> No
         assert "busy" in {claim(job, tick, ready=now()).what for tick in ticks}
         assert claim(job, now(), ready=now() - 2_000_000).what == "skipped"
     assert claim(job, now()).what == "run"
+
+
+def test_killed_waiters(make: Make, now: Callable[[], int], redis: Redis) -> None:
+    """They keep a job from no tick, however many they are; one that lives has the lock first."""
+    job, keys = make(), Keys.of("redislock", "periodic:job")
+    crowd(redis, 2500, keys)
+    assert claim(job, now()).what == "run"
+    redis.delete(LOCK)
+    crowd(redis, 1, keys, inbox=DEAF)
+    answer = claim(job, now(), overlap="wait")
+    assert answer.what == "busy"
+    assert answer.holder is not None
+    assert answer.holder.owner == "owner"
 
 
 def test_a_run_without_its_lease_is_lost(
