@@ -121,14 +121,14 @@ class Lock(RedisLock):
         if claim is None:
             super().do_release(expected_token)
             return
-        io, using = self._io(), ClientName.of(self.redis)
         try:
+            io, using = self._io(), ClientName.of(self.redis)
             self._forget()
             refusal = _ask(mutex.release(io, claim))
         except BaseException:
             # redis-py forgets the token whatever comes, so nobody can try again.
             claim.doubtful = True
-            operations.withdraw(using, claim)
+            operations.withdraw(ClientName.of(self.redis), claim)
             raise
         more: dict[str, Any] = {}
         if held:
@@ -253,7 +253,7 @@ class Lock(RedisLock):
         held: _Held | None = getattr(self.local, "held", None)
         if held is not None and held.lease is not None:
             held.lease.close()
-            held.lease.watchdog.forget(held.lease)
+            held.lease.watchdog.forget(held.claim)
         self.local.held = None
 
     def _find(self, token: Any) -> Claim | None:

@@ -230,7 +230,7 @@ class single_flight(FunctionDecorator):
             payload = self._serializer.dumps(result)
             if not isinstance(payload, str | bytes):
                 raise TypeError(f"dumps made an {type(payload).__name__}")
-        except Exception as error:
+        except (TypeError, ValueError) as error:  # what serializers raise
             raise TypeError(
                 f"The result of {lease.name!r} can't be shared: {error}. Return what "
                 f"{self._serializer!r} can write, or give single_flight another serializer."

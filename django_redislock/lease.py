@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import sys
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
@@ -301,10 +303,18 @@ class Lease:
         back, and the last one releases it.
 
         Raises `LeaseLost` when it was not ours any more, and `LockUnavailable` when Redis
-        could not be asked: then it may be repeated, or left to its TTL.
+        could not be asked: then it may be repeated, or left to its TTL. After what a signal's
+        handler raises it is released in the background.
         """
-        self._give_back()
-        self._operations.release(self)
+        holds = self.holds
+        try:
+            self._give_back()
+            self._operations.release(self)
+        except LockError:
+            raise
+        except BaseException:
+            self.abandon(holds)
+            raise
 
     async def arelease(self) -> None:
         """`release` for coroutines."""
@@ -519,6 +529,10 @@ class Lease:
             return  # a generator that is closed with the interpreter can't ask anybody any more
         holds = self.holds
         try:
+            if isinstance(error, GeneratorExit) and collecting():
+                self._collected(entered=entered)
+                self.abandon(holds)
+                return
             if entered:
                 innermost.set(self._outer.pop())
             if self._left():
@@ -526,6 +540,15 @@ class Lease:
         except BaseException:
             self.abandon(holds)
             raise
+
+    def _collected(self, *, entered: bool) -> None:
+        """The collector closes the generator that this block is in, perhaps in another thread, and
+        in the middle of anything, such as the pool's own work. No request may be sent there."""
+        if not entered:
+            return
+        outer, current = self._outer.pop(), innermost.get()
+        if current is not None and current() is self:
+            innermost.set(outer)
 
     async def aleave(self, error: BaseException | None, *, entered: bool = False) -> None:
         """`leave` for coroutines."""
@@ -589,6 +612,18 @@ class Lease:
     def enterable(self) -> bool:
         """Its holder may hold it once more."""
         return not self._closing and self.state in (LeaseState.HELD, LeaseState.UNKNOWN)
+
+
+# What the collector did last comes last. A callback in Python would swallow the exceptions of
+# signals, for which CPython looks in there.
+_collector: OrderedDict[str, None] = OrderedDict(start=None, stop=None)
+# Called with the phase, and with a dictionary that is true.
+gc.callbacks.append(_collector.move_to_end)  # type: ignore[arg-type]
+
+
+def collecting() -> bool:
+    """The garbage collector is at work, in this thread or in another one."""
+    return next(reversed(_collector)) == "start"
 
 
 # Reentrant, since the garbage collector may close a locked generator while it is held.

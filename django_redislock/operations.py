@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -59,12 +60,8 @@ async def acquired(io: IO, lease: Lease, began: float) -> Lease:
     watchdog(lease.using).watch(lease)
     if not signals.wanted("acquired"):
         return lease
-    try:
-        fence, waited = lease.fence, io.now() - began
-        await tell(io, "acquired", lease.claim, lease.using, fencing_token=fence, waited=waited)
-    except BaseException:
-        lease.watchdog.forget(lease)  # cancelled, or interrupted: nobody will hold it
-        raise
+    fence, waited = lease.fence, io.now() - began
+    await tell(io, "acquired", lease.claim, lease.using, fencing_token=fence, waited=waited)
     return lease
 
 
@@ -126,6 +123,16 @@ async def take_back(io: IO, using: str, claim: Claim) -> None:
         raise
 
 
+async def interrupted(error: BaseException, io: IO, using: str, claim: Claim) -> None:
+    """An acquire or a release ended with an exception from elsewhere. A task that is cancelled
+    takes back what it did. What a signal's handler raises goes through at once, even where the
+    server hangs: the watchdog takes it back."""
+    if isinstance(error, asyncio.CancelledError):
+        await take_back(io, using, claim)
+    else:
+        watchdog(using).release_later(Withdrawal(claim))
+
+
 async def cut_short(
     error: BaseException,
     port: Callable[..., IO],
@@ -138,7 +145,10 @@ async def cut_short(
     caller's time is over."""
     answered = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
     claim.doubtful |= not answered
-    if claim.sent:
+    watchdog(using).forget(claim)
+    if claim.sent and not isinstance(error, LockError):
+        await interrupted(error, port(using), using, claim)
+    elif claim.sent:
         silent = isinstance(error, LockUnavailable) and error.silent
         await settle(port, using, claim, now() if silent else until)
 
@@ -252,7 +262,7 @@ class LeaseOperations:
         if not lease.unhold():
             return
         lease.close()
-        lease.watchdog.forget(lease)
+        lease.watchdog.forget(lease.claim)
         try:
             # Also when it is lost: by its own deadline, it may be there for a moment yet.
             refusal = await lease.claim.primitive.release(io, lease.claim)
@@ -264,10 +274,10 @@ class LeaseOperations:
         except LockUnavailable:
             if lost is None:
                 raise
-        except BaseException:
+        except BaseException as error:
             lease.claim.doubtful = True
             lease.end()  # whatever comes in between: this one holds nothing any more
-            await take_back(io, lease.using, lease.claim)
+            await interrupted(error, io, lease.using, lease.claim)
             raise
         if lost is not None:
             raise lost
@@ -335,7 +345,7 @@ class LeaseOperations:
     def export(self, lease: Lease) -> str:
         text = Exported.of(lease).signed()
         lease.close()
-        lease.watchdog.forget(lease)
+        lease.watchdog.forget(lease.claim)
         lease.end()
         return text
 

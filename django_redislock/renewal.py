@@ -208,8 +208,9 @@ class Watchdog:
         """Let the thread look now, and again when it is `due`."""
         self._woken.put(due)
 
-    def forget(self, lease: Lease) -> None:
-        self._forget(lease.claim.token)
+    def forget(self, claim: Claim) -> None:
+        """It is held no more."""
+        self._forget(claim.token)
 
     def move(self, lease: Lease, me: Holding) -> None:
         """Another thread or task works with it from now on."""

@@ -77,7 +77,7 @@ class Caches(CacheHandler):
             for lease in leases_of(watchdog):
                 if lease not in besides:
                     lease.end()
-                    watchdog.forget(lease)
+                    watchdog.forget(lease.claim)
 
 
 def leases_of(watchdog: renewal.Watchdog) -> list[Lease]:

@@ -14,7 +14,6 @@ from django.test import RequestFactory
 from redis import Redis
 
 from django_redislock import (
-    Lease,
     MultiLock,
     ReadWriteLock,
     Redlock,
@@ -131,12 +130,6 @@ def cleared(name: str) -> None:
         redis_lock(name).clear(reason="it was not cleared")
 
 
-def travelling(name: str) -> None:
-    lease = redis_lock(name).acquire(wait=0)
-    assert lease is not None
-    Lease.restore(lease.export()).release()
-
-
 def semaphore(name: str) -> None:
     with Semaphore(name, 2):
         pass
@@ -219,6 +212,10 @@ def majority(name: str) -> None:
 
 
 OPERATIONS: list[Operation] = [
+    by_hand,
+    drop_in,
+    deduplicated,
+    flown,
     extended,
     looked_at,
     cleared,
