@@ -8,6 +8,7 @@ from typing import Any
 
 from . import conf
 from .arguments import refuse_unknown, validate_kept, validate_using
+from .exceptions import LockError
 from .io import AsyncIO, SyncIO, run
 from .keys import Keys, validate_name
 from .locks import UNSET
@@ -25,7 +26,8 @@ def initialise(
     dropped. (What is too expensive for that is a job for `single_flight`.)
 
     The value stands for `ttl` seconds, or for good, and nothing changes it meanwhile. No lock is
-    taken. Raises `LockUnavailable`; `TypeError` for what JSON can't write.
+    taken. Raises `LockUnavailable`; `LockError` for what others have written in its place;
+    `TypeError` for what JSON can't write.
     """
     refuse_unknown(unknown, "initialise")
     return run(_initialise(SyncIO, name, value, ttl, using))
@@ -49,7 +51,7 @@ async def _initialise(
     if callable(value):
         stands = await record.read(io, keys)
         if stands is not None:
-            return json.loads(stands)
+            return _read(stands, keys)
         value = value()
         if inspect.isawaitable(value):
             if port is SyncIO:
@@ -61,4 +63,15 @@ async def _initialise(
         text = json.dumps(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"value of {name!r} must be what JSON can write: {error}") from error
-    return json.loads(await record.first(io, keys, text.encode(), ttl))
+    return _read(await record.first(io, keys, text.encode(), ttl), keys)
+
+
+def _read(stands: bytes, keys: Keys) -> Any:
+    try:
+        return json.loads(stands)
+    except (ValueError, RecursionError):
+        raise LockError(
+            f"What stands at {keys.record!r} can't be read: others have written it, or it is "
+            f"damaged. Delete it, and the next one to ask gives the value anew.",
+            keys.name,
+        ) from None

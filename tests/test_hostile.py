@@ -21,11 +21,12 @@ from django_redislock import (
     LockNotAcquired,
     Semaphore,
     TimestampLock,
+    initialise,
     redis_lock,
     single_flight,
 )
 from django_redislock.flights import _Outcome
-from django_redislock.inspection import UNREADABLE, Inspector
+from django_redislock.inspection import UNREADABLE, Inspector, Kind
 from django_redislock.label import MAX_LABEL, clean
 from tests.admin.conftest import LIST, client_of
 
@@ -307,6 +308,41 @@ class TestValues:
             [waiter] = document["waiters"]
             assert (waiter["kind"], waiter["label"]) == ("foreign", UNREADABLE)
         assert document["lock"]["owner"] == "o"
+
+    def test_the_index(self, held: Redis) -> None:
+        """Names that none can have are no locks; another type is an error that says so."""
+        odd = {NOT_UTF8: 9e15, b"": 9e15, "x" * 100_000: 9e15, "a}{b": float("inf"), "c": -1e300}
+        held.zadd("redislock:index", odd)
+        held.zadd("redislock:key:index", odd)
+        assert "1 lock" in printed("list")
+        assert "0 locks" in printed("list", "--cache-locks")
+        assert Inspector().page().total >= 1
+        held.delete("redislock:index")
+        held.set("redislock:index", "x")
+        with pytest.raises(CommandError, match="of another type"):
+            printed("list")
+
+    @pytest.mark.parametrize(
+        "write", [*TYPES, fields(holder=NOT_UTF8, until="nan"), fields(holder="x", until="x")]
+    )
+    def test_beside_a_timestamp_lock(self, redis: Redis, write: Write) -> None:
+        """What ours have written there tells who holds it, or nothing does."""
+        lease = TimestampLock("redislock:old", ttl=60).acquire()
+        assert lease is not None
+        write(redis, lease.claim.keys.tail)
+        assert "1 lock" in printed("list", "--cache-locks")
+        seen = Inspector(cache_locks=True).get("redislock:old")
+        assert seen is not None
+        assert (seen.kind, seen.holder.owner) == (Kind.TIMESTAMP, None)
+        redis.delete("redislock:old", lease.claim.keys.tail)
+
+    def test_a_value_that_was_given_once(self, redis: Redis) -> None:
+        """It is an error of ours, which names the key."""
+        for text in (NOT_UTF8, DEEP * 10, "", "{"):
+            redis.set("redislock:{initialise:salt}:record", text)
+            for value in (1, lambda: 1):
+                with pytest.raises(LockError, match=r"'redislock:\{initialise:salt\}:record'"):
+                    initialise("salt", value)
 
     @pytest.mark.parametrize("lock", [Semaphore("job", 2), TimestampLock("redislock:old")])
     def test_clearing_other_kinds(self, redis: Redis, lock: redis_lock) -> None:

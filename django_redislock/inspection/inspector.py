@@ -268,13 +268,13 @@ class Inspector:
 
     def _index_names(self) -> list[str]:
         """All names of the index; of leases that should have ended, the last `MOST_KEYS`."""
-        ends: dict[bytes, int] = {}
+        ends: dict[bytes, float] = {}
         first: Any = "-inf"
         while True:
             now, some = self._ask("inspection_index", [self._index], [first, AT_ONCE])
             before = len(ends)
             # A lease that is renewed meanwhile comes again, later; none is passed over.
-            ends.update(zip(some[::2], map(int, some[1::2]), strict=True))
+            ends.update(zip(some[::2], map(float, some[1::2]), strict=True))
             if len(ends) == before:
                 break
             first = some[-1]
