@@ -91,9 +91,11 @@ class Lock(RedisLock):
         claim = Claim(
             keys=keys,
             # One that ends by itself needs no process that lives.
-            token=(tokens.NO_PROCESS if self.timeout else tokens.process)
-            + _tag(token)
-            + secrets.token_hex(4),
+            token=tokens.Secret(
+                (tokens.NO_PROCESS if self.timeout else tokens.process)
+                + _tag(token)
+                + secrets.token_hex(4)
+            ),
             ttl=float(self.timeout or renewed),
             owner=label.owner(label.holder()),
             label=label.of_caller(),
@@ -264,7 +266,12 @@ class Lock(RedisLock):
             return None
         of = sight.holder
         return Claim(
-            keys, sight.token.decode(), of.remaining or 0.0, of.owner or "", of.label, mutex
+            keys,
+            tokens.Secret(sight.token.decode()),
+            of.remaining or 0.0,
+            of.owner or "",
+            of.label,
+            mutex,
         )
 
     def _expire(self, seconds: float, how: str) -> bool:

@@ -23,7 +23,7 @@ from redis.exceptions import NoScriptError
 from . import connections, coroutines, exchange, scripts, signals, waiting
 from .answers import Answers
 from .clock import now
-from .exceptions import LockUnavailable
+from .exceptions import LockError, LockUnavailable
 from .exchange import NO_TERMS, Pool, Terms
 from .inbox import Inbox, Waker, inbox
 from .keys import Index
@@ -135,6 +135,17 @@ class _News:
     grant: Grant | None = None
 
 
+def _without_frames(error: LockError, handled: BaseException | None) -> LockError:
+    """The frames below the port are those of redis-py and of whoever calls it. Their variables are
+    the password, as AUTH has it, and the command with our token: nothing for a crash reporter.
+    `handled` is what was being handled before, and belongs to others."""
+    one: BaseException | None = error
+    while one is not None and one is not handled:
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error
+
+
 class _Port:
     """What both ports have in common."""
 
@@ -178,15 +189,17 @@ class _Port:
         if self._server.clustered:
             keys = [keys[0] if isinstance(key, Index) else key for key in keys]
         script = scripts.load(name)
+        handled = sys.exception()
         try:
             try:
                 return await self._execute(("EVALSHA", script.sha, len(keys), *keys, *args))
             except NoScriptError:  # after a restart, or SCRIPT FLUSH
                 return await self._execute(("EVAL", script.source, len(keys), *keys, *args))
-        except LockUnavailable as error:
-            doing = _DOING.get(name.rpartition("_")[2], "asking for")
-            error.at(self._using, self._server.where, doing)
-            raise
+        except LockError as error:
+            if isinstance(error, LockUnavailable):
+                doing = _DOING.get(name.rpartition("_")[2], "asking for")
+                error.at(self._using, self._server.where, doing)
+            raise _without_frames(error, handled)  # noqa: B904  # it has its cause
         finally:
             self._leave_line()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .tokens import Secret
+
 MAX_NAME = 512
 
 
@@ -85,7 +87,7 @@ class Keys:
 
     def gone(self, token: str) -> str:
         """Where it is written that `token` was withdrawn or cleared."""
-        return f"{self.stem or self.lock}:gone:{token}"
+        return Secret(f"{self.stem or self.lock}:gone:{token}")
 
     def mutex(self, token: str) -> list[str]:
         """What the scripts of the mutex take, and of the timestamp lock: in the order of
@@ -97,7 +99,7 @@ class Keys:
             f"{stem}:waiters",
             f"{stem}:tail",
             self.index,
-            f"{stem}:gone:{token}",
+            Secret(f"{stem}:gone:{token}"),
         ]
 
     def places(self, token: str) -> list[str]:

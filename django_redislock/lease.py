@@ -160,7 +160,7 @@ class Lease:
     @property
     def token(self) -> str:
         """The secret proof of ownership."""
-        return self.claim.token
+        return str(self.claim.token)
 
     @property
     def fencing_token(self) -> int:

@@ -16,9 +16,19 @@ process = secrets.token_hex(4)
 """The number of this process. Not its pid, which another one may have, on this host or another."""
 
 
-def new() -> str:
+class Secret(str):
+    """A text with a token in it. Its `repr`, and so the report of a crash, tells nothing of it:
+    whoever has the token can end the lease."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'…'"
+
+
+def new() -> Secret:
     """A token of this process."""
-    return process + os.urandom(12).hex()
+    return Secret(process + os.urandom(12).hex())
 
 
 def process_of(token: str) -> str | None:
@@ -26,11 +36,11 @@ def process_of(token: str) -> str | None:
     return None if token[:8] == NO_PROCESS else token[:8]
 
 
-def validate(token: object) -> str:
+def validate(token: object) -> Secret:
     """Return a token, or raise a `ValueError` that does not show it."""
     if not isinstance(token, str) or len(token) != 32 or not (token.isascii() and token.isalnum()):
         raise ValueError("token must have 32 characters, letters and digits")
-    return token
+    return Secret(token)
 
 
 def _after_fork() -> None:

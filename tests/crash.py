@@ -4,12 +4,15 @@ frames, of all exceptions in the chain."""
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
+
+TESTS = str(Path(__file__).parent)
 
 
 def report(error: BaseException) -> str:
-    """Everything that a reporter shows: the chain is followed also where Python's own traceback
-    leaves it out (`raise … from None`)."""
-    texts = []
+    """Everything that a reporter shows but the variables of the tests. The chain is followed also
+    where Python's own traceback leaves it out (`raise … from None`)."""
+    texts: list[str] = []
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:
@@ -17,9 +20,10 @@ def report(error: BaseException) -> str:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        texts += traceback.TracebackException.from_exception(one, capture_locals=True).format(
-            chain=False
-        )
-        texts += [repr(one), repr(one.args), repr(vars(one))]
+        told = traceback.TracebackException.from_exception(one, capture_locals=True)
+        for frame in told.stack:
+            if not frame.filename.startswith(TESTS):
+                texts += [f"{frame.filename}:{frame.lineno} {frame.name}", repr(frame.locals)]
+        texts += [*told.format_exception_only(), repr(one), repr(one.args), repr(vars(one))]
         pending += [one.__cause__, one.__context__]
-    return "".join(texts)
+    return "\n".join(texts)

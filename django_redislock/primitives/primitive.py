@@ -69,6 +69,9 @@ class Refusal(NamedTuple):
     name: str | None = None
     """Which one it is, of a claim on several names."""
 
+    def __repr__(self) -> str:
+        return f"<Refusal: {self.error('…').why}>"  # the holder's token is not to be shown
+
     @property
     def revoked(self) -> bool:
         return (self.gone or b"").startswith(b"cleared|")
@@ -101,6 +104,9 @@ class Sight(NamedTuple):
     token: bytes
     """Or the whole of a stranger's value, whatever that is."""
     holder: Holder
+
+    def __repr__(self) -> str:
+        return f"<Sight: {self.holder}>"  # without the token
 
     @classmethod
     def of(cls, value: bytes, holder: Holder) -> Sight:

@@ -1,0 +1,152 @@
+"""A crash reporter sends the variables of each frame: no token and no password is among them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from devtools.redis_server import RedisServer
+from django_redislock import LockError, LockUnavailable, Redlock, lock_order, redis_lock, tokens
+from tests.contract.ports import Port
+from tests.crash import report
+
+PASSWORD = "s3cr3t"
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer(tcp_port=0, args=["--requirepass", PASSWORD]) as server:
+        if server.external:
+            pytest.skip("it is somebody else's server, which is not ours to stop")
+        yield server
+
+
+@pytest.fixture
+def there(server: RedisServer) -> Iterator[Redis]:
+    with Redis(port=server.tcp_port, password=PASSWORD) as client:
+        yield client
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tokens that were made."""
+    made: list[str] = []
+    new = tokens.new
+
+    def spy() -> str:
+        token = new()
+        made.append(str(token))
+        return token
+
+    monkeypatch.setattr(tokens, "new", spy)
+    return made
+
+
+def use(settings: Any, url: str, **options: Any) -> None:
+    backend = "django_redis.cache.RedisCache"
+    settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": url, "OPTIONS": options}}
+
+
+@pytest.fixture
+def crashes(made: list[str]) -> Callable[[Callable[[], Any]], None]:
+    """It fails, and the report shows nothing that it must not."""
+
+    def crashes(call: Callable[[], Any], error: type[LockError] = LockError) -> None:
+        with pytest.raises(error) as caught:
+            call()
+        text = report(caught.value)
+        assert PASSWORD not in text
+        assert made
+        for token in made:
+            assert token not in text
+            assert token[8:] not in text
+
+    return crashes
+
+
+def test_redis_in_trouble(
+    port: Port, server: RedisServer, there: Redis, settings: Any, crashes: Any
+) -> None:
+    """It says nothing, is away, or is asked with another password."""
+    url = f"redis://user:{PASSWORD}@127.0.0.1:{server.tcp_port}"
+    there.acl_setuser(
+        "user",
+        enabled=True,
+        passwords=[f"+{PASSWORD}"],
+        keys="*",
+        channels="*",
+        categories=["+@all"],
+    )
+    use(settings, f"{url}/0", SOCKET_TIMEOUT=0.5)
+    lease = port.acquire(redis_lock("job"))
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        crashes(lambda: port.extend(lease), LockUnavailable)  # over the open connection
+        crashes(lambda: port.extend(lease), LockUnavailable)  # and over one that is to be made
+        crashes(lambda: port.acquire(redis_lock("other", wait=0)), LockUnavailable)
+        crashes(lambda: port.release(lease), LockUnavailable)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    there.acl_setuser("user", reset_passwords=True, passwords=["+another"], enabled=True)
+    use(settings, f"{url}/1")
+    crashes(lambda: port.acquire(redis_lock("other", wait=0)), LockUnavailable)
+    server.stop()
+    use(settings, f"{url}/2")
+    crashes(lambda: port.acquire(redis_lock("other", wait=0)), LockUnavailable)
+
+
+def test_a_lease_that_is_lost(port: Port, redis: Redis, crashes: Any) -> None:
+    """To another holder, whose token is not shown either."""
+    first = port.acquire(redis_lock("job"))
+    second = port.acquire(redis_lock("another"))
+    value = redis.get("redislock:{another}")
+    for call in (port.extend, port.release):
+        redis.set("redislock:{job}", value)
+        crashes(lambda call=call: call(first))
+    port.release(second)
+
+
+def test_a_lock_that_is_busy(port: Port, crashes: Any, settings: Any) -> None:
+    """Also where its holder is this very thread, or the order of two is wrong."""
+    settings.REDISLOCK = {"LOCK_ORDER": "raise"}
+    url = os.environ["REDISLOCK_TEST_URL"] + f"&client_name={PASSWORD}"
+    use(settings, url)
+
+    def within(*names: str) -> None:
+        if names:
+            with redis_lock(names[0], wait=5):
+                within(*names[1:])
+
+    within("crash-a", "crash-b")
+    crashes(lambda: within("crash-b", "crash-a"))
+    crashes(lambda: within("crash-a", "crash-a"))
+    holder = port.start(lambda: port.acquire(redis_lock("job"))).result()
+    crashes(lambda: port.enter(redis_lock("job", wait=0), lambda _: None))
+    port.release(holder)
+    lock_order._of_this_process = lock_order.Order()
+
+
+def test_a_redlock(port: Port, server: RedisServer, settings: Any, crashes: Any) -> None:
+    """Nothing of any of its servers is shown."""
+    url = f"redis://:{PASSWORD}@127.0.0.1:1"
+    backend = "django_redis.cache.RedisCache"
+    settings.CACHES = {
+        name: {"BACKEND": backend, "LOCATION": f"{url}{number}/0"}
+        for number, name in enumerate("abc")
+    } | {"default": settings.CACHES["default"]}
+    crashes(lambda: port.acquire(Redlock("job", using=["a", "b", "c"], wait=0)), LockUnavailable)
+
+
+def test_a_token_is_a_text() -> None:
+    """Only its repr tells nothing."""
+    token = tokens.new()
+    assert len(token) == 32
+    assert f"{token}" == str(token) == pickle.loads(pickle.dumps(token))
+    assert str(token) not in repr({"keys": [token]})
