@@ -18,14 +18,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from inspect import signature
 from typing import Any, NamedTuple, Protocol
 
-from . import label
+from . import fork, label
 from .arguments import refuse_unknown, validate_kept
 from .clock import now
 from .completion import give_back
@@ -301,7 +300,7 @@ class _Flight(NamedTuple):
 
 
 _flights: dict[tuple[single_flight, str], _Flight] = {}
-os.register_at_fork(after_in_child=_flights.clear)
+fork.in_child(_flights.clear)
 
 
 class _Seat:

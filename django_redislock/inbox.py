@@ -19,7 +19,8 @@ import redis
 from django.core.exceptions import ImproperlyConfigured
 from redis.exceptions import RedisError
 
-from . import connections
+from . import connections, fork
+from .background import Background
 from .primitives.primitive import Grant
 from .waiting import backoff
 
@@ -42,10 +43,11 @@ class Inbox:
         self._using = using
         self._address = connections.address(using)
         self._connection: object = None
+        self._background = Background(self._run, "redislock-inbox")
         self._wakers: dict[str, Waker] = {}
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="redislock-inbox", daemon=True).start()
+        self._background.start()
 
     def register(self, token: str, wake: Waker) -> None:
         """From now on, call `wake(True)` (from another thread) when `token` gets its lock, and
@@ -87,9 +89,8 @@ class Inbox:
             self.listening.clear()
             failures += 1
             time.sleep(backoff(failures, 0.25))
-        with _inboxes_lock:
-            for key in [key for key, box in _inboxes.items() if box is self]:
-                del _inboxes[key]
+        for key in [key for key, box in _inboxes.copy().items() if box is self]:
+            _inboxes.pop(key, None)
 
     def _wake(self, token: str, *, told: bool) -> None:
         # On its own, so that no variable of a loop keeps a waiter, and its client, that has gone.
@@ -138,7 +139,6 @@ class Inbox:
 
 
 _inboxes: dict[tuple[str, str], Inbox] = {}
-_inboxes_lock = threading.Lock()
 
 
 def inbox(using: str, prefix: str, *, start: bool) -> Inbox | None:
@@ -148,22 +148,17 @@ def inbox(using: str, prefix: str, *, start: bool) -> Inbox | None:
     """
     key = prefix, connections.address(using)
     found = _inboxes.get(key)
-    if found is None and start:
-        with _inboxes_lock:
-            found = _inboxes.get(key)
-            if found is None:
-                # In this order: a signal's exception must not leave a thread that nobody knows.
-                found = _inboxes[key] = Inbox(using, prefix)
-                found.start()
+    if start:
+        # Two threads may make one each, but both get the one that was first.
+        found = found or _inboxes.setdefault(key, Inbox(using, prefix))
+        found.start()
     return found
 
 
 def _after_fork() -> None:
-    global _inboxes_lock
-    _inboxes_lock = threading.Lock()  # the parent may have held it
     for box in _inboxes.values():
         box.drop()
     _inboxes.clear()  # their threads stayed with the parent
 
 
-os.register_at_fork(after_in_child=_after_fork)
+fork.in_child(_after_fork)

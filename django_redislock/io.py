@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import queue
 import sys
 import threading
@@ -20,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from asgiref.sync import sync_to_async
 from redis.exceptions import NoScriptError
 
-from . import connections, coroutines, exchange, scripts, signals, waiting
+from . import connections, coroutines, exchange, fork, scripts, signals, waiting
 from .answers import Answers
 from .clock import now
 from .exceptions import LockError, LockUnavailable
@@ -159,6 +158,7 @@ class _Port:
     """When the time of all requests is over."""
 
     def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
+        fork.look()
         self._using = using
         self._server = connections.server(using)
         self._prefix = prefix
@@ -520,4 +520,5 @@ def _line(using: str) -> threading.Semaphore:
     return _lines.get(address) or _lines.setdefault(address, threading.Semaphore(LINE))
 
 
-os.register_at_fork(after_in_child=_lines.clear)
+fork.in_child(_lines.clear)
+fork.in_child(_server_pools.clear)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import sys
 import threading
 import weakref
@@ -15,6 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from . import fork
 from .arguments import validate_on_lost, validate_ttl
 from .cancellation import Cancellation
 from .clock import deadline, now
@@ -245,6 +245,7 @@ class Lease:
 
     def check(self) -> None:
         """Raise `LeaseLost` unless the lease is held. Costs nothing: no request is sent."""
+        fork.look()
         if self._released or self._closing:
             raise LeaseLost(self.name, "it was released, or given to another process")
         if (error := self.expire()) is not None:
@@ -583,6 +584,7 @@ class Lease:
 
     def _give_back(self) -> None:
         """One hold less, and if it is that of a `with` block, before that is left."""
+        fork.look()
         with _ending:
             self.blocks -= 1
             if self._unentered:
@@ -636,4 +638,4 @@ def _after_fork() -> None:
     _ending = threading.RLock()  # another thread of the parent may have held it
 
 
-os.register_at_fork(after_in_child=_after_fork)
+fork.in_child(_after_fork)

@@ -7,11 +7,10 @@ A connection belongs to the loop that opened it, and Django makes loops freely: 
 from __future__ import annotations
 
 import asyncio
-import os
 import weakref
 from collections.abc import AsyncGenerator
 
-from . import connections
+from . import connections, fork
 from .clock import now
 from .waiting import LINE
 
@@ -70,4 +69,4 @@ async def shared(loop: asyncio.AbstractEventLoop, using: str) -> Shared:
     return found
 
 
-os.register_at_fork(after_in_child=loops.clear)
+fork.in_child(loops.clear)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import queue
 import threading
 from collections.abc import Callable
 
 from django.db import close_old_connections
+
+from . import fork
+from .background import Background
 
 logger = logging.getLogger("django_redislock")
 
@@ -20,18 +22,14 @@ LAST_WORDS = 2.0
 class _Messenger:
     def __init__(self) -> None:
         self._to_tell: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._starting = threading.Lock()
-        self._started = False
+        self._background = Background(self._run, "redislock-signals")
 
     def take(self, tell: Callable[[], object]) -> None:
         self._to_tell.put(tell)
-        with self._starting:
-            if not self._started:
-                threading.Thread(target=self._run, name="redislock-signals", daemon=True).start()
-                self._started = True
+        self._background.start()
 
     def settle(self) -> None:
-        if self._started:
+        if self._background.started:
             told = threading.Event()
             self._to_tell.put(told.set)
             told.wait(LAST_WORDS)
@@ -47,23 +45,24 @@ class _Messenger:
                 logger.exception("What came to light in the background could not be told")
 
 
-_messenger = _Messenger()
+_of_this_process: dict[str, _Messenger] = {}
+"""The one that is there, if anything was to be told."""
 
 
 def later(tell: Callable[[], object]) -> None:
     """Call it in a thread that nobody waits for, after all that came before it."""
-    _messenger.take(tell)
+    fork.look()
+    # Two threads may make one each, but both get the one that was first.
+    messenger = _of_this_process.get("") or _of_this_process.setdefault("", _Messenger())
+    messenger.take(tell)
 
 
 def settle() -> None:
     """Wait until all that was to be told has been, but not for ever."""
-    _messenger.settle()
+    fork.look()
+    for messenger in _of_this_process.values():
+        messenger.settle()
 
 
-def _after_fork() -> None:
-    global _messenger
-    _messenger = _Messenger()  # the thread stayed in the parent
-
-
-os.register_at_fork(after_in_child=_after_fork)
+fork.in_child(_of_this_process.clear)  # the thread stayed in the parent
 atexit.register(settle)

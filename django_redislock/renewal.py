@@ -25,7 +25,6 @@ import contextlib
 import heapq
 import itertools
 import logging
-import os
 import queue
 import threading
 import time
@@ -33,7 +32,8 @@ import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
-from . import connections, tokens
+from . import connections, fork, tokens
+from .background import Background
 from .clock import now
 from .exceptions import LeaseLost, LockError, LockUnavailable
 from .exchange import Terms
@@ -179,9 +179,7 @@ class Watchdog:
         self._to_release: list[Owed] = []
         self._woken: queue.SimpleQueue[float] = queue.SimpleQueue()
         """When what woke the thread is due."""
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._claiming = threading.Lock()
+        self._background = Background(self._run, "redislock-watchdog")
         self._settled = threading.Event()
 
     def watch(self, lease: Lease) -> None:
@@ -192,8 +190,7 @@ class Watchdog:
         for keys in claim.every:
             self._enter(keys.lock, claim.token, me)
         self.reconsider(lease)
-        if self._thread is None:
-            self._start()
+        self._background.start()
 
     def reconsider(self, lease: Lease) -> None:
         """It may be due earlier than we thought."""
@@ -266,8 +263,7 @@ class Watchdog:
         """Release it in the background; may be called from a finalizer."""
         self._to_release.append(what)
         self.wake()
-        if self._thread is None:
-            self._start()
+        self._background.start()
 
     def settle(self, seconds: float) -> None:
         """Wait for so long until all that `release_later` was told is released."""
@@ -276,21 +272,9 @@ class Watchdog:
             self.wake()
             self._settled.wait(seconds)
 
-    def _start(self) -> None:
-        # Else somebody is at it, perhaps this very thread, which a finalizer interrupts.
-        if self._starting.acquire(blocking=False):
-            try:
-                threading.Thread(target=self._run, name="redislock-watchdog", daemon=True).start()
-            finally:
-                self._starting.release()
-
     def _run(self) -> None:
-        me = threading.current_thread()
-        with self._claiming:
-            # Another one may run already, whose start was interrupted by a signal's exception.
-            self._thread = self._thread or me
         announced = NEVER
-        while self._thread is me:
+        while True:
             try:
                 due = self._look()
             except Exception:
@@ -553,20 +537,13 @@ class Watchdog:
             terms = Terms(within, lease.replicas, lease.replicas_timeout)
         return SyncIO(self._using, pool=self._pool, terms=terms, background=True)
 
-    def after_fork(self) -> None:
-        """In a child: the leases are the parent's, and the thread stayed there."""
-        for watched in self._leases.values():
-            lease = watched.lease()
-            if lease is not None:
-                lease.end()
-        self.__init__(self._using)  # type: ignore[misc]
-
 
 _watchdogs: dict[str, Watchdog] = {}
 
 
 def watchdog(using: str) -> Watchdog:
     """The watchdog of this process for the server of `using`."""
+    fork.look()
     address = connections.address(using)
     found = _watchdogs.get(address)
     # Two threads may make one each, but both get the one that was first.
@@ -584,16 +561,22 @@ def held_by(me: Holding) -> list[Lease]:
 
 
 def _after_fork() -> None:
+    """The leases are the parent's, and the threads stayed there."""
     for one in _watchdogs.values():
-        one.after_fork()
+        for watched in one._leases.values():
+            lease = watched.lease()
+            if lease is not None:
+                lease.end()
+    _watchdogs.clear()
 
 
 def _at_exit() -> None:
     """What is owed at the end of the process is released before its threads are gone."""
+    fork.look()
     give_up = now() + LAST_WORDS
     for one in _watchdogs.values():
         one.settle(max(0.0, give_up - now()))
 
 
-os.register_at_fork(after_in_child=_after_fork)
+fork.in_child(_after_fork)
 atexit.register(_at_exit)

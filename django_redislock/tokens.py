@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import secrets
 
+from . import fork
+
 NO_PROCESS = "0" * 8
 """Of a lease that needs no living process: nobody renews it, and anybody may end it."""
 
@@ -48,4 +50,4 @@ def _after_fork() -> None:
     process = secrets.token_hex(4)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+fork.in_child(_after_fork)

@@ -29,6 +29,7 @@ from redis import asyncio as aioredis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from . import fork
 from .clock import now
 from .coroutines import run
 
@@ -541,4 +542,4 @@ def _after_fork() -> None:
     _prefix = secrets.token_hex(8)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+fork.in_child(_after_fork)

@@ -16,6 +16,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # From the bottom up: a module may import only what stands before it.
 LAYERS = [
     "clock",
+    "fork",
+    "background",
     "waiting",
     "label",
     "exceptions",

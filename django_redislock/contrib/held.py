@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from .. import operations
+from .. import fork, operations
 from ..lease import Lease
 from ..signals import LockEvent
 
@@ -30,7 +29,7 @@ class HeldLeases(Generic[T]):
         # Filled by the garbage collector, in the middle of anything: so `gone`, which may take
         # a lock, is not called from there.
         self._dropped: deque[T] = deque()
-        os.register_at_fork(after_in_child=self._forget)
+        fork.in_child(self._forget)
 
     def begin(self, event: LockEvent, value: T) -> bool:
         """A lock was acquired. False: nothing is remembered, since its end may pass unnoticed."""

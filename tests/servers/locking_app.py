@@ -1,0 +1,61 @@
+"""An application that takes locks when it is loaded, which with `--preload` is in the master."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import django
+
+django.setup()
+
+from django_redis import get_redis_connection  # noqa: E402
+
+from django_redislock import redis_lock  # noqa: E402
+from django_redislock.inbox import inbox  # noqa: E402
+
+# All that a process starts once: the watchdog, the inbox, and the thread that tells.
+loaded = redis_lock("loaded", ttl=2).acquire(wait=0)
+inbox("default", "redislock", start=True)
+redis = get_redis_connection("default")
+
+
+def _count() -> str:
+    """Nobody counts at the same time, or some would be missing."""
+    counted = int(redis.get("counted") or 0)
+    redis.set("counted", counted + 1)
+    return f"{os.getpid()}"
+
+
+def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """Count under a lock, or hold one until the process is killed."""
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    if environ["PATH_INFO"] == "/hold":
+        with redis_lock("held", ttl=1, wait=0):
+            redis.set("holder", os.getpid())
+            while True:
+                time.sleep(0.05)
+    with redis_lock("count", ttl=20, wait=20):
+        return [_count().encode()]
+
+
+async def asgi(
+    scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]
+) -> None:
+    """The same for coroutines."""
+    if scope["type"] == "lifespan":
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        return
+    if scope["path"] == "/hold":
+        async with redis_lock("held", ttl=1, wait=0):
+            redis.set("holder", os.getpid())
+            await asyncio.sleep(1000)
+    async with redis_lock("count", ttl=20, wait=20):
+        body = _count().encode()
+    start = {"type": "http.response.start", "status": 200, "headers": []}
+    await send(start)
+    await send({"type": "http.response.body", "body": body})
