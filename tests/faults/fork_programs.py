@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import sys
@@ -11,7 +12,8 @@ from typing import Any
 
 import django
 
-from django_redislock import Lease, LeaseLost, redis_lock
+from django_redislock import Lease, LeaseLost, fork, redis_lock
+from django_redislock import lease as lease_module
 from django_redislock.inbox import inbox
 from tests.worker import say, told
 
@@ -45,6 +47,49 @@ def both() -> None:
     os.wait()
 
 
+def untold() -> None:
+    """Fork as a program in C does it, which tells Python nothing."""
+    with redis_lock("job", ttl=1.5) as lease:
+        child = ctypes.PyDLL(None).fork()
+        if child == 0:
+            try:
+                lease.check()
+            except LeaseLost:
+                say("child", lease.state)
+            lease.release()
+            say("child", redis_lock("job").acquire(wait=0))
+            with redis_lock("of the child", ttl=1) as own:
+                say("child holds")
+                told()
+                own.check()
+            say("child released")
+            os._exit(0)
+        os.waitpid(child, 0)
+        lease.check()
+        say("parent", lease.state)
+    say("parent released")
+
+
+def while_locked() -> None:
+    """Fork while another thread is where only one may be at a time."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with lease_module._ending, fork._forgetting:
+            inside.set()
+            leave.wait()
+
+    threading.Thread(target=stay).start()
+    inside.wait()
+    child = os.fork()
+    if child == 0:
+        with redis_lock("job") as lease:
+            say("child", lease.state)
+        os._exit(0)
+    os.waitpid(child, 0)
+    leave.set()
+
+
 def both_leave() -> None:
     """Fork within a block: both processes leave it, and end as programs do."""
     with redis_lock("job", ttl=1.5) as lease:
@@ -63,7 +108,7 @@ def both_leave() -> None:
 
 def child(method: str) -> None:
     """A child of multiprocessing."""
-    if method == "forkserver":
+    if method != "fork":
         django.setup()
     else:
         say("child", held.state)

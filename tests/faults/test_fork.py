@@ -51,6 +51,29 @@ def test_fork(start: Start, redis: Redis) -> None:
     assert parent.ends() == 0
 
 
+def test_a_fork_that_python_is_not_told_of(start: Start, redis: Redis) -> None:
+    """The child notices it itself: its leases are its own, and are renewed."""
+    parent = start("tests.faults.fork_programs:untold")
+    assert parent.says() == "child released"
+    assert parent.says() == "child None"
+    assert parent.says() == "child holds"
+    for _ in range(4):
+        renewed(redis, "of the child")
+    parent.go_on()
+    assert parent.says() == "child released"
+    assert parent.says() == "parent held"
+    assert parent.says() == "parent released"
+    assert parent.ends() == 0
+    assert not remains(redis)
+
+
+def test_a_fork_while_a_thread_holds_a_lock_of_the_package(start: Start) -> None:
+    """The child does not wait for a thread that stayed with its parent."""
+    parent = start("tests.faults.fork_programs:while_locked")
+    assert parent.says() == "child held"
+    assert parent.ends() == 0
+
+
 def test_both_leave_the_block(start: Start, redis: Redis) -> None:
     """The child leaves the block in which it was forked, and ends: the parent holds on."""
     parent = start("tests.faults.fork_programs:both_leave")
@@ -63,7 +86,7 @@ def test_both_leave_the_block(start: Start, redis: Redis) -> None:
     assert not remains(redis)
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_multiprocessing(start: Start, redis: Redis, method: str) -> None:
     """A child of either kind waits for its parent as any other process would."""
     parent = start("tests.faults.fork_programs:multiprocess", method)

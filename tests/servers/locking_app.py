@@ -14,13 +14,19 @@ django.setup()
 
 from django_redis import get_redis_connection  # noqa: E402
 
-from django_redislock import redis_lock  # noqa: E402
+from django_redislock import redis_lock, tokens  # noqa: E402
 from django_redislock.inbox import inbox  # noqa: E402
 
-# All that a process starts once: the watchdog, the inbox, and the thread that tells.
-loaded = redis_lock("loaded", ttl=2).acquire(wait=0)
-inbox("default", "redislock", start=True)
 redis = get_redis_connection("default")
+
+# What a process starts once: the watchdog and the inbox. They are quiet when we return: uWSGI
+# forks without asking the interpreter, and a thread that runs just then would keep it for ever.
+loaded = redis_lock("loaded", ttl=20).acquire(wait=0)
+box = inbox("default", "redislock", start=True)
+assert box is not None
+box.listening.wait(20)
+while loaded is not None and not redis.exists(f"redislock:process:{tokens.process}"):
+    time.sleep(0.01)
 
 
 def _count() -> str:
