@@ -128,7 +128,8 @@ def _hurried(connection: Any, within: float) -> Iterator[None]:
         return
 
     def wait_for(seconds: float | None) -> None:
-        if (sock := connection._sock) is not None:  # another thread may have closed it
+        # Another thread may have closed it; that of fakeredis has no time-out.
+        if hasattr(sock := connection._sock, "settimeout"):
             sock.settimeout(seconds)
 
     def handshake(connection: Any) -> None:
