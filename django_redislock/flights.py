@@ -183,19 +183,21 @@ class single_flight(FunctionDecorator):
         """The lease under which to compute; None: the outcome of another flight is ours."""
         lock, keys = seat.lock, seat.lock._keys()
         io = port(lock.policy().using)
+        io.limit(seat.patience.left(now()))
         try:
             before = _Outcome.parse(await record.read(io, keys))
             if self._lasts(before):
                 seat.outcome = before
                 return None
         except LockUnavailable as error:
-            if not error.passing:
+            if not error.passing or seat.patience.over(now()):
                 raise
             # Whoever takes the lock waits until Redis is back. Nobody knows then what was there
             # when we came, so no other outcome is ours.
             since = float("inf")
         else:
             since = 0 if before is None else before.fencing_token + 1
+        io.limit(float("inf"))
         lease = await lock._attempt(port, seat.patience.left(now()))
         if isinstance(lease, LockNotAcquired):
             raise lease

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from . import label
 from .arguments import refuse_unknown, validate_kept, validate_wait
+from .clock import now
 from .completion import Completion, awaiting_commit, give_back
 from .decorators import FunctionDecorator, LockFor, call, redis_lock
 from .exceptions import LockNotAcquired, LockUnavailable
@@ -28,6 +29,7 @@ from .keys import validate_name
 from .lease import Lease
 from .locks import Lock, refuse_event_loop
 from .primitives import record
+from .waiting import Deadline
 
 BEGUN, DONE = b"begun", b"done"
 
@@ -198,14 +200,17 @@ class once(FunctionDecorator):
     async def _begin(self, lock: Lock, port: type[SyncIO | AsyncIO]) -> Completion | None:
         """The work, for the first; None: there is nothing to do."""
         io = port(lock.policy().using)
+        patience = Deadline(now(), lock.policy().wait)
+        io.limit(patience.left(now()))
         try:
             if await record.read(io, lock._keys()) == DONE:
                 return None
         except LockUnavailable as error:
-            if not error.passing:
+            if not error.passing or patience.over(now()):
                 raise
             # Else whoever takes the lock waits until Redis is back.
-        lease = await self._acquire(lock, port)
+        io.limit(float("inf"))
+        lease = await self._acquire(lock, port, patience.left(now()))
         if lease is None:
             return None
         try:
@@ -214,12 +219,14 @@ class once(FunctionDecorator):
             lease.abandon()
             raise
 
-    async def _acquire(self, lock: Lock, port: type[SyncIO | AsyncIO]) -> Lease | None:
-        got = await lock._attempt(port)
+    async def _acquire(
+        self, lock: Lock, port: type[SyncIO | AsyncIO], wait: float
+    ) -> Lease | None:
+        got = await lock._attempt(port, wait)
         if isinstance(got, LockNotAcquired) and got.holder.owner == label.owner(label.holder()):
             # Ourselves: a transaction that was rolled back just now has left it to the watchdog.
-            wait = lock.policy().wait
-            got = await lock._attempt(port, None if wait is None else max(wait, MOMENT))
+            longest = lock.policy().wait
+            got = await lock._attempt(port, None if longest is None else max(longest, MOMENT))
         if isinstance(got, Lease):
             return got
         if self._skips:

@@ -23,8 +23,10 @@ from django_redislock import (
     Redlock,
     connections,
     io,
+    once,
     redis_lock,
     signals,
+    single_flight,
 )
 from django_redislock.waiting import LEAST
 from tests.contract.ports import Port
@@ -77,6 +79,22 @@ def test_wait_is_an_upper_bound(port: Port, server: RedisServer, warm: bool) -> 
         for wait in (0, 0.5, 2.5):
             lock = redis_lock("job", wait=wait)
             assert seconds(lambda lock=lock: port.acquire(lock)) < max(wait, LEAST) + MARGIN
+
+
+def test_what_looks_before_it_locks(server: RedisServer) -> None:
+    """`once` and `single_flight` read a record first, which is a part of the same time."""
+
+    @single_flight("rates", wait=0)
+    def rates() -> int:
+        return 1
+
+    def run_once() -> None:
+        with once("job", wait=0):
+            pytest.fail("ran without the lock")
+
+    with stopped(server):
+        for call in (run_once, rates):
+            assert seconds(call) < LEAST + MARGIN
 
 
 def test_a_try_begins_at_the_end(server: RedisServer) -> None:
