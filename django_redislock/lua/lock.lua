@@ -6,7 +6,8 @@
 -- KEYS  1 lock     who holds it; see there
 --       2 queue    zset     waiting token → its time of arrival, µs
 --       3 waiters  hash     waiting token → last seen, µs|ttl, ms|inbox|owner|label, and behind a
---                           tab what else its kind has to know
+--                           tab what else its kind has to know; waiting token and NEEDS → the
+--                           names that it needs all at once, where these are several
 --       4 tail     hash     what outlives the lock: fence, and the last HOLDERS; see there
 --       5 index    zset     name → time when its lease ends, ms; on a cluster, where the index of all
 --                           locks would be in another slot, the lock's key: nothing is listed

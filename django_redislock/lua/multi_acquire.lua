@@ -62,7 +62,9 @@ for i = 1, NAMES do
     if more then return {2, ticket} end
     if first and first ~= token then values[i] = redis.call('GET', lock) end
   end
-  if values[i] and holder(values[i]) ~= token then blocked = blocked or i end
+  if values[i] and holder(values[i]) ~= token then
+    blocked, busy[name] = blocked or i, i
+  end
 end
 
 if not blocked then
@@ -95,15 +97,18 @@ for i = 1, NAMES do
   turn(i)
   if holder(values[i]) == token then
     redis.call('DEL', lock)
-    if not hand_over(grant) then unlist() end
+    if hand_over(grant) then busy[name] = i else unlist() end
   elseif waited[i] then
     if i ~= blocked or inbox == '' then leave_queue(token) end
-    if not values[i] then hand_over(grant) end
+    if not values[i] and hand_over(grant) then busy[name] = i end
   end
 end
 
 turn(blocked)
 ticket = stand_in_line(ticket, inbox, ttl, owner, label)
+if inbox ~= '' then
+  redis.call('HSET', waiters, token .. NEEDS, table.concat({ARGV[2], unpack(ARGV, 8)}, '\n'))
+end
 return {0, values[blocked], redis.call('PTTL', lock), integer(now),
   redis.call('ZRANK', queue, token) or redis.call('ZCARD', queue), ticket,
   redis.call('HGET', tail, 'lasted'), blocked}

@@ -19,6 +19,7 @@ local answer = {1}
 for i = 1, NAMES do
   turn_to(i, 4)
   local reply = give_back(ARGV[3] == '1')
+  if redis.call('EXISTS', lock) == 1 then busy[name] = i end
   if reply[1] == 0 and answer[1] == 1 then
     answer = {0, reply[2], reply[3], i}
   end

@@ -32,10 +32,17 @@ local function stand_in_line(ticket, inbox, ttl, owner, label)
   return ticket
 end
 
+-- Beside what a waiter says of itself: the names that it needs all at once, each on a line.
+local NEEDS = '+'
+
 local function leave_queue(waiter)
   redis.call('ZREM', queue, waiter)
-  redis.call('HDEL', waiters, waiter)
+  redis.call('HDEL', waiters, waiter, waiter .. NEEDS)
 end
+
+-- Let a waiter who needs another name as well, which is held, wait for that one. Returns whether it
+-- was so. Only the scripts for several names know of other names (multi.lua).
+local elsewhere
 
 -- The inbox of the process that asks, where the answer tells it who of its own waiters was handed the
 -- lock: for each of them the token and its fencing token.
@@ -91,9 +98,12 @@ local function hand_over(grant, caller, fits)
     local lately = reached and now - seen < SIGN_OF_LIFE
     local room = seen and has_room(label, fits)
     if lately and room == false then return first end
+    local moved = lately and elsewhere and elsewhere(first, waiter)
     leave_queue(first)
     ttl = tonumber(ttl)
-    if lately and room then
+    if moved then
+      unseen = nil
+    elseif lately and room then
       unseen = nil
       if inbox == home then
         table.insert(heirs, first)

@@ -9,7 +9,9 @@
     somebody else holds. When its turn comes, that name is handed to it, as to everybody else. In
     the same round trip it takes the others too, or, when one of them is held, passes the name on
     to its next waiter and goes to the queue of that other one, where its time of arrival still
-    counts. A waiter that were only told when it is its turn would come too late for every name
+    counts. The same script does so for the waiters behind it that need a name which it has seen
+    held, and nobody wakes them: else each of many would ask once for each that is served. A waiter
+    that were only told when it is its turn would come too late for every name
     that others always wait for.
 4.  So nobody ever waits while holding: no order of names, and no two of these, can block each
     other for ever. The price is that luck decides where several names are never free at the same

@@ -406,6 +406,33 @@ def test_it_stays_where_it_is(port: Port) -> None:
 
 
 @pytest.mark.usefixtures("no_signs_of_life")
+def test_many_that_need_a_name_that_is_held(port: Port, redis: Redis, grouping: str) -> None:
+    """They are moved to its queue in their order, by a script or two, and are not all woken to
+    find out for themselves."""
+    if grouping == "apart":
+        pytest.skip("no script sees both names")
+    number = 12
+    first, other = port.acquire(redis_lock("a")), port.acquire(redis_lock("b"))
+    both = MultiLock(["a", "b"])
+    waiters = []
+    for already in range(number):
+        waiters.append(port.start(lambda: port.release(port.acquire(both, wait=PATIENCE))))
+        eventually(lambda already=already: waiting(redis, "a", already + 1))
+    order = redis.zrange(key("a", ":queue"), 0, -1)
+    before = round_trips(redis)
+    port.release(first)
+    eventually(lambda: waiting(redis, "b", number))
+    asked = round_trips(redis) - before
+    assert redis.zrange(key("b", ":queue"), 0, -1) == order
+    assert not redis.exists(key("a"), key("a", ":queue"), key("a", ":waiters"))
+    port.release(other)
+    for waiter in waiters:
+        waiter.result(PATIENCE)
+    assert not redis.exists(*(key(n, b) for n in "ab" for b in ("", ":queue", ":waiters")))
+    assert asked < number / 2
+
+
+@pytest.mark.usefixtures("no_signs_of_life")
 def test_round_trips(port: Port, redis: Redis, grouping: str) -> None:
     """One for an uncontended acquire of all names, one for their release; where each is in a slot
     of its own, as many as there are names."""
