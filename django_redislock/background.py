@@ -14,21 +14,24 @@ class Background:
         self._name = name
         self._thread: dict[str, threading.Thread] = {}
         """The one that works, if any does."""
-        self._starting = threading.Lock()
+        self._starting = False
 
     @property
     def started(self) -> bool:
         return bool(self._thread)
 
     def start(self) -> None:
-        """Start it, unless it runs. May be called from a finalizer: it waits for nobody."""
-        # If it is taken, somebody else starts it, perhaps this very thread, which a finalizer
-        # interrupts.
-        if not self._thread and self._starting.acquire(blocking=False):
-            try:
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
-            finally:
-                self._starting.release()
+        """Start it, unless it runs. May be called from a finalizer or a signal's handler: it waits
+        for nobody. After an exception of the latter, the next call starts it."""
+        # Somebody else starts it, perhaps this very thread, which one of these interrupts. No lock
+        # says so: an exception that comes when it is just taken would leave it taken.
+        if self._thread or self._starting:
+            return
+        self._starting = True
+        try:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        finally:
+            self._starting = False
 
     def _run(self) -> None:
         me = threading.current_thread()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import redis.exceptions
 from django.test import override_settings
 from redis import Redis
 
+from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, connections, exchange, redis_lock
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
@@ -140,3 +142,50 @@ def test_a_mistake_of_ours(
     with pytest.raises(kind, match="a mistake"):
         redis_lock("job", wait=PATIENCE).acquire()
     assert not connections.shared_pool("default")._in_use_connections
+
+
+# On a server that hangs.
+
+
+def leave(lease: Any) -> None:
+    with lease:
+        pass
+
+
+def wait_for(lease: Any) -> None:
+    redis_lock("job").acquire(wait=None)
+
+
+@pytest.mark.parametrize(
+    "act", [acquire, wait_for, extend, release, leave], ids=lambda act: act.__name__
+)
+@pytest.mark.parametrize("error", LIMITS[:2], ids=lambda error: type(error).__name__)
+def test_a_server_that_hangs(
+    act: Callable[[Any], None], error: BaseException, settings: Any
+) -> None:
+    """The operation ends when the limit does, and not when the server is given up."""
+
+    def handler(number: int, frame: object) -> None:
+        raise error
+
+    with RedisServer() as server:
+        if server.external:
+            pytest.skip("it is somebody else's server, which is not ours to stop")
+        settings.CACHES = caches(server.url, SOCKET_TIMEOUT=PATIENCE)
+        lease = redis_lock("other" if act in (acquire, wait_for) else "job").acquire()
+        before = signal.signal(signal.SIGALRM, handler)
+        server.pause()
+        try:
+            began = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(type(error)) as caught:
+                act(lease)
+            assert caught.value is error
+            assert time.monotonic() - began < PATIENCE / 3
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            server.resume()
+        if act is not extend:
+            with Redis.from_url(server.url) as redis:
+                eventually(lambda: not redis.exists("redislock:{job}"))

@@ -1,0 +1,61 @@
+"""Threads of the background that are started while something interrupts their start."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from django_redislock.background import Background
+from django_redislock.messenger import _Messenger
+from tests.faults.interruption import every_place
+from tests.waiting import PATIENCE, eventually
+
+
+def test_an_interrupted_start() -> None:
+    """Wherever an exception from outside comes, the next call starts the thread, and one runs."""
+    runs: dict[int, list[int]] = {}
+    threads: dict[int, Background] = {}
+
+    def start(number: int) -> None:
+        runs[number] = []
+        threads[number] = Background(lambda: runs[number].append(1), "test")
+        threads[number].start()
+
+    for place in every_place(start):
+        if (thread := threads.get(place.number)) is not None:
+            thread.start()
+            eventually(lambda number=place.number: runs[number])
+            assert runs[place.number] == [1], str(place)
+
+
+def test_a_start_within_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a signal's handler or a finalizer does it that has something to tell, in the middle of
+    somebody else's telling."""
+    told: list[str] = []
+    both = threading.Event()
+    messenger = _Messenger()
+
+    def tell(word: str) -> Callable[[], object]:
+        def run() -> None:
+            told.append(word)
+            if len(told) == 2:
+                both.set()
+
+        return run
+
+    start = threading.Thread.start
+
+    def interrupt(thread: threading.Thread) -> None:
+        if thread.name == "redislock-signals":
+            monkeypatch.undo()
+            messenger.take(tell("inner"))
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupt)
+    outer = threading.Thread(target=messenger.take, args=[tell("outer")], daemon=True)
+    outer.start()
+    outer.join(PATIENCE / 3)
+    assert both.wait(PATIENCE / 3), told
+    assert sorted(told) == ["inner", "outer"]
