@@ -384,10 +384,10 @@ class TestKept:
         self, make: Make, redis: Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         """With a timeout, it stays to its end: so it can limit how often something is done."""
-        make("mail", timeout=10).acquire()
+        make("mail", timeout=1000).acquire()
         gc.collect()
-        assert make("mail", timeout=10).acquire(blocking=False) is False
-        assert redis.pttl(f"{PREFIX}:1:mail") > 9_000
+        assert make("mail", timeout=1000).acquire(blocking=False) is False
+        assert redis.pttl(f"{PREFIX}:1:mail") > 500_000
         assert "mail" not in caplog.text
 
     def test_extend(self, make: Make, redis: Redis) -> None:
