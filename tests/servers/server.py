@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tests.processes import ROOT
 from tests.waiting import PATIENCE, eventually
@@ -28,6 +29,15 @@ KINDS: dict[str, Sequence[str]] = {
 
 # It reads from a pipe that only we have open: when we are killed, the server has to end as well.
 _GUARD = 'read -r _; kill -s KILL -- "-$1"'
+
+
+def guard(process: subprocess.Popen[Any]) -> subprocess.Popen[bytes]:
+    """Kill a server and its workers, a group of their own, if this process ends first."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD, "guard", f"{process.pid}"],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 class Server:
@@ -56,11 +66,7 @@ class Server:
                 # meant for pytest.
                 start_new_session=True,
             )
-        self.guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "guard", f"{self.process.pid}"],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self.guard = guard(self.process)
         try:
             self.port: int = eventually(self._listening)
         except BaseException:

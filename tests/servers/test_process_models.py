@@ -18,6 +18,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from tests.processes import ROOT
+from tests.servers.server import guard
 from tests.waiting import PATIENCE, eventually
 
 APP = "tests.servers.locking_app"
@@ -79,6 +80,7 @@ class Server:
                 },
                 start_new_session=True,
             )
+        self._guard = guard(self.process)
 
     def get(self, path: str = "/") -> int:
         """The worker that answered."""
@@ -95,6 +97,8 @@ class Server:
         return True
 
     def close(self) -> None:
+        self._guard.kill()
+        self._guard.communicate()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE)
