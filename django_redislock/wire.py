@@ -33,6 +33,19 @@ from . import fork
 from .clock import now
 from .coroutines import run
 
+try:
+    from redis.observability.providers import get_observability_instance
+except ImportError:  # it counts nothing yet
+
+    def _metrics() -> Any:
+        return None
+
+else:
+
+    def _metrics() -> Any:
+        return get_observability_instance().get_provider_manager()
+
+
 SHORT = 128
 """Bytes, at most, of an answer that is read here."""
 MOMENT = 0.001
@@ -59,9 +72,10 @@ def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None =
     A new one is made, handshake included, within so many seconds, whatever time-outs it has; None:
     as long as they say. After an exception, too, the caller owes `give_back`.
     """
-    if type(pool) is redis.ConnectionPool and _took_idle(pool, hand):
+    books = _keeps_books(pool)
+    if type(pool) is redis.ConnectionPool and not books and _took_idle(pool, hand):
         return hand[0]
-    if within is None or not _took(pool, hand, within):
+    if within is None or books or not _took(pool, hand, within):
         hand.append(pool.get_connection())
         return hand[0]
     connection = hand[0]
@@ -72,12 +86,18 @@ def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None =
     return connection
 
 
+def _keeps_books(pool: Any) -> bool:
+    """redis-py does more as a connection comes and goes: it has a cache of answers, by
+    `cache_config`, or counts connections for metrics."""
+    return getattr(pool, "cache", None) is not None or _metrics() is not None
+
+
 def _took(pool: Any, hand: list[Any], within: float) -> bool:
     """What `get_connection()` takes from the pool, before it connects, when nobody can see the
     connection yet. False: it does so in another way."""
     how = getattr(type(pool), "get_connection", None)
     try:
-        if pool.pid != _process or pool.cache is not None:
+        if pool.pid != _process:
             return False
         if how is redis.ConnectionPool.get_connection:
             idle, used, lock = pool._available_connections, pool._in_use_connections, pool._lock
@@ -196,7 +216,8 @@ def give_back(pool: redis.ConnectionPool, hand: list[Any]) -> None:
     middle, it may be repeated."""
     if not hand:
         return
-    if type(pool) is redis.ConnectionPool and _returns(pool, hand[0]):
+    plain = type(pool) is redis.ConnectionPool and not _keeps_books(pool)
+    if plain and _returns(pool, hand[0]):
         _put_back(pool, hand)
     else:  # from the hand at once, since it may not be released twice
         pool.release(*map(list.pop, (hand,)))
@@ -209,6 +230,8 @@ def _returns(pool: Any, connection: Any) -> bool:
         pool._available_connections, pool._lock  # noqa: B018  # are they there?
     except AttributeError:
         return False
+    if getattr(connection, "_re_auth_token", None) is not None:
+        return False  # release() sends the new token
     # The question is new, and an older redis-py never wants that.
     reconnects = getattr(connection, "should_reconnect", bool)
     return its == process == _process and connection in used and not reconnects()

@@ -7,6 +7,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -304,6 +305,53 @@ def test_a_connection_that_was_closed_is_made_again_in_time(
     connection = checkout(pool, 2)
     assert ask(connection, "return {1, 2}") == [1, 2]
     give_back(pool, connection)
+
+
+def without_notifications() -> dict[str, Any]:
+    """redis-py 7 can't connect over a Unix socket with them."""
+    if not version("redis").startswith("7."):
+        return {}
+    from redis.maint_notifications import MaintNotificationsConfig
+
+    return {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+
+
+@pytest.mark.parametrize("what", ["metrics", "token"])
+def test_what_redis_py_does_besides(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Where it counts connections, or a connection has to authenticate anew, it does so."""
+    give_back(pool, checkout(pool))
+    called = []
+    for name in ("get_connection", "release"):
+        way = getattr(pool, name)
+        monkeypatch.setattr(
+            pool, name, lambda *its, name=name, way=way: (called.append(name), way(*its))[1]
+        )
+    if what == "metrics":
+        monkeypatch.setattr(wire, "_metrics", object)
+    connection = checkout(pool)
+    if what == "token":
+        connection._re_auth_token = object()
+        connection.re_auth = lambda: called.append("re_auth")
+    give_back(pool, connection)
+    assert called[:2] == (
+        ["get_connection", "release"] if what == "metrics" else ["release", "re_auth"]
+    )
+
+
+def test_with_a_cache_of_answers(redis_server: RedisServer) -> None:
+    """What redis-py's connections have in threads only is left out in an event loop."""
+    cache = pytest.importorskip("redis.cache")
+
+    async def main() -> None:
+        async with redis_lock("job") as lease:
+            await lease.aextend()
+
+    url = redis_server.url + "&client_name=cached"
+    options = {"protocol": 3, "cache_config": cache.CacheConfig(), **without_notifications()}
+    with override_settings(CACHES=entry(url, **options)):
+        asyncio.run(main())
 
 
 class TestKeptPool:
