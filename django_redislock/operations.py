@@ -25,6 +25,7 @@ from .primitives.primitive import Claim, Primitive, Refusal, Sight
 from .renewal import Withdrawal, renew, watchdog
 from .signals import LockEvent
 from .travel import Exported
+from .waiting import LEAST
 
 logger = logging.getLogger("django_redislock")
 
@@ -149,8 +150,9 @@ async def cut_short(
     if claim.sent and not isinstance(error, LockError):
         await interrupted(error, port(using), using, claim)
     elif claim.sent:
+        # A server that has just answered takes it back at once, also when the time is over.
         silent = isinstance(error, LockUnavailable) and error.silent
-        await settle(port, using, claim, now() if silent else until)
+        await settle(port, using, claim, now() if silent else max(until, now() + LEAST))
 
 
 async def settle(port: Callable[..., IO], using: str, claim: Claim, until: float) -> None:
