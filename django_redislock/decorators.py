@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
+import weakref
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -130,22 +131,15 @@ class redis_lock(FunctionDecorator, Lock):
         self._configure(options)
         if timestamp_key is not None:
             self._explicit["timestamp_key"] = validate_key(timestamp_key, "timestamp_key")
-        self._template = name  # last: what could not be made was not forgotten
+        self._template = name
+        if isinstance(name, str) and _watched():
+            # No __del__, which would swallow the exceptions of signals wherever locks are used.
+            finalizer = weakref.finalize(self, _forgotten, self.__dict__, repr(self))
+            finalizer.atexit = False
 
     _template: Any = None
     _used = False
     """It was asked for its name, as all that locks does, or has decorated a function."""
-
-    def __del__(self) -> None:
-        if self._used or not isinstance(self._template, str) or sys.is_finalizing():
-            return
-        if _watched():
-            warnings.warn(
-                f"{self!r} was never used, so it has locked nothing. Write it in a with "
-                f"statement, call its acquire(), or decorate a function with it.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
     def __call__(self, *functions: F, **nothing: object) -> F:
         self._used = True
@@ -183,6 +177,17 @@ class redis_lock(FunctionDecorator, Lock):
         self, kind: str, function: Callable[..., Any], lock_for: LockFor
     ) -> Callable[..., Any]:
         return WRAPPERS[kind](function, lock_for)
+
+
+def _forgotten(attributes: dict[str, Any], lock: str) -> None:
+    """A lock with these attributes is gone."""
+    if not attributes.get("_used") and not sys.is_finalizing():
+        warnings.warn(
+            f"{lock} was never used, so it has locked nothing. Write it in a with "
+            f"statement, call its acquire(), or decorate a function with it.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _watched() -> bool:

@@ -16,7 +16,6 @@ from redis import Redis
 from django_redislock import (
     MultiLock,
     ReadWriteLock,
-    Redlock,
     Semaphore,
     TimestampLock,
     deduplicate,
@@ -203,12 +202,6 @@ def command(name: str) -> None:
         lock_name = name
 
     call_command(Named())
-
-
-def majority(name: str) -> None:
-    """Of three servers."""
-    with Redlock(name, ["a", "b", "c"]):
-        pass
 
 
 OPERATIONS: list[Operation] = [
