@@ -135,6 +135,7 @@ class Cluster(Generic[Pool]):
         for node in nodes:
             try:
                 ranges = await send(self.pool(node), ("CLUSTER", "SLOTS"), False)
+                slots = _map(ranges, node)
             except LockUnavailable as its:
                 self.failed.add(node)
                 error = its
@@ -145,7 +146,7 @@ class Cluster(Generic[Pool]):
                 raise
             else:
                 self.failed.discard(node)
-                self._slots = _map(ranges, node)
+                self._slots = slots
                 await self._drop_pools()
                 return
         assert error is not None
@@ -165,13 +166,19 @@ def _unavailable(key: str, why: str, error: LockUnavailable | None = None) -> Lo
     )
 
 
-def _map(ranges: list[Any], asked: Node) -> list[Node | None]:
-    """Read the answer to CLUSTER SLOTS."""
+def _map(ranges: Any, asked: Node) -> list[Node | None]:
+    """Read the answer to CLUSTER SLOTS. Raises `LockUnavailable` if it is none."""
     slots: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
-    for first, last, (host, port, *_), *_ in ranges:
-        if host == b"?":
-            continue  # that one does not know its own address yet
-        # Without a host it is the one where we asked.
-        node = (host.decode() if host else asked[0], int(port))
-        slots[first : last + 1] = [node] * (last - first + 1)
+    try:
+        for first, last, (host, port, *_), *_ in ranges:
+            if host == b"?":
+                continue  # that one does not know its own address yet
+            # Without a host it is the one where we asked.
+            node = (host.decode() if host else asked[0], int(port))
+            for slot in range(first, min(last + 1, REDIS_CLUSTER_HASH_SLOTS)):
+                slots[slot] = node
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise LockUnavailable(
+            f"{asked[0]}:{asked[1]} has given an answer to CLUSTER SLOTS that can't be read"
+        ) from error
     return slots

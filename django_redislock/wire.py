@@ -185,8 +185,11 @@ def _took_idle(pool: Any, hand: list[Any]) -> bool:
         # Of TLS, what has come may be read from the socket already.
         if not idle or type(getattr(idle[-1], "_sock", None)) is not socket.socket:
             return False
-        used.add(idle[-1])
-        _move(idle, hand)
+        # Without a call in here, Python neither lets another thread run, which may fork, nor looks
+        # for signals.
+        used |= {idle[-1]}
+        hand += idle[-1:]
+        del idle[-1]
     # Not with the lock, since other threads run meanwhile, and may fork.
     if _silent(getattr(hand[0], "_sock", None)):
         return True
@@ -195,10 +198,12 @@ def _took_idle(pool: Any, hand: list[Any]) -> bool:
 
 
 def _put_back(pool: Any, hand: list[Any]) -> None:
-    connection = hand[0]
+    idle, used = pool._available_connections, pool._in_use_connections
     with pool._lock:
-        _move(hand, pool._available_connections)
-        pool._in_use_connections.discard(connection)
+        # As in `_took_idle`.
+        used -= {hand[0]}
+        idle += hand
+        del hand[0]
 
 
 def _silent(sock: Any) -> bool:

@@ -17,7 +17,7 @@ from redis.exceptions import (
 from django_redislock import LockUnavailable
 from django_redislock.cluster import url_of
 from django_redislock.coroutines import run
-from django_redislock.slots import HOPS, Cluster, slot_of
+from django_redislock.slots import HOPS, Cluster, _map, slot_of
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 KEY = "redislock:{job}"
@@ -234,3 +234,16 @@ def test_pools_of_nodes_that_have_left() -> None:
     assert gone.closed
     assert {pool.node for pool in nodes.cluster.pools()} == {A, C}
     assert not any(pool.closed for pool in nodes.cluster.pools())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, 7, b"text", [7], [None], [[0, 5]], [[0, 5, []]], [[0, 5, [b"a", b"x"]]],
+     [[b"0", 5, [b"a", 1]]], [[0, None, [b"a", 1]]], [[-99999, 5, [b"a", 1]]],
+     [[0, 10**30, [7, 1]]]],
+    ids=str,
+)  # fmt: skip
+def test_an_answer_that_is_no_map(answer: Any) -> None:
+    """It is trouble with that node, whatever it is."""
+    with pytest.raises(LockUnavailable):
+        _map(answer, A)
