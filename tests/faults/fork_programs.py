@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import signal
 import sys
 import threading
+import time
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -88,6 +90,37 @@ def while_locked() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     leave.set()
+
+
+def beside_threads() -> None:
+    """Fork again and again while other threads use locks; say how many children did not get
+    theirs."""
+    over = threading.Event()
+    rounds = [0] * 8
+
+    def work(number: int) -> None:
+        while not over.is_set():
+            with redis_lock(f"of thread {number}"):
+                rounds[number] += 1
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    # redis-py itself makes connections with its lock held, so they are all made before.
+    while min(rounds) < 20:
+        time.sleep(0.01)
+    hung = 0
+    for number in range(60):
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # which ends a child that hangs
+            with redis_lock(f"of child {number}"):
+                os._exit(0)
+        hung += os.waitpid(child, 0)[1] != 0
+    over.set()
+    for thread in threads:
+        thread.join()
+    say("hung", hung)
 
 
 def both_leave() -> None:

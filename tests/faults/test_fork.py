@@ -74,6 +74,11 @@ def test_a_fork_while_a_thread_holds_a_lock_of_the_package(start: Start) -> None
     assert parent.ends() == 0
 
 
+def test_beside_threads_that_use_locks(start: Start) -> None:
+    """No child waits for what a thread of its parent had in its hands."""
+    assert start("tests.faults.fork_programs:beside_threads").says() == "hung 0"
+
+
 def test_both_leave_the_block(start: Start, redis: Redis) -> None:
     """The child leaves the block in which it was forked, and ends: the parent holds on."""
     parent = start("tests.faults.fork_programs:both_leave")
