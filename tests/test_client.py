@@ -1071,7 +1071,7 @@ class TestLost:
             patch.setattr(*where, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 lock.acquire()
-        assert not lock.locked()
+        eventually(lambda: not lock.locked())
         assert lock.local.token is None
         with pytest.raises(LockError, match="Cannot release"):
             lock.release()
