@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tests.waiting import PATIENCE
@@ -32,12 +33,14 @@ class Worker:
             text=True,
             cwd=ROOT,
             env=environ,
+            start_new_session=True,
         )
 
     def says(self) -> str:
         """The next line that it says; "" when it has ended, or says nothing for too long."""
         assert self.process.stdout is not None
-        give_up = threading.Timer(PATIENCE, self.process.kill)
+        # With the children that it has forked: they have its stdout, too.
+        give_up = threading.Timer(PATIENCE, os.killpg, (self.process.pid, signal.SIGKILL))
         give_up.start()
         try:
             return self.process.stdout.readline().strip()
@@ -76,7 +79,8 @@ class Worker:
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def close(self) -> None:
-        self.process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 
 

@@ -13,10 +13,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import django
+from django_redis import get_redis_connection
 
-from django_redislock import Lease, LeaseLost, fork, redis_lock
+from django_redislock import Lease, LeaseLost, fork, redis_lock, tokens
 from django_redislock import lease as lease_module
 from django_redislock.inbox import inbox
+from django_redislock.keys import presence
+from tests.waiting import eventually
 from tests.worker import say, told
 
 held: Any = None
@@ -52,6 +55,9 @@ def both() -> None:
 def untold() -> None:
     """Fork as a program in C does it, which tells Python nothing."""
     with redis_lock("job", ttl=1.5) as lease:
+        # Python does not mend what its own threads were in the middle of: so they have to rest.
+        redis = get_redis_connection("default")
+        eventually(lambda: redis.exists(presence("redislock:index", tokens.process)))
         child = ctypes.PyDLL(None).fork()
         if child == 0:
             try:
