@@ -546,8 +546,11 @@ def watchdog(using: str) -> Watchdog:
     fork.look()
     address = connections.address(using)
     found = _watchdogs.get(address)
-    # Two threads may make one each, but both get the one that was first.
-    return found or _watchdogs.setdefault(address, Watchdog(using))
+    if found is None:
+        # Two threads may make one each, but both get the one that was first.
+        found = _watchdogs.setdefault(address, Watchdog(using))
+    found._using = using  # the alias that it was made for may be gone: tests override settings
+    return found
 
 
 def held_by(me: Holding) -> list[Lease]:

@@ -8,8 +8,10 @@ import gc
 import logging
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from django.test import override_settings
 from redis import Redis
 
 from django_redislock import (
@@ -47,6 +49,19 @@ def test_a_lease_lives_as_long_as_its_holder(redis: Redis) -> None:
         assert lease.state == LeaseState.HELD
         assert redis.get(KEY).decode().startswith(lease.token)
     assert not redis.exists(KEY)
+
+
+def test_an_alias_that_is_gone(
+    redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two aliases for one server the first one goes: the leases of the other are renewed."""
+    monkeypatch.setattr(renewal_module, "_watchdogs", {})
+    entries = settings.CACHES
+    with override_settings(CACHES={**entries, "direct": entries["default"]}):
+        with redis_lock("another", using="direct"):
+            pass
+    with redis_lock("job", ttl=0.6):
+        wait_for_renewal(redis)
 
 
 def test_without_renewal_it_ends_with_its_ttl(redis: Redis) -> None:
