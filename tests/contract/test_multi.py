@@ -405,12 +405,11 @@ def test_it_stays_where_it_is(port: Port) -> None:
     port.release(lease)
 
 
-@pytest.mark.usefixtures("no_signs_of_life")
-def test_many_that_need_a_name_that_is_held(port: Port, redis: Redis, grouping: str) -> None:
+@pytest.mark.usefixtures("no_signs_of_life", "grouping")
+@pytest.mark.parametrize("grouping", ["together"], indirect=True)  # else no script sees both names
+def test_many_that_need_a_name_that_is_held(port: Port, redis: Redis) -> None:
     """They are moved to its queue in their order, by a script or two, and are not all woken to
     find out for themselves."""
-    if grouping == "apart":
-        pytest.skip("no script sees both names")
     number = 12
     first, other = port.acquire(redis_lock("a")), port.acquire(redis_lock("b"))
     both = MultiLock(["a", "b"])

@@ -129,3 +129,13 @@ def test_a_signal(start: Start, redis_server: RedisServer, redis: Redis, middle:
         # What arrives when its process has gone may cost a claim window, or a lease, and its end
         # is noted by the next one.
         eventually(passed_on)
+
+
+def test_limits_at_random(start: Start) -> None:
+    """Exceptions of real signals come out, and afterwards the process has its connection, and no
+    lock that it waits for itself."""
+    sent, swallowed, lost = map(
+        int, start("tests.faults.signals_programs:limits_at_random", "1").says().split()
+    )
+    assert sent > 20
+    assert (swallowed, lost) == (0, 0)
