@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
-from redis.exceptions import NoScriptError
+from redis.exceptions import InvalidResponse, NoScriptError
 
 from . import connections, coroutines, exchange, fork, scripts, signals, waiting
 from .answers import Answers
@@ -25,9 +25,10 @@ from .clock import now
 from .exceptions import LockError, LockUnavailable
 from .exchange import NO_TERMS, Pool, Terms
 from .inbox import Inbox, Waker, inbox
-from .keys import Index
+from .keys import Index, name_of
 from .loops import ending, shared
 from .primitives.primitive import Grant
+from .shapes import SHAPES
 from .signals import LockEvent
 from .slots import Word
 from .waiting import DEAF, LEAST, LINE
@@ -134,6 +135,21 @@ class _News:
     grant: Grant | None = None
 
 
+def _unreadable(script: str, keys: Sequence[str]) -> LockUnavailable:
+    """The answer is our own, and none that the script gives. It may have done anything; to send it
+    again would most likely lead to the same."""
+    why = f"the answer of its script {script} can't be understood"
+    error = LockUnavailable(
+        f"Redis could not be asked: {why}",
+        name_of(keys[0]) if keys else None,
+        why=why,
+        doubtful=True,
+        passing=False,
+    )
+    error.__cause__ = InvalidResponse(why)
+    return error
+
+
 def _without_frames(error: LockError, handled: BaseException | None) -> LockError:
     """The frames below the port are those of redis-py and of whoever calls it. Their variables are
     the password, as AUTH has it, and the command with our token: nothing for a crash reporter.
@@ -192,9 +208,12 @@ class _Port:
         handled = sys.exception()
         try:
             try:
-                return await self._execute(("EVALSHA", script.sha, len(keys), *keys, *args))
+                answer = await self._execute(("EVALSHA", script.sha, len(keys), *keys, *args))
             except NoScriptError:  # after a restart, or SCRIPT FLUSH
-                return await self._execute(("EVAL", script.source, len(keys), *keys, *args))
+                answer = await self._execute(("EVAL", script.source, len(keys), *keys, *args))
+            if not SHAPES[name](answer, len(keys)):
+                raise _unreadable(name, keys)
+            return answer
         except LockError as error:
             if isinstance(error, LockUnavailable):
                 doing = _DOING.get(name.rpartition("_")[2], "asking for")

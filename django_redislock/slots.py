@@ -132,6 +132,7 @@ class Cluster(Generic[Pool]):
         random.SystemRandom().shuffle(nodes)
         nodes.sort(key=self.failed.__contains__)
         error: LockUnavailable | None = None
+        passing = False
         for node in nodes:
             try:
                 ranges = await send(self.pool(node), ("CLUSTER", "SLOTS"), False)
@@ -139,7 +140,9 @@ class Cluster(Generic[Pool]):
             except LockUnavailable as its:
                 self.failed.add(node)
                 error = its
-                if not its.passing:
+                passing |= its.passing
+                if not its.passing and not isinstance(its, _NoMap):
+                    passing = False
                     break  # wrong password, or no cluster at all
             except BaseException:
                 self._stale = True
@@ -152,17 +155,27 @@ class Cluster(Generic[Pool]):
         assert error is not None
         self._stale = True
         raise _unavailable(
-            key, f"no node of the cluster can tell whose it is: {error.why or error}", error
+            key,
+            f"no node of the cluster can tell whose it is: {error.why or error}",
+            passing=passing,
+            silent=error.silent,
         ) from error.__cause__
 
 
-def _unavailable(key: str, why: str, error: LockUnavailable | None = None) -> LockUnavailable:
+class _NoMap(LockUnavailable):
+    """A node has answered something else than a map. Another node may do better; to ask this one
+    again would most likely lead to the same."""
+
+
+def _unavailable(
+    key: str, why: str, *, passing: bool = True, silent: bool = False
+) -> LockUnavailable:
     return LockUnavailable(
         f"Redis could not be asked: {why}",
         name_of(key),
         why=why,
-        passing=error is None or error.passing,
-        silent=error is not None and error.silent,
+        passing=passing,
+        silent=silent,
     )
 
 
@@ -178,7 +191,8 @@ def _map(ranges: Any, asked: Node) -> list[Node | None]:
             for slot in range(first, min(last + 1, REDIS_CLUSTER_HASH_SLOTS)):
                 slots[slot] = node
     except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise LockUnavailable(
-            f"{asked[0]}:{asked[1]} has given an answer to CLUSTER SLOTS that can't be read"
+        raise _NoMap(
+            f"{asked[0]}:{asked[1]} has given an answer to CLUSTER SLOTS that can't be read",
+            passing=False,
         ) from error
     return slots

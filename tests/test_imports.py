@@ -33,6 +33,7 @@ LAYERS = [
     "fence",
     "fencing",
     "scripts",
+    "shapes",
     "primitives",
     "coroutines",
     "slots",

@@ -45,6 +45,7 @@ class Nodes:
         self.ranges: Any = ranges
         self.answers: dict[tuple[str, int], list[Any]] = {}
         self.away: set[tuple[str, int]] = set()
+        self.confused: set[tuple[str, int]] = set()
         self.asked: list[Asked] = []
         self.cluster: Cluster[Pool] = Cluster(seeds or (A,), Pool)
 
@@ -54,7 +55,7 @@ class Nodes:
         if pool.node in self.away:
             answer = redis.ConnectionError("refused")
         elif words[0] == "CLUSTER":
-            answer = self.ranges
+            answer = 7 if pool.node in self.confused else self.ranges
         elif self.answers.get(pool.node):
             answer = self.answers[pool.node].pop(0)
         if isinstance(answer, Exception):
@@ -247,3 +248,20 @@ def test_an_answer_that_is_no_map(answer: Any) -> None:
     """It is trouble with that node, whatever it is."""
     with pytest.raises(LockUnavailable):
         _map(answer, A)
+
+
+def test_a_node_that_gives_no_map() -> None:
+    """Another one is asked; it may be better next time only if one of them did not answer."""
+    nodes = Nodes(everything(b"b", 2), A, B, C)
+    nodes.confused = {A, B}
+    assert nodes.ask() == "done"
+    nodes = Nodes(everything(b"b", 2), A, B, C)
+    nodes.confused = {A, B, C}
+    with pytest.raises(LockUnavailable, match="can't be read") as caught:
+        nodes.ask()
+    assert not caught.value.passing
+    assert nodes.maps() == 3
+    nodes.confused, nodes.away = {A, B}, {C}
+    with pytest.raises(LockUnavailable) as caught:
+        nodes.ask()
+    assert caught.value.passing

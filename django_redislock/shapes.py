@@ -1,0 +1,247 @@
+"""The shape of each script's answer, as the head of its Lua file describes it.
+
+An answer with our nonce is an answer to our request, and may still be nonsense: a proxy, a server
+that only resembles Redis, or a key that others have damaged can be behind it. So the port compares
+each answer with its shape, once, before anybody unpacks it. A `TypeError` further on is then a
+mistake of our own, and is not taken for trouble with Redis.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import chain, cycle
+from typing import Any
+
+Shape = Callable[[Any, int], bool]
+"""Whether an answer, or a part of it, is as it has to be; the number of KEYS says how many locks
+the script was asked about."""
+
+_DIGITS = re.compile(rb"-?\d{1,20}")
+_LATEST = 10**17
+"""µs since the epoch: the year 5138. Python has no dates much later than that."""
+_MUTEX, _PLACES, _EXTENDED = 6, 7, 3
+"""KEYS of one lock: `Keys.mutex()`, `Keys.places()`, and what mutex_extend.lua takes."""
+
+
+def _any(value: Any, keys: int) -> bool:  # noqa: ARG001
+    return True
+
+
+def _text(value: Any, keys: int) -> bool:  # noqa: ARG001
+    return type(value) is bytes
+
+
+def _ascii(value: Any, keys: int) -> bool:  # noqa: ARG001
+    return type(value) is bytes and value.isascii()
+
+
+def _integer(value: Any, keys: int) -> bool:  # noqa: ARG001
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _number(value: Any, keys: int) -> bool:
+    """Redis has no numbers of 64 bits in Lua, so the scripts write large ones as text."""
+    if type(value) is bytes:
+        return _DIGITS.fullmatch(value) is not None
+    return _integer(value, keys)
+
+
+def _time(value: Any, keys: int) -> bool:
+    if type(value) is int:
+        return 0 <= value < _LATEST
+    return _number(value, keys) and 0 <= int(value) < _LATEST
+
+
+def _flag(value: Any, keys: int) -> bool:  # noqa: ARG001
+    return type(value) is int and value in (0, 1)
+
+
+def _score(value: Any, keys: int) -> bool:  # noqa: ARG001
+    """That of a member of a sorted set."""
+    try:
+        return type(value) is bytes and float(value) == float(value)
+    except ValueError:
+        return False
+
+
+def _done(value: Any, keys: int) -> bool:  # noqa: ARG001
+    """The code, which says it all."""
+    return len(value) == 1
+
+
+def _numbers(value: Any, keys: int) -> bool:  # noqa: ARG001
+    """What most acquires answer after the code, so it is compared without further calls."""
+    return (
+        len(value) == 3
+        and type(value[1]) is type(value[2]) is int
+        and 0 <= value[1] < 2**63
+        and 0 <= value[2] < _LATEST
+    )
+
+
+def _or_nil(shape: Shape) -> Shape:
+    return lambda value, keys: value is None or shape(value, keys)
+
+
+def _either(one: Shape, other: Shape) -> Shape:
+    return lambda value, keys: one(value, keys) or other(value, keys)
+
+
+def _one_of(per: int) -> Shape:
+    """The number of a lock that the script was asked about; each has so many KEYS."""
+    return lambda value, keys: type(value) is int and 1 <= value <= keys // per
+
+
+def _list(
+    *parts: Shape, then: tuple[Shape, ...] = (), least: int = 0, per: int = 0, besides: int = 0
+) -> Shape:
+    """A list that begins with `parts`. After them comes `then`, at least so often; with `per`,
+    once for each so many KEYS `besides` the others."""
+
+    def fixed(value: Any, keys: int) -> bool:
+        if type(value) is not list or len(value) != len(parts):
+            return False
+        return all(its(part, keys) for part, its in zip(value, parts, strict=True))
+
+    def growing(value: Any, keys: int) -> bool:
+        if type(value) is not list:
+            return False
+        times, odd = divmod(len(value) - len(parts), len(then))
+        if odd or times < least or (per and times != (keys - besides) // per):
+            return False
+        shapes = chain(parts, cycle(then))
+        return all(its(part, keys) for part, its in zip(value, shapes, strict=False))
+
+    return growing if then else fixed
+
+
+def _by_code(shapes: Mapping[int, Shape]) -> Shape:
+    """A list whose first part is a number that says what the rest is."""
+
+    def shape(value: Any, keys: int) -> bool:
+        if type(value) is not list or not value or type(value[0]) is not int:
+            return False
+        its = shapes.get(value[0])
+        return its is not None and its(value, keys)
+
+    return shape
+
+
+def _claim(a: Shape, b: Shape) -> Shape:
+    return _list(_flag, _text, _time, _text, a, b, _text, _text)
+
+
+_CLAIMS = {
+    b"again": _claim(_any, _any),
+    b"busy": _claim(_text, _number),
+    b"early": _claim(_number, _any),
+    b"paused": _claim(_any, _any),
+    b"run": _claim(_number, _time),
+    b"skipped": _claim(_any, _any),
+    b"taken": _claim(_number, _any),
+}
+
+
+def _ledger_claim(value: Any, keys: int) -> bool:
+    """A word says what it means, since no number does."""
+    what = value[1] if type(value) is list and len(value) > 1 else None
+    its = _CLAIMS.get(what) if type(what) is bytes else None
+    return its is not None and its(value, keys)
+
+
+_MAYBE = _or_nil(_text)
+_REFUSED = _list(_flag, _MAYBE, _MAYBE)
+_HEIRS = _list(then=(_ascii, _number))
+_GRANTED = _list(_flag, _or_nil(_number), _time)
+_HOLDER = (_MAYBE, _integer, _time, _integer, _ascii, _or_nil(_number))
+_WITHDRAWN = _list(_integer, _text)
+_OTHER_KIND = _list(_integer, _ascii)
+_AGAIN = _list(_integer, _ascii)
+_RELEASE = _by_code(
+    {0: _REFUSED, 1: _either(_done, _list(_flag, _time, _HEIRS))},
+)
+_ADOPT = _by_code({-2: _OTHER_KIND, 0: _REFUSED, 1: _GRANTED})
+_DONE_OR_REFUSED = _by_code({0: _REFUSED, 1: _done})
+
+
+def _extend(per: int) -> Shape:
+    refused = (_list(_one_of(per), _MAYBE, _MAYBE),)
+    return _by_code({0: _list(_flag, then=refused, per=per), 1: _list(_flag, then=refused)})
+
+
+SHAPES: dict[str, Shape] = {
+    "fence_raise": _list(_integer, _time, _number),
+    "inspection_index": _list(_time, _list(then=(_text, _score))),
+    "inspection_locks": _list(
+        _time,
+        then=(_list(_MAYBE, _integer, _integer, _integer, then=(_list(_text, _integer, _text),)),),
+        least=1,
+    ),
+    "inspection_names": _list(_integer, _list(then=(_text,)), _list(then=(_text,))),
+    "inspection_processes": _list(then=(_integer,), per=1),
+    "inspection_scan": _list(_number, _list(then=(_text,))),
+    "inspection_tail": _list(_MAYBE, _MAYBE, _MAYBE, then=(_text,)),
+    "inspection_waiters": _list(_time, then=(_list(_text, _text, _MAYBE),)),
+    "inspection_written": _list(then=(_list(_MAYBE, _MAYBE),), per=1),
+    "ledger_claim": _ledger_claim,
+    "ledger_finish": _MAYBE,
+    "ledger_look": _list(_time, then=(_list(_text, _text, _integer),), per=2),
+    "ledger_pause": _any,
+    "ledger_read": _list(
+        _time, then=(_list(_text, _text, _text, _text, then=(_text, _MAYBE)),), per=2
+    ),
+    "ledger_resume": _flag,
+    "multi_acquire": _by_code(
+        {
+            -1: _list(_integer, _text, _one_of(_MUTEX)),
+            0: _list(_integer, *_HOLDER, _one_of(_MUTEX)),
+            1: _list(_integer, _time, then=(_number,), per=_MUTEX),
+            2: _AGAIN,
+        }
+    ),
+    "multi_release": _by_code({0: _list(_flag, _MAYBE, _MAYBE, _one_of(_MUTEX)), 1: _done}),
+    "mutex_acquire": _by_code(
+        {
+            -1: _WITHDRAWN,
+            0: _list(_integer, *_HOLDER),
+            1: _numbers,
+            2: _AGAIN,
+        }
+    ),
+    "mutex_adopt": _ADOPT,
+    "mutex_clear": _flag,
+    "mutex_expire": _by_code({0: _list(_flag, _MAYBE), 1: _done}),
+    "mutex_extend": _extend(_EXTENDED),
+    "mutex_holder": _or_nil(_list(_text, _integer, _time)),
+    "mutex_release": _RELEASE,
+    "places_acquire": _by_code(
+        {
+            -2: _OTHER_KIND,
+            -1: _WITHDRAWN,
+            0: _list(_integer, *_HOLDER, _integer),
+            1: _GRANTED,
+            2: _AGAIN,
+        }
+    ),
+    "places_adopt": _ADOPT,
+    "places_clear": _list(then=(_flag,), per=1, besides=_PLACES),
+    "places_extend": _extend(_PLACES),
+    "places_holders": _list(_time, then=(_list(_MAYBE, _integer, _text),)),
+    "places_release": _RELEASE,
+    "places_turn": _DONE_OR_REFUSED,
+    "record_delete": _any,
+    "record_first": _text,
+    "record_get": _MAYBE,
+    "record_set": _any,
+    "record_write": _DONE_OR_REFUSED,
+    "timestamp_acquire": _by_code(
+        {-1: _WITHDRAWN, 0: _list(_flag, _text, _number, _time), 1: _list(_flag, _time)}
+    ),
+    "timestamp_adopt": _ADOPT,
+    "timestamp_clear": _flag,
+    "timestamp_extend": _extend(_MUTEX),
+    "timestamp_holder": _or_nil(_list(_text, _number, _time)),
+    "timestamp_release": _RELEASE,
+}
+"""By the name of the script."""

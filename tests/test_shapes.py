@@ -1,0 +1,327 @@
+"""Answers that no script of ours gives: each of them is an error that the caller expects, and none
+is a lease.
+
+A real socket answers each script, as a server that only resembles Redis would. Some answers have
+no nonce or a wrong one; others have the right nonce around nonsense.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from django.core.cache import caches
+from django.test import override_settings
+from redis.exceptions import RedisError
+
+from django_redislock import (
+    LockUnavailable,
+    MultiLock,
+    ReadWriteLock,
+    Semaphore,
+    TimestampLock,
+    once,
+    redis_lock,
+    renewal,
+    shapes,
+    single_flight,
+)
+from django_redislock.inspection import Inspector
+from django_redislock.io import SyncIO, run
+from django_redislock.keys import Keys
+from django_redislock.primitives import ledger, mutex
+from django_redislock.primitives.primitive import Claim
+
+Answer = Callable[[bytes], bytes]
+"""Of a script that has brought this nonce."""
+Operation = Callable[["Server", Answer], Any]
+"""It gets the second one to the request that matters."""
+
+
+def bulk(word: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+BODIES = {
+    "an integer": b":7\r\n",
+    "a huge integer": b":%d\r\n" % 10**30,
+    "text": bulk(b"what?"),
+    "a status": b"+OK\r\n",
+    "empty": b"*0\r\n",
+    "short": b"*1\r\n:5\r\n",
+    "nils": b"*2\r\n_\r\n_\r\n",
+    "a refusal without reason": b"*1\r\n:0\r\n",
+    "a short refusal": b"*3\r\n:0\r\n:0\r\n:0\r\n",
+    "a granted huge number": b"*3\r\n:1\r\n:%d\r\n:%d\r\n" % (10**30, 10**30),
+    "a granted text": b"*3\r\n:1\r\n" + bulk(b"x") + bulk(b"y"),
+    "a granted list": b"*3\r\n:1\r\n*1\r\n:1\r\n*1\r\n:1\r\n",
+    "granted for ever": b"*3\r\n:1\r\n:1\r\n:%d\r\n" % 10**18,
+    "text for the code": b"*4\r\n" + bulk(b"1") + b":1\r\n:1\r\n:1\r\n",
+    "a list for the code": b"*3\r\n*1\r\n:1\r\n:1\r\n:1\r\n",
+    "an unknown code": b"*7\r\n" + b":9\r\n" * 7,
+    "nested": b"*1\r\n*1\r\n*1\r\n*0\r\n",
+    "a bad ticket": b"*2\r\n:2\r\n" + bulk(b"\xff"),
+    "a bad position": b"*2\r\n:0\r\n*3\r\n:99\r\n_\r\n_\r\n",
+    "many": b"*9\r\n" + b":1\r\n" * 9,
+    "a map": b"%1\r\n$1\r\na\r\n:1\r\n",
+}
+"""Answers that are nonsense to every script in `OPERATIONS`."""
+
+ANSWERS: dict[str, Answer] = {
+    **{
+        f"our own: {name}": lambda nonce, body=body: b"*2\r\n" + bulk(nonce) + body
+        for name, body in BODIES.items()
+    },
+    **{f"without a nonce: {name}": lambda _, body=body: body for name, body in BODIES.items()},
+    "another's grant": lambda _: (
+        b"*2\r\n" + bulk(b"0123456789abcdef01") + b"*3\r\n:1\r\n:1\r\n:1\r\n"
+    ),
+    "a grant without a nonce": lambda _: b"*3\r\n:1\r\n:1\r\n:1\r\n",
+    "nil without a nonce": lambda _: b"_\r\n",
+    "a nonce alone": bulk,
+}
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """Speaks enough of Redis' protocol for redis-py to connect."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    answer: Answer
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.scripts: list[bytes] = []
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.server_address[1]}/0"
+
+
+class Handler(socketserver.StreamRequestHandler):
+    disable_nagle_algorithm = True
+    server: Server
+
+    def handle(self) -> None:
+        with suppress(OSError):  # the client may go at any time:
+            while line := self.rfile.readline():
+                words = []
+                for _ in range(int(line[1:])):
+                    size = int(self.rfile.readline()[1:])
+                    words.append(self.rfile.read(size + 2)[:-2])
+                self.wfile.write(self._answer(words))
+
+    def _answer(self, words: list[bytes]) -> bytes:
+        command = words[0].upper()
+        if command in (b"EVALSHA", b"EVAL"):
+            self.server.scripts.append(words[1])
+            return self.server.answer(words[-1])
+        if command == b"HELLO":
+            return b"%1\r\n+proto\r\n:3\r\n" if words[1:2] == [b"3"] else b"*2\r\n+proto\r\n:2\r\n"
+        if command == b"PING":
+            return b"+PONG\r\n"
+        if command in (b"AUTH", b"SELECT", b"CLIENT"):
+            return b"+OK\r\n"
+        return b"-ERR unknown command '%b', with args beginning with: \r\n" % words[0]
+
+
+@pytest.fixture(scope="module")
+def _server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def server(_server: Server) -> Iterator[Server]:
+    one = {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": _server.url,
+        "OPTIONS": {
+            "CLIENT_CLASS": "django_redislock.client.LockingClient",
+            "CONNECTION_POOL_KWARGS": {"protocol": 3, "socket_timeout": 5},
+        },
+    }
+    with override_settings(CACHES={"default": one}):
+        yield _server
+        for watchdog in renewal._watchdogs.values():
+            watchdog._leases.clear()
+            watchdog._tokens.clear()
+            watchdog._to_release.clear()
+
+
+def own(*numbers: int) -> Answer:
+    """A list of these, with our nonce."""
+    body = b"*%d\r\n" % len(numbers) + b"".join(b":%d\r\n" % number for number in numbers)
+    return lambda nonce: b"*2\r\n" + bulk(nonce) + body
+
+
+AT = 1_732_423_423_423_424
+GRANT = own(1, AT, AT)
+
+
+def held(lock: Any, grant: Answer, then: Callable[[Any], Any]) -> Operation:
+    """What is done with a lease, which was granted well."""
+
+    def operation(server: Server, bad: Answer) -> Any:
+        server.answer = grant
+        lease = lock("shapes", wait=0).acquire()
+        server.answer = bad
+        try:
+            return then(lease)
+        finally:
+            lease.watchdog.forget(lease.claim)
+            lease.close()
+            lease.end()
+
+    return operation
+
+
+def plain(call: Callable[[], Any]) -> Operation:
+    def operation(server: Server, bad: Answer) -> Any:
+        server.answer = bad
+        return call()
+
+    return operation
+
+
+def extend(lease: Any) -> Any:
+    return run(lease.claim.primitive.extend(SyncIO("default"), [lease.claim], [10.0]))
+
+
+def release(lease: Any) -> Any:
+    return lease.release()
+
+
+def the_lock() -> Any:
+    return caches["default"].lock("shapes", timeout=10, blocking=False)
+
+
+def release_of_the_cache(server: Server, bad: Answer) -> Any:
+    lock = the_lock()
+    server.answer = GRANT
+    assert lock.acquire()
+    server.answer = bad
+    return lock.release()
+
+
+def enter(lock: Any) -> None:
+    with lock:
+        raise AssertionError("the block runs")
+
+
+async def aenter() -> None:
+    async with redis_lock("shapes", wait=0):
+        raise AssertionError("the block runs")
+
+
+@single_flight("shapes", ttl=10, wait=0)
+def computed() -> str:
+    raise AssertionError("it is computed")
+
+
+def two(_: str, **options: Any) -> Any:
+    return MultiLock(["shapes", "other"], **options)
+
+
+def semaphore(name: str, **options: Any) -> Any:
+    return Semaphore(name, 3, **options)
+
+
+def write(name: str, **options: Any) -> Any:
+    return ReadWriteLock(name, **options).write()
+
+
+KEYS = Keys.of("redislock", "shapes")
+
+
+def new() -> Claim:
+    return Claim(keys=KEYS, token="t" * 32, ttl=10.0, owner="o", label="l", primitive=mutex)
+
+
+def claim() -> Any:
+    wanted = ledger.Wanted(tick=AT)
+    return run(ledger.claim(SyncIO("default"), new(), "job", "r" * 16, wanted))
+
+
+def adopt() -> Any:
+    return run(mutex.adopt(SyncIO("default"), "s" * 32, new()))
+
+
+SEEN = [b"t" * 32]
+
+OPERATIONS: dict[str, Operation] = {
+    "mutex": plain(lambda: enter(redis_lock("shapes", wait=0))),
+    "mutex, async": plain(lambda: asyncio.run(aenter())),
+    "semaphore": plain(lambda: enter(Semaphore("shapes", 3, wait=0))),
+    "read": plain(lambda: enter(ReadWriteLock("shapes", wait=0).read())),
+    "write": plain(lambda: enter(ReadWriteLock("shapes", wait=0).write())),
+    "multi": plain(lambda: enter(two("", wait=0))),
+    "timestamp": plain(lambda: enter(TimestampLock("shapes", wait=0))),
+    "once": plain(lambda: enter(once("shapes"))),
+    "single_flight": plain(computed),
+    "cache.lock": plain(lambda: the_lock().acquire()),
+    "release": held(redis_lock, GRANT, release),
+    "extend": held(redis_lock, GRANT, extend),
+    "semaphore, release": held(semaphore, GRANT, release),
+    "semaphore, extend": held(semaphore, GRANT, extend),
+    "downgrade": held(write, GRANT, lambda lease: lease.downgrade()),
+    "multi, release": held(two, own(1, AT, AT, AT), release),
+    "multi, extend": held(two, own(1, AT, AT, AT), extend),
+    "timestamp, release": held(TimestampLock, own(1, AT), release),
+    "timestamp, extend": held(TimestampLock, own(1, AT), extend),
+    "cache.lock, release": release_of_the_cache,
+    "holder": plain(lambda: redis_lock("shapes").holder()),
+    "timestamp, holder": plain(lambda: TimestampLock("shapes").holder()),
+    "list": plain(lambda: Inspector("default").page()),
+    "discover": plain(lambda: Inspector("default").discover()),
+    "show": plain(lambda: Inspector("default").get("shapes")),
+    "past": plain(lambda: Inspector("default").past("shapes")),
+    "clear": plain(lambda: run(mutex.clear(SyncIO("default"), KEYS, SEEN, "me", "why"))),
+    "adopt": plain(adopt),
+    "ledger, claim": plain(claim),
+    "ledger, look": plain(lambda: run(ledger.look(SyncIO("default"), [KEYS]))),
+    "ledger, read": plain(lambda: run(ledger.read(SyncIO("default"), ["job"], [KEYS]))),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_nonsense(server: Server, operation: str) -> None:
+    """It is an error of ours, and of redis-py where its lock is replaced; no block is entered."""
+    expected = RedisError if operation.startswith("cache.lock") else LockUnavailable
+    wrong = {}
+    for name, answer in ANSWERS.items():
+        try:
+            wrong[name] = repr(OPERATIONS[operation](server, answer))
+        except expected:
+            pass
+        except Exception as error:
+            wrong[name] = repr(error)
+    assert not wrong
+
+
+def test_it_is_said_which_script(server: Server) -> None:
+    """And it is not asked for again, since the answer would be the same."""
+    server.answer = ANSWERS["our own: short"]
+    with pytest.raises(LockUnavailable, match=r"mutex_acquire can't be understood") as caught:
+        redis_lock("shapes", wait=60).acquire()
+    assert caught.value.doubtful
+    assert not caught.value.passing
+
+
+def test_every_script_has_a_shape() -> None:
+    """Those that are called, and not only included by others."""
+    lua = files("django_redislock").joinpath("lua")
+    sources = {path.name: path.read_text() for path in lua.iterdir()}
+    called = {name for name, source in sources.items() if re.search("^-- Returns", source, re.M)}
+    assert {f"{name}.lua" for name in shapes.SHAPES} == called
