@@ -61,7 +61,10 @@ class Operations(Protocol):
 
 
 Holds = tuple[int, int, int]
-"""Holds, those of them that are blocks of code, and blocks that released before they ended."""
+"""Holds, those of them that are blocks of code, and blocks that released before they ended.
+
+Where it is taken before a `try`, no property is called, since a signal's exception may come there.
+"""
 
 
 class Lease:
@@ -307,7 +310,7 @@ class Lease:
         could not be asked: then it may be repeated, or left to its TTL. After what a signal's
         handler raises it is released in the background.
         """
-        holds = self.holds
+        holds = self._count, self.blocks, self._released_early
         try:
             self._give_back()
             self._operations.release(self)
@@ -410,7 +413,7 @@ class Lease:
 
     def settle(self) -> None:
         """What held it after its block is over: a transaction, a response."""
-        holds = self.holds
+        holds = self._count, self.blocks, self._released_early
         try:
             self._operations.settle(self)
         except BaseException:
@@ -473,12 +476,13 @@ class Lease:
     # what is left to do.
 
     def __enter__(self) -> Lease:
-        return self.enter_block(current_holder())
+        return self.enter_block()
 
-    def enter_block(self, me: Holding) -> Lease:
+    def enter_block(self, me: Holding | None = None) -> Lease:
         """A `with` block of this thread or task begins."""
         holds = self._count, self.blocks, 0
         try:
+            me = current_holder() if me is None else me
             self.check()  # a block never runs without its lock
             if not self._unentered:
                 self.enter()
@@ -526,10 +530,10 @@ class Lease:
 
     def leave(self, error: BaseException | None, *, entered: bool = False) -> None:
         """The block that holds it is left, with `error` or without."""
-        if sys.is_finalizing():
-            return  # a generator that is closed with the interpreter can't ask anybody any more
-        holds = self.holds
+        holds = self._count, self.blocks, self._released_early
         try:
+            if sys.is_finalizing():
+                return  # a generator that is closed with the interpreter can't ask anybody now
             if isinstance(error, GeneratorExit) and collecting():
                 self._collected(entered=entered)
                 self.abandon(holds)
@@ -553,7 +557,7 @@ class Lease:
 
     async def aleave(self, error: BaseException | None, *, entered: bool = False) -> None:
         """`leave` for coroutines."""
-        holds = self.holds
+        holds = self._count, self.blocks, self._released_early
         try:
             if entered:
                 innermost.set(self._outer.pop())

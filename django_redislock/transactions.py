@@ -7,6 +7,7 @@ own bookkeeping of savepoints decides, and there is no second copy of it here.
 
 from __future__ import annotations
 
+import logging
 import warnings
 import weakref
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
-from .exceptions import EarlyReleaseWarning
+from .exceptions import EarlyReleaseWarning, LockError
+
+logger = logging.getLogger("django_redislock")
 
 
 def open_transactions() -> list[BaseDatabaseWrapper]:
@@ -72,9 +75,12 @@ def at_end(
 
     def end() -> None:  # which nobody but Django may keep
         when_dropped.detach()
-        committed()
+        try:
+            committed()
+        except LockError:  # which must not keep the project's own callbacks from being called
+            logger.exception("What a lock does after a commit failed")
 
     when_dropped = weakref.finalize(end, dropped)
     when_dropped.atexit = False
-    # robust: our failure must not keep the project's own callbacks from being called.
-    connection.on_commit(end, robust=True)
+    # Not robust: Django would log a task's time limit that comes in there, and go on.
+    connection.on_commit(end)

@@ -243,6 +243,21 @@ def test_a_callback_that_raises_before_ours(held: Held) -> None:
     eventually(lambda: not held())
 
 
+def test_a_release_that_fails_after_the_commit(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and the project's own functions are called all the same."""
+    reached = []
+    with transaction.atomic():
+        with lock():
+            pass
+        transaction.on_commit(lambda: reached.append("commit"))
+        redis.delete(KEY)
+        redis.rpush(KEY, "no lock")
+    assert reached == ["commit"]
+    assert "after a commit failed" in caplog.text
+
+
 def test_a_lease_that_was_lost_stops_the_commit(redis: Redis) -> None:
     """When the block is left there is still time to roll back."""
     reached = []

@@ -104,9 +104,9 @@ class Assignment:
 
         Raises `LeaseLost` when it has ended meanwhile, `LockUnavailable`.
         """
-        using, policy = self.policy.using, self.policy._replace(release="exit")
-        me = label.holder()
+        using = self.policy.using
         try:
+            me, policy = label.holder(), self.policy._replace(release="exit")
             lease = Lease(operations.LEASES, self.claim, self.grant, policy, me)
             lease.check()
             if isinstance(me, asyncio.Task):
@@ -191,7 +191,7 @@ def _outcome(lease: Lease, error: BaseException | None) -> tuple[Outcome, str]:
 
 def perform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:
     """Run it in this thread. Returns what was entered; None: nothing was."""
-    io = SyncIO(assignment.policy.using)
+    # Nothing is called before it is held, after which a signal's exception could come.
     ended = error = None
     try:
         lease = run(assignment.hold(SyncIO))
@@ -200,10 +200,10 @@ def perform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:
                 call(assignment.job.function, (), {})
             except BaseException as raised:
                 error = raised
-            ended = run(assignment.end(io, lease, error))
+            ended = run(assignment.end(SyncIO(lease.using), lease, error))
             assignment.linger(lease, lingers)
     except LeaseLost as lost:
-        ended = ended or run(assignment.missed(lost, io))
+        ended = ended or run(assignment.missed(lost, SyncIO(assignment.policy.using)))
     if isinstance(error, KeyboardInterrupt):
         raise error
     return ended

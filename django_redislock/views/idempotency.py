@@ -151,12 +151,12 @@ class idempotent_view(ViewDecorator):
             return call.run()
         refuse_event_loop()
         try:
-            found = run(keyed.find(SyncIO))
+            lease = run(keyed.begin(SyncIO))
         except (LockNotAcquired, LockUnavailable) as error:
             return keyed.refuse(error)
-        if isinstance(found, bytes):
-            return keyed.replay(found)
-        with found as lease:
+        except _Answered as answered:
+            return keyed.replay(answered.packed)
+        with lease:
             completion = Completion(lease, self._ttl)
             completion.watch_transactions()
             return keyed.keep(completion, call.run())
@@ -181,12 +181,12 @@ class idempotent_view(ViewDecorator):
         if keyed is None:
             return await call.arun()
         try:
-            found = await keyed.find(AsyncIO)
+            lease = await keyed.begin(AsyncIO)
         except (LockNotAcquired, LockUnavailable) as error:
             return await sync_to_async(keyed.refuse)(error)
-        if isinstance(found, bytes):
-            return await sync_to_async(keyed.replay)(found)
-        async with found as lease:
+        except _Answered as answered:
+            return await sync_to_async(keyed.replay)(answered.packed)
+        async with lease:
             response = await call.arun()
             # In that thread, since it has the transactions; and may talk to Redis there.
             return await sync_to_async(keyed.keep)(Completion(lease, self._ttl), response)
@@ -232,6 +232,14 @@ class _Refused(Exception):
         self.why = why
 
 
+class _Answered(Exception):
+    """The request was carried out. Raised, so that between a lease and its block there is nothing
+    to interrupt."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+
 class KeyedRequest:
     """A request with a key, and what becomes of it."""
 
@@ -242,26 +250,27 @@ class KeyedRequest:
         lock = redis_lock(wait=MOMENT, release="commit")._of_kind("mutex")
         self._lock = lock._renamed(name, call.label)
 
-    async def find(self, port: type[SyncIO | AsyncIO]) -> bytes | Lease:
-        """What is known of the request; or a lease, if it is to be carried out.
+    async def begin(self, port: type[SyncIO | AsyncIO]) -> Lease:
+        """The lease under which the request is to be carried out.
 
-        Raises `LockNotAcquired` while another one is carried out, and `LockUnavailable`.
+        Raises `_Answered` if it was; `LockNotAcquired` while another one is carried out;
+        `LockUnavailable`.
         """
         io, keys = port(self._lock.policy().using), self._lock._keys()
         known = await record.read(io, keys)
         if known is not None:
-            return known
+            raise _Answered(known)
         got = await self._lock._attempt(port)
         try:
             known = await record.read(io, keys)
             if isinstance(got, LockNotAcquired):
-                if known is None:
-                    raise got
-                return known
+                raise got if known is None else _Answered(known)
             if known is None:
                 return got
             await give_back(io, got)
-            return known
+            raise _Answered(known)
+        except _Answered:
+            raise
         except BaseException:
             if isinstance(got, Lease):
                 got.abandon()

@@ -76,7 +76,7 @@ def pack(response: HttpResponseBase, fingerprint: str, max_size: int) -> bytes:
     }
     try:
         packed = json.dumps(head, default=_plain).encode() + b"\n" + response.content
-    except Exception as error:  # a project can put anything there
+    except (TypeError, ValueError, RecursionError) as error:  # no others, such as a time limit's
         raise NotKept(f"it has something that JSON has not: {error}") from error
     if len(packed) > max_size:
         raise NotKept(f"it takes {len(packed)} bytes, and max_size is {max_size}")
@@ -93,8 +93,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(value)
     if isinstance(value, Promise):
-        return str(value)
+        return _text(value)
     raise TypeError(f"{value!r}")
+
+
+def _text(lazy: Promise) -> str:
+    try:
+        return str(lazy)
+    except Exception as error:  # the project makes it, and may raise anything
+        raise TypeError(f"a lazy text failed: {error}") from error
 
 
 class Known(NamedTuple):

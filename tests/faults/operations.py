@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
-from django.http import HttpRequest, StreamingHttpResponse
+from django.db import connection, transaction
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import RequestFactory
 from redis import Redis
 
 from django_redislock import (
+    Lease,
+    LeaseLost,
     MultiLock,
     ReadWriteLock,
     Semaphore,
@@ -26,7 +31,12 @@ from django_redislock import (
 )
 from django_redislock.client import Lock as DropIn
 from django_redislock.commands import LockedCommand
-from django_redislock.views import lock_view
+from django_redislock.periodic.execution import Assignment, Request, perform
+from django_redislock.periodic.job import Job
+from django_redislock.periodic.schedule import Every
+from django_redislock.primitives.ledger import Outcome, Wanted
+from django_redislock.views import idempotent_view, lock_view
+from tests.models import Product
 from tests.settings import CACHES
 from tests.waiting import PATIENCE
 
@@ -204,6 +214,54 @@ def command(name: str) -> None:
     call_command(Named())
 
 
+def exported(name: str) -> None:
+    """Held by one process, and then by another one, which may be told so once more."""
+    lease = redis_lock(name).acquire(wait=0)
+    assert lease is not None
+    try:
+        text = lease.export()
+    except BaseException:
+        lease.release()
+        raise
+    try:
+        with Lease.restore(text):
+            pass
+    except BaseException:
+        with suppress(LeaseLost), Lease.restore(text):
+            pass
+        raise
+
+
+def idempotent(name: str) -> None:
+    """A request with a key, and the same request once more."""
+
+    def body(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("done")
+
+    once_only = idempotent_view(scope=lambda request: "")(body)
+    for _ in range(2):
+        once_only(RequestFactory().post("/", headers={"idempotency-key": f'"{name}"'}))
+
+
+class Entered(Exception):
+    """A job has failed with that, which is written down and logged: its worker goes on."""
+
+
+def run_of_a_job(name: str) -> None:
+    """As a scheduler and its worker do it."""
+    nothing = partial(str)
+    job = Job(name=name, function=nothing, where="here", schedule=Every(3600))
+    request = Request.of(job, Wanted(tick=None))
+    try:
+        assignment = Assignment.of(request, request.send())
+    except BaseException:
+        request.take_back()
+        raise
+    ended = perform(assignment, lambda *_: None)
+    if ended is not None and ended.outcome == Outcome.FAILED:
+        raise Entered(ended.why)
+
+
 OPERATIONS: list[Operation] = [
     by_hand,
     drop_in,
@@ -221,4 +279,38 @@ OPERATIONS: list[Operation] = [
     only_once,
     initialised,
     command,
+    exported,
+    idempotent,
+    run_of_a_job,
 ]
+
+# What writes to a database as well.
+
+
+def fenced(name: str) -> None:
+    """A row that is made, read and written under a lock."""
+    assert not connection.in_atomic_block, "a transaction was left open"
+    with redis_lock(name) as lease:
+        product = Product.objects.fenced(lease).create(name=name)
+        Product.objects.fenced(lease).filter(name=name).update(price=1)
+        product.refresh_from_db()
+        product.stock = 1
+        product.save(lease=lease)
+
+
+def until_commit(name: str) -> None:
+    """A lock that is held until a transaction is committed."""
+    assert not connection.in_atomic_block, "a transaction was left open"
+    with transaction.atomic(), redis_lock(name, release="commit"):
+        Product.objects.create(name=name)
+
+
+WRITES: list[Operation] = [fenced, until_commit]
+
+
+def lock_of(operation: Operation, name: str) -> str:
+    """What the lock is called that the operation takes, when it is told that name."""
+    if operation is idempotent:
+        whole = f"\0{name}".encode()
+        return f"idempotency:{hashlib.sha256(whole).hexdigest()[:40]}"
+    return f"periodic:{name}" if operation is run_of_a_job else name

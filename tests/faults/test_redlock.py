@@ -25,8 +25,12 @@ from django_redislock import (
     LockReentered,
     LockUnavailable,
     Redlock,
+    current_lease,
+    decorators,
     diagnosis,
+    io,
     redis_lock,
+    renewal,
 )
 from django_redislock.clock import now
 from django_redislock.exceptions import Holder
@@ -35,9 +39,11 @@ from django_redislock.io import SyncIO
 from django_redislock.primitives import redlock
 from django_redislock.renewal import watchdog
 from django_redislock.servers import Servers
+from django_redislock.slots import Cluster
 from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
+from tests.faults.interruption import KINDS, every_place
 from tests.faults.proxy import Fault, Proxy, script
 from tests.operations.calling import call
 from tests.processes import Worker
@@ -47,6 +53,8 @@ from tests.waiting import PATIENCE, eventually
 KEY = "redislock:{job}"
 ALIASES = ["a", "b", "c", "d", "e"]
 TTL = 60.0
+FOREIGN = f"{'f' * 32}|1|1|host|elsewhere".encode()
+"""The value of a lock that somebody else holds."""
 
 
 class Nodes:
@@ -125,6 +133,78 @@ def behind_proxy(nodes: Nodes, settings: Any) -> Iterator[Proxy]:
     with Proxy(nodes.servers["e"]) as proxy:
         settings.CACHES = {**settings.CACHES, "e": caches(proxy.url)["default"]}
         yield proxy
+
+
+# Interrupted: three servers are enough.
+
+
+def in_a_block(name: str) -> None:
+    with Redlock(name, ALIASES[:3], ttl=TTL):
+        pass
+
+
+def by_hand(name: str) -> None:
+    """Acquired, extended and released, without a block."""
+    lease = Redlock(name, ALIASES[:3], ttl=TTL).acquire(wait=0)
+    assert lease is not None
+    try:
+        lease.extend()
+    finally:
+        lease.release()
+
+
+def outvoted(name: str) -> None:
+    """Somebody else has a majority, so what one server has granted is taken back."""
+    assert Redlock(f"{name} taken", ALIASES[:3], ttl=TTL).acquire(wait=0) is None
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <coroutine object:pytest.PytestUnraisableExceptionWarning"
+)
+@pytest.mark.parametrize("operation", [in_a_block, by_hand, outvoted], ids=lambda it: it.__name__)
+def test_interrupted(
+    nodes: Nodes, operation: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception from outside, at every seventh place: it goes through, and no server keeps a
+    vote, nor this process a lease or a connection.
+
+    Except at a few places at which Python itself enters or leaves a block; then the lock ends with
+    its ttl.
+    """
+
+    def act(number: int) -> None:
+        for alias in ALIASES[:2]:
+            nodes.clients[alias].set(f"redislock:{{job {number} taken}}", FOREIGN, px=60_000)
+        operation(f"job {number}")
+
+    def kept(alias: str) -> list[str]:
+        names = [f"job {place.number}{end}" for place in places for end in ("", " taken")]
+        with nodes.clients[alias].pipeline() as pipeline:
+            for name in names:
+                pipeline.get(f"redislock:{{{name}}}")
+            values = zip(names, pipeline.execute(), strict=True)
+            return [name for name, value in values if value not in (None, FOREIGN)]
+
+    def unreturned() -> int:
+        pools = [pool for pool in io._server_pools.values() if not isinstance(pool, Cluster)]
+        return sum(one._created_connections - len(one._available_connections) for one in pools)
+
+    # That is said by a finalizer, out of which no exception comes.
+    monkeypatch.setattr(decorators, "_watched", lambda: False)
+    act(0)
+    before = unreturned()
+    places = list(every_place(act, kinds=KINDS, every=7))
+    assert len(places) > 20
+    assert not [f"{place}: {place.instead}" for place in places if place.instead]
+    eventually(lambda: not any(it._to_release for it in renewal._watchdogs.values()))
+    eventually(lambda: unreturned() <= before)
+    left = {name: alias for alias in ALIASES[:3] for name in kept(alias)}
+    assert len(left) <= len(places) * 0.04
+    for name, alias in left.items():
+        assert nodes.clients[alias].ttl(f"redislock:{{{name}}}") > 0
+    with pytest.raises(LockError):
+        current_lease()
 
 
 def lock(using: list[str] = ALIASES, ttl: float = TTL, **options: Any) -> Redlock:

@@ -19,6 +19,7 @@ from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.response import TemplateResponse
 from django.test import Client, RequestFactory
+from django.utils.functional import lazy
 from django.utils.translation import gettext_lazy
 from django.views.decorators.clickjacking import xframe_options_exempt
 from redis import Redis
@@ -537,6 +538,21 @@ class TestNotKept:
         if form not in REST_FRAMEWORK:
             assert json.loads(again.content)["type"].endswith("#answer_not_kept")
         assert "its response can't be kept: it has something that JSON has not" in caplog.text
+
+    def test_a_lazy_text_that_fails(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Whatever the project raises there, the view has run."""
+
+        def fail() -> str:
+            raise LookupError("no such text")
+
+        class Marked(Counter):
+            def __call__(self, request: HttpRequest, pk: int) -> HttpResponse:
+                response = super().__call__(request, pk)
+                response._csp_config = {"img-src": lazy(fail, str)()}  # type: ignore[attr-defined]
+                return response
+
+        self.twice(wsgi, forms.function, Marked())
+        assert "it has something that JSON has not: a lazy text failed" in caplog.text
 
     @every_client
     @pytest.mark.parametrize(("size", "kept"), [(1000, True), (2000, False)])
