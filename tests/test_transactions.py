@@ -252,8 +252,7 @@ def test_a_release_that_fails_after_the_commit(
         with lock():
             pass
         transaction.on_commit(lambda: reached.append("commit"))
-        redis.delete(KEY)
-        redis.rpush(KEY, "no lock")
+        redis.set(f"{KEY}:queue", "no queue")
     assert reached == ["commit"]
     assert "after a commit failed" in caplog.text
 
