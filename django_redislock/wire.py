@@ -79,10 +79,14 @@ def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None =
         hand.append(pool.get_connection())
         return hand[0]
     connection = hand[0]
-    with _hurried(connection, within):
-        if _stale(connection):
-            connection.disconnect()
-        connection.connect()
+    try:
+        with _hurried(connection, within):
+            if _stale(connection):
+                connection.disconnect()
+            connection.connect()
+    except BaseException:
+        connection.disconnect()  # its socket may have the short time-out yet
+        raise
     return connection
 
 

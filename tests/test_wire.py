@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 import socket
 import time
@@ -21,6 +22,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, connections, exchange, redis_lock, scripts, wire
+from tests.faults.interruption import KINDS, OURS, every_place
 from tests.waiting import PATIENCE, eventually
 
 ANSWERS = [
@@ -294,6 +296,31 @@ def test_haste_leaves_nothing_behind(redis_server: RedisServer, own: float | Non
     assert connection.redis_connect_func is None
     pool.release(connection)
     pool.disconnect()
+
+
+def test_interrupted_haste_leaves_nothing_behind(redis_server: RedisServer) -> None:
+    """Wherever an exception from outside comes, in what Python does there, too."""
+
+    def act(_: int) -> None:
+        pool = ConnectionPool.from_url(redis_server.url, socket_timeout=7.5)
+        hand: list[Any] = []
+        pools.append(pool)
+        try:
+            wire.checkout(pool, hand, 2)
+        finally:
+            wire.give_back(pool, hand)
+
+    pools: list[ConnectionPool] = []
+    act(0)
+    folders = [OURS, contextlib.__file__]
+    places = list(every_place(act, kinds=KINDS, folders=folders))
+    assert len(places) > 20
+    for place, pool in zip(places, pools[1:], strict=False):
+        for connection in pool._available_connections:
+            assert connection.socket_timeout == 7.5, str(place)
+            if connection._sock is not None:
+                assert connection._sock.gettimeout() == 7.5, str(place)
+        pool.disconnect()
 
 
 def test_a_connection_that_was_closed_is_made_again_in_time(
