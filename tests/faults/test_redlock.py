@@ -197,7 +197,7 @@ def test_interrupted(
     places = list(every_place(act, kinds=KINDS, every=7))
     assert len(places) > 20
     assert not [f"{place}: {place.instead}" for place in places if place.instead]
-    eventually(lambda: not any(it._to_release for it in renewal._watchdogs.values()))
+    eventually(lambda: not renewal.watchdog(Servers.of(ALIASES[:3]))._to_release)
     eventually(lambda: unreturned() <= before)
     left = {name: alias for alias in ALIASES[:3] for name in kept(alias)}
     assert len(left) <= len(places) * 0.04
