@@ -131,8 +131,9 @@ def _stale(connection: Any) -> bool:
     sock = getattr(connection, "_sock", None)
     if sock is None:
         return False
-    if type(sock) is socket.socket:
-        return not _silent(sock)
+    if isinstance(sock, socket.socket):
+        # Of TLS, what has come may be read from the socket already.
+        return bool(sock.pending() if hasattr(sock, "pending") else 0) or not _silent(sock)
     try:
         return bool(connection.can_read())
     except (redis.ConnectionError, redis.TimeoutError, OSError):

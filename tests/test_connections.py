@@ -21,7 +21,7 @@ import pytest
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
-from redis import Redis
+from redis import ConnectionPool, Redis
 from redis.backoff import ConstantBackoff
 from redis.exceptions import ReadOnlyError, ResponseError
 from redis.retry import Retry
@@ -34,7 +34,8 @@ from devtools.redis_server import (
     find_server,
     free_port,
 )
-from django_redislock import LockUnavailable, connections, exchange, redis_lock
+from django_redislock import LockUnavailable, connections, exchange, redis_lock, wire
+from tests.faults.interruption import KINDS, OURS, REDIS_PY, every_place
 from tests.waiting import PATIENCE, eventually
 
 
@@ -239,8 +240,30 @@ def test_tls(tmp_path: Path) -> None:
         # Another URL, since django-redis keeps one pool per URL, whatever the options.
         with override_settings(CACHES=entry(url.replace("/0", "/1"))):
             hopeless(r"(?i)certificate")
+        interrupted(
+            ConnectionPool.from_url(url, **pool, socket_timeout=PATIENCE, max_connections=81)
+        )
     finally:
         running.stop()
+
+
+def interrupted(pool: ConnectionPool) -> None:
+    """An idle connection is taken as it is, and an exception from outside that comes then goes
+    through."""
+
+    connected = [pool.get_connection() for _ in range(80)]
+    sockets = {connection._sock for connection in connected}
+    for connection in connected:
+        pool.release(connection)
+
+    def act(_: int) -> None:
+        hand: list[Any] = []  # it is not given back: each time comes another one
+        assert wire.checkout(pool, hand, PATIENCE)._sock in sockets, "it was made again"
+
+    places = list(every_place(act, kinds=KINDS, every=3, folders=[OURS, REDIS_PY]))
+    assert 10 < len(places) < len(connected) - 1
+    assert not [f"{place}: {place.instead}" for place in places if place.instead]
+    pool.disconnect()
 
 
 def test_sentinel() -> None:
