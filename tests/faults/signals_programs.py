@@ -23,6 +23,8 @@ def work() -> None:
     """Take the lock, hold it until told to go on, release it: once for each kind of signal."""
     for handler in (signal.SIG_DFL, leave, signal.SIG_DFL):
         signal.signal(signal.SIGTERM, handler)
+        # What the watchdog takes back of the last one must not be taken for what comes now.
+        eventually(lambda: not renewal.watchdog("default")._to_release)
         say("ready")
         told()
         try:
