@@ -400,9 +400,9 @@ def _translate(
             f"REDISLOCK['PREFIX'] to something else.",
             name_of(key),
         )
-    # In a script, Redis 7.0 has no class for it.
-    denied = isinstance(error, redis.exceptions.NoPermissionError) or (
-        "can't run this command" in text
+    # In a script there is no class for it. Redis 7.0 says the first, Valkey the second.
+    denied = isinstance(error, redis.exceptions.NoPermissionError) or any(
+        said in text for said in ("can't run this command", "ACL failure in script")
     )
     if isinstance(error, AskError | ClusterCrossSlotError):  # slots.py follows, or avoids it
         text += " (it is a node of a Redis Cluster: see CONNECTION_FACTORY in docs/topologies.md)"
