@@ -169,14 +169,18 @@ class TestPages:
             granted(redis, name, ttl=2000 + 10 * number, process=tokens.NO_PROCESS)
         return names
 
-    def test_pages(self, inspector: Inspector, many: list[str]) -> None:
-        """In the order in which leases end; together they are all."""
+    def in_pages(self, inspector: Inspector, limit: int) -> list[str]:
+        """The names of `many`, read so many at a time, and beyond the last one."""
         seen = []
-        for offset in range(0, 40, 10):
-            page = inspector.page(offset=offset, limit=10)
+        for offset in range(0, 40, limit):
+            page = inspector.page(offset=offset, limit=limit)
             assert page.total == 30
             seen += [lock.name for lock in page.items]
-        assert seen == many
+        return seen
+
+    def test_pages(self, inspector: Inspector, many: list[str]) -> None:
+        """In the order in which leases end; together they are all."""
+        assert self.in_pages(inspector, 10) == many
         assert [lock.name for lock in inspector.page(limit=None).items] == many
         assert inspector.page(limit=0).items == []
 
@@ -252,12 +256,7 @@ class TestPages:
         redis.persist("redislock:{job:007}")
         redis.zadd(INDEX, {"job:007": 1, "ended": 2, "ended:too": 3})
         names = ["job:007", *(name for name in many if name != "job:007")]
-        seen = []
-        for offset in range(0, 40, 4):
-            page = inspector.page(offset=offset, limit=4)
-            assert page.total == 30
-            seen += [lock.name for lock in page.items]
-        assert seen == names
+        assert self.in_pages(inspector, 4) == names
         assert [lock.name for lock in inspector.page(limit=None).items] == names
         assert [lock.name for lock in inspector.page(offset=2, limit=None).items] == names[2:]
 

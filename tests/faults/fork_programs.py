@@ -26,6 +26,16 @@ held: Any = None
 """The lease of the parent: a child that was forked has a copy of it."""
 
 
+def as_a_child(lease: Lease) -> None:
+    """The parent's lease is not the child's, and stays when it is released there."""
+    try:
+        lease.check()
+    except LeaseLost:
+        say("child", lease.state)
+    lease.release()
+    say("child", redis_lock("job").acquire(wait=0))
+
+
 def both() -> None:
     """Fork while holding the lock; the child wants it, and takes another."""
     listening = inbox("default", "redislock", start=True)
@@ -33,12 +43,7 @@ def both() -> None:
     listening.listening.wait()
     with redis_lock("job", ttl=1.5) as lease:
         if os.fork() == 0:
-            try:
-                lease.check()
-            except LeaseLost:
-                say("child", lease.state)
-            lease.release()
-            say("child", redis_lock("job").acquire(wait=0))
+            as_a_child(lease)
             with redis_lock("of the child", wait=5) as own:
                 say("child", own.state)
             say("child waits")
@@ -60,12 +65,7 @@ def untold() -> None:
         eventually(lambda: redis.exists(presence("redislock:index", tokens.process)))
         child = ctypes.PyDLL(None).fork()
         if child == 0:
-            try:
-                lease.check()
-            except LeaseLost:
-                say("child", lease.state)
-            lease.release()
-            say("child", redis_lock("job").acquire(wait=0))
+            as_a_child(lease)
             with redis_lock("of the child", ttl=1) as own:
                 say("child holds")
                 told()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ from django_redislock import redis_lock
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import queued, remains
-from tests.processes import ROOT, Start
+from tests.processes import ROOT, Start, UnixConnection
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -157,19 +155,6 @@ def test_a_fork_in_the_middle_of_everything(
         assert not remains(redis, name)
 
 
-class _Connection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=PATIENCE)
-        self._path = str(path)
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
 class _Gunicorn:
     """A master with two workers, which it forks after it has loaded the application."""
 
@@ -185,8 +170,8 @@ class _Gunicorn:
             env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
         )
 
-    def connection(self) -> contextlib.closing[_Connection]:
-        return contextlib.closing(_Connection(self._path))
+    def connection(self) -> contextlib.closing[UnixConnection]:
+        return contextlib.closing(UnixConnection(self._path))
 
     def get(self) -> tuple[int, str, str]:
         """The worker that answered, the state of the master's lease there, a conflict or not."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from tests.processes import ROOT
+from tests.processes import ROOT, UnixConnection
 from tests.servers.server import guard
 from tests.waiting import PATIENCE, eventually
 
@@ -37,19 +35,6 @@ MODELS = {
     "pyuwsgi": (*UWSGI, "--threads=4"),
 }
 """What follows `python`, but for the socket, and for when the application is loaded."""
-
-
-class Connection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=PATIENCE)
-        self._path = str(path)
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
 
 
 class Server:
@@ -84,7 +69,7 @@ class Server:
 
     def get(self, path: str = "/") -> int:
         """The worker that answered."""
-        with contextlib.closing(Connection(self._path)) as connection:
+        with contextlib.closing(UnixConnection(self._path)) as connection:
             connection.request("GET", path)
             return int(connection.getresponse().read())
 
