@@ -8,6 +8,7 @@ from datetime import tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from . import label
 from .servers import Servers
 
 MIN_TTL = 0.1
@@ -235,9 +236,10 @@ def validate_label(value: object) -> str:
 
 
 def validate_text(value: object, name: str) -> str:
+    """A line for people, whatever characters it was given with."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str for people to read, not {value!r}")
-    return value
+    return label.clean(value)
 
 
 def validate_on_lost(value: object) -> Callable[..., object]:

@@ -310,8 +310,8 @@ class Lock:
         return await self._primitive(policy).look(port(policy.using), self._keys(policy))
 
     async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
-        by = label.clean(validate_text(by, "by"))
-        reason = label.clean(validate_text(reason, "reason"))
+        by = validate_text(by, "by")
+        reason = validate_text(reason, "reason")
         first = seen = await self._look(port)
         policy = self.policy()
         io, primitive, keys = port(policy.using), self._primitive(policy), self._keys(policy)

@@ -115,7 +115,7 @@ class Inspector:
         They get `LeaseRevoked`, with `by` and `reason`, at their next renewals. False: it has
         changed hands since it was seen, and nothing was done.
         """
-        by, reason = telling(by, reason)
+        by, reason = validate_text(by, "by"), validate_text(reason, "reason")
         primitive: Primitive = mutex
         if lock.has_places:
             primitive = places.READ
@@ -375,11 +375,6 @@ class Inspector:
             for position, pttl in zip(batch, pttls, strict=True):
                 left[known[position]] = pttl / 1000 if pttl > 0 else None
         return left
-
-
-def telling(by: str, reason: str) -> tuple[str, str]:
-    """What the holder of a lock that is cleared is told. Raises `TypeError`, `ValueError`."""
-    return label.clean(validate_text(by, "by")), label.clean(validate_text(reason, "reason"))
 
 
 def _ours(lock: LockInfo) -> bool:

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from .. import operations
+from ..arguments import validate_text
 from ..exceptions import LockUnavailable
 from ..io import SyncIO, run
 from ..primitives.primitive import Sight
 from ..primitives.redlock import Redlock
 from ..servers import Servers
 from .facts import LockInfo, Past, WaiterInfo
-from .inspector import Inspector, telling
+from .inspector import Inspector
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ class RedlockInspector:
     def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
         """Take it away at all servers, as `Inspector.clear`; `unasked` are those that may still
         have it."""
-        by, reason = telling(by, reason)
+        by, reason = validate_text(by, "by"), validate_text(reason, "reason")
         io, kind = SyncIO(self.using), Redlock(self.using)
         seen = [Sight(one.seen, one.holder) for one in lock.holders]
         done = run(operations.clear(io, kind, lock.keys, self.using, seen, by, reason))

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from .. import label
 from ..arguments import validate_text, validate_using
 from ..exceptions import server_time
 from ..io import SyncIO, run
@@ -96,8 +95,8 @@ class Ledger:
     def pause(self, name: str, *, by: str, reason: str) -> bool:
         """Pass over the ticks of a job from now on; a run goes on to its end. False: there is no
         such job."""
-        by = label.clean(validate_text(by, "by"))
-        reason = label.clean(validate_text(reason, "reason"))
+        by = validate_text(by, "by")
+        reason = validate_text(reason, "reason")
         job = self._find(name)
         if job is not None:
             run(ledger.pause(SyncIO(job.policy.using), job.keys, by, reason))
