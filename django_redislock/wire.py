@@ -58,12 +58,8 @@ _counter = itertools.count()
 
 
 # A connection is taken into a hand, a list of its user's, from which it goes back. An exception
-# from outside, such as a signal's, may come after any call in here. So one call of something that
-# is written in C moves it: it is always in one of the two lists.
-
-
-def _move(source: list[Any], target: list[Any]) -> None:
-    target.extend(map(list.pop, (source,)))
+# from outside, such as a signal's, may come after any call in here; so between two lists there is
+# none, and the connection is always in one of them.
 
 
 def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None = None) -> Any:
@@ -72,13 +68,13 @@ def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None =
     A new one is made, handshake included, within so many seconds, whatever time-outs it has; None:
     as long as they say. After an exception, too, the caller owes `give_back`.
     """
-    books = _keeps_books(pool)
-    if type(pool) is redis.ConnectionPool and not books and _took_idle(pool, hand):
-        return hand[0]
-    if within is None or books or not _took(pool, hand, within):
+    if _keeps_books(pool) or not _took(pool, hand, within):
         hand.append(pool.get_connection())
         return hand[0]
     connection = hand[0]
+    sock = getattr(connection, "_sock", None)
+    if type(sock) is socket.socket and _silent(sock):
+        return connection
     try:
         with _hurried(connection, within):
             if _stale(connection):
@@ -96,13 +92,13 @@ def _keeps_books(pool: Any) -> bool:
     return getattr(pool, "cache", None) is not None or _metrics() is not None
 
 
-def _took(pool: Any, hand: list[Any], within: float) -> bool:
+def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
     """What `get_connection()` takes from the pool, before it connects, when nobody can see the
     connection yet. False: it does so in another way."""
     how = getattr(type(pool), "get_connection", None)
     try:
         if pool.pid != _process:
-            return False
+            return False  # it is for get_connection() to forget what belongs to the parent
         if how is redis.ConnectionPool.get_connection:
             idle, used, lock = pool._available_connections, pool._in_use_connections, pool._lock
         elif how is redis.BlockingConnectionPool.get_connection:
@@ -115,11 +111,14 @@ def _took(pool: Any, hand: list[Any], within: float) -> bool:
         with lock:
             if not idle:
                 idle.append(pool.make_connection())
-            used.add(idle[-1])
-            _move(idle, hand)
+            # Without a call in here, Python neither lets another thread run, which may fork, nor
+            # looks for signals.
+            used |= {idle[-1]}
+            hand += idle[-1:]
+            del idle[-1]
         return True
     try:
-        connection = connections.get(timeout=min(timeout, within))
+        connection = connections.get(timeout=timeout if within is None else min(timeout, within))
     except queue.Empty:
         raise redis.ConnectionError("No connection available.") from None
     hand.append(pool.make_connection() if connection is None else connection)
@@ -141,8 +140,11 @@ def _stale(connection: Any) -> bool:
 
 
 @contextmanager
-def _hurried(connection: Any, within: float) -> Iterator[None]:
+def _hurried(connection: Any, within: float | None) -> Iterator[None]:
     """What is connected in here is so within so many seconds, and has its own time-outs after."""
+    if within is None:
+        yield
+        return
     until = now() + within
     try:
         answers, connects = connection.socket_timeout, connection.socket_connect_timeout
@@ -179,33 +181,10 @@ def _less(own: float | None, within: float) -> float:
     return within if own is None else min(own, within)
 
 
-def _took_idle(pool: Any, hand: list[Any]) -> bool:
-    try:
-        idle, used, lock = pool._available_connections, pool._in_use_connections, pool._lock
-    except AttributeError:
-        return False
-    if pool.pid != _process:
-        return False  # it is for get_connection() to forget what belongs to the parent
-    with lock:
-        # Of TLS, what has come may be read from the socket already.
-        if not idle or type(getattr(idle[-1], "_sock", None)) is not socket.socket:
-            return False
-        # Without a call in here, Python neither lets another thread run, which may fork, nor looks
-        # for signals.
-        used |= {idle[-1]}
-        hand += idle[-1:]
-        del idle[-1]
-    # Not with the lock, since other threads run meanwhile, and may fork.
-    if _silent(getattr(hand[0], "_sock", None)):
-        return True
-    _put_back(pool, hand)
-    return False  # it was closed, or has something to say: get_connection() sees what
-
-
 def _put_back(pool: Any, hand: list[Any]) -> None:
     idle, used = pool._available_connections, pool._in_use_connections
     with pool._lock:
-        # As in `_took_idle`.
+        # As in `_took`.
         used -= {hand[0]}
         idle += hand
         del hand[0]
