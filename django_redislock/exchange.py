@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import redis
 from redis import asyncio as aioredis
@@ -155,9 +155,7 @@ def _exchange(
     try:
         connection = checkout(pool, hand, terms.within)
     except _FAILURES as error:
-        if foreign := _foreign(error, handled):
-            raise foreign  # noqa: B904  # it comes from elsewhere
-        raise _translate(error, command, handled, sent=False) from error
+        _fail(error, command, handled, sent=False)
     carried_out = False
     try:
         own = connection.socket_timeout
@@ -177,13 +175,9 @@ def _exchange(
     except NoScriptError:
         raise
     except BaseException as error:
-        plain = _unwrapped(error)
-        foreign = _foreign(error, handled)
-        if foreign or not _keeps(plain):
+        if not _keeps(error, handled):
             connection.disconnect()
-        if foreign:
-            raise foreign  # noqa: B904  # it comes from elsewhere
-        raise _translate(plain, command, handled, carried_out=carried_out) from plain
+        _fail(error, command, handled, carried_out=carried_out)
 
 
 async def aexecute(pool: AsyncPool, command: tuple[Word, ...], terms: Terms = NO_TERMS) -> Any:
@@ -209,9 +203,7 @@ async def _aexecute(
     try:
         connection = await acheckout(pool, terms.within)
     except _FAILURES as error:
-        if foreign := _foreign(error, handled):
-            raise foreign  # noqa: B904  # it comes from elsewhere
-        raise _translate(error, command, handled, sent=False) from error
+        _fail(error, command, handled, sent=False)
     carried_out = False
     try:
         if asking:
@@ -234,13 +226,9 @@ async def _aexecute(
     except NoScriptError:
         raise
     except BaseException as error:
-        plain = _unwrapped(error)
-        foreign = _foreign(error, handled)
-        if foreign or not _keeps(plain):
+        if not _keeps(error, handled):
             await connection.disconnect(nowait=True)
-        if foreign:
-            raise foreign  # noqa: B904  # it comes from elsewhere
-        raise _translate(plain, command, handled, carried_out=carried_out) from plain
+        _fail(error, command, handled, carried_out=carried_out)
     finally:
         await pool.release(connection)
 
@@ -367,8 +355,11 @@ def _unwrapped(error: BaseException) -> BaseException:
     return error
 
 
-def _keeps(error: BaseException) -> bool:
+def _keeps(error: BaseException, handled: BaseException | None) -> bool:
     """The connection may be used again after this."""
+    if _foreign(error, handled):
+        return False
+    error = _unwrapped(error)
     if isinstance(error, ReadOnlyError) or "NOREPLICAS " in str(error):
         # It leads to a primary that was demoted, or will be; a new one may find its successor.
         return False
@@ -376,12 +367,28 @@ def _keeps(error: BaseException) -> bool:
     return isinstance(error, ResponseError | TooFewReplicas)
 
 
-def _translate(
+def _fail(
     error: BaseException,
     command: tuple[Any, ...],
     handled: BaseException | None,
     *,
     sent: bool = True,
+    carried_out: bool = False,
+) -> NoReturn:
+    """Raise what a request that ended with `error` owes its caller: what came from elsewhere as it
+    is, and our own error for what redis-py and the socket raised."""
+    if foreign := _foreign(error, handled):
+        raise foreign
+    plain = _unwrapped(error)
+    raise _translate(plain, command, handled, sent=sent, carried_out=carried_out) from plain
+
+
+def _translate(
+    error: BaseException,
+    command: tuple[Any, ...],
+    handled: BaseException | None,
+    *,
+    sent: bool,
     carried_out: bool = False,
 ) -> Exception:
     """Our error for one of redis-py's."""

@@ -436,7 +436,7 @@ def test_a_replica_of_redis_62() -> None:
     )
     error = exchange._unwrapped(ResponseError(text))
     assert isinstance(error, ReadOnlyError)
-    assert not exchange._keeps(error)
+    assert not exchange._keeps(error, None)
     other = ResponseError("Error running script: -WRONGTYPE Operation against a key")
     assert exchange._unwrapped(other) is other
 
