@@ -155,7 +155,8 @@ def remember(*, number: int, window: float) -> list[Row]:
     in each round."""
     with private_server() as server:
         leases = held(OURS, 1, server)
-        from django_redislock import redis_lock, renewal
+        from django_redislock import redis_lock
+        from django_redislock.lease import watchdog as renewal
 
         watched = renewal.Watchdog.watch
         tracemalloc.start()

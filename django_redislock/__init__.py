@@ -1,8 +1,6 @@
 """Distributed locks for Django on Redis."""
 
-from .current import current_lease
-from .decorators import redis_lock
-from .exceptions import (
+from .base.exceptions import (
     EarlyReleaseWarning,
     FlightFailed,
     Holder,
@@ -17,12 +15,14 @@ from .exceptions import (
     StaleLease,
     StaleRead,
 )
-from .flights import single_flight
-from .lease import Lease, LeaseState
-from .multi import MultiLock
-from .only_once import deduplicate, once
-from .other_kinds import ReadWriteLock, Redlock, Semaphore, TimestampLock
-from .values import ainitialise, initialise
+from .lease.current import current_lease
+from .lease.lease import Lease, LeaseState
+from .locks.initialise import ainitialise, initialise
+from .locks.multi_lock import MultiLock
+from .locks.once import deduplicate, once
+from .locks.other_kinds import ReadWriteLock, Redlock, Semaphore, TimestampLock
+from .locks.redis_lock import redis_lock
+from .locks.single_flight import single_flight
 
 __all__ = [
     "EarlyReleaseWarning",

@@ -4,7 +4,7 @@ translations."""
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
-from . import checks
+from .doctor import checks
 
 
 class RedislockConfig(AppConfig):

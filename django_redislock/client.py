@@ -20,16 +20,18 @@ from redis.exceptions import ConnectionError, LockNotOwnedError, RedisError, Tim
 from redis.lock import Lock as RedisLock
 from redis.utils import HIREDIS_AVAILABLE
 
-from . import conf, label, operations, tokens, waiting
-from .clock import now
-from .connections import ClientName
-from .exceptions import LockNotAcquired, LockUnavailable
-from .io import SyncIO, run
-from .keys import Keys
-from .lease import Lease
-from .primitives import mutex
-from .primitives.primitive import Claim, Grant, Sight
-from .renewal import watchdog
+from .base import label, tokens
+from .base.clock import now
+from .base.exceptions import LockNotAcquired, LockUnavailable
+from .lease import claims as operations
+from .lease.lease import Lease
+from .lease.watchdog import watchdog
+from .primitives import mutex, waiting
+from .primitives.contract import Claim, Grant, Sight
+from .primitives.keys import Keys
+from .settings import conf
+from .transport.ports import SyncIO, run
+from .transport.server import ClientName
 
 T = TypeVar("T")
 

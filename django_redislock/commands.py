@@ -12,10 +12,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 
-from .arguments import validate_on_conflict, validate_ttl, validate_wait
-from .exceptions import LeaseLost, LockNotAcquired, LockUnavailable
-from .locks import Lock, Options
-from .naming import name_maker
+from .base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
+from .lease.lock import Lock, Options
+from .settings.naming import name_maker
+from .settings.validators import validate_on_conflict, validate_ttl, validate_wait
 
 # The first two mean the same in sysexits.h: "try again later" and "a service is unavailable".
 # The last one is its "protocol error", which comes nearest, and which hardly a program returns.

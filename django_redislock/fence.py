@@ -18,8 +18,8 @@ from typing import Any, Self
 
 from django.db import models
 
-from .exceptions import StaleLease, StaleRead
-from .lease import Lease
+from .base.exceptions import StaleLease, StaleRead
+from .lease.lease import Lease
 
 FIELD = "fencing_token"
 

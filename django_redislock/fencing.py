@@ -19,9 +19,9 @@ from asgiref.sync import sync_to_async
 from django.db import NotSupportedError, models, router, transaction
 from django.utils.translation import gettext_lazy as _
 
-from .exceptions import StaleLease, StaleRead
+from .base.exceptions import StaleLease, StaleRead
 from .fence import FIELD, Fence, place
-from .lease import Lease
+from .lease.lease import Lease
 
 __all__ = [
     "FencedManager",

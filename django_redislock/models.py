@@ -11,12 +11,12 @@ from django.db import models
 from django.utils.timezone import make_naive
 from django.utils.translation import gettext_lazy as _
 
-from . import connections
-from .exceptions import LockError
+from .base.exceptions import LockError
 from .inspection import Inspector, Kind, LockInfo, State
-from .live import Live, Row, Snapshot
-from .lock_id import LockId
-from .periodic.ledger import JobInfo, JobState, Ledger
+from .inspection.live import Live, Row, Snapshot
+from .inspection.lock_id import LockId
+from .periodic.report import JobInfo, JobState, Ledger
+from .transport import server as connections
 
 FREE = "free"
 
@@ -116,7 +116,7 @@ class Lock(Live):
 def servers() -> list[str]:
     """The aliases of CACHES that locks use, one for each server: through two of them, the same
     locks would be seen twice."""
-    from .diagnosis import aliases  # most processes never ask
+    from .doctor import aliases  # most processes never ask
 
     found: dict[str, str] = {}
     for alias in aliases():

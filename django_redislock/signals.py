@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 from django.dispatch import Signal
 
-from . import messenger
-from .exceptions import Holder, LockUnavailable
+from .base import messenger
+from .base.exceptions import Holder, LockUnavailable
 
 logger = logging.getLogger("django_redislock")
 

@@ -82,7 +82,7 @@ _source = {name.lower(): url for name, url in _project.get("urls", {}).items()}.
 
 
 def _names() -> dict[str, str]:
-    names = {key: f"django_redislock.locks.{key}" for key in ("LeaseOptions", "Options")}
+    names = {key: f"django_redislock.lease.lock.{key}" for key in ("LeaseOptions", "Options")}
     for name in reversed(MODULES):
         module = import_module(name)
         public = getattr(module, "__all__", None) or [

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis import Redis
 
-from django_redislock import scripts
+from django_redislock.primitives import scripts
 
 
 def call(redis: Redis, name: str, keys: Sequence[str], *args: Any) -> Any:

@@ -13,7 +13,7 @@ from redis import Redis
 
 from devtools.postgres_server import NoPostgresServer, PostgresServer, find_postgres
 from devtools.redis_server import RedisServer
-from django_redislock import renewal
+from django_redislock.lease import watchdog as renewal
 from tests.contract.ports import AsyncPort, Port, SyncPort
 from tests.manage import Manage
 from tests.plugin import SERVER

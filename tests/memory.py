@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from django_redislock.primitives.primitive import Grant
-from django_redislock.waiting import DEAF
+from django_redislock.primitives.contract import Grant
+from django_redislock.primitives.waiting import DEAF
 
 CLAIM_WINDOW = 1.0
 """Seconds that a waiter has to confirm a lock that was handed to it."""

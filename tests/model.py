@@ -13,12 +13,17 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from django_redislock.clock import deadline
-from django_redislock.exceptions import LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
-from django_redislock.keys import Keys
+from django_redislock.base.clock import deadline
+from django_redislock.base.exceptions import (
+    LeaseLost,
+    LeaseRevoked,
+    LockNotAcquired,
+    LockUnavailable,
+)
 from django_redislock.primitives import mutex
-from django_redislock.primitives.primitive import Claim, Refusal
-from django_redislock.waiting import DEAF
+from django_redislock.primitives.contract import Claim, Refusal
+from django_redislock.primitives.keys import Keys
+from django_redislock.primitives.waiting import DEAF
 from tests.memory import CLAIM_WINDOW, SIGN_OF_LIFE, Actor, MemoryServer, Pause, SteppedIO
 
 KEYS = Keys.of("redislock", "invoice:42")

@@ -15,8 +15,8 @@ from django.urls import path
 from redis import Redis
 
 from django_redislock import LockNotAcquired, current_lease, redis_lock
-from django_redislock.loops import loops
-from django_redislock.renewal import watchdog
+from django_redislock.lease.watchdog import watchdog
+from django_redislock.transport.event_loops import loops
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"

@@ -26,7 +26,7 @@ from django_redislock import (
     current_lease,
     redis_lock,
 )
-from django_redislock.travel import SALT
+from django_redislock.lease.travel import SALT
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"

@@ -11,8 +11,8 @@ from redis import Redis
 
 from django_redislock import MultiLock, ReadWriteLock, Semaphore, redis_lock
 from django_redislock.inspection import Inspector
-from django_redislock.keys import Keys
-from django_redislock.waiting import DEAF
+from django_redislock.primitives.keys import Keys
+from django_redislock.primitives.waiting import DEAF
 from tests.contract.conftest import no_signs_of_life  # noqa: F401  # a fixture
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually

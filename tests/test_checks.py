@@ -17,9 +17,10 @@ from django.core.cache import caches as django_caches
 from django.test import override_settings
 from django_redis.pool import ConnectionFactory
 
-from django_redislock import diagnosis, redis_lock
-from django_redislock.checks import check_deployment, check_jobs, check_settings
-from django_redislock.diagnosis import jobs
+from django_redislock import doctor as diagnosis
+from django_redislock import redis_lock
+from django_redislock.doctor import in_jobs as jobs
+from django_redislock.doctor.checks import check_deployment, check_jobs, check_settings
 from django_redislock.periodic import periodic, registry
 from tests.faults.caches import caches
 

@@ -36,9 +36,12 @@ from redis.utils import HIREDIS_AVAILABLE
 
 from devtools.redis_sentinel import RedisSentinels
 from devtools.redis_server import RedisServer
-from django_redislock import connections, inbox, redis_lock, renewal, signals
+from django_redislock import redis_lock, signals
 from django_redislock.client import Lock, LockingClient
-from django_redislock.io import SyncIO
+from django_redislock.lease import watchdog as renewal
+from django_redislock.transport import inbox
+from django_redislock.transport import server as connections
+from django_redislock.transport.ports import SyncIO
 from tests.blocks import blocks
 from tests.contract.ports import InThreads
 from tests.faults.proxy import Fault, Proxy, script

@@ -16,8 +16,9 @@ from django.db import transaction
 from django.test import override_settings
 from redis import Redis
 
-from django_redislock import LeaseState, LockNotAcquired, conf, current_lease, redis_lock
-from django_redislock.conf import Policy
+from django_redislock import LeaseState, LockNotAcquired, current_lease, redis_lock
+from django_redislock.settings import conf
+from django_redislock.settings.conf import Policy
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"

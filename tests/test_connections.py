@@ -34,7 +34,10 @@ from devtools.redis_server import (
     find_server,
     free_port,
 )
-from django_redislock import LockUnavailable, connections, exchange, redis_lock, wire
+from django_redislock import LockUnavailable, redis_lock
+from django_redislock.transport import command as exchange
+from django_redislock.transport import server as connections
+from django_redislock.transport import wire
 from tests.faults.interruption import KINDS, OURS, REDIS_PY, every_place
 from tests.waiting import PATIENCE, eventually
 

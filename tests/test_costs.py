@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import MultiLock, ReadWriteLock, Semaphore, TimestampLock, redis_lock
-from django_redislock.locks import Lock
+from django_redislock.lease.lock import Lock
 from tests.contract.conftest import no_signs_of_life  # noqa: F401  # a fixture
 from tests.contract.test_mutex import round_trips
 

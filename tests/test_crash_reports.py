@@ -12,7 +12,9 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import LockError, LockUnavailable, Redlock, lock_order, redis_lock, tokens
+from django_redislock import LockError, LockUnavailable, Redlock, redis_lock
+from django_redislock.base import tokens
+from django_redislock.lease import lock_order
 from tests.contract.ports import Port
 from tests.crash import report
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock import conf
-from django_redislock.keys import Keys
+from django_redislock.primitives.keys import Keys
+from django_redislock.settings import conf
 
 PAGE = Path(__file__).parent.parent / "docs" / "capacity.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django_redislock import redis_lock
-from django_redislock.primitives import migration, places
+from django_redislock.primitives import mutex_and_timestamp as migration
+from django_redislock.primitives import places
 from django_redislock.primitives.redlock import Redlock
 from tests.blocks import blocks
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock import conf, once, redis_lock
+from django_redislock import once, redis_lock
+from django_redislock.settings import conf
 from tests.blocks import blocks, example
 from tests.waiting import PATIENCE
 

@@ -13,8 +13,8 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, Redlock, redis_lock
+from django_redislock.base.servers import Servers
 from django_redislock.primitives import redlock
-from django_redislock.servers import Servers
 from tests.blocks import blocks, example
 from tests.faults.caches import caches
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock import LockOrderError, LockOrderWarning, lock_order, redis_lock
+from django_redislock import LockOrderError, LockOrderWarning, redis_lock
+from django_redislock.lease import lock_order
 from django_redislock.testing import check_lock_order
 from tests.blocks import DOCS, blocks, example
 from tests.classic import Classic

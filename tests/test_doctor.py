@@ -31,16 +31,16 @@ from django_redislock import (
     Semaphore,
     TimestampLock,
     initialise,
-    naming,
     once,
     redis_lock,
-    scripts,
 )
-from django_redislock.checks import check_deployment, check_settings
-from django_redislock.diagnosis import keyspace, permissions, rules
-from django_redislock.diagnosis import server as asking
-from django_redislock.diagnosis.usage import overlap
+from django_redislock.doctor import facts as asking
+from django_redislock.doctor import keyspace, permissions, rules
+from django_redislock.doctor.checks import check_deployment, check_settings
+from django_redislock.doctor.usage import overlap
 from django_redislock.inspection import Inspector
+from django_redislock.primitives import scripts
+from django_redislock.settings import naming
 from tests.faults.caches import caches
 from tests.manage import PROGRAM, broken_project, environ
 from tests.processes import ROOT

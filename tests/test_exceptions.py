@@ -31,7 +31,7 @@ from django_redislock import (
     LockUnavailable,
     redis_lock,
 )
-from django_redislock.exceptions import FlightFailed, StaleLease, StaleRead
+from django_redislock.base.exceptions import FlightFailed, StaleLease, StaleRead
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"

@@ -38,7 +38,7 @@ from django.urls import path
 from redis import Redis
 
 from django_redislock import LeaseLost, LeaseState, redis_lock
-from django_redislock.exceptions import LockError
+from django_redislock.base.exceptions import LockError
 from django_redislock.fencing import FencingTokenField, StaleLease, StaleRead
 from tests.models import Atlas, Book, Cheap, Display, Order, Parcel, Product, Seat, Shop, Ticket
 from tests.waiting import PATIENCE, eventually

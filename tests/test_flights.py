@@ -13,7 +13,8 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from redis import Redis
 
-from django_redislock import flights, single_flight
+from django_redislock import single_flight
+from django_redislock.locks import single_flight as flights
 from tests.contract.test_single_flight import followers
 from tests.waiting import PATIENCE, eventually
 

@@ -25,9 +25,9 @@ from django_redislock import (
     redis_lock,
     single_flight,
 )
-from django_redislock.flights import _Outcome
+from django_redislock.base.label import MAX_LABEL, clean
 from django_redislock.inspection import UNREADABLE, Inspector, Kind
-from django_redislock.label import MAX_LABEL, clean
+from django_redislock.locks.single_flight import _Outcome
 from tests.admin.conftest import LIST, client_of
 
 ESCAPES = "\x1b]0;owned\x07\nINFO all is well\r\u202egnp.exe\u2066\x00"

@@ -18,23 +18,15 @@ from django_redislock import (
     LockUnavailable,
     Semaphore,
     TimestampLock,
-    label,
     redis_lock,
-    tokens,
 )
-from django_redislock.exceptions import Holder
-from django_redislock.inspection import (
-    ORDERS,
-    Ending,
-    Inspector,
-    Kind,
-    LockInfo,
-    State,
-)
+from django_redislock.base import label, tokens
+from django_redislock.base.exceptions import Holder
+from django_redislock.inspection import ORDERS, Ending, Inspector, Kind, LockInfo, State
 from django_redislock.inspection.reading import decide, foreign
-from django_redislock.io import SyncIO
+from django_redislock.lease.watchdog import PRESENCE, watchdog
 from django_redislock.primitives import places
-from django_redislock.renewal import PRESENCE, watchdog
+from django_redislock.transport.ports import SyncIO
 from tests.operations.calling import granted
 from tests.processes import Worker
 from tests.test_decorators import held_elsewhere
@@ -435,7 +427,7 @@ class TestStale:
     @pytest.mark.usefixtures("due")
     def test_it_is_shown_again(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
         """Every third of the time for which it counts."""
-        monkeypatch.setattr("django_redislock.renewal.PRESENCE_EVERY", 0.1)
+        monkeypatch.setattr("django_redislock.lease.watchdog.PRESENCE_EVERY", 0.1)
         key = f"redislock:process:{tokens.process}"
         with redis_lock("one"):
             for _ in range(3):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from django_redislock.clock import deadline
-from django_redislock.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
-from django_redislock.keys import Keys
+from django_redislock.base.clock import deadline
+from django_redislock.base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
 from django_redislock.primitives import mutex
-from django_redislock.primitives.primitive import Claim, Refusal
+from django_redislock.primitives.contract import Claim, Refusal
+from django_redislock.primitives.keys import Keys
 from tests.memory import Actor, MemoryServer, Pause, SteppedIO
 
 KEYS = Keys.of("redislock", "invoice:42")

@@ -19,14 +19,14 @@ from django_redislock import (
     LeaseState,
     LockReentered,
     LockUnavailable,
-    messenger,
     redis_lock,
 )
-from django_redislock.io import SyncIO, run
+from django_redislock.base import messenger
+from django_redislock.lease.watchdog import renew, watchdog
 from django_redislock.primitives import mutex
-from django_redislock.primitives.primitive import Claim
-from django_redislock.renewal import renew, watchdog
+from django_redislock.primitives.contract import Claim
 from django_redislock.signals import LockEvent, lock_lost
+from django_redislock.transport.ports import SyncIO, run
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -305,7 +305,7 @@ def test_an_answer_that_took_longer_than_the_lease(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is told that it holds what may have ended: it is asked again."""
-    from django_redislock import io
+    from django_redislock.transport import ports as io
 
     real = io.SyncIO._execute
     calls = []

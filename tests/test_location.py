@@ -12,7 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from django_redislock import location, redis_lock
+from django_redislock import redis_lock
+from django_redislock.transport import location
 from tests.crash import report
 
 URLS = [

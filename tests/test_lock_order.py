@@ -19,10 +19,10 @@ from django_redislock import (
     ReadWriteLock,
     Semaphore,
     TimestampLock,
-    lock_order,
-    naming,
     redis_lock,
 )
+from django_redislock.lease import lock_order
+from django_redislock.settings import naming
 from django_redislock.testing import check_lock_order
 from tests.waiting import PATIENCE
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock.io import SyncIO, run
-from django_redislock.keys import Keys
+from django_redislock.primitives.keys import Keys
+from django_redislock.transport.ports import SyncIO, run
 from tests.memory import MemoryServer
 
 KEYS = Keys.of("redislock", "twin")

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from django_redislock.primitives import mutex
-from django_redislock.primitives.primitive import Grant
+from django_redislock.primitives.contract import Grant
 from tests.memory import MemoryServer
 from tests.model import Port, Process, Violation, World
 

@@ -24,14 +24,14 @@ from django_redislock import (
     current_lease,
     deduplicate,
     inspection,
-    naming,
     once,
-    only_once,
     redis_lock,
-    renewal,
     signals,
 )
+from django_redislock.lease import watchdog as renewal
+from django_redislock.locks import once as only_once
 from django_redislock.primitives import mutex
+from django_redislock.settings import naming
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{once:job}"

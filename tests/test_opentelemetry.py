@@ -22,8 +22,9 @@ from opentelemetry.semconv.attributes import code_attributes, db_attributes, err
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from redis import Redis
 
-from django_redislock import Lease, LeaseLost, TimestampLock, naming, redis_lock, signals
+from django_redislock import Lease, LeaseLost, TimestampLock, redis_lock, signals
 from django_redislock.contrib.opentelemetry import spans
+from django_redislock.settings import naming
 from django_redislock.signals import LockEvent
 from tests.test_decorators import held_elsewhere
 from tests.waiting import PATIENCE, eventually

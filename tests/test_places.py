@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from django_redislock.keys import Keys
+from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.places import MANY
-from django_redislock.waiting import DEAF
+from django_redislock.primitives.waiting import DEAF
 from tests.calling import call
 from tests.waiting import PATIENCE
 

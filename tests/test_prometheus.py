@@ -28,16 +28,16 @@ from django_redislock import (
     MultiLock,
     Semaphore,
     TimestampLock,
-    naming,
     redis_lock,
     signals,
 )
 from django_redislock.client import Lock as DropIn
 from django_redislock.commands import LockedCommand
-from django_redislock.connections import ClientName
 from django_redislock.contrib.patterns import OTHER, pattern
 from django_redislock.contrib.prometheus import metrics
+from django_redislock.settings import naming
 from django_redislock.signals import LockEvent
+from django_redislock.transport.server import ClientName
 from django_redislock.views import lock_view
 from tests.blocks import blocks
 from tests.test_decorators import held_elsewhere

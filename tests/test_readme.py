@@ -29,15 +29,15 @@ from django_redislock import (
     LeaseLost,
     LockNotAcquired,
     StaleLease,
-    conf,
     current_lease,
     redis_lock,
     signals,
 )
-from django_redislock.arguments import MIN_TTL
 from django_redislock.client import Lock
 from django_redislock.fencing import FencedModel
 from django_redislock.periodic import registry
+from django_redislock.settings import conf
+from django_redislock.settings.validators import MIN_TTL
 from tests.faults.caches import caches
 from tests.models import Product
 from tests.waiting import eventually

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from django_redislock.exceptions import LockNotAcquired
-from django_redislock.keys import Keys
+from django_redislock.base.exceptions import LockNotAcquired
 from django_redislock.primitives import mutex, record
-from django_redislock.primitives.primitive import Claim
+from django_redislock.primitives.contract import Claim
+from django_redislock.primitives.keys import Keys
 from tests.memory import Actor, Pause, SteppedIO
 from tests.test_interleavings import TTL, World, schedules
 

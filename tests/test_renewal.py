@@ -22,10 +22,10 @@ from django_redislock import (
     LockUnavailable,
     redis_lock,
 )
-from django_redislock import renewal as renewal_module
-from django_redislock.clock import now
-from django_redislock.io import IO, SyncIO, run
+from django_redislock.base.clock import now
+from django_redislock.lease import watchdog as renewal_module
 from django_redislock.primitives import mutex
+from django_redislock.transport.ports import IO, SyncIO, run
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"

@@ -29,15 +29,14 @@ from django_redislock import (
     TimestampLock,
     once,
     redis_lock,
-    renewal,
-    shapes,
     single_flight,
 )
 from django_redislock.inspection import Inspector
-from django_redislock.io import SyncIO, run
-from django_redislock.keys import Keys
-from django_redislock.primitives import ledger, mutex
-from django_redislock.primitives.primitive import Claim
+from django_redislock.lease import watchdog as renewal
+from django_redislock.primitives import ledger, mutex, shapes
+from django_redislock.primitives.contract import Claim
+from django_redislock.primitives.keys import Keys
+from django_redislock.transport.ports import SyncIO, run
 
 Answer = Callable[[bytes], bytes]
 """Of a script that has brought this nonce."""

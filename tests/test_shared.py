@@ -26,8 +26,8 @@ from django_redislock import (
     redis_lock,
     single_flight,
 )
-from django_redislock.io import SyncIO
-from django_redislock.renewal import watchdog
+from django_redislock.lease.watchdog import watchdog
+from django_redislock.transport.ports import SyncIO
 from tests.waiting import PATIENCE, eventually
 
 

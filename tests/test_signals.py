@@ -387,6 +387,6 @@ class TestLog:
 
     def test_nothing_is_made_that_nobody_wants(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without receivers, and with the usual level, a block costs no event."""
-        monkeypatch.setattr("django_redislock.operations.LockEvent", None)
+        monkeypatch.setattr("django_redislock.lease.claims.LockEvent", None)
         with redis_lock("job"):
             pass

@@ -15,9 +15,9 @@ from redis.exceptions import (
 )
 
 from django_redislock import LockUnavailable
-from django_redislock.cluster import url_of
-from django_redislock.coroutines import run
-from django_redislock.slots import HOPS, Cluster, _map, slot_of
+from django_redislock.base.coroutines import run
+from django_redislock.transport.cluster import HOPS, Cluster, _map, slot_of
+from django_redislock.transport.cluster_factory import url_of
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 KEY = "redislock:{job}"

@@ -26,7 +26,7 @@ from django_redislock import (
     Semaphore,
     redis_lock,
 )
-from django_redislock.renewal import watchdog
+from django_redislock.lease.watchdog import watchdog
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])

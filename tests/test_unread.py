@@ -21,8 +21,10 @@ from redis import Redis
 from redis._parsers import _RESP2Parser
 
 from devtools.redis_server import RedisServer
-from django_redislock import connections, redis_lock, scripts
-from django_redislock.loops import shared
+from django_redislock import redis_lock
+from django_redislock.primitives import scripts
+from django_redislock.transport import server as connections
+from django_redislock.transport.event_loops import shared
 from tests.waiting import eventually
 
 Commands = list[tuple[Any, ...]]

@@ -21,7 +21,11 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from devtools.redis_server import RedisServer
-from django_redislock import LockUnavailable, connections, exchange, redis_lock, scripts, wire
+from django_redislock import LockUnavailable, redis_lock
+from django_redislock.primitives import scripts
+from django_redislock.transport import command as exchange
+from django_redislock.transport import server as connections
+from django_redislock.transport import wire
 from tests.faults.interruption import KINDS, OURS, every_place
 from tests.waiting import PATIENCE, eventually
 

@@ -97,8 +97,9 @@ def careless() -> None:
     import gc
     import warnings
 
-    from django_redislock import loops, redis_lock
-    from django_redislock.renewal import watchdog
+    from django_redislock import redis_lock
+    from django_redislock.lease.watchdog import watchdog
+    from django_redislock.transport import event_loops as loops
 
     warnings.simplefilter("ignore", ResourceWarning)
     # The test counts connections: no sign of life, which has one of its own.

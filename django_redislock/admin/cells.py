@@ -12,9 +12,9 @@ from django.utils.safestring import mark_safe
 from django.utils.timezone import is_aware, localtime
 
 from ..inspection import HolderInfo, LockInfo
-from ..management.formatting import clean, duration
+from ..inspection.sentences import translated
+from ..inspection.words import clean, duration
 from ..models import STATES
-from ..sentences import translated
 
 NOTHING = "–"
 

@@ -14,11 +14,12 @@ from django.urls import path, reverse
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from ..clearing import Outcome, Target
 from ..inspection import State
-from ..management.formatting import clean
+from ..inspection.clearing import Outcome, Target
+from ..inspection.words import clean
 from ..models import Lock
-from . import clearing, tables
+from . import confirmation as clearing
+from . import tables
 from .pages import LiveAdmin, or_away
 
 

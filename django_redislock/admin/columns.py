@@ -8,9 +8,9 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..inspection import SHARED, Kind, LockInfo
-from ..management.formatting import duration
+from ..inspection.sentences import translated
+from ..inspection.words import duration
 from ..models import KINDS, STATES, Lock
-from ..sentences import translated
 from . import cells
 
 _KINDS = dict(KINDS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .. import diagnosis
-from ..clock import now
-from ..diagnosis import Finding, Level
+from .. import doctor as diagnosis
+from ..base.clock import now
+from ..doctor import Finding, Level
 
 GOOD_FOR = 60.0
 """Seconds."""

@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
-from ..live import Snapshot
+from ..inspection.live import Snapshot
 from ..models import JOB_STATES, PeriodicJob
 from ..periodic.registry import discover, jobs
 from . import cells, tables

@@ -13,11 +13,12 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
 from ..inspection import SHARED, State
-from ..keys import validate_name
-from ..live import Snapshot
-from ..lock_id import LockId
+from ..inspection.live import Snapshot
+from ..inspection.lock_id import LockId
 from ..models import STATES, Lock, servers
-from . import clearing, columns, tables
+from ..primitives.keys import validate_name
+from . import columns, tables
+from . import confirmation as clearing
 from .clear_pages import ClearPages
 from .filters import (
     CacheFilter,

@@ -16,9 +16,9 @@ from django.template.response import TemplateResponse
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 
-from ..exceptions import LockError
-from ..live import Snapshot
-from ..management.formatting import clean
+from ..base.exceptions import LockError
+from ..inspection.live import Snapshot
+from ..inspection.words import clean
 
 REFRESH = "X-Redislock-Refresh"
 """The header by which locks.js says that it asks, and nobody who opens the page."""

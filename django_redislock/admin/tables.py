@@ -10,12 +10,12 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import conf
 from ..inspection import UNREADABLE, Ending, HolderInfo, Kind, LockInfo, Past, WaiterInfo
-from ..management.formatting import place_text, value_text
+from ..inspection.sentences import translated
+from ..inspection.words import place_text, value_text
 from ..models import Lock
 from ..primitives.ledger import Outcome, RunInfo
-from ..sentences import translated
+from ..settings import conf
 from . import cells, columns
 
 SHOWN = 100

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from .. import fork, operations
-from ..lease import Lease
+from ..base import fork
+from ..lease import claims as operations
+from ..lease.lease import Lease
 from ..signals import LockEvent
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from .. import conf, naming
+from ..settings import conf, naming
 
 OTHER = "other"
 """Locks of which nobody has written down what their names look like."""

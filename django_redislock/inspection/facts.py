@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_noop as _
 
-from ..exceptions import Holder
-from ..keys import Keys
-from ..sentences import Sentence
+from ..base.exceptions import Holder
+from ..primitives.keys import Keys
+from .sentences import Sentence
 
 
 class State(StrEnum):

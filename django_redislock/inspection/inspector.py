@@ -9,14 +9,17 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
 
-from .. import conf, connections, label, operations
-from ..arguments import validate_text, validate_using
-from ..exceptions import Holder, LockUnavailable
-from ..io import SyncIO, run
-from ..keys import Keys, name_of, presence, validate_name
+from ..base import label
+from ..base.exceptions import Holder, LockUnavailable
+from ..lease import claims as operations
+from ..lease.watchdog import PRESENCE
 from ..primitives import mutex, places, timestamp
-from ..primitives.primitive import Primitive, Sight, batches
-from ..renewal import PRESENCE
+from ..primitives.contract import Primitive, Sight, batches
+from ..primitives.keys import Keys, name_of, presence, validate_name
+from ..settings import conf
+from ..settings.validators import validate_text, validate_using
+from ..transport import server as connections
+from ..transport.ports import SyncIO, run
 from . import reading
 from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo
 from .reading import Seen

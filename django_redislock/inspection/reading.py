@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 from django.utils.translation import gettext_noop as _
 
-from ..exceptions import Holder, cleared, server_time
-from ..keys import Keys
-from ..label import number, read
+from ..base.exceptions import Holder, cleared, server_time
+from ..base.label import number, read
+from ..base.tokens import process_of
+from ..lease.watchdog import PRESENCE, PRESENCE_EVERY
 from ..primitives import timestamp
-from ..primitives.primitive import Sight
-from ..renewal import PRESENCE, PRESENCE_EVERY
-from ..sentences import Sentence
-from ..tokens import process_of
+from ..primitives.contract import Sight
+from ..primitives.keys import Keys
 from .facts import (
     SHARED,
     UNREADABLE,
@@ -26,6 +25,7 @@ from .facts import (
     State,
     WaiterInfo,
 )
+from .sentences import Sentence
 
 
 class Seen(NamedTuple):

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from .. import operations
-from ..arguments import validate_text
-from ..exceptions import LockUnavailable
-from ..io import SyncIO, run
-from ..primitives.primitive import Sight
+from ..base.exceptions import LockUnavailable
+from ..base.servers import Servers
+from ..lease import claims as operations
+from ..primitives.contract import Sight
 from ..primitives.redlock import Redlock
-from ..servers import Servers
+from ..settings.validators import validate_text
+from ..transport.ports import SyncIO, run
 from .facts import LockInfo, Past, WaiterInfo
 from .inspector import Inspector
 

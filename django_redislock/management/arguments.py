@@ -11,11 +11,12 @@ from typing import Any, Protocol, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
 
-from .. import conf, label
-from ..arguments import MAX_TTL
+from ..base import label
+from ..base.servers import Servers, aliases_of
 from ..inspection import Inspector, RedlockInspector
-from ..keys import validate_name
-from ..servers import Servers, aliases_of
+from ..primitives.keys import validate_name
+from ..settings import conf
+from ..settings.validators import MAX_TTL
 from .failing import USAGE
 
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
+from ..base.exceptions import LockError, LockUnavailable
 from ..commands import UNAVAILABLE
-from ..exceptions import LockError, LockUnavailable
-from .formatting import clean
+from ..inspection.words import clean
 
 WRONG = 1
 USAGE = 2

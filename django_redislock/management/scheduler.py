@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from ..commands import LOST, UNAVAILABLE
+from ..inspection.words import count
 from ..periodic.execution import STOPPED
 from ..periodic.job import Job
 from ..periodic.runner import Runner
@@ -16,7 +17,6 @@ from ..periodic.workers import Crew
 from ..primitives.ledger import Outcome
 from .events import ENDING, NUDGE, Events, Interrupted, require_main_thread
 from .failing import WRONG
-from .formatting import count
 
 LAST_WORDS = 5.0
 """Seconds that coroutines have to end when they were cancelled."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from ..conf import Setting
+from ..base.label import of_function
 from ..inspection import HolderInfo, LockInfo, Past, PastHolder, WaiterInfo
-from ..label import of_function
-from ..periodic.ledger import JobInfo
+from ..periodic.report import JobInfo
 from ..primitives.ledger import RunInfo
+from ..settings.conf import Setting
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .formatting import shorten, width
+from ..inspection.words import shorten, width
 
 _GAP = "  "
 _NARROWEST = 12

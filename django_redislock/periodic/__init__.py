@@ -8,8 +8,8 @@ Every host runs `manage.py runperiodic`. docs/periodic.md tells the rest.
 
 from ..primitives.ledger import Outcome, Pause, RunInfo
 from .events import job_finished, job_started
-from .ledger import JobInfo, JobState, Ledger
 from .registry import periodic
+from .report import JobInfo, JobState, Ledger
 
 __all__ = [
     "JobInfo",

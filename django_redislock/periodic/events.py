@@ -15,7 +15,8 @@ from functools import partial
 
 from django.dispatch import Signal
 
-from .. import messenger, signals
+from .. import signals
+from ..base import messenger
 from ..primitives.ledger import Outcome, RunInfo
 
 logger = logging.getLogger("django_redislock")

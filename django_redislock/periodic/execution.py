@@ -12,17 +12,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from .. import conf, label, operations, tokens
-from ..cancellation import Cancellation
-from ..clock import now
-from ..decorators import call
-from ..exceptions import LeaseLost, LockError, LockUnavailable
-from ..io import IO, AsyncIO, SyncIO, run
-from ..lease import Lease
+from ..base import label, tokens
+from ..base.clock import now
+from ..base.exceptions import LeaseLost, LockError, LockUnavailable
+from ..lease import claims as operations
+from ..lease.cancellation import Cancellation
+from ..lease.lease import Lease
+from ..locks.redis_lock import call
 from ..primitives import ledger, mutex
+from ..primitives.contract import Claim, Grant
 from ..primitives.ledger import Answer, Outcome, RunInfo, Wanted
-from ..primitives.primitive import Claim, Grant
-from ..waiting import backoff
+from ..primitives.waiting import backoff
+from ..settings import conf
+from ..transport.ports import IO, AsyncIO, SyncIO, run
 from . import events
 from .job import Job
 

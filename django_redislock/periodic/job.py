@@ -9,9 +9,9 @@ from datetime import tzinfo
 from hashlib import sha256
 from typing import Any, Literal, TypedDict
 
-from .. import conf
-from ..keys import Keys
+from ..primitives.keys import Keys
 from ..primitives.ledger import Wanted
+from ..settings import conf
 from .schedule import SECOND, Schedule
 
 ATTEMPTS = 3

@@ -18,9 +18,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 from django.utils.timezone import get_default_timezone
 
-from .. import conf, label
-from ..arguments import refuse_unknown
-from ..keys import validate_name
+from ..base import label
+from ..primitives.keys import validate_name
+from ..settings import conf
+from ..settings.validators import refuse_unknown
 from .job import Job, JobOptions
 from .schedule import Cron, Every, shortest
 

@@ -15,11 +15,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from ..clock import now as clock
-from ..exceptions import LockError, LockUnavailable
-from ..io import SyncIO, run
+from ..base.clock import now as clock
+from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import ledger
-from ..waiting import backoff, own
+from ..primitives.waiting import backoff, own
+from ..transport.ports import SyncIO, run
 from .execution import Assignment, Request
 from .job import Job
 from .planned import LOOK_EVERY, Planned

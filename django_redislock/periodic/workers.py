@@ -12,9 +12,9 @@ from collections.abc import Callable
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 
-from .. import operations
-from ..clock import now
-from ..lease import Lease
+from ..base.clock import now
+from ..lease import claims as operations
+from ..lease.lease import Lease
 from ..primitives.ledger import Outcome, RunInfo
 from .execution import Assignment, aperform, perform
 from .job import Job

@@ -28,13 +28,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .. import label
-from ..exceptions import Holder, server_time
-from .primitive import Claim, Grant, batches, milliseconds
+from ..base import label
+from ..base.exceptions import Holder, server_time
+from .contract import Claim, Grant, batches, milliseconds
 
 if TYPE_CHECKING:
-    from ..io import IO
-    from ..keys import Keys
+    from ..transport.ports import IO
+    from .keys import Keys
 
 BATCH = 100
 """Jobs in one request."""

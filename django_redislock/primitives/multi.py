@@ -31,13 +31,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import LockError, LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from . import mutex, queued
-from .primitive import Claim, Grant, Refusal, batches, milliseconds, verdicts
+from .contract import Claim, Grant, Refusal, batches, milliseconds, verdicts
 
 if TYPE_CHECKING:
-    from ..io import IO
-    from ..keys import Keys
+    from ..transport.ports import IO
+    from .keys import Keys
 
 kind = "multi"
 unfenced = (

@@ -32,13 +32,13 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import Holder, LockNotAcquired
+from ..base.exceptions import Holder, LockNotAcquired
 from . import queued
-from .primitive import Claim, Grant, Refusal, Sight, milliseconds, verdicts
+from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
-    from ..io import IO
-    from ..keys import Keys
+    from ..transport.ports import IO
+    from .keys import Keys
 
 
 kind = "mutex"

@@ -27,13 +27,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..exceptions import Holder, LockNotAcquired, LockUnavailable
+from ..base.exceptions import Holder, LockNotAcquired, LockUnavailable
 from . import queued
-from .primitive import Claim, Grant, Refusal, Sight, milliseconds, verdicts
+from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
-    from ..io import IO
-    from ..keys import Keys
+    from ..transport.ports import IO
+    from .keys import Keys
 
 MANY = 1_000_000_000
 """Readers at a time: more than there can be."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..clock import deadline
-from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
+from ..base.clock import deadline
+from ..base.exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
 from ..signals import WaitLog
-from ..waiting import DEAF, Deadline, backoff, slice_for
-from .primitive import Claim, Grant, Refusal, milliseconds
+from .contract import Claim, Grant, Refusal, milliseconds
+from .waiting import DEAF, Deadline, backoff, slice_for
 
 if TYPE_CHECKING:
-    from ..io import IO
+    from ..transport.ports import IO
 
 
 class Acquire(Protocol):

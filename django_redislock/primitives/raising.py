@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..exceptions import LockNotAcquired
+from ..base.exceptions import LockNotAcquired
 from . import mutex
 
 if TYPE_CHECKING:
-    from ..io import IO
-    from .primitive import Claim
+    from ..transport.ports import IO
+    from .contract import Claim
 
 NOTHING_TO_DO, DONE, HELD, LOOKED = range(4)
 

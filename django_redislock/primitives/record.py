@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import LockUnavailable
-from .primitive import Claim, Refusal, milliseconds
+from ..base.exceptions import LockUnavailable
+from .contract import Claim, Refusal, milliseconds
 
 if TYPE_CHECKING:
-    from ..io import IO
-    from ..keys import Keys
+    from ..transport.ports import IO
+    from .keys import Keys
 
 
 async def read(io: IO, keys: Keys) -> bytes | None:

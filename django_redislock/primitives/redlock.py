@@ -34,18 +34,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .. import tokens
-from ..clock import deadline
-from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
-from ..servers import Servers
+from ..base import tokens
+from ..base.clock import deadline
+from ..base.exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
+from ..base.servers import Servers
 from ..signals import WaitLog
-from ..waiting import Deadline
 from . import mutex
-from .primitive import Claim, Grant, Refusal, Sight, milliseconds, verdicts
+from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
+from .waiting import Deadline
 
 if TYPE_CHECKING:
-    from ..io import IO
-    from ..keys import Keys
+    from ..transport.ports import IO
+    from .keys import Keys
 
 Answers = Sequence[Any]
 """Of each server, in order: what its script has returned, or the error in its place."""

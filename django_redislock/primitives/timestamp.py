@@ -28,14 +28,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..exceptions import Holder, LockNotAcquired, LockUnavailable
-from ..waiting import poll
+from ..base.exceptions import Holder, LockNotAcquired, LockUnavailable
 from . import queued
-from .primitive import Claim, Grant, Refusal, Sight, milliseconds, verdicts
+from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
+from .waiting import poll
 
 if TYPE_CHECKING:
-    from ..io import IO
-    from ..keys import Keys
+    from ..transport.ports import IO
+    from .keys import Keys
 
 
 A_LITTLE = 2.0

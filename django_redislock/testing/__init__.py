@@ -5,9 +5,9 @@ name of ours for as long as that test lasts, in this process: how a server is fo
 asked, what time it is.
 """
 
-from .apart import names_apart
 from .assertions import assert_held, assert_locked, check_lock_order, lose_lease
 from .memory import Memory, locks_in_memory
+from .own_prefix import names_apart
 from .pretence import locks_always_busy, locks_always_free, redis_unavailable
 
 __all__ = [

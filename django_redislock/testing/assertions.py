@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from .. import label, lock_order, renewal, signals
-from ..current import enclosing
-from ..exceptions import LeaseLost, LockError
-from ..io import SyncIO, run
-from ..lease import Lease
+from .. import signals
+from ..base import label
+from ..base.exceptions import LeaseLost, LockError
+from ..lease import lock_order
+from ..lease import watchdog as renewal
+from ..lease.current import enclosing
+from ..lease.lease import Lease
 from ..signals import LockEvent
-from .caches import leases_of
+from ..transport.ports import SyncIO, run
 from .condition import Condition
 from .memory import await_told
+from .no_server import leases_of
 from .patterns import matches, validate_pattern
 
 

@@ -19,10 +19,13 @@ from importlib.util import find_spec
 from typing import Any
 from unittest import mock
 
-from .. import clock, connections, exchange, inbox, messenger
-from ..lease import Lease
-from .caches import Caches
+from ..base import clock, messenger
+from ..lease.lease import Lease
+from ..transport import command as exchange
+from ..transport import inbox
+from ..transport import server as connections
 from .condition import Condition
+from .no_server import Caches
 
 PATIENCE = 2.0
 """Seconds, at most, that a test waits for what others do when it has moved the clock."""

@@ -11,14 +11,14 @@ from typing import Any
 
 import redis
 
-from .. import conf
-from ..exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
-from ..io import IO
-from ..keys import Keys, name_of
-from ..locks import Lock
-from ..primitives.primitive import Claim, Primitive, Sight
-from .caches import PRIMITIVES, Caches, answering, configured, finding, pretended
+from ..base.exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
+from ..lease.lock import Lock
+from ..primitives.contract import Claim, Primitive, Sight
+from ..primitives.keys import Keys, name_of
+from ..settings import conf
+from ..transport.ports import IO
 from .condition import Condition
+from .no_server import PRIMITIVES, Caches, answering, configured, finding, pretended
 from .patterns import matches, validate_pattern
 
 NOWHERE = Caches("nowhere")

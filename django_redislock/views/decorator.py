@@ -18,7 +18,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from .. import label
+from ..base import label
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Callable[..., Any])

@@ -34,14 +34,14 @@ from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext_lazy as _
 
-from ..arguments import validate_max_size, validate_ttl
-from ..completion import Completion, give_back
-from ..decorators import redis_lock
-from ..exceptions import LockNotAcquired, LockUnavailable
-from ..io import AsyncIO, SyncIO, run
-from ..lease import Lease
-from ..locks import refuse_event_loop
+from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..lease.lease import Lease
+from ..lease.lock import refuse_event_loop
+from ..locks.completion import Completion, give_back
+from ..locks.redis_lock import redis_lock
 from ..primitives import record
+from ..settings.validators import validate_max_size, validate_ttl
+from ..transport.ports import AsyncIO, SyncIO, run
 from .decorator import Call, ViewDecorator, beside_orm, is_of_rest_framework, validate_methods
 from .replay import NotKept, fingerprint, pack, pack_done, unpack
 from .responses import NoLock, Problem, problem, without_lock

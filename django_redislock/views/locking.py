@@ -11,18 +11,18 @@ from django.core.exceptions import BadRequest, ImproperlyConfigured
 from django.http.response import HttpResponseBase, StreamingHttpResponse
 from django.utils.module_loading import import_string
 
-from ..arguments import (
+from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..lease.lease import Lease
+from ..lease.lock import LeaseOptions, Lock
+from ..locks.redis_lock import aacquire, acquire, redis_lock
+from ..settings.naming import name_maker
+from ..settings.validators import (
     refuse_unknown,
     validate_max_waiters,
     validate_release,
     validate_response,
     validate_status,
 )
-from ..decorators import aacquire, acquire, redis_lock
-from ..exceptions import LockNotAcquired, LockUnavailable
-from ..lease import Lease
-from ..locks import LeaseOptions, Lock
-from ..naming import name_maker
 from .decorator import Call, ViewDecorator, beside_orm, method_of, validate_methods
 from .responses import BUSY, NoLock, with_hints, without_lock
 from .sending import hold_until_sent

@@ -20,7 +20,7 @@ from django.utils.functional import Promise
 from django.utils.translation import get_language, get_language_bidi
 from django.utils.translation import gettext_lazy as _
 
-from ..exceptions import LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockNotAcquired, LockUnavailable
 from .decorator import Call, is_of_rest_framework
 
 logger = logging.getLogger("django_redislock")

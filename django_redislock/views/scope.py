@@ -15,7 +15,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.http.request import split_domain_port
 
-from .. import label
+from ..base import label
 
 _DEFAULT_PORTS = ("", "80", "443")
 """Those of both schemes, since a proxy may end TLS without telling Django."""

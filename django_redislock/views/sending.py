@@ -11,7 +11,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.http.response import StreamingHttpResponse
 
-from ..lease import Lease
+from ..lease.lease import Lease
 
 logger = logging.getLogger("django_redislock")
 

@@ -15,7 +15,7 @@ from django.test import Client
 from redis import Redis
 
 from django_redislock import LeaseRevoked, redis_lock
-from django_redislock.admin import clearing
+from django_redislock.admin import confirmation as clearing
 from django_redislock.inspection import Inspector
 from tests.admin.conftest import LIST, client_of
 from tests.operations.calling import AWAY, granted, strangers

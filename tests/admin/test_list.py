@@ -14,7 +14,7 @@ from redis import Redis
 
 from django_redislock import redis_lock
 from django_redislock.admin.health import health
-from django_redislock.tokens import NO_PROCESS
+from django_redislock.base.tokens import NO_PROCESS
 from tests.admin.conftest import LIST, client_of
 from tests.operations.calling import AWAY, granted, strangers
 

@@ -15,8 +15,8 @@ from redis import Redis
 
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
-from django_redislock.live import LiveQuerySet
-from django_redislock.lock_id import LockId
+from django_redislock.inspection.live import LiveQuerySet
+from django_redislock.inspection.lock_id import LockId
 from django_redislock.models import Lock
 from tests.operations.calling import AWAY, granted
 

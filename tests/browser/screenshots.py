@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from django_redislock.tokens import NO_PROCESS
+from django_redislock.base.tokens import NO_PROCESS
 from tests.browser.chromium import Chromium
 from tests.browser.site import Site
 from tests.browser.test_tour import Tour, press, sees

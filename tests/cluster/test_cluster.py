@@ -27,16 +27,16 @@ from django_redislock import (
     ReadWriteLock,
     Semaphore,
     TimestampLock,
-    connections,
     once,
     redis_lock,
     single_flight,
 )
 from django_redislock.client import Lock
-from django_redislock.diagnosis import server_findings
+from django_redislock.doctor import server_findings
 from django_redislock.inspection import Inspector, Kind, State
-from django_redislock.renewal import watchdog
-from django_redislock.slots import slot_of
+from django_redislock.lease.watchdog import watchdog
+from django_redislock.transport import server as connections
+from django_redislock.transport.cluster import slot_of
 from tests.cluster.caches import cluster as caches
 from tests.contract.ports import Port
 from tests.processes import Worker

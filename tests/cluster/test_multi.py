@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from devtools.redis_cluster import RedisCluster
-from django_redislock import LockNotAcquired, MultiLock, connections, redis_lock
+from django_redislock import LockNotAcquired, MultiLock, redis_lock
+from django_redislock.transport import server as connections
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
 

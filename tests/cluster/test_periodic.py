@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from devtools.redis_cluster import RedisCluster
-from django_redislock.io import SyncIO, run
 from django_redislock.periodic import JobState, Ledger, Outcome, periodic, registry
 from django_redislock.periodic.execution import Request
 from django_redislock.periodic.job import Job
 from django_redislock.primitives import ledger
 from django_redislock.primitives.ledger import Wanted
+from django_redislock.transport.ports import SyncIO, run
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_redislock.renewal import watchdog
+from django_redislock.lease.watchdog import watchdog
 
 
 @pytest.fixture

@@ -18,14 +18,14 @@ from django_redislock import (
     LockReentered,
     MultiLock,
     Semaphore,
-    connections,
     current_lease,
-    operations,
     redis_lock,
 )
 from django_redislock.fencing import Fence
+from django_redislock.lease import claims as operations
+from django_redislock.lease.watchdog import BATCH
 from django_redislock.primitives import multi
-from django_redislock.renewal import BATCH
+from django_redislock.transport import server as connections
 from tests.contract.ports import Port
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually

@@ -8,14 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from redis import Redis
 
-from django_redislock import (
-    LeaseLost,
-    LeaseRevoked,
-    LeaseState,
-    LockNotAcquired,
-    redis_lock,
-)
-from django_redislock.clock import now
+from django_redislock import LeaseLost, LeaseRevoked, LeaseState, LockNotAcquired, redis_lock
+from django_redislock.base.clock import now
 from tests.calling import call
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually

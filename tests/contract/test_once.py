@@ -18,7 +18,7 @@ from django_redislock import (
     once,
     redis_lock,
 )
-from django_redislock.exceptions import LockError
+from django_redislock.base.exceptions import LockError
 from tests.contract.ports import Port, SyncPort
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually

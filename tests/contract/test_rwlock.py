@@ -21,7 +21,7 @@ from django_redislock import (
     Semaphore,
     redis_lock,
 )
-from django_redislock.travel import SALT
+from django_redislock.lease.travel import SALT
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
 

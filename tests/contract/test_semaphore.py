@@ -19,8 +19,8 @@ from django_redislock import (
     Semaphore,
     redis_lock,
 )
-from django_redislock.io import SyncIO, run
 from django_redislock.primitives import places
+from django_redislock.transport.ports import SyncIO, run
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
 

@@ -21,7 +21,7 @@ from django_redislock import (
     redis_lock,
     single_flight,
 )
-from django_redislock import flights as flights_module
+from django_redislock.locks import single_flight as flights_module
 from tests.contract.ports import Port, SyncPort
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually

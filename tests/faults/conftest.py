@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import scripts
+from django_redislock.primitives import scripts
 from tests.contract.ports import AsyncPort, Port, SyncPort
 from tests.faults.caches import caches
 from tests.faults.proxy import Proxy

@@ -15,10 +15,11 @@ from typing import Any
 import django
 from django_redis import get_redis_connection
 
-from django_redislock import Lease, LeaseLost, fork, redis_lock, tokens
-from django_redislock import lease as lease_module
-from django_redislock.inbox import inbox
-from django_redislock.keys import presence
+from django_redislock import Lease, LeaseLost, redis_lock
+from django_redislock.base import fork, tokens
+from django_redislock.lease import lease as lease_module
+from django_redislock.primitives.keys import presence
+from django_redislock.transport.inbox import inbox
 from tests.waiting import eventually
 from tests.worker import say, told
 

@@ -23,7 +23,7 @@ from enum import Enum, auto
 from typing import Self
 
 from devtools.redis_server import RedisServer
-from django_redislock import scripts
+from django_redislock.primitives import scripts
 from tests.waiting import PATIENCE, eventually
 
 Matcher = Callable[[list[bytes]], bool]

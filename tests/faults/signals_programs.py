@@ -9,7 +9,9 @@ import sys
 import time
 from types import FrameType
 
-from django_redislock import connections, redis_lock, renewal
+from django_redislock import redis_lock
+from django_redislock.lease import watchdog as renewal
+from django_redislock.transport import server as connections
 from tests.waiting import PATIENCE, eventually
 from tests.worker import say, told
 

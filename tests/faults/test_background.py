@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from django_redislock.background import Background
-from django_redislock.messenger import _Messenger
+from django_redislock.base.background import Background
+from django_redislock.base.messenger import _Messenger
 from tests.faults.interruption import every_place
 from tests.waiting import PATIENCE, eventually
 

@@ -16,8 +16,8 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import Lease, LeaseState, redis_lock
-from django_redislock.io import AsyncIO
-from django_redislock.loops import loops
+from django_redislock.transport.event_loops import loops
+from django_redislock.transport.ports import AsyncIO
 from tests.faults.cancelling import CancelledAt
 from tests.faults.remains import queued, remains
 from tests.waiting import PATIENCE

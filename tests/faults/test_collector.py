@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import LockError, current_lease, once, redis_lock
-from django_redislock.io import SyncIO
+from django_redislock.transport.ports import SyncIO
 from tests.waiting import PATIENCE, eventually
 
 

@@ -10,7 +10,8 @@ import pytest
 from django.test import override_settings
 from redis import Redis
 
-from django_redislock import LockUnavailable, connections, redis_lock
+from django_redislock import LockUnavailable, redis_lock
+from django_redislock.transport import server as connections
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
 from tests.waiting import PATIENCE, eventually

@@ -11,16 +11,10 @@ import pytest
 from django.db import connection
 from redis import Redis
 
-from django_redislock import (
-    Lease,
-    LeaseState,
-    LockError,
-    connections,
-    current_lease,
-    decorators,
-    redis_lock,
-    renewal,
-)
+from django_redislock import Lease, LeaseState, LockError, current_lease, redis_lock
+from django_redislock.lease import watchdog as renewal
+from django_redislock.locks import redis_lock as decorators
+from django_redislock.transport import server as connections
 from tests.faults.interruption import BEGINNING, KINDS, Kind, Place, every_place
 from tests.faults.operations import (
     BLOCKS,

@@ -17,7 +17,9 @@ from django.test import override_settings
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import LockUnavailable, connections, exchange, redis_lock
+from django_redislock import LockUnavailable, redis_lock
+from django_redislock.transport import command as exchange
+from django_redislock.transport import server as connections
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
 from tests.waiting import PATIENCE, eventually

@@ -10,7 +10,9 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
-from django_redislock import LeaseLost, LeaseState, exchange, io, redis_lock
+from django_redislock import LeaseLost, LeaseState, redis_lock
+from django_redislock.transport import command as exchange
+from django_redislock.transport import ports as io
 from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.waiters import LOCK, NAME, QUEUE, TAIL, Line, renew_now

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from django_redislock import Lease, LeaseLost, LeaseState, LockUnavailable
-from django_redislock.clock import now
+from django_redislock.base.clock import now
 from tests.faults.proxy import Fault, anything
 from tests.faults.scene import (
     EXTEND,

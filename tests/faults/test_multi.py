@@ -9,7 +9,8 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import LeaseState, LockUnavailable, MultiLock, connections, redis_lock
+from django_redislock import LeaseState, LockUnavailable, MultiLock, redis_lock
+from django_redislock.transport import server as connections
 from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script

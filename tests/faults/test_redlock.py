@@ -26,20 +26,22 @@ from django_redislock import (
     LockUnavailable,
     Redlock,
     current_lease,
-    decorators,
-    diagnosis,
-    io,
     redis_lock,
-    renewal,
 )
-from django_redislock.clock import now
-from django_redislock.exceptions import Holder
+from django_redislock import (
+    doctor as diagnosis,
+)
+from django_redislock.base.clock import now
+from django_redislock.base.exceptions import Holder
+from django_redislock.base.servers import Servers
 from django_redislock.inspection import Inspector
-from django_redislock.io import SyncIO
+from django_redislock.lease import watchdog as renewal
+from django_redislock.lease.watchdog import watchdog
+from django_redislock.locks import redis_lock as decorators
 from django_redislock.primitives import redlock
-from django_redislock.renewal import watchdog
-from django_redislock.servers import Servers
-from django_redislock.slots import Cluster
+from django_redislock.transport import ports as io
+from django_redislock.transport.cluster import Cluster
+from django_redislock.transport.ports import SyncIO
 from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts

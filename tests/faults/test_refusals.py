@@ -22,17 +22,10 @@ from redis import Redis
 from redis.exceptions import MaxConnectionsError, RedisError, ResponseError
 
 from devtools.redis_server import RedisServer, find_server
-from django_redislock import (
-    LeaseLost,
-    LeaseState,
-    LockUnavailable,
-    ReadWriteLock,
-    connections,
-    exchange,
-    redis_lock,
-    waiting,
-)
-from django_redislock.primitives import queued
+from django_redislock import LeaseLost, LeaseState, LockUnavailable, ReadWriteLock, redis_lock
+from django_redislock.primitives import queued, waiting
+from django_redislock.transport import command as exchange
+from django_redislock.transport import server as connections
 from tests.contract.ports import Port, SyncPort
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts

@@ -10,11 +10,13 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, redis_lock, tokens
-from django_redislock.clock import deadline
-from django_redislock.exceptions import LockNotAcquired
-from django_redislock.io import SyncIO, run
-from django_redislock.primitives import migration, timestamp
+from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, redis_lock
+from django_redislock.base import tokens
+from django_redislock.base.clock import deadline
+from django_redislock.base.exceptions import LockNotAcquired
+from django_redislock.primitives import mutex_and_timestamp as migration
+from django_redislock.primitives import timestamp
+from django_redislock.transport.ports import SyncIO, run
 from tests.classic import Classic
 from tests.contract.ports import Port
 from tests.faults.caches import caches

@@ -21,14 +21,14 @@ from django_redislock import (
     Lease,
     LockUnavailable,
     Redlock,
-    connections,
-    io,
     once,
     redis_lock,
     signals,
     single_flight,
 )
-from django_redislock.waiting import LEAST
+from django_redislock.primitives.waiting import LEAST
+from django_redislock.transport import ports as io
+from django_redislock.transport import server as connections
 from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts

@@ -10,7 +10,7 @@ from typing import Any
 from redis import Redis
 
 from django_redislock import Lease, redis_lock
-from django_redislock.renewal import watchdog
+from django_redislock.lease.watchdog import watchdog
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
 

@@ -18,7 +18,7 @@ from redis import Redis
 
 from django_redislock import LeaseRevoked, LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
-from django_redislock.lease import Lease
+from django_redislock.lease.lease import Lease
 from django_redislock.management.arguments import operator
 from django_redislock.management.subcommands.clear import seen_at
 from tests.operations.calling import call, granted, run, strangers

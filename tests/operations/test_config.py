@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from django.test import override_settings
 
-from django_redislock import conf, redis_lock
-from django_redislock.conf import Policy
+from django_redislock import redis_lock
+from django_redislock.settings import conf
+from django_redislock.settings.conf import Policy
 from tests.operations.calling import AWAY, call, run
 
 SETTINGS = {

@@ -8,7 +8,7 @@ from argparse import Namespace
 
 import pytest
 
-from django_redislock.clearing import Outcome
+from django_redislock.inspection.clearing import Outcome
 from django_redislock.management.commands.redislock import SUBCOMMANDS, Command, Parser
 from django_redislock.management.subcommands.config import _COLUMNS as CONFIG
 from django_redislock.management.subcommands.list import _COLUMNS as LIST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_redislock.management.formatting import duration, shorten, width
+from django_redislock.inspection.words import duration, shorten, width
 from django_redislock.management.tables import Cell, Column, table
 
 

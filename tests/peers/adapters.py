@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from redis import Redis
 
-from django_redislock.clock import now
+from django_redislock.base.clock import now
 from tests.faults.proxy import Matcher, command, script
 
 

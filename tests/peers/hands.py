@@ -10,7 +10,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from django_redislock.clock import now
+from django_redislock.base.clock import now
 
 from .adapters import Held, NotOurs, Peer
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock.clock import now
+from django_redislock.base.clock import now
 from tests.faults.proxy import Fault, Proxy
 from tests.faults.torture.register import Register
 from tests.waiting import PATIENCE, eventually

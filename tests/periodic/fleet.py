@@ -54,9 +54,9 @@ def run(
     url: str, path: Path, faketime: Path, *, every: float, ticks: int, catch_up: str = "latest"
 ) -> Result:
     """Start the schedulers, let them run so many ticks, and count."""
-    from django_redislock.io import SyncIO, run
-    from django_redislock.keys import Keys
     from django_redislock.primitives import ledger
+    from django_redislock.primitives.keys import Keys
+    from django_redislock.transport.ports import SyncIO, run
 
     keys = Keys.of("redislock", "periodic:job")
     with Redis.from_url(url) as redis:

@@ -16,10 +16,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from redis import Redis
 
-from django_redislock import current_lease, loops, redis_lock
+from django_redislock import current_lease, redis_lock
 from django_redislock.management.commands import runperiodic as command
 from django_redislock.periodic import JobState, Ledger, Outcome, job_finished
 from django_redislock.periodic.job import Job
+from django_redislock.transport import event_loops as loops
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY, Done, call
 from tests.processes import Start

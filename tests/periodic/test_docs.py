@@ -12,11 +12,11 @@ import pytest
 from django.core.management import call_command
 from redis import Redis
 
-from django_redislock import conf
 from django_redislock.management.commands.runperiodic import Command
 from django_redislock.periodic import JobState, Outcome, job_finished
 from django_redislock.periodic.job import Job, JobOptions
 from django_redislock.periodic.registry import jobs
+from django_redislock.settings import conf
 from tests.blocks import blocks
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "periodic.md").read_text(encoding="utf-8")

@@ -14,10 +14,10 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
-from django_redislock.io import SyncIO, run
-from django_redislock.keys import Keys
 from django_redislock.periodic import Outcome, RunInfo
 from django_redislock.primitives import ledger
+from django_redislock.primitives.keys import Keys
+from django_redislock.transport.ports import SyncIO, run
 from tests.faults.conftest import proxy  # noqa: F401  # a fixture
 from tests.faults.proxy import Fault, Proxy, anything
 from tests.periodic import fleet

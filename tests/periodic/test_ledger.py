@@ -9,22 +9,16 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock import (
-    LockError,
-    LockNotAcquired,
-    LockUnavailable,
-    current_lease,
-    redis_lock,
-)
-from django_redislock.io import SyncIO, run
-from django_redislock.keys import Keys
+from django_redislock import LockError, LockNotAcquired, LockUnavailable, current_lease, redis_lock
 from django_redislock.periodic import JobInfo, JobState, Ledger, Outcome, RunInfo
 from django_redislock.periodic.execution import Assignment, Request, aperform, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.runner import Runner
 from django_redislock.primitives import ledger
+from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.ledger import Answer, Wanted
-from django_redislock.waiting import DEAF
+from django_redislock.primitives.waiting import DEAF
+from django_redislock.transport.ports import SyncIO, run
 from tests.test_bounds import crowd
 from tests.test_decorators import held_elsewhere
 from tests.test_hostile import TEXTS, TYPES, fields, harmless, printed

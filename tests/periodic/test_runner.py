@@ -10,12 +10,12 @@ import pytest
 from redis import Redis
 
 from django_redislock import redis_lock
-from django_redislock.io import SyncIO
 from django_redislock.periodic import Ledger, Outcome, registry
 from django_redislock.periodic import runner as runners
 from django_redislock.periodic.execution import Assignment, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.runner import LOOK_EVERY, Runner
+from django_redislock.transport.ports import SyncIO
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY
 from tests.test_decorators import held_elsewhere

@@ -14,8 +14,9 @@ django.setup()
 
 from django_redis import get_redis_connection  # noqa: E402
 
-from django_redislock import redis_lock, tokens  # noqa: E402
-from django_redislock.inbox import inbox  # noqa: E402
+from django_redislock import redis_lock  # noqa: E402
+from django_redislock.base import tokens  # noqa: E402
+from django_redislock.transport.inbox import inbox  # noqa: E402
 
 redis = get_redis_connection("default")
 

@@ -13,10 +13,10 @@ from unittest import mock
 import fakeredis
 import pytest
 
-from django_redislock import io
 from django_redislock.testing import locks_in_memory
-from django_redislock.testing.caches import SCRIPT
 from django_redislock.testing.memory import _memory
+from django_redislock.testing.no_server import SCRIPT
+from django_redislock.transport import ports as io
 
 calls = 0
 

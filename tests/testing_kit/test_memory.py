@@ -22,7 +22,7 @@ from django_redislock import (
     TimestampLock,
     redis_lock,
 )
-from django_redislock.clock import now
+from django_redislock.base.clock import now
 from django_redislock.inspection import Inspector
 from django_redislock.testing import (
     Memory,

@@ -30,23 +30,19 @@ from django_redislock import (
     Semaphore,
     TimestampLock,
     initialise,
-    io,
     once,
     redis_lock,
     single_flight,
 )
-from django_redislock.clock import now
+from django_redislock.base.clock import now
 from django_redislock.commands import LockedCommand
 from django_redislock.inspection import Inspector
-from django_redislock.renewal import watchdog
+from django_redislock.lease.watchdog import watchdog
 from django_redislock.signals import lock_acquired, lock_not_acquired
-from django_redislock.testing import (
-    locks_always_busy,
-    locks_always_free,
-    redis_unavailable,
-)
-from django_redislock.testing.caches import SCRIPT
+from django_redislock.testing import locks_always_busy, locks_always_free, redis_unavailable
+from django_redislock.testing.no_server import SCRIPT
 from django_redislock.testing.pretence import _grant
+from django_redislock.transport import ports as io
 from django_redislock.views import lock_view
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually

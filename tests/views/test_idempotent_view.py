@@ -30,7 +30,7 @@ from rest_framework.views import APIView
 
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LockUnavailable, current_lease, redis_lock
-from django_redislock.renewal import Watchdog
+from django_redislock.lease.watchdog import Watchdog
 from django_redislock.signals import lock_not_acquired
 from django_redislock.views import idempotency, idempotent_view, lock_view
 from tests.models import Shop

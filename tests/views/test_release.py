@@ -19,7 +19,8 @@ from django.http.response import HttpResponseBase
 from django.test import RequestFactory
 from redis import Redis
 
-from django_redislock import Lease, LeaseLost, LeaseState, current_lease, exchange, redis_lock
+from django_redislock import Lease, LeaseLost, LeaseState, current_lease, redis_lock
+from django_redislock.transport import command as exchange
 from django_redislock.views import lock_view
 from tests.models import Shop
 from tests.views import forms

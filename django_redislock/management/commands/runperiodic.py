@@ -11,9 +11,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from ...base.exceptions import LockUnavailable, server_time
 from ...commands import BUSY, LOST, UNAVAILABLE, Stderr
-from ...exceptions import LockUnavailable, server_time
-from ...lease import Lease
+from ...inspection.words import NOTHING, instant
+from ...lease.lease import Lease
 from ...periodic.execution import Assignment, Request, aperform, perform
 from ...periodic.job import Job
 from ...periodic.registry import discover, jobs
@@ -21,7 +22,6 @@ from ...periodic.schedule import SECOND
 from ...primitives.ledger import Outcome, RunInfo, Wanted
 from ..arguments import job_of_name, number_argument, seconds_argument
 from ..failing import WRONG, errors_as_exit_codes
-from ..formatting import NOTHING, instant
 from ..printing import Printer
 from ..scheduler import Scheduler
 from ..tables import Cell, Column

@@ -16,10 +16,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ... import label
-from ...clearing import Outcome, Target
+from ...base import label
 from ...commands import BUSY, UNAVAILABLE
 from ...inspection import LockInfo, State
+from ...inspection.clearing import Outcome, Target
+from ...inspection.words import clean, count, whose
 from .. import serialising
 from ..arguments import (
     add_by,
@@ -31,7 +32,6 @@ from ..arguments import (
     operator,
 )
 from ..failing import FREE, USAGE, WRONG
-from ..formatting import clean, count, whose
 from ..printing import Printer
 from .list import locks_table
 

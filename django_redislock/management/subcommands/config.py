@@ -7,10 +7,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from ... import conf
+from ...inspection.words import clean, place_text, value_text
+from ...settings import conf
 from .. import serialising
 from ..arguments import add_json, name_argument
-from ..formatting import clean, place_text, value_text
 from ..printing import Printer
 from ..tables import Cell, Column, Paint
 

@@ -10,12 +10,12 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ... import diagnosis
+from ... import doctor as diagnosis
 from ...commands import UNAVAILABLE
-from ...diagnosis import Finding, Level
+from ...doctor import Finding, Level
+from ...inspection.words import clean, count
 from ..arguments import add_json
 from ..failing import WRONG
-from ..formatting import clean, count
 from ..printing import Printer
 
 _ORDER = list(Level)

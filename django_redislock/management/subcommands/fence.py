@@ -18,21 +18,22 @@ from django.core.exceptions import FieldDoesNotExist, FieldError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, connections, models
 
-from ... import conf, label, tokens
-from ...arguments import validate_using
+from ...base import label, tokens
+from ...base.exceptions import LockNotAcquired
+from ...base.servers import aliases_of
 from ...commands import BUSY
-from ...exceptions import LockNotAcquired
 from ...fencing import FencingTokenField
-from ...io import SyncIO, run
-from ...keys import Keys, validate_name
+from ...inspection.words import clean, count, duration
 from ...primitives import mutex, raising
-from ...primitives.primitive import Claim
+from ...primitives.contract import Claim
+from ...primitives.keys import Keys, validate_name
 from ...primitives.raising import Raised
-from ...servers import aliases_of
+from ...settings import conf
+from ...settings.validators import validate_using
+from ...transport.ports import SyncIO, run
 from .. import serialising
 from ..arguments import add_json, add_using, seconds_argument
 from ..failing import USAGE
-from ..formatting import clean, count, duration
 from ..printing import Printer
 
 FIELD = "fencing_token"

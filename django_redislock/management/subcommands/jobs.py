@@ -7,12 +7,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from ...periodic.ledger import JobInfo, JobState, Ledger
+from ...inspection.words import NOTHING, clean, count, duration, instant
+from ...periodic.report import JobInfo, JobState, Ledger
 from ...primitives.ledger import Outcome, RunInfo
 from .. import serialising
 from ..arguments import add_json, job_of_name
 from ..failing import WRONG
-from ..formatting import NOTHING, clean, count, duration, instant
 from ..printing import Printer
 from ..tables import Cell, Column, Paint
 

@@ -11,12 +11,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from ...commands import UNAVAILABLE
-from ...diagnosis import Away, Level, judge, look
+from ...doctor import Away, Level, judge, look
 from ...inspection import ORDERS, Inspector, LockInfo, State
+from ...inspection.words import clean, count, duration, holder, remaining
 from .. import serialising
 from ..arguments import add_json, add_limit, add_using, inspector
 from ..failing import WRONG
-from ..formatting import clean, count, duration, holder, remaining
 from ..printing import Printer
 from ..tables import Cell, Column, Paint
 

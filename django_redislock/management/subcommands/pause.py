@@ -6,11 +6,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ... import label
-from ...periodic.ledger import Ledger
+from ...base import label
+from ...inspection.words import clean
+from ...periodic.report import Ledger
 from ..arguments import add_by, job_of_name, operator
 from ..failing import USAGE
-from ..formatting import clean
 from ..printing import Printer
 
 

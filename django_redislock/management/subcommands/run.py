@@ -11,10 +11,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from ...base.exceptions import LeaseLost, LockNotAcquired
 from ...commands import BUSY, LOST, ttl_argument, wait_argument
-from ...exceptions import LeaseLost, LockNotAcquired
-from ...lease import Lease
-from ...locks import Lock
+from ...lease.lease import Lease
+from ...lease.lock import Lock
 from ..arguments import name_argument, number_argument, seconds_argument
 from ..child import Child
 from ..events import ENDING, PASSED_ON, Events, Interrupted, require_main_thread

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from ... import conf
+from ...base.servers import aliases_of
 from ...inspection import (
     SHARED,
     UNREADABLE,
@@ -19,11 +19,11 @@ from ...inspection import (
     RedlockInspector,
     WaiterInfo,
 )
-from ...servers import aliases_of
+from ...inspection.words import NOTHING, count, crowd, duration, holder, instant
+from ...settings import conf
 from .. import serialising
 from ..arguments import add_json, add_limit, add_using, inspector_of, name_argument
 from ..failing import FREE
-from ..formatting import NOTHING, count, crowd, duration, holder, instant
 from ..printing import Printer
 from ..tables import Cell, Column
 from .config import settings_table

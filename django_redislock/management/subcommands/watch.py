@@ -12,12 +12,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from ...exceptions import LockUnavailable
+from ...base.exceptions import LockUnavailable
 from ...inspection import Inspector, LockInfo
+from ...inspection.words import clean, instant
 from .. import serialising
 from ..arguments import inspector, limit_argument
 from ..events import Events, Interrupted, require_main_thread
-from ..formatting import clean, instant
 from ..printing import Printer
 from ..screen import Paper, screen
 from .list import add_filters, as_json, as_lines, left_out, matching

@@ -19,7 +19,7 @@ from typing import Any, Self
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock.clock import now
+from django_redislock.base.clock import now
 from tests.faults.proxy import Fault, Proxy
 from tests.peers.adapters import Ours, Peer
 from tests.peers.forkserver import CONTEXT

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from django_redislock.clock import now
+from django_redislock.base.clock import now
 
 SIZE = 256
 """Bytes of a record."""

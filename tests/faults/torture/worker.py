@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from django_redislock.clock import now
+from django_redislock.base.clock import now
 from tests.peers.adapters import Held, NotOurs, Peer
 
 from .history import Journal

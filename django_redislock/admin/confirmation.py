@@ -1,0 +1,185 @@
+"""Clearing locks from the admin: what an operator has seen, and nothing else.
+
+The confirmation carries along, signed, who held each of the locks that it shows: a digest of the
+holder's token, which itself stays here. When it comes back, each lock is looked at again. Where
+the digest is another one, the lock has changed hands, and is left alone; and what is the same is
+cleared by its token, so that it can't change hands in between. Of several holders, those that were
+seen lose it, and who has come since keeps it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from django import forms
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.options import get_content_type_for_model
+from django.core import signing
+from django.db import DatabaseError, router, transaction
+from django.utils.crypto import salted_hmac
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..base import label
+from ..inspection import HolderInfo, Inspector, LockInfo
+from ..inspection.clearing import Outcome, Target
+from ..inspection.lock_id import LockId
+from ..inspection.sentences import translated
+from ..inspection.words import clean, whose
+from ..models import Lock
+
+logger = logging.getLogger("django_redislock")
+
+SALT = "django_redislock.admin.confirmation"
+GOOD_FOR = 3600
+"""Seconds: what was seen is old after that."""
+BATCH = 500
+"""Locks that are cleared before it is written down."""
+
+
+class ClearForm(forms.Form):
+    """Why, and what was seen."""
+
+    reason = forms.CharField(
+        label=_("Reason"),
+        max_length=200,
+        help_text=_("The holder is told, and it is kept in the history."),
+        widget=forms.TextInput(attrs={"size": 60, "autofocus": True}),
+    )
+    seen = forms.CharField(widget=forms.HiddenInput)
+
+    def clean_reason(self) -> str:
+        return label.clean(str(self.cleaned_data["reason"]))
+
+    def clean_seen(self) -> dict[str, list[str]]:
+        try:
+            seen: dict[str, list[str]] = signing.loads(
+                self.cleaned_data["seen"], salt=SALT, max_age=GOOD_FOR
+            )
+            for id in seen:
+                LockId.parse(id)  # the settings may have changed
+        except (signing.BadSignature, ValueError):
+            raise forms.ValidationError(_("This is not what was shown. Begin again.")) from None
+        return seen
+
+
+def sealed(locks: Iterable[Lock]) -> str:
+    """What the operator is shown, for `ClearForm.seen`."""
+    seen = {
+        lock.id: [_digest(one) for one in lock.info.holders]
+        for lock in locks
+        if lock.info is not None
+    }
+    return signing.dumps(seen, salt=SALT, compress=True)
+
+
+def shown(seen: dict[str, list[str]]) -> list[Lock]:
+    """The locks that the operator was shown and nobody else holds by now."""
+    return [
+        Lock.of(target.lock)
+        for target in targets(seen)
+        if target.lock is not None and target.outcome == Outcome.NOT_ASKED
+    ]
+
+
+def targets(seen: dict[str, list[str]]) -> Iterator[Target]:
+    """The locks that were seen, as they are now. Raises `LockUnavailable`."""
+    servers: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(dict)
+    for id, its_digests in seen.items():
+        using, cache_locks, name = LockId.parse(id)
+        servers[using, cache_locks][name] = its_digests
+    for (using, cache_locks), digests in servers.items():
+        inspector = Inspector(using, cache_locks=cache_locks)
+        found = {lock.name: lock for lock in inspector.those(list(digests))}
+        for name, known in digests.items():
+            lock = found.get(name)
+            same = lock and _those(lock, known)
+            target = Target(name, inspector, same or lock)
+            if lock is None:
+                target.outcome = Outcome.FREE
+            elif same is None:
+                target.outcome = Outcome.CHANGED
+            yield target
+
+
+class Done(NamedTuple):
+    """What became of what was seen."""
+
+    targets: list[Target]
+    written: bool
+    """Whether all that was done is in the history."""
+
+
+def clear(user: Any, seen: dict[str, list[str]], reason: str) -> Done:
+    """Clear what was seen, and write it into the history. Raises `LockUnavailable` before."""
+    found = list(targets(seen))
+    asking, written = True, True
+    for start in range(0, len(found), BATCH):
+        batch = found[start : start + BATCH]
+        try:
+            for target in batch:
+                if asking and target.outcome == Outcome.NOT_ASKED:
+                    asking = target.clear(str(user.get_username()), reason)
+        finally:
+            written &= _write_down(user, batch, reason)
+    return Done(found, written)
+
+
+def history(id: str) -> Any:
+    """What was done to a lock, the newest first."""
+    try:
+        id = str(LockId.parse(id))  # printable, as a database wants it
+    except ValueError:
+        return LogEntry.objects.none()
+    entries = LogEntry.objects.filter(object_id=id, content_type=get_content_type_for_model(Lock))
+    return entries.select_related("user").order_by("-action_time")
+
+
+def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
+    """False: the database did not take it. Then it stands in the log, since the locks are gone."""
+    words = {
+        Outcome.CLEARED: gettext("Cleared: %(reason)s. It was held by %(holder)s."),
+        Outcome.UNKNOWN: gettext("Perhaps cleared: %(reason)s. It was held by %(holder)s."),
+    }
+    entries = [
+        LogEntry(
+            user_id=user.pk,
+            object_id=str(LockId.of(target.lock)),
+            object_repr=clean(target.name)[:200],
+            action_flag=CHANGE,
+            change_message=words[target.outcome]
+            % {"reason": reason.rstrip("."), "holder": translated(whose(target.lock))},
+        )
+        for target in targets
+        if target.lock is not None and target.outcome in words
+    ]
+    try:
+        # What fails here must not take the transaction of the request with it.
+        with transaction.atomic(using=router.db_for_write(LogEntry)):
+            content_type = get_content_type_for_model(Lock)
+            for entry in entries:
+                entry.content_type = content_type
+            LogEntry.objects.bulk_create(entries)
+    except DatabaseError as error:
+        for entry in entries:
+            logger.error(
+                "%s has cleared %r, and the history lacks it: %s (%s)",
+                clean(str(user.get_username())),
+                entry.object_id,
+                clean(entry.change_message),
+                error,
+            )
+        return False
+    return True
+
+
+def _those(lock: LockInfo, known: list[str]) -> LockInfo | None:
+    """The lock, with those of its holders that were seen."""
+    return lock.only(lambda one: _digest(one) in known)
+
+
+def _digest(one: HolderInfo) -> str:
+    return salted_hmac(SALT, one.seen, algorithm="sha256").hexdigest()[:16]

@@ -1,0 +1,36 @@
+"""What is wrong with periodic jobs, as far as their modules and the settings tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from django.core.exceptions import ImproperlyConfigured
+
+from ..periodic.registry import discover, jobs
+from ..settings.configured import job_entries
+from .finding import Finding
+from .in_settings import problems
+
+
+def job_findings() -> Iterator[Finding]:
+    """What keeps jobs from being run. The module `periodic` of each app is imported."""
+    if problems():
+        return  # these come first
+    try:
+        discover()
+        names = [job.name for job in jobs()]
+    except (TypeError, ValueError, ImproperlyConfigured) as error:
+        if not str(error).startswith(("The periodic job ", "REDISLOCK")):
+            raise  # something else in a module of that name
+        yield Finding(
+            id="redislock.E003", message=str(error), hint="Correct it where the message says."
+        )
+        return
+    for entry in job_entries():
+        if not any(fnmatchcase(name, entry) for name in names):
+            yield Finding(
+                id="redislock.W006",
+                message=f"REDISLOCK['JOBS'][{entry!r}] applies to no periodic job.",
+                hint="manage.py runperiodic --list tells which ones there are.",
+            )

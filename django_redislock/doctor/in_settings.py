@@ -1,0 +1,173 @@
+"""What is wrong with `REDISLOCK`, and with the aliases that it names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import SequenceMatcher, get_close_matches
+from typing import Any, NamedTuple
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from ..primitives.keys import MAX_NAME
+from ..settings import conf
+from ..settings.configured import aliases, entries, source
+from .finding import Finding
+from .in_caches import alias_findings
+
+
+class Problem(NamedTuple):
+    """Something that is wrong with the settings."""
+
+    path: tuple[str, ...]
+    """Its keys in `REDISLOCK`, from the outside in."""
+    message: str
+    incomplete: bool = False
+    """Each setting of the entry is right, and something is missing."""
+
+
+def problems() -> list[Problem]:
+    """All that is wrong; who takes a lock is told of the first one only."""
+    found: dict[str, Problem] = {}
+    for path, part in _parts(source()):
+        try:
+            conf._parse(part)
+        except ImproperlyConfigured as error:
+            incomplete = isinstance(error, conf.Incomplete)
+            single_field = len(path) == 3  # of an entry, where others may complete it
+            if not (incomplete and single_field):
+                problem = Problem(tuple(map(str, path)), str(error), incomplete)
+                found.setdefault(str(error), problem)
+    return list(found.values())
+
+
+def _parts(source: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Each single setting as a `REDISLOCK` of its own, so that one rule reads them all."""
+    if not isinstance(source, Mapping):
+        yield (), source
+        return
+    for key, value in source.items():
+        if key not in ("LOCKS", "JOBS") or not isinstance(value, Mapping):
+            yield (key,), {key: value}
+            continue
+        for name, entry in value.items():
+            if not isinstance(entry, Mapping):
+                yield (key, name), {key: {name: entry}}
+                continue
+            yield (key, name), {key: {name: {}}}
+            for field, its in entry.items():
+                yield (key, name, field), {key: {name: {field: its}}}
+            yield (key, name), {key: {name: entry}}
+
+
+_COMPLETE = 'For example: "LOCKS": {"exports": {"KIND": "semaphore", "LIMIT": 3}}'
+
+
+def settings_findings() -> Iterator[Finding]:
+    """What keeps the settings from being understood, or from having an effect."""
+    yield from _misspelt()
+    wrong = problems()
+    for problem in wrong:
+        hint = _COMPLETE if problem.incomplete else _remedy(problem.path)
+        yield Finding(id="redislock.E001", message=problem.message, hint=hint)
+    if wrong:
+        return  # what else they say can't be known
+    for alias in aliases():
+        yield from [*alias_findings(alias)] or _key_prefix(alias)
+    for name in entries():
+        if "{" in name or "}" in name:
+            pattern = re.sub("{[^}]*}?", "*", name).replace("}", "")
+            yield Finding(
+                id="redislock.W001",
+                message=f"REDISLOCK['LOCKS'][{name!r}] applies to no lock of redis_lock: names "
+                f"have no braces when they are looked up, since templates are filled in before.",
+                hint=f'Write a pattern in place of the template: "{pattern}": {{…}}. If it '
+                f"is the Redis key of a cache.lock(), silence this check.",
+            )
+        elif len(name) > MAX_NAME or not name.isprintable():
+            yield Finding(
+                id="redislock.W001",
+                message=f"REDISLOCK['LOCKS'][{name[:80]!r}] applies to no lock: names are "
+                f"printable, and {MAX_NAME} characters long at most.",
+                hint="Correct the name, or remove the entry.",
+            )
+
+
+_NAME = "REDISLOCK"
+
+
+def _misspelt() -> Iterator[Finding]:
+    """Settings that were meant to be ours, perhaps: nobody would read them."""
+    for name in dir(settings):
+        plain = name.replace("_", "").removeprefix("DJANGO")
+        alike = SequenceMatcher(None, plain, _NAME).ratio() > 0.85
+        if name != _NAME and alike and isinstance(getattr(settings, name, None), Mapping):
+            yield Finding(
+                id="redislock.W008",
+                message=f"The settings have {name}, which nothing of django-redislock reads.",
+                hint=f"Rename it to {_NAME}. If it belongs to something else, silence this check.",
+            )
+
+
+def _key_prefix(alias: str) -> Iterator[Finding]:
+    """Who sets KEY_PREFIX shares the database, and expects to share nothing else."""
+    theirs = settings.CACHES[alias].get("KEY_PREFIX")
+    if theirs and "PREFIX" not in source():
+        plain = re.sub("[{}|]", "", str(theirs))
+        yield Finding(
+            id="redislock.W007",
+            message=f"CACHES[{alias!r}] has a KEY_PREFIX, which locks don't use. Projects that "
+            f"share its database share their locks, and the values of initialise() and "
+            f"single_flight().",
+            hint=f'REDISLOCK = {{"PREFIX": "{plain}:redislock"}}, or "redislock" if no other '
+            f"project uses this database. Change it while no lock is held.",
+            alias=alias,
+        )
+
+
+_ENTRIES = {
+    "LOCKS": '"LOCKS": {"report:*": {"TTL": 300}}',
+    "JOBS": '"JOBS": {"shop.periodic.report": {"EVERY": 300}}',
+}
+_JOB = {
+    "SCHEDULE": "*/5 * * * *",
+    "EVERY": 300,
+    "TZ": "Europe/Berlin",
+    "ENABLED": True,
+    "AT_MOST_FOR": 60,
+    "AT_LEAST_FOR": 0,
+    "OVERLAP": "skip",
+    "ON_CRASH": "lose",
+    "CATCH_UP": "latest",
+    "GRACE": 60,
+    "JITTER": 0,
+}
+"""What can be said of a job, with values that are good ones."""
+_TIMEOUTS = ("TIMEOUT", "EXPIRE", "BLOCKING_TIMEOUT")
+"""What other libraries call the one or the other."""
+
+
+def _remedy(path: tuple[str, ...]) -> str:
+    if not path:
+        return 'REDISLOCK = {"USING": "default"}'
+    key = path[-1]
+    if key in _ENTRIES or (path[0] in _ENTRIES and len(path) == 2):
+        return _ENTRIES[path[0]]
+    if key.upper() in _TIMEOUTS and path[0] != "JOBS":
+        return '"TTL": 30 for how long a lease lives; "WAIT": 10 for how long to wait'
+    known = dict(_JOB) if path[0] == "JOBS" else {}
+    if path[0] != "JOBS":
+        known |= {field.upper(): value for field, value in conf.Policy()._asdict().items()}
+    if key not in known:
+        meant = [key.upper(), *get_close_matches(key.upper(), known, 1, 0.65)]
+        key = next((name for name in meant if name in known), "")
+    if not key:
+        return "Remove it."
+    return f'"{key}": {_as_written(known[key])}'
+
+
+def _as_written(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -1,0 +1,157 @@
+"""Our keys at a server: where the index and the locks differ, and what would stay for ever.
+
+Between two commands a lock may be acquired or released, so what looks wrong is looked at twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.exceptions import ResponseError
+
+from ..base.exceptions import Holder
+from ..primitives.keys import Keys, name_of
+from .permissions import escaped
+
+AT_ONCE = 500
+"""Keys in one request: it keeps Redis for about a millisecond."""
+MOST_NAMES = 10_000
+MOST_KEYS = 100_000
+"""So many keys of the database are looked at, whatever they are."""
+WITHIN = 2.0
+"""Seconds after which to be content with what was seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    gone: tuple[str, ...] = ()
+    """Names that the index has, whose leases should still live and are not there."""
+    unlisted: tuple[str, ...] = ()
+    """Names of locks that are held and not in the index."""
+    endless: tuple[str, ...] = ()
+    """Keys of ours without a TTL."""
+    looked_at: int = 0
+    cut_short: bool = False
+
+
+def look(client: redis.Redis, prefix: str, *, listed: bool = True) -> Seen:
+    """What is at a server. On a cluster, no lock is `listed` in an index."""
+    return _Looking(client, prefix, listed).look()
+
+
+class _Looking:
+    def __init__(self, client: redis.Redis, prefix: str, listed: bool) -> None:
+        self._client = client
+        self._listed = listed
+        self._prefix = prefix
+        self._index: str = Keys.of(prefix, "-").index
+
+    def look(self) -> Seen:
+        begun = time.monotonic()
+        members: list[bytes] = []
+        if self._listed:
+            members = self._client.zrange(  # type: ignore[assignment]
+                self._index, 0, MOST_NAMES - 1
+            )
+        gone = self._twice(self._gone, [_text(name) for name in members])
+        unlisted: list[str] = []
+        endless: list[str] = []
+        looked_at, cursor = 0, 0
+        while True:
+            found: list[bytes]
+            cursor, found = self._client.scan(  # type: ignore[assignment]
+                cursor, match=f"{escaped(self._prefix)}:*", count=1000
+            )
+            looked_at += 1000
+            keys = [_text(key) for key in found]
+            names = [name for key in keys if (name := self._name(key)) is not None]
+            if self._listed:
+                unlisted += self._twice(self._unlisted, names)
+            # What was done once for good is remembered for good.
+            passing = [key for key in keys if not key.endswith((":index", "}:record"))]
+            endless += self._twice(self._endless, passing)
+            if cursor == 0:
+                break
+            if looked_at >= MOST_KEYS or time.monotonic() - begun > WITHIN:
+                break
+        return Seen(
+            gone=tuple(gone),
+            unlisted=tuple(sorted(set(unlisted))),
+            endless=tuple(sorted(set(endless))),
+            looked_at=looked_at,
+            cut_short=cursor != 0,
+        )
+
+    def _name(self, key: str) -> str | None:
+        """Of the lock that would be at a key."""
+        name = name_of(key)
+        return name if name and self._lock(name) == key else None
+
+    def _lock(self, name: str) -> str:
+        return Keys.of(self._prefix, name).lock
+
+    @staticmethod
+    def _twice(wrong: Any, what: list[str]) -> list[str]:
+        first = list(wrong(what))
+        return list(wrong(first)) if first else []
+
+    def _gone(self, names: list[str]) -> Iterator[str]:
+        if not names:
+            return
+        seconds, _ = self._client.time()
+        asked = [("ZSCORE", self._index, name) for name in names]
+        asked += [("EXISTS", self._lock(name), "") for name in names]
+        answers = self._ask(asked)
+        for name, ends, there in zip(names, answers, answers[len(names) :], strict=False):
+            # One whose lease has ended stays until the next lock is granted.
+            if ends is not None and float(ends) > (seconds + 1) * 1000 and not there:
+                yield name
+
+    def _unlisted(self, names: list[str]) -> Iterator[str]:
+        asked = [("ZSCORE", self._index, name) for name in names]
+        asked += [("PTTL", self._lock(name), "") for name in names]
+        answers = self._ask(asked)
+        # One that has no TTL is none that the index knows.
+        found = [
+            name
+            for name, ends, pttl in zip(names, answers, answers[len(names) :], strict=False)
+            if ends is None and pttl > 0
+        ]
+        asked = [("GET", self._lock(name), "") for name in found]
+        asked += [("EXISTS", Keys.of(self._prefix, name).holders, "") for name in found]
+        answers = self._ask(asked)
+        for name, value, records in zip(found, answers, answers[len(found) :], strict=False):
+            ours = isinstance(value, bytes) and Holder.parse(value, 1, 0).owner is not None
+            # Several may hold it; what is at its key is no string, which is an error here.
+            several = isinstance(value, ResponseError) and records
+            if ours or several:
+                yield name
+
+    def _endless(self, keys: list[str]) -> Iterator[str]:
+        answers = self._ask([("PTTL", key, "") for key in keys])
+        yield from (key for key, pttl in zip(keys, answers, strict=True) if pttl == -1)
+
+    def _ask(self, commands: Sequence[tuple[str, str, str]]) -> list[Any]:
+        """The answers of commands. What is of another type is answered by its error."""
+        answers: list[Any] = []
+        for start in range(0, len(commands), AT_ONCE):
+            pipeline = self._client.pipeline(transaction=False)
+            for word, key, member in commands[start : start + AT_ONCE]:
+                words = [key, member] if member else [key]
+                pipeline.execute_command(
+                    word, *(part.encode(errors="surrogateescape") for part in words)
+                )
+            answers += pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, ResponseError) and "WRONGTYPE" not in str(answer):
+                raise answer
+        return answers
+
+
+def _text(raw: bytes) -> str:
+    """Any bytes, as a str."""
+    return raw.decode(errors="surrogateescape")

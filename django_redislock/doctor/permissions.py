@@ -1,0 +1,129 @@
+"""Whether a user of Redis may do what locks do: by doing it, to a key that is not there.
+
+ACL DRYRUN would tell, but only an administrator may ask it, and before Redis 7 nobody; whoever is
+restricted has to try. Each of these commands changes nothing: Redis looks at what a user may do
+before it looks at what is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import redis
+from redis.exceptions import ResponseError
+
+from ..primitives import scripts
+from ..primitives.keys import Keys
+
+KEY, CHANNEL = object(), object()
+
+HARMLESS: dict[str, tuple[object, ...]] = {
+    "asking": (),  # holds for the next command, which goes to this node anyway
+    "cluster|slots": (),
+    "del": (KEY,),
+    "eval": ("return 1", 0),
+    "evalsha": ("0" * 40, 0),
+    "exists": (KEY,),
+    "get": (KEY,),
+    "hdel": (KEY, "-"),
+    "hget": (KEY, "-"),
+    "hlen": (KEY,),
+    "hmget": (KEY, "-"),
+    "hset": (KEY, "-", "-", "-"),  # a field without a value, which is refused
+    "hvals": (KEY,),
+    "pexpire": (KEY, 1),
+    "ping": (),
+    "pttl": (KEY,),
+    "publish": (CHANNEL, "-"),
+    "pubsub": ("NUMSUB", CHANNEL),
+    "scan": (0, "COUNT", 1),
+    "set": (KEY, "-", "XX", "PX", 1),
+    "subscribe": (CHANNEL,),
+    "time": (),
+    "unlink": (KEY,),
+    "wait": (0, 1),
+    "zadd": (KEY, "XX", 0, "-"),
+    "zcard": (KEY,),
+    "zcount": (KEY, 0, 0),
+    "zrange": (KEY, 0, 0),
+    "zrank": (KEY, "-"),
+    "zrem": (KEY, "-"),
+    "zremrangebyrank": (KEY, 0, -1),
+    "zscore": (KEY, "-"),
+}
+"""For each command that locks need, one that does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What a user may not do, as rules of an ACL would allow it; and what the server can't."""
+
+    rules: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def unneeded(*, database: int, replicas: int, clustered: bool) -> frozenset[str]:
+    """Commands that locks don't send to such a server."""
+    needed = {
+        "select": database,
+        "wait": replicas,
+        "cluster|slots": clustered,
+        "asking": clustered,
+    }
+    return frozenset(command for command in scripts.SOMETIMES if not needed[command])
+
+
+def refused(client: redis.Redis, prefix: str, unneeded: frozenset[str]) -> Refused:
+    """Ask for all that locks need."""
+    rules: dict[str, None] = {}
+    unknown = []
+    # The connection has selected its database already.
+    for rule in scripts.permissions(unneeded | {"select"}).split():
+        command = rule.removeprefix("+")
+        error = _try(client, command, prefix)
+        if error.startswith("unknown command"):
+            unknown.append(command.upper())
+        elif " channel" in error:
+            rules[_pattern("&", prefix)] = None
+        elif " key" in error:
+            rules[_pattern("~", prefix)] = None
+        elif error:
+            rules[rule] = None
+    return Refused(tuple(rules), tuple(unknown))
+
+
+def acl_rule(user: str, prefix: str, unneeded: frozenset[str], *, channels: bool) -> str:
+    """What an administrator has to say, exactly. `channels`: the user may not use all of them, and
+    Redis would refuse to add some to these."""
+    patterns = _pattern("~", prefix)
+    if channels:
+        patterns += f" {_pattern('&', prefix)}"
+    return f"ACL SETUSER {user} {patterns} {scripts.permissions(unneeded)}"
+
+
+def escaped(text: str) -> str:
+    """For the patterns of Redis."""
+    return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)
+
+
+def _pattern(kind: str, prefix: str) -> str:
+    return f"{kind}{escaped(prefix)}:*"
+
+
+def _try(client: redis.Redis, command: str, prefix: str) -> str:
+    """Why the user may not run it, or the server can't; "" when it can be run."""
+    # Below the keys of a name that no lock can have.
+    replaced = {KEY: Keys.of(prefix, "{}").tail, CHANNEL: f"{prefix}:inbox:-"}
+    words = [replaced.get(word, word) for word in HARMLESS[command]]
+    try:
+        if command == "subscribe":
+            with client.pubsub() as pubsub:
+                pubsub.subscribe(*words)
+                pubsub.parse_response()
+        else:
+            client.execute_command(*command.upper().split("|"), *words)
+    except ResponseError as error:
+        text = str(error).removeprefix("ERR ").removeprefix("NOPERM ")
+        denied = isinstance(error, redis.exceptions.NoPermissionError)
+        return text if denied or text.startswith("unknown command") else ""
+    return ""

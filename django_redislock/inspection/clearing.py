@@ -1,0 +1,97 @@
+"""What becomes of locks that an operator clears, whether from a shell or from the admin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ..base.exceptions import LockError, LockUnavailable
+from ..base.servers import Servers
+from ..primitives import places
+from ..settings import conf
+from . import Inspector, LockInfo, RedlockInspector
+
+
+class Outcome(StrEnum):
+    WOULD = "would be cleared"
+    CLEARED = "cleared"
+    CHANGED = "changed hands"
+    FREE = "free"
+    REFUSED = "refused"
+    """By the server: the key is neither a lock nor a string."""
+    UNKNOWN = "unknown"
+    """Redis was asked, and did not answer."""
+    NOT_ASKED = "not asked"
+    """Redis did not answer before."""
+
+
+@dataclass(slots=True)
+class Target:
+    """A lock that is to be cleared."""
+
+    name: str
+    inspector: Inspector | RedlockInspector
+    lock: LockInfo | None
+    """Its holder, as the operator saw it; None: it was free."""
+    outcome: Outcome = Outcome.NOT_ASKED
+    error: str = ""
+    """What went wrong; of a Redlock that was cleared, where it may still be held."""
+
+    def clear(self, by: str, reason: str) -> bool:
+        """False: Redis did not answer."""
+        assert self.lock is not None
+        try:
+            cleared = self.inspector.clear(self.lock, by=by, reason=reason)
+            self.outcome = Outcome.CLEARED if cleared else Outcome.CHANGED
+            self.error = self._left() if cleared else ""
+        except LockUnavailable as error:
+            self.outcome, self.error = Outcome.UNKNOWN, str(error)
+            return False
+        except LockError as error:
+            self.outcome, self.error = Outcome.REFUSED, str(error)
+        return True
+
+    def _left(self) -> str:
+        servers = conf.policy(self.name, {}).using
+        if isinstance(self.inspector, RedlockInspector):
+            left = [*self.inspector.unasked]
+            why = "could not be asked, and may keep it until the lease ends there"
+        elif isinstance(servers, Servers) and self.inspector.using in servers.aliases:
+            left = [alias for alias in servers.aliases if alias != self.inspector.using]
+            why = (
+                f"were not asked: only {self.inspector.using!r} of the servers of this Redlock was"
+            )
+        else:
+            left, why = [], ""
+        return f"{', '.join(map(repr, left))} {why}" if left else ""
+
+    def clear_all(
+        self, by: str, reason: str, meant: Callable[[LockInfo], LockInfo | None]
+    ) -> bool:
+        """`clear`, and then the others who are meant, where they were too many to be seen at once.
+
+        `meant` leaves of a lock those of its holders; who came later should not be one of them.
+        """
+        cleared, answered = False, True
+        assert self.lock is not None
+        seen = self.lock
+        for _ in range(places.LOOKS):
+            answered = self.clear(by, reason)
+            cleared |= self.outcome == Outcome.CLEARED
+            if self.outcome in (Outcome.UNKNOWN, Outcome.REFUSED):
+                break
+            self.outcome = Outcome.CLEARED if cleared else Outcome.CHANGED
+            if self.lock.holding <= places.SHOWN:
+                break
+            try:
+                again = next(self.inspector.those([self.name]), None)
+            except LockUnavailable as error:
+                self.outcome, self.error, answered = Outcome.UNKNOWN, str(error), False
+                break
+            self.lock = again and meant(again)
+            if self.lock is None:
+                break
+            seen = replace(seen, holders=seen.holders + self.lock.holders)
+        self.lock = seen
+        return answered

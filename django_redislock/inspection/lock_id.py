@@ -1,0 +1,46 @@
+"""The primary key of `Lock`: where a lock is, as one text."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+from urllib.parse import quote, unquote
+
+from . import Inspector, LockInfo
+
+
+class LockId(NamedTuple):
+    """`alias:name`, or `{alias}:key` for a lock of the drop-in for `cache.lock()`.
+
+    As a text it is printable, so that it comes back from a form, and can be kept in any database.
+    """
+
+    using: str
+    cache_locks: bool
+    name: str
+
+    @classmethod
+    def of(cls, info: LockInfo) -> Self:
+        return cls(info.using, info.cache_lock, info.name)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises `ValueError` if there can be no such lock."""
+        # Of two aliases, the longer one is meant.
+        from ..doctor import aliases  # most processes never ask
+
+        for using in sorted(aliases(), key=len, reverse=True):
+            for cache_locks, begins in ((False, f"{using}:"), (True, f"{{{using}}}:")):
+                if text.startswith(begins):
+                    return cls(using, cache_locks, unquote(text.removeprefix(begins)))
+        raise ValueError(
+            f"the id of a lock begins with an alias of CACHES that locks use and a colon, not "
+            f"{text!r}"
+        )
+
+    def __str__(self) -> str:
+        using = f"{{{self.using}}}" if self.cache_locks else self.using
+        name = "".join(c if c.isprintable() and c != "%" else quote(c) for c in self.name)
+        return f"{using}:{name}"
+
+    def inspector(self) -> Inspector:
+        return Inspector(self.using, cache_locks=self.cache_locks)

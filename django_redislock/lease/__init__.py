@@ -1,0 +1,1 @@
+"""A lease from claim to end."""

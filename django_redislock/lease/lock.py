@@ -1,0 +1,458 @@
+"""Lock: a name and a policy. Acquiring it returns a lease, the proof of holding it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from itertools import starmap
+from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack
+
+from django.core.exceptions import SynchronousOnlyOperation
+
+from ..base import label, tokens
+from ..base.exceptions import Holder, LockNotAcquired, LockReentered
+from ..primitives import places, waiting
+from ..primitives.contract import Claim, Grant, Primitive, Sight
+from ..primitives.keys import Keys, validate_name
+from ..settings import conf, kinds
+from ..settings.validators import (
+    refuse_unknown,
+    validate_flag,
+    validate_label,
+    validate_on_lost,
+    validate_text,
+    validate_wait,
+)
+from ..transport.ports import AsyncIO, SyncIO, run
+from . import claims as operations
+from . import lock_order, transactions
+from .cancellation import Cancellation
+from .lease import Lease
+
+L = TypeVar("L", bound="Lock")
+
+UNSET: Any = object()
+"""Not given: the settings decide."""
+
+
+UPGRADE = (
+    "and a reader can't become a writer, since two that try would wait for each other. Release it "
+    "before you write, and read again under the write lock; or take .write() from the beginning, "
+    "and lease.downgrade() when all is written"
+)
+"""What to do in place of writing while reading."""
+
+
+class LeaseOptions(TypedDict, total=False):
+    """What a lock takes besides its name, wherever it is used. All times are seconds.
+
+    All but the last two can be set in `REDISLOCK`, too.
+    """
+
+    using: str
+    """An alias of CACHES that django-redis serves."""
+    ttl: float
+    """How long a lease lives without renewal."""
+    wait: float | None
+    """How long to wait for the lock; 0: try once, None: for ever."""
+    renew: bool
+    """Extend the lease as long as its holder lives."""
+    replicas: int
+    """So many replicas have to confirm the lease, and each renewal of it."""
+    replicas_timeout: float
+    """How long they have for that, before the lease is asked for again or given up."""
+    max_hold: float | None
+    """When renewal ends, counted from the acquire; None: never."""
+    label: str
+    """Where the lock is taken, for people; by default the line of code."""
+    on_lost: Callable[[Lease], object]
+    """Called with the lease, in a thread of its own, when it is lost."""
+
+
+class Options(LeaseOptions, total=False):
+    """What `redis_lock` takes besides the name. The first two can be set in `REDISLOCK`, too."""
+
+    release: Literal["exit", "commit", "warn"]
+    """When a block releases: when it is left, or when the database transaction around it has
+    been committed or rolled back. `"warn"` is `"exit"` with an `EarlyReleaseWarning` if a database
+    transaction is open when the block is left."""
+    on_conflict: Literal["raise", "skip"] | Callable[[LockNotAcquired], Any]
+    """What a decorated function does without the lock: raise, return None, or return what a
+    function of the conflict returns."""
+
+    reentrant: bool
+    """The thread or task that holds the lock may take it again."""
+    cancel_on_lost: bool
+    """Cancel the asyncio task that holds the lease when it is lost; its block then raises
+    `LeaseLost`."""
+
+
+class _Entered(NamedTuple):
+    """A block that was entered."""
+
+    place: tuple[label.Holding, int]
+    lease: Lease
+
+
+class Lock:
+    """A name and a policy: immutable, reusable, safe to share between threads and tasks.
+
+    Arguments that are not given come from the settings, when the lock is acquired.
+    All times are seconds.
+    """
+
+    def __init__(self, name: str, **options: Unpack[Options]) -> None:
+        self._template: str | Callable[..., str] | None = name
+        self._name: str | None = validate_name(name)
+        self._configure(options)
+
+    def _configure(self, options: Options) -> None:
+        self._explicit: dict[str, Any] = {}
+        self._reentrant = self._cancel_on_lost = False
+        self._label = ""
+        self._on_lost: Callable[[Lease], object] | None = None
+        self._entered: dict[tuple[label.Holding, int], Lease] = {}
+        """By who entered it, and how many of its blocks were there already."""
+        if options:
+            self._obey(dict(options))
+
+    def _obey(self, given: dict[str, Any]) -> None:
+        for field, validate in conf.VALIDATORS.items():
+            if field in given:
+                self._explicit[field] = validate(given.pop(field))
+        self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
+        self._cancel_on_lost = validate_flag(given.pop("cancel_on_lost", False), "cancel_on_lost")
+        self._label = validate_label(given.pop("label", ""))
+        on_lost = given.pop("on_lost", None)
+        self._on_lost = None if on_lost is None else validate_on_lost(on_lost)
+        refuse_unknown(given, type(self).__name__)
+
+    def _of_kind(self, kind: str) -> Self:
+        """This one, of that kind whatever the settings say."""
+        self._explicit["kind"] = kind
+        return self
+
+    @property
+    def name(self) -> str:
+        """What is locked."""
+        assert self._name is not None
+        return self._name
+
+    def _renamed(self, name: str, default_label: str) -> Lock:
+        """A lock of the same policy for one call of a decorated function."""
+        lock = self._copy(Lock, default_label)
+        lock._template = lock._name = validate_name(name)
+        return lock
+
+    def _copy(self, kind: type[L], default_label: str) -> L:
+        lock = object.__new__(kind)
+        lock.__dict__.update(self.__dict__)
+        lock._label = self._label or default_label
+        lock._entered = {}
+        return lock
+
+    def __repr__(self) -> str:
+        options = "".join(f", {field}={value!r}" for field, value in self._explicit.items())
+        return f"<{type(self).__name__} {self._template!r}{options}>"
+
+    def policy(self) -> conf.Policy:
+        """What the arguments and the settings make of it right now."""
+        return conf.policy(self.name, self._explicit)
+
+    # The public twins.
+
+    def acquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
+        """Return a `Lease`, or None when somebody else holds the lock for all of `wait`.
+
+        Raises `LockUnavailable`, `LockReentered`.
+        """
+        refuse_unknown(unknown, "acquire")
+        refuse_event_loop(repr(self.name))
+        result = run(self._attempt(SyncIO, wait))
+        return result if isinstance(result, Lease) else None
+
+    async def aacquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
+        """`acquire` for coroutines."""
+        refuse_unknown(unknown, "aacquire")
+        result = await self._attempt(AsyncIO, wait)
+        return result if isinstance(result, Lease) else None
+
+    def holder(self) -> Holder | None:
+        """Who holds the lock now, in this or any other process; None: nobody. Of several, the
+        one whose lease ends first."""
+        return run(self._holder(SyncIO))
+
+    async def aholder(self) -> Holder | None:
+        """`holder` for coroutines."""
+        return await self._holder(AsyncIO)
+
+    def holders(self) -> list[Holder]:
+        """All who hold the lock now, the one whose lease ends first comes first; up to 1000."""
+        return [sight.holder for sight in run(self._look(SyncIO))]
+
+    async def aholders(self) -> list[Holder]:
+        """`holders` for coroutines."""
+        return [sight.holder for sight in await self._look(AsyncIO)]
+
+    def clear(self, *, reason: str, by: str = "") -> Holder | None:
+        """Take the lock away from all who hold it now, and hand it to the next waiter.
+
+        The old holder gets `LeaseRevoked`, with `by` and `reason`, at its next renewal or
+        when it releases; until then it goes on working. Returns who it was; None when the
+        lock was free, or changed hands in that very moment.
+        """
+        return run(self._clear(SyncIO, by, reason))
+
+    async def aclear(self, *, reason: str, by: str = "") -> Holder | None:
+        """`clear` for coroutines."""
+        return await self._clear(AsyncIO, by, reason)
+
+    def __enter__(self) -> Lease:
+        refuse_event_loop(repr(self.name))
+        self._refuse_on_conflict()
+        return self._entering(run(self._attempt(SyncIO)))
+
+    def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
+        inmost = holds = None
+        try:
+            inmost = self._innermost()
+            holds = inmost.lease.holds
+            inmost.lease.leave(error, entered=True)
+        except BaseException:
+            # A signal's exception, perhaps, before the lease could see that its block is left.
+            (inmost or self._innermost()).lease.abandon(holds)
+            raise
+        finally:
+            self._entered.pop((inmost or self._innermost()).place, None)
+
+    async def __aenter__(self) -> Lease:
+        self._refuse_on_conflict()
+        return self._entering(await self._attempt(AsyncIO))
+
+    async def __aexit__(
+        self, exc_type: object, error: BaseException | None, traceback: object
+    ) -> None:
+        inmost = holds = None
+        try:
+            inmost = self._innermost()
+            holds = inmost.lease.holds
+            await inmost.lease.aleave(error, entered=True)
+        except BaseException:
+            # A signal's exception, perhaps, before the lease could see that its block is left.
+            (inmost or self._innermost()).lease.abandon(holds)
+            raise
+        finally:
+            self._entered.pop((inmost or self._innermost()).place, None)
+
+    def _refuse_on_conflict(self) -> None:
+        if self._explicit.get("on_conflict", "raise") != "raise":
+            raise TypeError(
+                "on_conflict= is for decorated functions: the body of a with statement can't be "
+                "skipped. Write: lease = redis_lock(…).acquire(), and `with lease:` if it is "
+                "not None."
+            )
+
+    def _entering(self, lease: Lease | LockNotAcquired) -> Lease:
+        if isinstance(lease, LockNotAcquired):
+            raise lease
+        holds = lease.holds
+        place = None
+        try:
+            me = lease.holder
+            assert me is not None
+            place = me, self._depth(me)
+            self._entered[place] = lease
+            return lease.enter_block(me)
+        except BaseException:
+            if place is not None:
+                self._entered.pop(place, None)
+            lease.abandon(holds)
+            raise
+
+    def _depth(self, me: label.Holding) -> int:
+        """So many of its blocks has this thread or task entered."""
+        depth = 0
+        while (me, depth) in self._entered:
+            depth += 1
+        return depth
+
+    def _innermost(self) -> _Entered:
+        # A lock may be shared by threads, and one that lost its lease may leave later than
+        # the next one enters.
+        me = label.holder()
+        place = me, self._depth(me) - 1
+        lease = self._entered.get(place)
+        if lease is not None:
+            return _Entered(place, lease)
+        # And a block may be left by another thread or task than entered it: then rather one
+        # that is lost than one whose holder will come for it.
+        everybody = list(starmap(_Entered, self._entered.copy().items()))
+        mine = [one for one in everybody if one.lease.holder is me]
+        lost = [one for one in everybody if one.lease.lost is not None]
+        return mine[-1] if mine else (lost or everybody)[0]
+
+    def _primitive(self, policy: conf.Policy) -> Primitive:
+        return kinds.primitive(policy)
+
+    def _keys(self, policy: conf.Policy | None = None) -> Keys:
+        return kinds.keys(policy or self.policy(), self.name)
+
+    def _parts(self) -> tuple[Keys, ...]:
+        """The keys of each name, where these are several."""
+        return ()
+
+    # The coroutines that the twins share.
+
+    async def _holder(self, port: type[SyncIO | AsyncIO]) -> Holder | None:
+        sights = await self._look(port)
+        return sights[0].holder if sights else None
+
+    async def _look(self, port: type[SyncIO | AsyncIO]) -> list[Sight]:
+        policy = self.policy()
+        return await self._primitive(policy).look(port(policy.using), self._keys(policy))
+
+    async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
+        by = validate_text(by, "by")
+        reason = validate_text(reason, "reason")
+        first = seen = await self._look(port)
+        policy = self.policy()
+        io, primitive, keys = port(policy.using), self._primitive(policy), self._keys(policy)
+        began = first[0].holder.seen_at if first else None
+        cleared = False
+        for _ in range(places.LOOKS):
+            meant = [sight for sight in seen if not sight.holder.came_after(began)]
+            if not meant:
+                break
+            cleared |= await operations.clear(io, primitive, keys, policy.using, meant, by, reason)
+            if len(seen) < places.SHOWN:
+                break
+            seen = await self._look(port)
+        return first[0].holder if cleared else None
+
+    async def _attempt(
+        self, port: type[SyncIO | AsyncIO], wait: float | None = UNSET
+    ) -> Lease | LockNotAcquired:
+        policy = self.policy()
+        wait = policy.wait if wait is UNSET else validate_wait(wait)
+        me = label.holder()
+        if self._cancel_on_lost and not isinstance(me, asyncio.Task):
+            raise TypeError(
+                "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
+                "on_lost= or call lease.check() between steps."
+            )
+        io = port(policy.using, policy.prefix, terms=policy.terms())
+        if policy.release == "commit":
+            # Fails where it can't keep its word.
+            await io.beside_orm(transactions.open_transactions)
+        keys, primitive = self._keys(policy), self._primitive(policy)
+        held = self._held(policy.using, keys, primitive, me)
+        if held is not None and held.enter():
+            if policy.release == "commit":
+                held.release_at = "commit"
+            self._follow(held, me, depth=held.blocks)
+            return held
+        claim = Claim(
+            keys=keys,
+            parts=self._parts(),
+            token=tokens.new(),
+            ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
+            owner=label.owner(me),
+            label=label.clean(self._label) if self._label else label.of_caller(),
+            primitive=primitive,
+        )
+        if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
+            lock_order.check(claim, policy.using, me, policy.lock_order)
+        began = io.now()
+        until = waiting.end(began, wait)
+        try:
+            got = await primitive.acquire(io, claim, wait)
+            if isinstance(got, LockNotAcquired):
+                if claim.doubtful:
+                    # A send that got no answer may yet arrive, and would get the lock for
+                    # nobody.
+                    await operations.settle(port, policy.using, claim, until)
+                waited, holder = got.waited, got.holder
+                await operations.tell(
+                    io, "not acquired", claim, policy.using, waited=waited, holder=holder
+                )
+                return got
+            lease = self._lease(claim, got, policy, me)
+            return await operations.acquired(io, lease, began)
+        except BaseException as error:
+            await operations.cut_short(error, port, policy.using, claim, until)
+            raise
+
+    def _refuse_own_key(self, using: str, keys: Keys, me: label.Holding) -> None:
+        """A timestamp lock that this thread or task holds beside another name would be waited for
+        in vain."""
+        lock = keys.beside().lock if keys.also else keys.lock
+        for lease in operations.held(using, lock, me):
+            its = lease.claim.keys
+            another = its.lock != keys.lock and (keys.also or its.also)
+            if another and lease.enterable:
+                advice = f"it has its timestamp key {lock!r} in common with {its.name!r}: take one"
+                raise LockReentered(self.name, lease.label, advice)
+
+    def _held(
+        self, using: str, keys: Keys, primitive: Primitive, me: label.Holding
+    ) -> Lease | None:
+        """The lease of this thread or task that is to be held once more; None: it may take
+        another one. Raises `LockReentered`."""
+        leases = operations.held(using, keys.lock, me)
+        held = self._held_already(primitive, leases, me) if leases else None
+        if held is None and (leases or keys.also):
+            self._refuse_own_key(using, keys, me)
+        return held
+
+    def _held_already(
+        self, primitive: Primitive, leases: list[Lease], me: label.Holding
+    ) -> Lease | None:
+        """`_held`, of the leases on one name."""
+        mine = [
+            lease
+            for lease in leases
+            if lease.holder is me and lease.enterable and _alike(lease.claim.primitive, primitive)
+        ]
+        if not mine:
+            return None
+        last = mine[-1]
+        if primitive is places.WRITE and last.claim.primitive is places.READ:
+            raise LockReentered(self.name, last.label, UPGRADE)
+        if self._reentrant:
+            return last
+        unused = [lease for lease in mine if not lease.blocks]  # a transaction holds it
+        if unused:
+            return unused[-1]
+        if primitive.kind == "semaphore" and len(mine) < getattr(primitive, "limit", 0):
+            return None
+        raise LockReentered(self.name, last.label)
+
+    def _lease(self, claim: Claim, grant: Grant, policy: conf.Policy, me: label.Holding) -> Lease:
+        lease = Lease(operations.LEASES, claim, grant, policy, me)
+        if self._on_lost is not None or self._cancel_on_lost:
+            self._follow(lease, me, depth=0)
+        return lease
+
+    def _follow(self, lease: Lease, me: label.Holding, *, depth: int) -> None:
+        """Do what this lock was told to do when the lease is lost."""
+        if self._on_lost is not None:
+            lease.follow(self._on_lost, depth=depth)
+        if self._cancel_on_lost and lease.cancellation is None:
+            assert isinstance(me, asyncio.Task)
+            lease.cancellation = Cancellation(me, depth=max(depth, 1))
+
+
+def _alike(one: Primitive, other: Primitive) -> bool:
+    """Else the server tells that the name is locked as another kind."""
+    both = {one.kind, other.kind}
+    return len(both) == 1 or both in ({places.READ.kind, places.WRITE.kind}, {"mutex", "multi"})
+
+
+def refuse_event_loop(what: str = "a lock") -> None:
+    """Waiting here would stop the event loop, and with it perhaps the holder."""
+    if asyncio._get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        raise SynchronousOnlyOperation(
+            f"You cannot wait for {what} in an event loop. Write `async with redis_lock(…)` or "
+            f"`await lock.aacquire()`."
+        )

@@ -1,0 +1,179 @@
+"""Lock order: who takes A and then B here, and B and then A there, will wait for itself one day.
+
+In the manner of the Linux kernel's lockdep (Ingo Molnár and Arjan van de Ven, 2006): it needs no
+deadlock to happen. Whenever a thread or task that holds A asks for B and may wait, that is noted,
+with both places. When B leads back to A, by whatever was noted before, in this process and
+at any time, the order is reported with all the places.
+
+*   What is noted are patterns, where there are some: the entry of `LOCKS` that a name follows, or
+    the template of a decorated function. So `invoice:1` before `stock:7` here, and `stock:8`
+    before `invoice:2` there, are reported. Two names of one pattern are told apart: taking them
+    sorted is right, and taking them in both orders is reported.
+*   Who tries once (`wait=0`) can't be part of a deadlock; what it then holds can.
+*   What several may hold is left out: semaphores, and those who read.
+
+A deadlock itself is no disaster here, since a wait ends: it is a `LockNotAcquired` after `wait`
+seconds that nobody can explain.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from ..base import label
+from ..base.exceptions import LockOrderError, LockOrderWarning
+from ..primitives.contract import Claim
+from ..settings import conf, naming
+from ..transport.server import address
+from .current import enclosing
+from .lease import Lease
+from .watchdog import held_by
+
+logger = logging.getLogger("django_redislock")
+
+MAX_EDGES = 10_000
+"""So many orders are remembered: a program that makes up names must not fill the memory."""
+SHARED = {"semaphore", "read"}
+"""Kinds that several may hold."""
+
+Node = tuple[str, str]
+"""Server, and pattern or name."""
+
+
+class _Seen(NamedTuple):
+    """Where one was held, and another one was asked for."""
+
+    held: str
+    held_at: str
+    wanted: str
+    wanted_at: str
+    servers: tuple[str, str] = "", ""
+    """Of the one, and of the other."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.wanted!r} is wanted at {self.wanted_at} while {self.held!r} is held, "
+            f"taken at {self.held_at}"
+        )
+
+
+class Order:
+    """In which orders locks were taken."""
+
+    def __init__(self) -> None:
+        # Without a lock: each writes before it looks, so of two at a time one sees both.
+        self._after: dict[Node, dict[Node, _Seen]] = {}
+        self._edges = 0
+        self._told = False
+
+    def note(self, seen: _Seen, *, raises: bool) -> None:
+        """Raises `LockOrderError`, or warns, when that is not the order of before."""
+        held, wanted = _nodes(seen)
+        if wanted in self._after.get(held, {}) or self._full():
+            return
+        after = self._after.setdefault(held, {})
+        after[wanted] = seen
+        self._edges += 1
+        back = self._path(wanted, held)
+        if back is None:
+            return
+        before = "; ".join(map(str, back))
+        message = (
+            f"Locks are taken in different orders. Here {seen}. Elsewhere {before}. Who does this "
+            f"at the same time waits for the other: take them in one order everywhere, or in one "
+            f"step with MultiLock."
+        )
+        if raises:
+            after.pop(wanted, None)  # the next one is told, too
+            self._edges -= 1
+            raise LockOrderError(message, seen.wanted)
+        warnings.warn(message, LockOrderWarning, stacklevel=2)
+
+    def _full(self) -> bool:
+        if self._edges < MAX_EDGES:
+            return False
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "%d orders of locks are remembered, and no more will be: those that are new are "
+                "not checked. Names that are made from something need an entry in LOCKS: then "
+                "their pattern counts.",
+                self._edges,
+            )
+        return True
+
+    def _path(self, start: Node, end: Node) -> list[_Seen] | None:
+        """What leads from one to the other: the shortest, since people have to read it."""
+        came: dict[Node, tuple[Node, _Seen] | None] = {start: None}
+        for node in (queue := [start]):
+            if node == end:
+                break
+            for following, seen in list(self._after.get(node, {}).items()):
+                if following not in came:
+                    came[following] = node, seen
+                    queue.append(following)
+        else:
+            return None
+        path: list[_Seen] = []
+        while (step := came[node]) is not None:
+            node, seen = step
+            path.append(seen)
+        return path[::-1]
+
+
+_of_this_process = Order()
+testing: Order | None = None
+"""Set while a test checks the order of its own (testing.py)."""
+
+
+def check(claim: Claim, using: str, me: label.Holding, mode: str) -> None:
+    """`me` is about to wait for `claim`. Raises `LockOrderError`, or warns, as `mode` says."""
+    if claim.primitive.kind in SHARED:
+        return
+    order = testing or _of_this_process
+    for lease in _held(me):
+        if lease.claim.primitive.kind in SHARED or not lease.enterable:
+            continue
+        servers = address(lease.using), address(using)
+        for held in _names(lease.claim):
+            for wanted in _names(claim):
+                if (servers[0], held) != (servers[1], wanted):
+                    order.note(
+                        _Seen(held, lease.label, wanted, claim.label, servers),
+                        raises=testing is not None or mode == "raise",
+                    )
+
+
+def _held(me: label.Holding) -> Iterable[Lease]:
+    """What this thread or task holds; and what is held by the one that waits for it: a thread in
+    which a task works (`sync_to_async`), or the other way round."""
+    waits = (
+        lease
+        for lease in enclosing()
+        if isinstance(lease.holder, threading.Thread) != isinstance(me, threading.Thread)
+    )
+    return {lease.token: lease for lease in [*held_by(me), *waits]}.values()
+
+
+def _names(claim: Claim) -> Iterator[str]:
+    yield from [keys.name for keys in claim.parts] or [claim.keys.name]
+
+
+def _nodes(seen: _Seen) -> tuple[Node, Node]:
+    names = seen.held, seen.wanted
+    one, other = zip(seen.servers, map(_pattern, names), strict=True)
+    if one == other:  # two names of one pattern are told apart
+        one, other = zip(seen.servers, names, strict=True)
+    return one, other
+
+
+def _pattern(name: str) -> str:
+    known = conf.entry(name)
+    if known is not None and known != "*":
+        return known
+    return next((pattern for pattern in naming.patterns if fnmatchcase(name, pattern)), name)

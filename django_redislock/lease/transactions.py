@@ -1,0 +1,86 @@
+"""Release when the surrounding database transactions have ended, or warn of an earlier release.
+
+Django calls an `on_commit` function after COMMIT, and drops it when its transaction, or its
+savepoint, is rolled back. Both end our wait: being called, and being dropped. So Django's
+own bookkeeping of savepoints decides, and there is no second copy of it here.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import weakref
+from collections.abc import Callable
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import TransactionManagementError
+
+from ..base.exceptions import EarlyReleaseWarning, LockError
+
+logger = logging.getLogger("django_redislock")
+
+
+def open_transactions() -> list[BaseDatabaseWrapper]:
+    """The connections of this thread that are inside of an `atomic` block.
+
+    Raises `TransactionManagementError` when one of them manages transactions by hand: then
+    nobody could tell us when they end.
+    """
+    found = []
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block:
+            found.append(connection)
+        elif connection.connection is not None and not connection.autocommit:
+            raise TransactionManagementError(
+                f"release='commit' can't see the end of a transaction that is managed by hand "
+                f"on {connection.alias!r} (AUTOCOMMIT is off). Use transaction.atomic(), or "
+                f"release='exit'."
+            )
+    return found
+
+
+def warn_if_open(label: str) -> None:
+    """Warn if a database transaction of this thread is open, now that a lock is released which was
+    taken at `label`."""
+    for connection in connections.all(initialized_only=True):
+        by_hand = connection.connection is not None and not connection.autocommit
+        if _of_the_project(connection) or (by_hand and not connection.in_atomic_block):
+            # Without the name: each text is kept by Python, and shown once.
+            warnings.warn(
+                f"The lock that was taken at {label} is released while a transaction is open on "
+                f"the database {connection.alias!r}: the next holder does not see what it writes. "
+                f"Write release='commit', or take the lock around transaction.atomic(); if "
+                f"nothing is written, release='exit'.",
+                EarlyReleaseWarning,
+                stacklevel=2,
+            )
+
+
+def _of_the_project(connection: BaseDatabaseWrapper) -> bool:
+    """Whether an atomic block is open that isn't the one of a `TestCase` around each test."""
+    return any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
+def at_end(
+    connection: BaseDatabaseWrapper,
+    *,
+    committed: Callable[[], object],
+    dropped: Callable[[], object],
+) -> None:
+    """Call `committed` after the commit of `connection`, `dropped` after its rollback.
+
+    `dropped` is called by a finalizer, so it must not do any I/O.
+    """
+
+    def end() -> None:  # which nobody but Django may keep
+        when_dropped.detach()
+        try:
+            committed()
+        except LockError:  # which must not keep the project's own callbacks from being called
+            logger.exception("What a lock does after a commit failed")
+
+    when_dropped = weakref.finalize(end, dropped)
+    when_dropped.atexit = False
+    # Not robust: Django would log a task's time limit that comes in there, and go on.
+    connection.on_commit(end)

@@ -1,0 +1,586 @@
+"""The watchdog: one thread per process and server that keeps all its leases alive. The servers of
+a Redlock together have one of their own.
+
+Every lease is renewed at a third of its ttl, up to 250 in one request. A failed renewal
+makes a lease unknown and is tried again soon; when the lease's own deadline has passed, it
+is lost. The watchdog has only a weak reference to a lease: when its owner object is gone,
+nobody can release it any more, so it is left to expire, with a warning.
+
+A look costs what is due, however many leases there are: they are in a heap by the time at which
+they are due. Those that are due are renewed in the order of their deadlines, and a look ends after
+a moment even if some are left, so that a lease that lives for a second does not wait for thousands
+that live for a minute. All leases are looked through only as often as this process shows that it
+lives.
+
+A thread for each server, so that one which does not answer can't cost another's leases. A cluster
+is one server here, in which a node that did not answer is passed over until the next round, and
+comes last in that; and a request has the leases of one slot, which mostly is one lease. A lease
+that is in several slots is renewed by itself, after those that are in one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import heapq
+import itertools
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
+
+from ..base import fork, tokens
+from ..base.background import Background
+from ..base.clock import now
+from ..base.exceptions import LeaseLost, LockError, LockUnavailable
+from ..base.label import Holding
+from ..base.servers import Servers
+from ..primitives import record
+from ..primitives.contract import Claim
+from ..primitives.keys import presence
+from ..primitives.redlock import Redlock
+from ..transport import server as connections
+from ..transport.cluster import Node
+from ..transport.command import Terms
+from ..transport.ports import IO, SyncIO, run
+from .lease import Lease, LeaseState
+
+logger = logging.getLogger("django_redislock")
+
+BATCH = 250
+"""Leases in one request: it keeps Redis for about as long as a few hundred plain commands."""
+EARLY = 0.25
+"""A renewal may come early by this part of its interval, so that batches form."""
+PRESENCE = 30.0
+"""Seconds after which a process that holds leases and shows no sign of life is taken for dead."""
+PRESENCE_EVERY = PRESENCE / 3
+MOMENT = 0.1
+"""Seconds after which a look ends, and the next one sees what has become more urgent."""
+PATIENCE = 1 / 6
+"""A renewal that got no answer for this part of the ttl is sent again, over a new connection:
+so two may be lost, and the third is in time."""
+ON_ITS_WAY = 900.0
+"""Seconds for which a network may keep a request that got no answer: TCP repeats it for about a
+quarter of an hour, also after it was closed."""
+LAST_WORDS = 2.0
+"""Seconds that the end of the process waits for releases that are still owed."""
+
+
+async def renew(io: IO, leases: Sequence[Lease], ttl: float | None = None) -> None:
+    """Extend leases of one primitive and index in one request, and tell each what became of it.
+
+    With `ttl` they get another one, for good. Raises `LockUnavailable`; then all are unknown.
+    """
+    sent = io.now()
+    ttls = [lease.next_ttl(sent, ttl) for lease in leases]
+    try:
+        primitive = leases[0].claim.primitive
+        refusals = await primitive.extend(io, [lease.claim for lease in leases], ttls)
+    except LockUnavailable:
+        for lease in leases:
+            lease.unknown()
+        raise
+    for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
+        if refusal is None:
+            # Else its own deadline came before the answer, and is the last word: others may
+            # have held the lock since.
+            if lease.expire() is None:
+                lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
+                lease.renewed(sent, its_ttl)
+        elif isinstance(refusal, LockUnavailable):
+            lease.unknown()
+        elif lease.closing:
+            lease.unknown()  # its release has overtaken us
+        else:
+            lease.lose(refusal.error(lease.name))
+    errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
+    if len(errors) == len(leases):
+        raise errors[0]
+
+
+class Owed(Protocol):
+    """What the watchdog releases when it can."""
+
+    @property
+    def name(self) -> str: ...
+    async def release_through(self, io: Any) -> None: ...
+
+
+class Withdrawal:
+    """An acquire that may still arrive, and is to be taken back as long as that can be."""
+
+    def __init__(self, claim: Claim) -> None:
+        self.name = claim.keys.name
+        self._claim = claim
+        self._until = now() + max(claim.ttl, ON_ITS_WAY)
+
+    async def release_through(self, io: IO) -> None:
+        if now() < self._until:
+            await self._claim.primitive.release(io, self._claim)
+
+
+NEVER = float("inf")
+READY = -1.0
+
+
+class _Watched:
+    """A lease that this process holds."""
+
+    __slots__ = ("at", "claim", "early", "lease")
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = weakref.ref(lease)
+        self.claim = lease.claim
+        self.at = NEVER
+        """When it is due; `READY`: it is due. What stands elsewhere with another time is out of
+        date."""
+        self.early = 0.0
+        """Seconds by which it may be renewed before that."""
+
+
+_order = itertools.count()
+"""Between leases that are due at the same time; these can't be compared."""
+
+_Heap = list[tuple[float, int, _Watched]]
+
+
+class Watchdog:
+    """Renews the leases at one server, and releases there what nobody waits for."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        # Several servers are asked through pools of the port.
+        self._pool = None if isinstance(using, Servers) else connections.background_pool(using)
+        self._clustered = connections.clustered(using)
+        self._leases: dict[str, _Watched] = {}
+        """By token: what this process holds here."""
+        self._tokens: dict[str, dict[str, int]] = {}
+        """By key: the tokens of the leases that this process holds there, in order, each with the
+        id of the thread or task that holds it: it keeps no task alive."""
+        self._news: dict[str, _Watched] = {}
+        """By token: those whose due time the thread does not know yet. A lease that is released
+        before the thread looks leaves nothing behind."""
+        # These two are the thread's own.
+        self._due: _Heap = []
+        """By the time at which they are due."""
+        self._ready: dict[tuple[Hashable, ...], _Heap] = {}
+        """Those that are due, by deadline; in one heap those that one request can renew."""
+        self._next = NEVER
+        """When the thread looks next: a lease that is due earlier has to wake it."""
+        self._show_at = 0.0
+        """When this process has to show again that it lives."""
+        self._shortest = NEVER
+        """No lease that is renewed here has a smaller ttl. On a cluster no request may take so
+        long that it costs such a lease at another node."""
+        # A list, and SimpleQueue and no Condition: the garbage collector may add to them in
+        # the middle of anything, as transactions.py does.
+        self._to_release: list[Owed] = []
+        self._woken: queue.SimpleQueue[float] = queue.SimpleQueue()
+        """When what woke the thread is due."""
+        self._background = Background(self._run, "redislock-watchdog")
+        self._settled = threading.Event()
+
+    def watch(self, lease: Lease) -> None:
+        """Renew `lease` from now on, and notice when it is lost."""
+        claim, me = lease.claim, id(lease.holder)
+        lease.watchdog = self
+        self._leases[claim.token] = _Watched(lease)
+        for keys in claim.every:
+            self._enter(keys.lock, claim.token, me)
+        self.reconsider(lease)
+        self._background.start()
+
+    def reconsider(self, lease: Lease) -> None:
+        """It may be due earlier than we thought."""
+        watched = self._leases.get(lease.claim.token)
+        if watched is None:
+            return
+        self._news[lease.claim.token] = watched
+        if lease.due < self._next:
+            self.wake(lease.due)
+
+    def wake(self, due: float = NEVER) -> None:
+        """Let the thread look now, and again when it is `due`."""
+        self._woken.put(due)
+
+    def forget(self, claim: Claim) -> None:
+        """It is held no more."""
+        self._forget(claim.token)
+
+    def move(self, lease: Lease, me: Holding) -> None:
+        """Another thread or task works with it from now on."""
+        if lease.token not in self._leases:
+            return
+        for keys in lease.claim.every:
+            self._enter(keys.lock, lease.token, id(me))
+        if lease.closing:  # by another thread, that may not have seen these
+            self._leave(lease.claim)
+
+    def _forget(self, token: str) -> None:
+        watched = self._leases.pop(token, None)
+        self._news.pop(token, None)
+        if watched is not None:
+            self._leave(watched.claim)
+
+    def _enter(self, key: str, token: str, me: int) -> None:
+        # Without a lock: a finalizer may interrupt this very thread.
+        while True:
+            tokens = self._tokens.setdefault(key, {})
+            tokens[token] = me
+            if self._tokens.get(key) is tokens:
+                return
+
+    def _leave(self, claim: Claim) -> None:
+        for keys in claim.every:
+            tokens = self._tokens.get(keys.lock)
+            if tokens is None:
+                continue
+            tokens.pop(claim.token, None)
+            if not tokens:
+                # Of other threads, which were as fast: they may have put another one there, too.
+                for other, its in tuple(self._tokens.pop(keys.lock, {}).items()):
+                    self._enter(keys.lock, other, its)
+
+    def held(self, key: str, me: Holding | None = None) -> list[Lease]:
+        """The leases that this process, or one thread or task of it, holds on a key; the last
+        one is the newest."""
+        tokens = self._tokens.get(key)
+        if not tokens:
+            return []
+        mine = [
+            self._leases.get(token)
+            for token, holder in tuple(tokens.items())
+            if me is None or holder == id(me)
+        ]
+        leases = [one.lease() for one in mine if one is not None]
+        return [
+            lease for lease in leases if lease is not None and (me is None or lease.holder is me)
+        ]
+
+    def release_later(self, what: Owed) -> None:
+        """Release it in the background; may be called from a finalizer."""
+        self._to_release.append(what)
+        self.wake()
+        self._background.start()
+
+    def settle(self, seconds: float) -> None:
+        """Wait for so long until all that `release_later` was told is released."""
+        if self._to_release:
+            self._settled.clear()
+            self.wake()
+            self._settled.wait(seconds)
+
+    def _run(self) -> None:
+        announced = NEVER
+        while True:
+            try:
+                due = self._look()
+            except Exception:
+                # Never die: all leases of the process would be lost.
+                logger.exception("The watchdog failed; it goes on in a second.")
+                time.sleep(1.0)
+                self._ready.clear()
+                self._news.update(self._leases.copy())  # nobody knows what was done before it
+                due = now()
+            if not self._to_release:
+                self._settled.set()
+            # Also if the lease that woke us is released by now: so we are not woken by each of
+            # those that come and go until then.
+            announced = self._sleep(min(due, announced) if announced > now() else due)
+
+    def _sleep(self, until: float) -> float:
+        """Sleep until then, or until woken. Returns when the leases that woke us are due."""
+        self._next = until
+        # Nobody was woken by the leases that came before that line.
+        self._next = until = min(until, self._admit())
+        timeout = None if until == NEVER else max(0.0, until - now())
+        announced = NEVER
+        with contextlib.suppress(queue.Empty):
+            announced = self._woken.get(timeout=timeout)
+            while True:  # once is enough for all who wake us now
+                announced = min(announced, self._woken.get_nowait())
+        self._next = -NEVER  # we are awake, and look at all who come before we sleep again
+        return announced
+
+    # When a lease is due.
+
+    def _admit(self) -> float:
+        """See what is new. Returns when the next lease is due."""
+        while self._news:
+            try:
+                _, watched = self._news.popitem()
+            except KeyError:  # its lease was released just now
+                break
+            self._schedule(watched)
+        if len(self._due) > 2 * len(self._leases) + BATCH:
+            # The rest are of leases that are held no more.
+            self._due = [entry for entry in self._due if self._valid(*entry)]
+            heapq.heapify(self._due)
+        while self._due and not self._valid(*self._due[0]):
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else NEVER
+
+    def _valid(self, at: float, _: int, watched: _Watched) -> bool:
+        return watched.at == at and self._leases.get(watched.claim.token) is watched
+
+    def _schedule(self, watched: _Watched) -> None:
+        """Look at it when it is due."""
+        lease = self._living(watched)
+        if lease is None:
+            return
+        watched.early = 0.0
+        if lease.renew:
+            ttl = lease.claim.ttl
+            watched.early = EARLY * ttl / 3
+            self._shortest = min(self._shortest, ttl)
+        watched.at = lease.due
+        heapq.heappush(self._due, (watched.at, next(_order), watched))
+
+    def _living(self, watched: _Watched) -> Lease | None:
+        """The lease, if it is there and not over. Else it is forgotten, and its holder told."""
+        lease = watched.lease()
+        if lease is None:
+            if self._leases.get(watched.claim.token) is watched:
+                self._forget(watched.claim.token)
+                logger.warning(
+                    "The lease on %r, taken at %s, was dropped without being released. It is not "
+                    "renewed any more and ends with its ttl. Keep it, or write a with block.",
+                    watched.claim.keys.name,
+                    watched.claim.label,
+                )
+        elif lease.over or lease.expire() is not None:
+            self._forget(watched.claim.token)
+            return None
+        elif lease.orphaned:
+            logger.warning(
+                "The event loop of a task that holds %r, taken at %s, was closed: the lease "
+                "is released.",
+                lease.name,
+                lease.label,
+            )
+            lease.abandon()
+        return lease
+
+    def _gather(self, until: float) -> None:
+        """What is due becomes ready."""
+        later = []
+        while self._due and self._due[0][0] - self._due[0][2].early <= until:
+            entry = heapq.heappop(self._due)
+            watched = entry[2]
+            lease = self._living(watched) if self._valid(*entry) else None
+            if lease is None:
+                continue
+            if lease.renew and lease.due - until <= EARLY * lease.claim.ttl / 3:
+                watched.at = READY
+                ready = self._ready.setdefault(self._together(lease), [])
+                heapq.heappush(ready, (until + lease.remaining(), entry[1], watched))
+            else:  # it was extended meanwhile, or is not renewed
+                later.append(watched)
+        for watched in later:
+            self._schedule(watched)
+
+    def _batch(self, together: tuple[Hashable, ...]) -> list[Lease]:
+        """The most urgent ones of those that are ready and can be renewed in one request."""
+        ready = self._ready[together]
+        leases: list[Lease] = []
+        while ready and len(leases) < BATCH:
+            watched = heapq.heappop(ready)[2]
+            if watched.at == READY and self._leases.get(watched.claim.token) is watched:
+                lease = self._living(watched)
+                if lease is not None:
+                    leases.append(lease)
+        if not ready:
+            del self._ready[together]
+        return leases
+
+    def _look(self) -> float:
+        """Renew and release what is due. Returns when to look next."""
+        began = now()
+        self._admit()
+        self._gather(began)
+        asked, silent = False, set[Node | None]()
+        for together in sorted(self._ready, key=self._urgency):
+            nodes = self._nodes_of(together)
+            # What is left after a moment waits, since others may have become more urgent. But the
+            # leases at a node that did not answer are all done with: it is not asked again in
+            # this look.
+            while together in self._ready and (
+                not asked or nodes & silent or now() <= began + MOMENT
+            ):
+                leases = self._batch(together)
+                asked |= bool(leases)
+                if leases and not self._renew(leases, ask=not nodes & silent):
+                    silent |= self._failed(nodes)
+                for lease in leases:
+                    self._reschedule(lease)
+        next_look = now() if self._ready else self._admit()
+        if not silent or self._clustered:
+            self._release_pending()
+            early = EARLY * PRESENCE_EVERY if asked else 0.0  # it costs no look of its own
+            if self._leases and began >= self._show_at - early:
+                self._show_at = began + PRESENCE_EVERY
+                self._survey()
+            next_look = min(next_look, self._show_at if self._leases else NEVER)
+        return min(next_look, now() + 1.0) if self._to_release else next_look
+
+    def _reschedule(self, lease: Lease) -> None:
+        watched = self._leases.get(lease.claim.token)
+        if watched is not None:
+            self._schedule(watched)
+
+    def _survey(self) -> None:
+        """Look through all leases, and say that their process lives."""
+        indexes: set[str] = set()
+        least = self._shortest = NEVER
+        for watched in self._leases.copy().values():
+            lease = self._living(watched)
+            if lease is None:
+                continue
+            indexes.add(watched.claim.keys.index)
+            least = min(least, lease.claim.ttl)
+            if lease.renew:
+                self._shortest = min(self._shortest, lease.claim.ttl)
+        if indexes:
+            self._show_life(indexes, PATIENCE * least)  # longer, and it could cost one
+
+    def _together(self, lease: Lease) -> tuple[Hashable, ...]:
+        """Leases for which this is equal are renewed in one request."""
+        claim = lease.claim
+        index = (claim.parts[0] if claim.parts else claim.keys).index
+        slot, alone = 0, ""
+        if self._clustered:
+            slots = {connections.slot(self._using, keys.lock) for keys in claim.asked}
+            slot, alone = min(slots), claim.token if len(slots) > 1 else ""
+        return claim.primitive.kind, index, slot, alone, lease.replicas, lease.replicas_timeout
+
+    def _urgency(self, together: tuple[Hashable, ...]) -> tuple[bool, bool, float]:
+        """What comes first: what costs the others nothing, and what ends soon."""
+        nodes = self._nodes_of(together)
+        return bool(self._failed(nodes)), len(nodes) > 1, self._ready[together][0][0]
+
+    def _nodes_of(self, together: tuple[Hashable, ...]) -> set[Node | None]:
+        """Which nodes of a cluster they are to be asked at; None: there is but one server."""
+        if self._pool is None:
+            return {None}
+        claim = self._ready[together][0][2].claim
+        return {connections.node_of(self._pool, keys.lock) for keys in claim.asked}
+
+    def _failed(self, nodes: set[Node | None]) -> set[Node | None]:
+        """Those of them that did not answer when they were asked last."""
+        known = nodes & connections.failed(self._pool) if self._clustered else nodes
+        return known | nodes & {None}
+
+    def _show_life(self, indexes: set[str], within: float) -> None:
+        """Say that the process of our leases lives."""
+        within = min(within, connections.BACKGROUND_TIMEOUT)
+        for index in indexes:
+            key = presence(index, tokens.process)
+            try:
+                run(self._keep(self._io(within), key, within))
+            except LockError as error:
+                logger.debug("No sign of life could be shown: %s", error)
+
+    async def _keep(self, io: IO, key: str, within: float) -> None:
+        if isinstance(self._using, Servers):
+            await Redlock(self._using).show_life(io, key, PRESENCE, within)
+        else:
+            await record.keep(io, key, PRESENCE)
+
+    def _renew(self, leases: list[Lease], *, ask: bool) -> bool:
+        """False: the server did not answer, or was not asked."""
+        news = any(lease.state != LeaseState.UNKNOWN for lease in leases)
+        try:
+            if ask:
+                within = PATIENCE * min(lease.ttl for lease in leases)
+                run(renew(self._io(within, leases[0]), leases))
+                return True
+        except LockUnavailable as error:
+            level = logging.WARNING if news else logging.DEBUG
+            logger.log(level, "%d leases could not be renewed: %s", len(leases), error)
+            return False
+        except Exception:
+            logger.exception("%d leases could not be renewed", len(leases))
+        for lease in leases:
+            lease.unknown()
+        return ask
+
+    def _release_pending(self) -> None:
+        for what in self._to_release.copy():
+            try:
+                run(what.release_through(self._io(connections.BACKGROUND_TIMEOUT)))
+            except LeaseLost:
+                pass  # has been logged
+            except LockError as error:
+                if isinstance(error, LockUnavailable) and error.passing:
+                    if not self._clustered:
+                        return  # the others have to wait, too
+                    # Those at other nodes need not, so this one comes last.
+                    self._to_release.remove(what)
+                    self._to_release.append(what)
+                    if error.silent:
+                        return  # once is enough in a round, or leases would have to wait
+                    continue
+                logger.warning("%r could not be released: %s", what.name, error)
+            except Exception:
+                # Not tried again, or nothing after it would ever be released.
+                logger.exception("%r could not be released", what.name)
+            self._to_release.remove(what)
+
+    def _io(self, within: float, lease: Lease | None = None) -> SyncIO:
+        within = min(within, connections.BACKGROUND_TIMEOUT)
+        if self._clustered:
+            within = min(within, PATIENCE * self._shortest)
+        terms = Terms(within)
+        if lease is not None:
+            terms = Terms(within, lease.replicas, lease.replicas_timeout)
+        return SyncIO(self._using, pool=self._pool, terms=terms, background=True)
+
+
+_watchdogs: dict[str, Watchdog] = {}
+
+
+def watchdog(using: str) -> Watchdog:
+    """The watchdog of this process for the server of `using`."""
+    fork.look()
+    address = connections.address(using)
+    found = _watchdogs.get(address)
+    if found is None:
+        # Two threads may make one each, but both get the one that was first.
+        found = _watchdogs.setdefault(address, Watchdog(using))
+    found._using = using  # the alias that it was made for may be gone: tests override settings
+    return found
+
+
+def held_by(me: Holding) -> list[Lease]:
+    """What a thread or task of this process holds, at all servers."""
+    leases = [
+        watched.lease()
+        for one in list(_watchdogs.values())
+        for watched in one._leases.copy().values()
+    ]
+    return [lease for lease in leases if lease is not None and lease.holder is me]
+
+
+def _after_fork() -> None:
+    """The leases are the parent's, and the threads stayed there."""
+    for one in _watchdogs.values():
+        for watched in one._leases.values():
+            lease = watched.lease()
+            if lease is not None:
+                lease.end()
+    _watchdogs.clear()
+
+
+def _at_exit() -> None:
+    """What is owed at the end of the process is released before its threads are gone."""
+    fork.look()
+    give_up = now() + LAST_WORDS
+    for one in _watchdogs.values():
+        one.settle(max(0.0, give_up - now()))
+
+
+fork.in_child(_after_fork)
+atexit.register(_at_exit)

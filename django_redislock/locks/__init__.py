@@ -1,0 +1,1 @@
+"""What people write: redis_lock and the other kinds of lock."""

@@ -1,0 +1,146 @@
+"""`MultiLock`: several names in one step, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Unpack
+
+from ..base import label
+from ..base.exceptions import Holder, LockReentered
+from ..lease import claims as operations
+from ..lease.lease import Lease
+from ..lease.lock import Lock, Options
+from ..primitives import multi, mutex, places
+from ..primitives.contract import Primitive, Sight
+from ..primitives.keys import Keys, validate_name
+from ..settings import conf, kinds
+from ..settings.naming import name_maker
+from ..transport.ports import AsyncIO, SyncIO
+from .redis_lock import WRAPPERS, FunctionDecorator, LockFor
+
+MAX_NAMES = 250
+"""The script that takes so many keeps Redis for about as long as a few thousand plain commands."""
+OTHERS = "take all names in one step, at the outer lock"
+"""What to do instead of taking a name together with others while holding it."""
+SHOWN = 3
+"""So many names are written out where all of them are spoken of."""
+
+Names = Iterable[str] | Callable[..., Iterable[str]]
+
+
+class MultiLock(FunctionDecorator, Lock):
+    """Lock several names in one step: all of them, or none.
+
+    As `redis_lock` it is a context manager, sync or async, and a decorator, whose names are then
+    templates over the arguments, or a function of these that returns the names. `Options` lists
+    what else it takes. A name that is given twice counts once, and their order means nothing.
+
+    Each name is held as `redis_lock` of that name would hold it. Who waits holds none of them.
+
+    `lease.fencing_tokens` has a fencing token for each name. Raises what `redis_lock` does;
+    `LockNotAcquired` tells of one name that somebody else holds.
+    """
+
+    def __init__(self, names: Names, **options: Unpack[Options]) -> None:
+        self._names: tuple[str, ...] | None = None
+        self._template = names if callable(names) else _listed(names)
+        self._configure(options)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is locked, sorted, where this is not used as a decorator."""
+        if self._names is None:
+            if callable(self._template):
+                raise TypeError(
+                    "MultiLock() with a function as its names is for decorating functions; "
+                    "elsewhere write MultiLock(['account:1', 'account:2'])"
+                )
+            self._names = _validated(self._template)
+        return self._names
+
+    @property
+    def name(self) -> str:
+        """All names in one text, for people and for entries of `LOCKS`."""
+        names = self.names
+        others = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
+        return ", ".join(names[:SHOWN]) + others
+
+    def _name_maker(self, function: Callable[..., Any]) -> Callable[..., tuple[str, ...]]:
+        if callable(self._template):
+            names_of = self._template
+            return lambda *args, **kwargs: _validated(_listed(names_of(*args, **kwargs)))
+        makers = [name_maker(template, function) for template in self._template]
+        return lambda *args, **kwargs: _validated([make(*args, **kwargs) for make in makers])
+
+    def _lock_for(self, name: tuple[str, ...], where: str) -> Lock:
+        lock = self._copy(MultiLock, where)
+        lock._template = lock._names = name
+        return lock
+
+    def _wrap(
+        self, kind: str, function: Callable[..., Any], lock_for: LockFor
+    ) -> Callable[..., Any]:
+        return WRAPPERS[kind](function, lock_for)
+
+    def _primitive(self, policy: conf.Policy) -> Primitive:  # noqa: ARG002
+        for name in self.names:
+            if kinds.primitive(own := conf.policy(name, {})) is not mutex:
+                what = "to be migrated" if own.kind == "mutex" else f"a {own.kind}"
+                raise ValueError(f"MultiLock takes plain locks; LOCKS has {name!r} as {what}")
+        return multi
+
+    def _keys(self, policy: conf.Policy | None = None) -> Keys:  # noqa: ARG002
+        return Keys.of(conf.prefix(), self.name)  # of no key: for who looks for it by its name
+
+    def _parts(self) -> tuple[Keys, ...]:
+        prefix = conf.prefix()
+        return tuple(Keys.of(prefix, name) for name in self.names)
+
+    def _held(
+        self,
+        using: str,
+        keys: Keys,  # noqa: ARG002
+        primitive: Primitive,
+        me: label.Holding,
+    ) -> Lease | None:
+        there = [operations.held(using, its.lock, me) for its in self._parts()]
+        mine = [
+            lease
+            for leases in there
+            for lease in leases
+            # Of a semaphore or a read-write lock the server tells that it is another kind.
+            if not isinstance(lease.claim.primitive, places.Places)
+        ]
+        held = next((lease for lease in mine if lease.enterable), None)
+        if held is not None and not all(held in leases for leases in there):
+            raise LockReentered(held.name, held.label, OTHERS)
+        return self._held_already(primitive, [held] if held else [], me)
+
+    async def _look(self, port: type[SyncIO | AsyncIO]) -> list[Sight]:
+        io = port(self.policy().using)
+        return [sight for keys in self._parts() for sight in await multi.look(io, keys)]
+
+    async def _clear(self, *_: object) -> Holder | None:
+        raise TypeError(
+            "The names of a MultiLock may have several holders: clear the one that is meant, "
+            f"with redis_lock({self.names[0]!r}).clear(reason=…)"
+        )
+
+
+def _listed(names: Any) -> list[Any]:
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise TypeError(
+            f"names must be a list of names, such as ['account:1', 'account:2'], not {names!r}"
+        )
+    listed = list(names)
+    if not listed:
+        raise ValueError("names is empty; write what is to be locked, such as ['account:1']")
+    return listed
+
+
+def _validated(names: Iterable[Any]) -> tuple[str, ...]:
+    """Sorted, and each of them once."""
+    once = tuple(sorted({validate_name(name) for name in names}))
+    if len(once) > MAX_NAMES:
+        raise ValueError(f"a MultiLock has up to {MAX_NAMES} names, not {len(once)}")
+    return once

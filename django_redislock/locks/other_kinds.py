@@ -1,0 +1,114 @@
+"""What `redis_lock` is, of other kinds: used as it is, with the same options and leases.
+
+How they work is told in primitives/, of the first two in places.py. `MultiLock`, which is no
+`redis_lock` since it has several names, is in multi.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Unpack
+
+from ..base.servers import Servers
+from ..lease.lock import Options
+from ..settings.validators import validate_flag, validate_limit
+from .redis_lock import redis_lock
+
+
+class Semaphore(redis_lock):
+    """Run a block or a function in at most `limit` places at a time, across processes and hosts.
+
+    Each holder has a lease of its own. `limit` may be changed at any time, also while the
+    semaphore is held and waited for: it counts for whoever asks with it. Without one it comes
+    from `LIMIT` in the settings of the lock.
+
+    Takes the options of `redis_lock`, and raises the same errors. A thread or task may hold
+    several places; `LockReentered` comes when it asks for one while it has all of them itself.
+    """
+
+    def __init__(
+        self,
+        name: str | Callable[..., str] | None = None,
+        limit: int | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        given = {} if limit is None else {"limit": validate_limit(limit)}
+        super().__init__(name, **options)
+        self._of_kind("semaphore")._explicit.update(given)
+
+
+class ReadWriteLock:
+    """Many may read at a time, or one may write.
+
+    `read()` and `write()` are locks as `redis_lock` is, with the options that are given here. It
+    is fair: nobody is passed by who comes later, so a writer that waits keeps new readers out,
+    and readers that have waited behind it go in together. `lease.downgrade()` makes a writer a
+    reader; a reader that asks to write gets `LockReentered`.
+    """
+
+    def __init__(self, name: str | Callable[..., str], **options: Unpack[Options]) -> None:
+        self._read = redis_lock(name, **options)._of_kind("read")
+        self._write = redis_lock(name, **options)._of_kind("write")
+        self._read._used = self._write._used = True  # one of them may never be used
+
+    def read(self) -> redis_lock:
+        """The lock of those who read."""
+        return self._read
+
+    def write(self) -> redis_lock:
+        """The lock of those who write."""
+        return self._write
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._read._template!r}>"
+
+
+class Redlock(redis_lock):
+    """A lock that survives the loss of a minority of its servers.
+
+    `using` names three or five aliases of CACHES, which lead to primaries that fail independently
+    of each other; without it, the entry of this name in `LOCKS` does. Else it is used as
+    `redis_lock`, and takes the same options, but for `replicas`.
+
+    It has no queue and no fencing token: docs/redlock.md says what it promises, and what it
+    doesn't. Raises what `redis_lock` does; `LockUnavailable` when no majority can be asked.
+    """
+
+    def __init__(  # type: ignore[misc]  # `using` is another one than in Options
+        self,
+        name: str | Callable[..., str] | None = None,
+        using: Sequence[str] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        if "replicas" in options:
+            raise TypeError("a Redlock has no replicas: its servers are all primaries")
+        if isinstance(using, str):
+            raise TypeError(f"using must be a list of aliases of CACHES, not {using!r}")
+        given = {} if using is None else {"using": Servers.of(using)}
+        super().__init__(name, **options)
+        self._of_kind("redlock")._explicit.update(given)
+
+
+class TimestampLock(redis_lock):
+    """A lock whose key says when it ends, for fleets whose old clients know no other.
+
+    Its name is its key in Redis, verbatim, since that is how the old clients know it; a key that
+    no name can have is given as `timestamp_key`. `fractions`: write fractions of a second, which
+    clients that expect an integer can't read. Else it is used as `redis_lock`, and takes the same
+    options.
+
+    It has no queue and no fencing token: docs/timestamp-lock.md says what it promises, and what
+    it doesn't. Raises what `redis_lock` does.
+    """
+
+    def __init__(
+        self,
+        name: str | Callable[..., str] | None = None,
+        *,
+        fractions: bool = False,
+        timestamp_key: str | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        validate_flag(fractions, "fractions")
+        super().__init__(name, timestamp_key=timestamp_key, **options)
+        self._of_kind("timestamp")._explicit["fractions"] = fractions

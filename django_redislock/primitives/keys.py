@@ -1,0 +1,167 @@
+"""Redis keys made from a name. All keys of a name share its hash tag, so one cluster slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..base.tokens import Secret
+
+MAX_NAME = 512
+
+
+class Index(str):
+    """The key of an index of locks. It belongs to no lock, so it may be in another slot than the
+    other keys of a script."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True, unsafe_hash=True)  # frozen by agreement: Python's way takes thrice as long
+class Keys:
+    """The keys of one lock. `name` is what the user locks; `index` is shared by all."""
+
+    name: str
+    lock: str
+    index: Index
+    stem: str = ""
+    """What the keys beside the lock begin with; "": as the lock itself."""
+    also: str = ""
+    """The key of a timestamp lock that is taken with it, as long as old clients are about."""
+
+    @classmethod
+    def of(cls, prefix: str, name: str) -> Keys:
+        return cls(name, f"{prefix}:{{{name}}}", Index(f"{prefix}:index"))
+
+    @classmethod
+    def verbatim(cls, prefix: str, key: bytes) -> Keys:
+        """Of a lock whose key others have named, and know by that name.
+
+        The keys beside it are ours, so they begin with our prefix and can't meet a key of the
+        others, nor those of a lock that is named like this key.
+        """
+        lock = key.decode(errors="surrogateescape")  # any bytes, as a str
+        # A hash tag that it has comes first here, too; else it is one itself, as a whole.
+        stem = f"{prefix}:tagged:{lock}" if _hash_tag(lock) else f"{prefix}:key:{{{lock}}}"
+        index = Index(f"{prefix}:key:index")
+        return cls(key.decode(errors="backslashreplace"), lock, index, stem)
+
+    def beside(self) -> Keys:
+        """Of the timestamp lock that is taken with it."""
+        prefix = self.lock.removesuffix(f":{{{self.name}}}")
+        return Keys.verbatim(prefix, self.also.encode())
+
+    @property
+    def prefix(self) -> str:
+        """What all keys of a project begin with."""
+        return self.index.removesuffix(":index")
+
+    @property
+    def queue(self) -> str:
+        """Who waits, in order."""
+        return f"{self.stem or self.lock}:queue"
+
+    @property
+    def waiters(self) -> str:
+        """What those who wait say of themselves."""
+        return f"{self.stem or self.lock}:waiters"
+
+    @property
+    def tail(self) -> str:
+        """What outlives the lock."""
+        return f"{self.stem or self.lock}:tail"
+
+    @property
+    def holders(self) -> str:
+        """What those who hold a place say of themselves."""
+        return f"{self.stem or self.lock}:holders"
+
+    @property
+    def record(self) -> str:
+        """What came of the work under the lock."""
+        return f"{self.stem or self.lock}:record"
+
+    @property
+    def ledger(self) -> str:
+        """What a periodic job has done; the lock is that of the job."""
+        return f"{self.stem or self.lock}:ledger"
+
+    def gone(self, token: str) -> str:
+        """Where it is written that `token` was withdrawn or cleared."""
+        return Secret(f"{self.stem or self.lock}:gone:{token}")
+
+    def mutex(self, token: str) -> list[str]:
+        """What the scripts of the mutex take, and of the timestamp lock: in the order of
+        lua/lock.lua."""
+        stem = self.stem or self.lock
+        return [
+            self.lock,
+            f"{stem}:queue",
+            f"{stem}:waiters",
+            f"{stem}:tail",
+            self.index,
+            Secret(f"{stem}:gone:{token}"),
+        ]
+
+    def places(self, token: str) -> list[str]:
+        """What the scripts of semaphores and read-write locks take: one more."""
+        return [*self.mutex(token), self.holders]
+
+
+def _hash_tag(key: str) -> str:
+    """What is between the first brace and the next closing one, if anything is: a cluster goes by
+    that in place of the whole key."""
+    inside, closing, _ = key.partition("{")[2].partition("}")
+    return inside if closing else ""
+
+
+def refuse_untagged(keys: Keys) -> None:
+    """Raise `ValueError` for a key of others beside which no key of ours can be on a cluster."""
+    if keys.stem and not _hash_tag(keys.lock) and "}" in keys.lock:
+        raise ValueError(
+            f"{keys.name!r} can't be locked on a Redis Cluster: it has a closing brace and no "
+            f"hash tag, so no other key can be in its slot. Let the old clients use another key"
+        )
+
+
+def presence(index: str, process: str) -> str:
+    """Where a process shows that it lives, for the locks of an index."""
+    return f"{index.removesuffix(':index')}:process:{process}"
+
+
+def name_of(key: str) -> str | None:
+    """The name in a key of ours; None for the keys that belong to no name."""
+    _, brace, rest = key.partition("{")
+    return rest.rpartition("}")[0] if brace else None
+
+
+def validate_key(key: object, what: str = "key") -> str:
+    """Return a key of Redis that others have named, or raise a `TypeError` or `ValueError`."""
+    if not isinstance(key, str):
+        raise TypeError(f"{what} must be a str, the key in Redis as it is, not {key!r}")
+    if not key:
+        raise ValueError(f"{what} is empty; write the key in Redis as it is, such as 'lock.foo'")
+    return str.__str__(key)
+
+
+def validate_name(name: object) -> str:
+    """Return `name`, or raise a `TypeError` or `ValueError` that says what to write."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str such as 'invoice:42', not {name!r}")
+    if not name:
+        raise ValueError("name is empty; write what is to be locked, such as 'invoice:42'")
+    if len(name) > MAX_NAME:
+        raise ValueError(
+            f"name has {len(name)} characters, and {MAX_NAME} are allowed; "
+            f"lock a digest of it instead: {name[:40]!r}…"
+        )
+    if not name.isprintable():
+        raise ValueError(f"name contains characters that can't be printed: {name[:80]!r}")
+    if "{" in name or "}" in name:
+        # The braces are the hash tag of our keys. Refusing them also catches the
+        # forgotten f, which would lock one literal name for all invoices.
+        raise ValueError(
+            f"name contains a brace: {name!r}. Braces are how its Redis keys mark the name. If "
+            f"a template was meant: those belong to the decorator, and a with statement takes "
+            f"an f-string"
+        )
+    return str.__str__(name)  # of an enum, too, what it is and not what it is called

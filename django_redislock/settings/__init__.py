@@ -1,0 +1,1 @@
+"""What may be said about a lock, and by whom."""

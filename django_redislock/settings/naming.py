@@ -1,0 +1,109 @@
+"""Lock names made from the arguments of a call: `"invoice:{invoice.pk}"`."""
+
+from __future__ import annotations
+
+import glob
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from string import Formatter
+from typing import Any
+
+from ..base import label
+from ..primitives.keys import validate_name
+
+_ARGUMENT = re.compile(r"[^.\[]*")
+
+MAX_PATTERNS = 100
+"""So many are kept: enough for what people write, and a bound for what programs make up."""
+patterns: tuple[str, ...] = ()
+"""What the names made here look like, as in `LOCKS`: `report:*`; the longest first."""
+
+
+def _fields(template: str) -> Iterator[str]:
+    """What a template refers to, in its formats, too."""
+    for _, field, spec, _ in Formatter().parse(template):
+        if field is not None:
+            yield field
+            yield from _fields(spec or "")
+
+
+def _remember(pattern: str) -> None:
+    global patterns
+    if pattern not in patterns and len(patterns) < MAX_PATTERNS:
+        patterns = tuple(sorted((*patterns, pattern), key=len, reverse=True))
+
+
+def _pattern(template: str) -> str:
+    return "".join(
+        glob.escape(text) + ("" if field is None else "*")
+        for text, field, _, _ in Formatter().parse(template)
+    )
+
+
+def name_maker(
+    name: str | Callable[..., str] | None, function: Callable[..., Any], *, prefix: str = ""
+) -> Callable[..., str]:
+    """What makes a lock's name from the arguments of a call of `function`.
+
+    `prefix` is plain text, which all these names begin with.
+    Raises `ValueError` when a template names an argument that the function does not have; for
+    one that takes any keywords (`**kwargs`), when it is called without.
+    """
+    if name is None:
+        if not hasattr(function, "__qualname__"):
+            raise TypeError(f"{function!r} has no dotted path to be named after: give it a name")
+        name = f"{prefix}{label.dotted_path(function)}"
+        _remember(glob.escape(name))
+    elif callable(name):
+        given = name
+        return lambda *args, **kwargs: prefix + validate_name(given(*args, **kwargs))
+    elif isinstance(name, str) and name:
+        name = prefix + name
+    else:
+        validate_name(name)  # says what is wrong with it
+    assert isinstance(name, str)
+    return _from_template(name, function)
+
+
+def _from_template(template: str, function: Callable[..., Any]) -> Callable[..., str]:
+    try:
+        fields = list(_fields(template))
+    except ValueError as error:
+        raise ValueError(
+            f"The lock name {template!r} can't be read as a template: {error}"
+        ) from None
+    if not fields:
+        plain = validate_name(template.format())
+        return lambda *_args, **_kwargs: plain
+
+    signature = inspect.signature(function)
+    needed = {_ARGUMENT.match(field)[0] for field in fields}  # type: ignore[index]
+    any_keyword = next(
+        (p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None
+    )
+
+    def require(arguments: Mapping[str, Any]) -> None:
+        for argument in needed - arguments.keys():
+            what = f"the argument {argument!r}" if argument else "an argument without a name"
+            raise ValueError(
+                f"The lock name {template!r} needs {what}, which "
+                f"{getattr(function, '__qualname__', function)}{signature} does not have. "
+                f"It has: {', '.join(arguments) or 'none'}."
+            )
+
+    if any_keyword is None or "" in needed:
+        require(signature.parameters)
+    # Not one without arguments: that may be an f-string, and so a name.
+    _remember(_pattern(template))
+
+    def make(*args: Any, **kwargs: Any) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = bound.arguments
+        if any_keyword is not None:
+            arguments = {**arguments[any_keyword], **arguments}
+            require(arguments)
+        return template.format_map(arguments)
+
+    return make

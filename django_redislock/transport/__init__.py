@@ -1,0 +1,1 @@
+"""One command to Redis, reliably understood."""

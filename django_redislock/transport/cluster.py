@@ -1,0 +1,198 @@
+"""Redis Cluster: which node has which slot, and a pool of connections for each node.
+
+1.  A key's *slot* is a checksum of its hash tag. All keys of a name share theirs, so a script
+    touches one slot, and with it one node.
+2.  A node that does not have the slot (any more) says which one does: MOVED. The command was not
+    carried out, and is sent there. While a slot is being moved, ASK sends a command to its next
+    node, behind ASKING on the same connection.
+3.  Nothing else is sent again from here. An answer that was lost is `LockUnavailable`, as at a
+    single server, and whoever asked repeats it knowingly.
+4.  After a node did not answer, another one is asked for the map, since a replica may have taken
+    its place.
+
+redis-py's `RedisCluster` does all that, too, but it repeats commands without telling, and WAIT has
+to go over the very connection that has written. So of a cluster we need the map and nothing more.
+
+Source: the Redis Cluster specification.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
+from typing import Any, Generic, TypeVar
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, ResponseError
+
+from ..base.exceptions import LockUnavailable
+from ..primitives.keys import name_of
+
+Word = str | int | bytes
+"""A part of a command."""
+
+Node = tuple[str, int]
+"""Its host and port."""
+
+Pool = TypeVar("Pool")
+Send = Callable[[Pool, tuple[Word, ...], bool], Awaitable[Any]]
+"""Sends a command to the node of a pool; with True, behind ASKING. Raises `LockUnavailable`."""
+
+HOPS = 5
+"""So often is one command sent on, while the nodes don't agree yet who has the slot."""
+
+
+def slot_of(key: str) -> int:
+    """The slot of a key."""
+    return key_slot(key.encode(errors="surrogateescape"))
+
+
+class Cluster(Generic[Pool]):
+    """In place of a pool: one for each node, which `make` makes when it is needed."""
+
+    def __init__(self, seeds: Sequence[Node], make: Callable[[Node], Pool]) -> None:
+        self.seeds = tuple(seeds)
+        self._make = make
+        self._pools: dict[Node, Pool] = {}
+        self._slots: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        self._stale = True
+        self.failed: set[Node] = set()
+        """Those that did not answer when they were asked last."""
+
+    def pool(self, node: Node) -> Pool:
+        """The pool of a node."""
+        found = self._pools.get(node)
+        if found is None:
+            found = self._pools.setdefault(node, self._make(node))
+        return found
+
+    def pools(self) -> list[Pool]:
+        """All that were made so far."""
+        return list(self._pools.values())
+
+    def node_of(self, key: str) -> Node | None:
+        """Which node has a key, as far as is known without asking."""
+        return self._slots[slot_of(key)]
+
+    async def primaries(self, send: Send[Pool]) -> list[Pool]:
+        """The pools of the nodes that have slots. Raises `LockUnavailable`."""
+        await self._read_map(send)
+        return [self.pool(node) for node in sorted({node for node in self._slots if node})]
+
+    async def execute(self, command: tuple[Word, ...], send: Send[Pool]) -> Any:
+        """Send a script where its first key is. Raises `LockUnavailable`."""
+        key = str(command[3])
+        slot = slot_of(key)
+        if self._stale or self._slots[slot] is None:
+            await self._read_map(send, key)
+        node, asking = self._slots[slot], False
+        if node is None:
+            self._stale = True
+            raise _unavailable(key, f"no node of the cluster serves its slot {slot}")
+        for _ in range(HOPS):
+            try:
+                answer = await send(self.pool(node), command, asking)
+            except LockUnavailable as error:
+                cause = error.__cause__
+                if isinstance(cause, AskError):  # MOVED is one, too
+                    asking = not isinstance(cause, MovedError)
+                    node = cause.host or node[0], cause.port
+                    if not asking:
+                        self._slots[slot] = node
+                    continue
+                if not isinstance(cause, ResponseError):
+                    self.failed.add(node)
+                    self._stale = True
+                elif isinstance(cause, ClusterDownError | ReadOnlyError):
+                    self._stale = True
+                raise
+            self.failed.discard(node)
+            return answer
+        self._stale = True
+        raise _unavailable(
+            key,
+            f"the nodes of the cluster don't agree on whose it is: it was sent on {HOPS} times",
+        )
+
+    async def _drop_pools(self) -> None:
+        """Those of nodes that have left: where addresses are given anew, there are ever more."""
+        for node in set(self._pools).difference(self._slots, self.seeds):
+            self.failed.discard(node)
+            pool: Any = self._pools.pop(node, None)
+            # What others use just now, they close themselves, or the garbage collector.
+            closing = pool and pool.disconnect(inuse_connections=False)
+            if isawaitable(closing):
+                await closing
+
+    async def _read_map(self, send: Send[Pool], key: str = "") -> None:
+        """Learn from any node which one has which slot."""
+        self._stale = False  # others go on with the old one meanwhile
+        nodes = list({node for node in self._slots if node} | set(self.seeds))
+        random.SystemRandom().shuffle(nodes)
+        nodes.sort(key=self.failed.__contains__)
+        error: LockUnavailable | None = None
+        passing = False
+        for node in nodes:
+            try:
+                ranges = await send(self.pool(node), ("CLUSTER", "SLOTS"), False)
+                slots = _map(ranges, node)
+            except LockUnavailable as its:
+                self.failed.add(node)
+                error = its
+                passing |= its.passing
+                if not its.passing and not isinstance(its, _NoMap):
+                    passing = False
+                    break  # wrong password, or no cluster at all
+            except BaseException:
+                self._stale = True
+                raise
+            else:
+                self.failed.discard(node)
+                self._slots = slots
+                await self._drop_pools()
+                return
+        assert error is not None
+        self._stale = True
+        raise _unavailable(
+            key,
+            f"no node of the cluster can tell whose it is: {error.why or error}",
+            passing=passing,
+            silent=error.silent,
+        ) from error.__cause__
+
+
+class _NoMap(LockUnavailable):
+    """A node has answered something else than a map. Another node may do better; to ask this one
+    again would most likely lead to the same."""
+
+
+def _unavailable(
+    key: str, why: str, *, passing: bool = True, silent: bool = False
+) -> LockUnavailable:
+    return LockUnavailable(
+        f"Redis could not be asked: {why}",
+        name_of(key),
+        why=why,
+        passing=passing,
+        silent=silent,
+    )
+
+
+def _map(ranges: Any, asked: Node) -> list[Node | None]:
+    """Read the answer to CLUSTER SLOTS. Raises `LockUnavailable` if it is none."""
+    slots: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+    try:
+        for first, last, (host, port, *_), *_ in ranges:
+            if host == b"?":
+                continue  # that one does not know its own address yet
+            # Without a host it is the one where we asked.
+            node = (host.decode() if host else asked[0], int(port))
+            for slot in range(first, min(last + 1, REDIS_CLUSTER_HASH_SLOTS)):
+                slots[slot] = node
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise _NoMap(
+            f"{asked[0]}:{asked[1]} has given an answer to CLUSTER SLOTS that can't be read",
+            passing=False,
+        ) from error
+    return slots

@@ -1,0 +1,74 @@
+"""A Redis Cluster as an entry of CACHES, which django-redis has no way to write.
+
+    CACHES = {
+        "locks": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": ["redis://node-1:6379", "redis://node-2:6379"],
+            "OPTIONS": {"CONNECTION_FACTORY": "django_redislock.cluster.ClusterConnectionFactory"},
+        }
+    }
+
+`LOCATION` names some of the nodes; they tell about the others. Everything else in such an entry
+(user, password, time-outs, TLS by `rediss://`) means what it does for a single server, and holds
+for all nodes. Locks find their way by slots.py; what the project itself does with this cache goes
+through redis-py's `RedisCluster`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+from django_redis.pool import ConnectionFactory
+from redis.cluster import RedisCluster
+
+from . import location
+from .cluster import Node
+
+
+class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
+    """For `OPTIONS["CONNECTION_FACTORY"]`: all nodes of a Redis Cluster."""
+
+    _clusters: dict[str, RedisCluster] = {}
+
+    def make_connection_params(self, url: str) -> dict[str, Any]:
+        params: dict[str, Any] = super().make_connection_params(url)
+        node_of(url)
+        return params
+
+    def get_connection(self, params: dict[str, Any]) -> Any:
+        """redis-py's client, for what the project does with the cache."""
+        options = {**params, **self.pool_cls_kwargs, **self.redis_client_cls_kwargs}
+        options.pop("parser_class")  # its own is needed to understand MOVED
+        url = options.pop("url")
+        # Entries for the same nodes may differ in the password, or in time-outs.
+        key = f"{url} {sorted(options.items())}"
+        if key not in self._clusters:
+            self._clusters[key] = RedisCluster.from_url(url, **options)
+        return self._clusters[key]
+
+    def disconnect(self, connection: RedisCluster) -> None:
+        connection.disconnect_connection_pools()
+
+
+def node_of(url: str) -> Node:
+    """The node that a URL names. Raises `ImproperlyConfigured` for one that can't be a node's."""
+    its = location.read(url)
+    del url  # a crash reporter would show it
+    if its is None:
+        raise ImproperlyConfigured(f"The LOCATION of a node {location.UNREADABLE}.")
+    if its.path or its.db:
+        raise ImproperlyConfigured(
+            f"{its.address.partition('#')[0]!r} can't be a node of a Redis Cluster: nodes are "
+            f"reached by host and port, and have one database, number 0. Write redis://host:6379"
+        )
+    return its.host, its.port
+
+
+def url_of(url: str, node: Node) -> str:
+    """The URL of another node, which is reached in the same way."""
+    parts = urlsplit(url)
+    user, at, _ = parts.netloc.rpartition("@")
+    host = f"[{node[0]}]" if ":" in node[0] else node[0]
+    return parts._replace(netloc=f"{user}{at}{host}:{node[1]}").geturl()

@@ -1,0 +1,547 @@
+"""The port: all that a primitive may do to the world, now or awaitably.
+
+A primitive is a coroutine that awaits nothing but its port. `SyncIO`'s methods are
+coroutines that never suspend, so that `run` finishes a primitive with one `send(None)`;
+`AsyncIO`'s really await. A port serves one operation of one thread or task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from asgiref.sync import sync_to_async
+from redis.exceptions import InvalidResponse, NoScriptError
+
+from .. import signals
+from ..base import coroutines, fork
+from ..base.clock import now
+from ..base.exceptions import LockError, LockUnavailable
+from ..primitives import scripts, waiting
+from ..primitives.contract import Grant
+from ..primitives.keys import Index, name_of
+from ..primitives.shapes import SHAPES
+from ..primitives.waiting import DEAF, LEAST, LINE
+from ..signals import LockEvent
+from . import command as exchange
+from . import server as connections
+from .cluster import Word
+from .command import NO_TERMS, Pool, Terms
+from .event_loops import ending, shared
+from .inbox import Inbox, Waker, inbox
+from .several import Answers
+from .wire import MOMENT
+
+T = TypeVar("T")
+
+run = coroutines.run
+
+_DOING = {
+    "acquire": "locking",
+    "adopt": "restoring",
+    "clear": "clearing",
+    "extend": "extending",
+    "release": "releasing",
+}
+"""What a script does with a lock, by the last word of its name."""
+
+LOOK_UP = 0.25
+"""Seconds after which who stands in line looks whether it was told meanwhile."""
+
+
+class IO(Protocol):
+    """What a primitive awaits. Times are seconds."""
+
+    def now(self) -> float:
+        """The time on a clock that nobody sets."""
+
+    def uniform(self, low: float, high: float) -> float:
+        """A random number, so that not everybody asks at once."""
+
+    async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
+
+        All keys have to be of one slot, but for an `Index`: on a cluster, the first key stands in
+        its place, and by that the scripts know that there is none.
+        """
+
+    def limit(self, left: float) -> None:
+        """All requests from now on together may take so many seconds, or `LEAST` if that is more;
+        infinity: each of them as long as the CACHES entry says."""
+
+    def slot(self, key: str) -> int:
+        """Keys of the same slot may be given to one script. Without a cluster, all of them."""
+
+    async def ask_all(
+        self,
+        servers: Sequence[str],
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Word],
+        *,
+        within: float,
+        enough: Callable[[Sequence[Any]], bool],
+    ) -> Sequence[Any]:
+        """Run lua/<name>.lua on several servers at the same time.
+
+        Returns what each of them answered within so many seconds, in order, or a `LockError` in
+        its place. When that is `enough`, the others get only as much time again; they are
+        asked all the same.
+        """
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def listen(self, token: str, *, within: float) -> str:
+        """Where `token` will be told that it has the lock: the name of a channel.
+
+        Only a process that has to wait begins to listen, and waits up to `within` seconds
+        until it does. The answer is `DEAF` when it has not begun yet, or its connection is away.
+        """
+
+    async def wait(self, seconds: float, left: float) -> Grant | None:
+        """Wait until the token is told, or the time is up; either may happen wrongly.
+
+        Who was not told then stands in line, for as long as `left` seconds are not over: so
+        many waiters of a process don't ask with their next script all at a time. Returns what
+        was bequeathed to it.
+        """
+
+    def home(self, prefix: str) -> str:
+        """Where waiters of this process are told that they have the lock; "": nobody waits."""
+
+    async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
+        """Tell those of them who have it now: token and grant."""
+
+    def unlisten(self) -> None:
+        """Nobody waits for the token any more."""
+
+    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a clean-up to its end, also when the caller is cancelled meanwhile."""
+
+    async def beside_orm(self, call: Callable[[], T]) -> T:
+        """Call it in the thread in which the caller's ORM works, since each thread has
+        database connections of its own."""
+
+    async def tell(self, event: LockEvent) -> None:
+        """What happened, to the log and to whoever listens."""
+
+
+class _News:
+    """What a waiter was told since it began to listen."""
+
+    told = False
+    grant: Grant | None = None
+
+
+def _unreadable(script: str, keys: Sequence[str]) -> LockUnavailable:
+    """The answer is our own, and none that the script gives. It may have done anything; to send it
+    again would most likely lead to the same."""
+    why = f"the answer of its script {script} can't be understood"
+    error = LockUnavailable(
+        f"Redis could not be asked: {why}",
+        name_of(keys[0]) if keys else None,
+        why=why,
+        doubtful=True,
+        passing=False,
+    )
+    error.__cause__ = InvalidResponse(why)
+    return error
+
+
+def _without_frames(error: LockError, handled: BaseException | None) -> LockError:
+    """The frames below the port are those of redis-py and of whoever calls it. Their variables are
+    the password, as AUTH has it, and the command with our token: nothing for a crash reporter.
+    `handled` is what was being handled before, and belongs to others."""
+    one: BaseException | None = error
+    while one is not None and one is not handled:
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error
+
+
+class _Port:
+    """What both ports have in common."""
+
+    # Until anything is set: most operations end with their first script.
+    _listening: tuple[Inbox, str] | None = None
+    _news: _News
+    _home: Inbox | None = None
+    _line: threading.Semaphore | asyncio.Semaphore | None = None
+    """Where it was our turn, until the next script is over."""
+    _until = float("inf")
+    """When the time of all requests is over."""
+
+    def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
+        fork.look()
+        self._using = using
+        self._server = connections.server(using)
+        self._prefix = prefix
+        self._terms = terms
+
+    now = staticmethod(now)
+
+    def uniform(self, low: float, high: float) -> float:
+        return waiting.uniform(low, high)
+
+    def limit(self, left: float) -> None:
+        replicas_timeout = self._terms.replicas_timeout if self._terms.replicas else 0.0
+        self._until = now() + max(left, LEAST + replicas_timeout)
+
+    def _in_time(self) -> Terms:
+        """The terms of a request that is sent now."""
+        if self._until == float("inf"):
+            return self._terms
+        return self._terms._replace(within=max(self._until - now(), MOMENT))
+
+    async def _execute(self, command: tuple[Word, ...]) -> Any:
+        raise NotImplementedError
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+    async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        if self._server.clustered:
+            keys = [keys[0] if isinstance(key, Index) else key for key in keys]
+        script = scripts.load(name)
+        handled = sys.exception()
+        try:
+            try:
+                answer = await self._execute(("EVALSHA", script.sha, len(keys), *keys, *args))
+            except NoScriptError:  # after a restart, or SCRIPT FLUSH
+                answer = await self._execute(("EVAL", script.source, len(keys), *keys, *args))
+            if not SHAPES[name](answer, len(keys)):
+                raise _unreadable(name, keys)
+            return answer
+        except LockError as error:
+            if isinstance(error, LockUnavailable):
+                doing = _DOING.get(name.rpartition("_")[2], "asking for")
+                error.at(self._using, self._server.where, doing)
+            raise _without_frames(error, handled)  # noqa: B904  # it has its cause
+        finally:
+            self._leave_line()
+
+    def slot(self, key: str) -> int:
+        return connections.slot(self._using, key)
+
+    def _waker(self) -> Waker:
+        # New for each registration: a wake-up that is still on its way when the waiter stops
+        # listening must not tell the next wait of this port anything.
+        news = self._news = _News()
+
+        def wake(told: bool, grant: Grant | None = None) -> None:
+            news.grant = grant or news.grant
+            news.told |= told
+            self._ring()
+
+        return wake
+
+    def _ring(self) -> None:
+        """End the present `_pause`. May be called from any thread."""
+        raise NotImplementedError
+
+    async def wait(self, seconds: float, left: float) -> Grant | None:
+        if self._listening is None:  # nobody could tell us anything
+            await self.sleep(seconds)
+            return None
+        until = now() + left
+        await self._pause(seconds)
+        await self._take_turn(until)
+        self._news.told = False
+        grant, self._news.grant = self._news.grant, None
+        # Of replicas nobody was asked yet.
+        return None if self._terms.replicas else grant
+
+    def home(self, prefix: str) -> str:
+        self._home = inbox(self._using, prefix, start=False)
+        return self._home.channel if self._home is not None and self._home.awaited else ""
+
+    async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
+        assert self._home is not None
+        for token, grant in grants:
+            self._home.bequeath(token, grant)
+        # Else they would have to wait until we are done with whatever comes next: a thread that is
+        # woken gets the interpreter when we let go of it.
+        await self.sleep(0)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until woken, or the time is up."""
+        raise NotImplementedError
+
+    async def _take_turn(self, until: float) -> None:
+        # Not for long at a time: who is told meanwhile has to ask at once.
+        while not self._news.told and self._line is None and now() < until:
+            await self._stand_in_line(min(LOOK_UP, until - now()))
+
+    async def _stand_in_line(self, seconds: float) -> None:
+        """Until it is our turn, or the time is up."""
+        raise NotImplementedError
+
+    def _leave_line(self) -> None:
+        if self._line is not None:
+            self._line.release()
+            self._line = None
+
+    async def listen(self, token: str, *, within: float) -> str:
+        box = inbox(self._using, self._prefix, start=within > 0)
+        if box is None:
+            return DEAF
+        if self._listening is None:
+            self._listening = box, token
+            box.register(token, self._waker())
+        if within > 0 and not box.listening.is_set():
+            until = now() + within
+            # The inbox wakes everybody when it has subscribed, all at once.
+            await self._pause(within)
+            await self._take_turn(until)
+        return box.channel if box.listening.is_set() else DEAF
+
+    def unlisten(self) -> None:
+        if self._listening is not None:
+            box, token = self._listening
+            box.forget(token)
+            self._listening = None
+        self._leave_line()
+
+
+class SyncIO(_Port):
+    """The port of a thread. Also of a greenlet: it uses only what gevent patches."""
+
+    def __init__(
+        self,
+        using: str,
+        prefix: str = "",
+        *,
+        terms: Terms = NO_TERMS,
+        pool: Pool | None = None,
+        background: bool = False,
+    ) -> None:
+        super().__init__(using, prefix, terms=terms)
+        self._background = background
+        self._pool = pool
+
+    async def _execute(self, command: tuple[Word, ...]) -> Any:
+        if self._pool is None:
+            self._pool = self._server.shared_pool()
+        return exchange.execute(self._pool, command, self._in_time())
+
+    async def ask_all(
+        self,
+        servers: Sequence[str],
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Word],
+        *,
+        within: float,
+        enough: Callable[[Sequence[Any]], bool],
+    ) -> Sequence[Any]:
+        terms = Terms(within)
+        ios = [SyncIO(one, pool=_server_pool(one), terms=terms) for one in servers]
+        answers = Answers(servers, keys[0], within, enough)
+        box: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+
+        def ask(number: int, io: SyncIO) -> None:
+            try:
+                answer = run(io.script(name, keys, args))
+            except Exception as error:
+                answer = error
+            answers.remember(number, answer)
+            box.put((number, answer))
+
+        # A thread for each, since already to connect to a server may take as long as one waits.
+        for number, io in enumerate(ios):
+            thread = threading.Thread(
+                target=ask, args=(number, io), name="redislock-server", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter ends: one after the other, then
+                ask(number, io)
+        while left := answers.left():
+            with contextlib.suppress(queue.Empty):
+                answers.take(*box.get(timeout=left))
+        return answers.all
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def _waker(self) -> Waker:
+        self._woken = threading.Event()
+        return super()._waker()
+
+    def _ring(self) -> None:
+        self._woken.set()
+
+    async def _pause(self, seconds: float) -> None:
+        self._woken.wait(seconds)
+        self._woken.clear()
+
+    async def _stand_in_line(self, seconds: float) -> None:
+        # Before it is true: a signal's exception in between must rather let one more ask than
+        # one less, for ever.
+        self._line = _line(self._using)
+        if not self._line.acquire(timeout=seconds):
+            self._line = None
+
+    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        await coroutine
+
+    async def beside_orm(self, call: Callable[[], T]) -> T:
+        return call()
+
+    async def tell(self, event: LockEvent) -> None:
+        signals.log(event)
+        if self._background or asyncio._get_running_loop() is not None:
+            signals.send_later(event)
+        else:
+            signals.send(event)
+
+
+class AsyncIO(_Port):
+    """The port of an asyncio task. It never uses the thread pool, not even to wait."""
+
+    def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
+        super().__init__(using, prefix, terms=terms)
+        self._loop = asyncio.get_running_loop()
+
+    async def _execute(self, command: tuple[Word, ...]) -> Any:
+        if self._loop not in ending:
+            its = await shared(self._loop, self._using)
+            its.busy += 1
+            try:
+                return await exchange.aexecute(its.pool, command, self._in_time())
+            finally:
+                its.busy -= 1
+        # The loop closes its asynchronous generators, ours among them, all at once and in no
+        # order. One that leaves a lock then gets a connection for just that.
+        pool = connections.async_pool(self._using, blocking=False)
+        try:
+            return await exchange.aexecute(pool, command, self._in_time())
+        finally:
+            await connections.aclose(pool)
+
+    async def ask_all(
+        self,
+        servers: Sequence[str],
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Word],
+        *,
+        within: float,
+        enough: Callable[[Sequence[Any]], bool],
+    ) -> Sequence[Any]:
+        answers = Answers(servers, keys[0], within, enough)
+        box: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+
+        async def ask(number: int, server: str) -> None:
+            answer: Any
+            try:
+                async with asyncio.timeout(within):
+                    answer = await AsyncIO(server).script(name, keys, args)
+            except TimeoutError:
+                answer = answers.all[number]
+            except Exception as error:
+                answer = error
+            answers.remember(number, answer)
+            box.put_nowait((number, answer))
+
+        # They end by themselves: who is slow now may have its connection again later.
+        for number, server in enumerate(servers):
+            _keep(asyncio.ensure_future(ask(number, server)))
+        while left := answers.left():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    answers.take(*await box.get())
+        return answers.all
+
+    if sys.version_info < (3, 12):
+
+        async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+            # redis-py awaits asyncio.wait_for(), which swallowed cancellations until 3.12.
+            task = asyncio.current_task()
+            assert task is not None
+            cancelled = task.cancelling()
+            try:
+                return await super().script(name, keys, args)
+            finally:
+                if task.cancelling() > cancelled:
+                    raise asyncio.CancelledError
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def _waker(self) -> Waker:
+        self._woken = asyncio.Event()
+        return super()._waker()
+
+    def _ring(self) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            self._woken.set()
+            return
+        # From another thread. A loop that was closed meanwhile has nobody to wake.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+    # asyncio.timeout() and not wait_for(), which swallows a cancellation until Python 3.12
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        self._woken.clear()
+
+    async def _stand_in_line(self, seconds: float) -> None:
+        line = (await shared(self._loop, self._using)).line
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await line.acquire()
+                self._line = line
+
+    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        await asyncio.shield(_keep(asyncio.ensure_future(coroutine)))
+
+    async def beside_orm(self, call: Callable[[], T]) -> T:
+        return await sync_to_async(call, thread_sensitive=True)()
+
+    async def tell(self, event: LockEvent) -> None:
+        signals.log(event)
+        await signals.asend(event)
+
+
+_finishing: set[asyncio.Future[Any]] = set()
+
+
+def _keep(task: asyncio.Future[Any]) -> asyncio.Future[Any]:
+    """Until it is done: the loop has only weak references to its tasks."""
+    _finishing.add(task)
+    task.add_done_callback(_finishing.discard)
+    return task
+
+
+_server_pools: dict[str, Pool] = {}
+
+
+def _server_pool(using: str) -> Pool:
+    """For one of several servers that are asked at the same time: a pool whose connections don't
+    wait for ever, as those of the project's cache may."""
+    address = connections.address(using)
+    found = _server_pools.get(address)
+    return found or _server_pools.setdefault(address, connections.background_pool(using))
+
+
+_lines: dict[str, threading.Semaphore] = {}
+
+
+def _line(using: str) -> threading.Semaphore:
+    """Where the waiting threads of this process stand in line for a server."""
+    address = connections.address(using)
+    return _lines.get(address) or _lines.setdefault(address, threading.Semaphore(LINE))
+
+
+fork.in_child(_lines.clear)
+fork.in_child(_server_pools.clear)
