@@ -30,7 +30,7 @@ from .primitives import mutex, waiting
 from .primitives.contract import Claim, Grant, Sight
 from .primitives.keys import Keys
 from .settings import conf
-from .transport.ports import SyncIO, run
+from .transport.ports import SyncPort, run
 from .transport.server import ClientName
 
 T = TypeVar("T")
@@ -126,9 +126,9 @@ class Lock(RedisLock):
             super().do_release(expected_token)
             return
         try:
-            io, using = self._io(), ClientName.of(self.redis)
+            port, using = self._io(), ClientName.of(self.redis)
             self._forget()
-            refusal = _ask(mutex.release(io, claim))
+            refusal = _ask(mutex.release(port, claim))
         except BaseException:
             # redis-py forgets the token whatever comes, so nobody can try again.
             claim.doubtful = True
@@ -139,13 +139,13 @@ class Lock(RedisLock):
             fence, began = held.grant.fencing_token, held.grant.sent
             more = {"fencing_token": fence, "held": now() - began}
         if refusal is None:
-            run(operations.tell(io, "released", claim, using, **more))
+            run(operations.tell(port, "released", claim, using, **more))
             return
         lost = refusal.error(claim.keys.name)
         if held and held.lease:
             held.lease.lose(lost)  # if it does not know that yet
         else:
-            run(operations.tell(io, "lost", claim, using, why=lost.why, **more))
+            run(operations.tell(port, "lost", claim, using, why=lost.why, **more))
         raise LockNotOwnedError(
             "Cannot release a lock that's no longer owned", lock_name=_text(self.name)
         ) from lost
@@ -182,17 +182,17 @@ class Lock(RedisLock):
         self, token: Any, claim: Claim, policy: conf.Policy, wait: float | None
     ) -> bool:
         using = ClientName.of(self.redis)
-        io = _PlainIO(using, conf.prefix(), terms=policy.terms())
-        began = io.now()
+        port = _PlainIO(using, conf.prefix(), terms=policy.terms())
+        began = port.now()
         until = waiting.end(began, wait)
         try:
-            got = await mutex.acquire(io, claim, wait)
+            got = await mutex.acquire(port, claim, wait)
             if not isinstance(got, LockNotAcquired):
                 self._hold(token, claim, got, policy, using)
-                fence, waited = got.fencing_token, io.now() - began
+                fence, waited = got.fencing_token, port.now() - began
                 try:
                     await operations.tell(
-                        io, "acquired", claim, using, fencing_token=fence, waited=waited
+                        port, "acquired", claim, using, fencing_token=fence, waited=waited
                     )
                 except BaseException:
                     self._forget()
@@ -205,7 +205,7 @@ class Lock(RedisLock):
         if claim.doubtful:
             await operations.settle(_PlainIO, using, claim, until)
         waited, holder = got.waited, got.holder
-        await operations.tell(io, "not acquired", claim, using, waited=waited, holder=holder)
+        await operations.tell(port, "not acquired", claim, using, waited=waited, holder=holder)
         return False
 
     def _hold(
@@ -306,7 +306,7 @@ def _text(name: Any) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
-class _PlainIO(SyncIO):
+class _PlainIO(SyncPort):
     """A port that gives up at once on a server that is away, as redis-py does."""
 
     _failed = False

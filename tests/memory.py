@@ -391,9 +391,9 @@ class SteppedIO:
 class Actor:
     """A coroutine on a `SteppedIO` that is run from pause to pause."""
 
-    def __init__(self, name: str, io: SteppedIO, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, name: str, port: SteppedIO, coroutine: Coroutine[Any, Any, Any]) -> None:
         self.name = name
-        self.io = io
+        self.io = port
         self.done = False
         self.result: Any = None
         self.at = ""

@@ -41,7 +41,7 @@ from django_redislock.client import Lock, LockingClient
 from django_redislock.lease import watchdog as renewal
 from django_redislock.transport import inbox
 from django_redislock.transport import server as connections
-from django_redislock.transport.ports import SyncIO
+from django_redislock.transport.ports import SyncPort
 from tests.blocks import blocks
 from tests.contract.ports import InThreads
 from tests.faults.proxy import Fault, Proxy, script
@@ -1059,7 +1059,9 @@ class TestLost:
         eventually(lambda: not lock.locked())
 
     @pytest.mark.parametrize("timeout", [None, 600])
-    @pytest.mark.parametrize("where", [(Lock, "_hold"), (SyncIO, "tell")], ids=["before", "after"])
+    @pytest.mark.parametrize(
+        "where", [(Lock, "_hold"), (SyncPort, "tell")], ids=["before", "after"]
+    )
     def test_an_interrupted_acquire(
         self, ours: Make, monkeypatch: pytest.MonkeyPatch, where: Any, timeout: float | None
     ) -> None:

@@ -1,9 +1,10 @@
-"""Imports point one way, and primitives know nothing of the world."""
+"""The house has seven floors. Imports point down, and primitives know nothing of the world."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,122 +14,98 @@ import django_redislock
 PACKAGE = Path(django_redislock.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# From the bottom up: a module may import only what stands before it.
-LAYERS = [
-    "clock",
-    "fork",
-    "background",
-    "waiting",
-    "label",
-    "exceptions",
-    "messenger",
-    "signals",
-    "tokens",
-    "keys",
-    "servers",
-    "arguments",
-    "cancellation",
-    "current",
-    "lease",
-    "fence",
-    "fencing",
-    "scripts",
-    "shapes",
-    "primitives",
-    "coroutines",
-    "slots",
-    "wire",
-    "exchange",
-    "location",
-    "cluster",
-    "connections",
-    "inbox",
-    "answers",
-    "loops",
-    "io",
-    "renewal",
-    "kinds",
-    "conf",
-    "transactions",
-    "naming",
-    "travel",
-    "operations",
-    "lock_order",
-    "completion",
-    "locks",
-    "decorators",
-    "multi",
-    "other_kinds",
-    "only_once",
-    "values",
-    "flights",
-    "sentences",
-    "inspection",
-    "clearing",
-    "periodic",
-    "__init__",
-    # The edges to Django.
-    "testing",
-    "client",
-    "commands",
-    "views",
-    "diagnosis",
-    "checks",
-    "management",
-    "live",
-    "lock_id",
-    "models",
-    "admin",
-    "contrib",
-    "apps",
+# From the ground up. A room imports only what stands on a lower floor, or beside it on its own
+# floor without a circle.
+FLOORS = [
+    {"base"},
+    {"primitives", "signals"},
+    {"transport", "settings", "cluster"},
+    {"lease"},
+    {"locks", "inspection", "periodic", "contrib", "fencing", "client", "commands"},
+    {"views", "doctor", "testing", "models", "__init__"},
+    {"admin", "management", "apps"},
 ]
 
 
+def room(module: str) -> str:
+    """The folder or file below the package in which a module stands: "lease.lock" → "lease"."""
+    return module.partition(".")[0]
+
+
 def name_of(path: Path) -> str:
-    """The module's name below the package; all primitives are one layer."""
+    """A module's dotted name below the package."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return parts[0]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+NAMES = {name_of(path): path for path in MODULES}
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
-    """What a module imports: dotted names, and whether they are ours. Those for type checking
-    only don't count: they are gone when the program runs."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            node.body = []
-    for node in ast.walk(tree):
+    """Each module that a file imports, and whether it is ours. Imports for type checking, and
+    those inside functions, count as well."""
+    package = list(path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, False) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            if 0 < node.level < len(path.relative_to(PACKAGE).parts):
-                continue  # within its own layer, which is a package
-            if node.level and node.module is None:
-                yield from ((alias.name, True) for alias in node.names)
-            else:
-                yield node.module or "", bool(node.level)
+            if not node.level:
+                yield node.module or "", False
+                continue
+            base = package[: len(package) - (node.level - 1)]
+            target = ".".join(base + (node.module or "").split(".")).strip(".")
+            for alias in node.names:
+                inner = f"{target}.{alias.name}".strip(".")
+                yield (inner if inner in NAMES else target or "__init__"), True
 
 
-def test_every_module_has_its_layer() -> None:
-    """A new module has to be put somewhere."""
-    assert {name_of(path) for path in MODULES} == set(LAYERS)
+def floor(module: str) -> int:
+    """The number of a room's floor, from 1."""
+    return next(number for number, rooms in enumerate(FLOORS, 1) if room(module) in rooms)
+
+
+def test_every_room_has_its_floor() -> None:
+    """A new room has to be put somewhere."""
+    assert {room(name) for name in NAMES} == set().union(*FLOORS)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_downwards(path: Path) -> None:
-    """A module imports only what stands below it."""
-    layer = LAYERS.index(name_of(path))
-    for module, ours in imports_of(path):
-        if ours:
-            target = module.partition(".")[0]
-            assert LAYERS.index(target) <= layer, f"{path.name} imports {module}"
+def test_imports_point_down(path: Path) -> None:
+    """A module imports nothing from a higher floor."""
+    mine = floor(name_of(path))
+    higher = {module for module, ours in imports_of(path) if ours and floor(module) > mine}
+    assert not higher
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Of any two modules, one can be read without the other."""
+    graph = {
+        name: {module for module, ours in imports_of(path) if ours and module != name}
+        for name, path in NAMES.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    """Of any two rooms, one can be read without the other."""
+    graph: dict[str, set[str]] = {}
+    for name, path in NAMES.items():
+        below = {room(module) for module, ours in imports_of(path) if ours}
+        graph.setdefault(room(name), set()).update(below - {room(name)})
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 @pytest.mark.parametrize(
     "path", sorted((PACKAGE / "primitives").glob("*.py")), ids=lambda p: p.stem
 )
 def test_primitives_only_await_their_port(path: Path) -> None:
-    """They import no asyncio, threading, time, redis or django: what they do goes through `io`."""
+    """They import no asyncio, threading, time, redis or django: what they do goes through the port."""
     worldly = {"asyncio", "threading", "time", "redis", "django", "django_redis", "socket", "os"}
     for module, ours in imports_of(path):
         if not ours:
@@ -144,4 +121,4 @@ def test_one_module_knows_django_redis() -> None:
         for module, ours in imports_of(path)
         if not ours and module.partition(".")[0] == "django_redis"
     }
-    assert who == {"connections", "client", "cluster"}
+    assert who == {"server", "client", "cluster_factory"}

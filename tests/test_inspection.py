@@ -26,7 +26,7 @@ from django_redislock.inspection import ORDERS, Ending, Inspector, Kind, LockInf
 from django_redislock.inspection.reading import decide, foreign
 from django_redislock.lease.watchdog import PRESENCE, watchdog
 from django_redislock.primitives import places
-from django_redislock.transport.ports import SyncIO
+from django_redislock.transport.ports import SyncPort
 from tests.operations.calling import granted
 from tests.processes import Worker
 from tests.test_decorators import held_elsewhere
@@ -596,14 +596,14 @@ class TestPlaces:
         monkeypatch.setattr(places, "SHOWN", 4)
         looked_at = []
 
-        async def script(self: SyncIO, name: str, *args: Any) -> Any:
+        async def script(self: SyncPort, name: str, *args: Any) -> Any:
             answer = await ask(self, name, *args)
             if name == "inspection_locks":
                 looked_at.append(sum(len(lock) - 4 for lock in answer[1:]))
             return answer
 
-        ask = SyncIO.script
-        monkeypatch.setattr(SyncIO, "script", script)
+        ask = SyncPort.script
+        monkeypatch.setattr(SyncPort, "script", script)
         with ExitStack() as held:
             for number in range(6):
                 held.enter_context(redis_lock(f"mutex:{number}", ttl=60 + number))

@@ -29,25 +29,25 @@ class World:
         self.overlap = False
 
     def acquirer(self, name: str, wait: float | None) -> Actor:
-        io = SteppedIO(self.server, inbox=f"inbox of {name}")
+        port = SteppedIO(self.server, inbox=f"inbox of {name}")
         claim = Claim(KEYS, token=name * 32, ttl=TTL, owner=name, label="here", primitive=mutex)
-        actor = Actor(name, io, self._life(io, claim, wait))
+        actor = Actor(name, port, self._life(port, claim, wait))
         self.actors.append(actor)
         return actor
 
-    async def _life(self, io: SteppedIO, claim: Claim, wait: float | None) -> str:
+    async def _life(self, port: SteppedIO, claim: Claim, wait: float | None) -> str:
         """Acquire, work, release."""
-        got = await mutex.acquire(io, claim, wait)
+        got = await mutex.acquire(port, claim, wait)
         if isinstance(got, LockNotAcquired):
             return "conflict"
         ends = deadline(got.sent, TTL)
-        if io.now() < ends:
-            self.overlap |= any(until > io.now() for until in self.inside.values())
+        if port.now() < ends:
+            self.overlap |= any(until > port.now() for until in self.inside.values())
             self.inside[claim.owner] = ends
         self.grants.append((claim.owner, got.fencing_token))
         await Pause("work")
         self.inside.pop(claim.owner, None)
-        refusal = await mutex.release(io, claim)
+        refusal = await mutex.release(port, claim)
         return "released" if refusal is None else str(refusal.error("invoice:42"))
 
     def lease_ends(self) -> None:
@@ -242,20 +242,20 @@ def finish(world: World, actor: Actor) -> None:
 
 def lossy(losses: list[str], wait: float | None = 0) -> tuple[World, Actor, LossyIO, Claim]:
     world = World()
-    io = LossyIO(world.server, losses)
+    port = LossyIO(world.server, losses)
     claim = Claim(KEYS, token="a" * 32, ttl=TTL, owner="a", label="here", primitive=mutex)
-    actor = Actor("a", io, world._life(io, claim, wait))
+    actor = Actor("a", port, world._life(port, claim, wait))
     world.actors.append(actor)
-    return world, actor, io, claim
+    return world, actor, port, claim
 
 
 @pytest.mark.parametrize("loss", ["answer", "request"])
 def test_a_lost_answer_of_acquire_is_asked_again(loss: str) -> None:
     """It is acquired, never "not acquired" while we hold it, and a late twin is refused."""
-    world, actor, io, _ = lossy([loss])
+    world, actor, port, _ = lossy([loss])
     finish(world, actor)
     assert actor.result == "released"
-    for arrive in io.late:
+    for arrive in port.late:
         arrive()
     assert world.nothing_left()
 
@@ -263,18 +263,18 @@ def test_a_lost_answer_of_acquire_is_asked_again(loss: str) -> None:
 @pytest.mark.parametrize("loss", ["answer", "request"])
 def test_a_lost_answer_of_release_is_asked_again(loss: str) -> None:
     """The release says released, although the second send finds nothing to release."""
-    world, actor, io, _ = lossy(["", loss])
+    world, actor, port, _ = lossy(["", loss])
     finish(world, actor)
     assert actor.result == "released"
-    for arrive in io.late:
+    for arrive in port.late:
         arrive()
     assert world.nothing_left()
 
 
 def test_a_repeated_release_is_no_loss_after_others_have_held_the_lock() -> None:
     """Even when the tail remembers only their release."""
-    world, actor, io, _ = lossy(["", "answer"])
-    while io.losses:
+    world, actor, port, _ = lossy(["", "answer"])
+    while port.losses:
         actor.step()
     actor.step()  # released on the server; the answer is lost on the next step
     other = world.acquirer("b", 0)
@@ -286,24 +286,24 @@ def test_a_repeated_release_is_no_loss_after_others_have_held_the_lock() -> None
 
 def test_an_acquire_that_arrives_after_its_withdrawal_is_refused() -> None:
     """No ghost: the tombstone turns away what was still on its way."""
-    world, actor, io, claim = lossy(["request", "request"])
+    world, actor, port, claim = lossy(["request", "request"])
     with pytest.raises(LockUnavailable):
         finish(world, actor)
     assert claim.doubtful
-    undo = Actor("a", io, mutex.release(io, claim))
+    undo = Actor("a", port, mutex.release(port, claim))
     finish(world, undo)
-    assert len(io.late) == 2
-    for arrive in io.late:
+    assert len(port.late) == 2
+    for arrive in port.late:
         assert arrive()[0] == -1  # type: ignore[index]
     assert world.nothing_left()
 
 
 def test_a_waiter_without_limit_outlasts_lost_answers() -> None:
     """Nothing surfaces that its wait could cover."""
-    world, actor, io, _ = lossy(["answer", "request", "request", "answer", "request"], wait=None)
+    world, actor, port, _ = lossy(["answer", "request", "request", "answer", "request"], wait=None)
     finish(world, actor)
     assert actor.result == "released"
-    for arrive in io.late:
+    for arrive in port.late:
         arrive()
     world.lease_ends()
     assert world.nothing_left()

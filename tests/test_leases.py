@@ -26,7 +26,7 @@ from django_redislock.lease.watchdog import renew, watchdog
 from django_redislock.primitives import mutex
 from django_redislock.primitives.contract import Claim
 from django_redislock.signals import LockEvent, lock_lost
-from django_redislock.transport.ports import SyncIO, run
+from django_redislock.transport.ports import SyncPort, run
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -228,7 +228,7 @@ def test_a_renewal_does_not_bring_back_a_lost_lease(redis: Redis) -> None:
     assert lease is not None
     watchdog("default").forget(lease)
 
-    class Slow(SyncIO):
+    class Slow(SyncPort):
         async def script(self, *call):  # type: ignore[no-untyped-def]
             answer = await super().script(*call)
             eventually(lambda: not redis.exists(KEY))
@@ -247,10 +247,10 @@ def test_what_cannot_be_released_does_not_stop_the_rest(
     assert second is not None
     real = mutex.release
 
-    async def fail(io: SyncIO, claim: Claim) -> object:
+    async def fail(port: SyncPort, claim: Claim) -> object:
         if claim is first.claim:
             raise ZeroDivisionError
-        return await real(io, claim)
+        return await real(port, claim)
 
     monkeypatch.setattr(mutex, "release", fail)
     watchdog("default").release_later(first)
@@ -305,19 +305,20 @@ def test_an_answer_that_took_longer_than_the_lease(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is told that it holds what may have ended: it is asked again."""
-    from django_redislock.transport import ports as io
 
-    real = io.SyncIO._execute
+    from django_redislock.transport import ports
+
+    real = ports.SyncPort._execute
     calls = []
 
-    async def slow(self: io.SyncIO, command: Any) -> object:
+    async def slow(self: ports.SyncPort, command: Any) -> object:
         answer = await real(self, command)
         calls.append(command)
         if len(calls) == 1:
             eventually(lambda: not redis.exists(KEY))
         return answer
 
-    monkeypatch.setattr(io.SyncIO, "_execute", slow)
+    monkeypatch.setattr(ports.SyncPort, "_execute", slow)
     with redis_lock("job", ttl=0.2, wait=0) as lease:
         assert lease.state == LeaseState.HELD
         assert redis.exists(KEY)

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from django_redislock.primitives.keys import Keys
-from django_redislock.transport.ports import SyncIO, run
+from django_redislock.transport.ports import SyncPort, run
 from tests.memory import MemoryServer
 
 KEYS = Keys.of("redislock", "twin")
@@ -78,14 +78,14 @@ def test_it_answers_as_the_lua_does(redis: Redis, seed: int) -> None:
     rng = random.Random(seed)
     memory = MemoryServer()
     memory.listening["redislock:inbox:alive"] = lambda token: None
-    io = SyncIO("default")
+    port = SyncPort("default")
     with redis.pubsub() as listener:
         listener.subscribe("redislock:inbox:alive")
         listener.get_message(timeout=5)
         for number in range(200):
             script, keys, args = random_command(rng)
             memory.time += 0.001
-            real = run(io.script(script, keys, args))
+            real = run(port.script(script, keys, args))
             model = memory.call(script, keys, args)
             assert mask(real, None, 0) == mask(model, memory, 0), (number, script, args)
             queue = [token.decode() for token in redis.zrange(KEYS.lock + ":queue", 0, -1)]

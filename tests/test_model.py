@@ -397,10 +397,10 @@ def no_tombstone(honest, self, name, token, key, withdraw, home):
 
 
 @bug(mutex, "acquire")
-async def deadline_counts_from_the_answer(honest, io, claim, wait):
+async def deadline_counts_from_the_answer(honest, port, claim, wait):
     """It believes in its lease for as long as the answer travelled after the lease had ended."""
-    got = await honest(io, claim, wait)
-    return got._replace(sent=io.now()) if isinstance(got, Grant) else got
+    got = await honest(port, claim, wait)
+    return got._replace(sent=port.now()) if isinstance(got, Grant) else got
 
 
 @bug(Port, "wait", found_by=Network)
@@ -445,9 +445,9 @@ def tickets_do_not_count(honest, self, name, *args):
 
 
 @bug(mutex, "release")
-async def every_release_succeeds(honest, io, claim):
+async def every_release_succeeds(honest, port, claim):
     """A holder that had lost the lock is told that it has released it."""
-    await honest(io, claim)
+    await honest(port, claim)
 
 
 @bug(MemoryServer, "_clear")

@@ -27,21 +27,21 @@ class Doer(Actor):
 
 def once(world: World, name: str, wait: float | None) -> None:
     """Do it, unless somebody has."""
-    io = SteppedIO(world.server, inbox=f"inbox of {name}")
+    port = SteppedIO(world.server, inbox=f"inbox of {name}")
     claim = Claim(KEYS, token=name * 32, ttl=TTL, owner=name, label="here", primitive=mutex)
 
     async def life() -> str:
-        if isinstance(await mutex.acquire(io, claim, wait), LockNotAcquired):
+        if isinstance(await mutex.acquire(port, claim, wait), LockNotAcquired):
             return "skipped"
-        if await record.read(io, KEYS) is not None:
-            await mutex.release(io, claim)
+        if await record.read(port, KEYS) is not None:
+            await mutex.release(port, claim)
             return "found"
         await Pause("work")
-        refusal = await record.write(io, claim, name.encode(), None, held=True)
-        await mutex.release(io, claim)
+        refusal = await record.write(port, claim, name.encode(), None, held=True)
+        await mutex.release(port, claim)
         return "done" if refusal is None else "lost"
 
-    world.actors.append(Doer(name, io, life()))
+    world.actors.append(Doer(name, port, life()))
 
 
 @pytest.mark.parametrize("waits", [(0, 0), (0, None), (None, None)], ids=str)

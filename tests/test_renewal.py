@@ -25,7 +25,7 @@ from django_redislock import (
 from django_redislock.base.clock import now
 from django_redislock.lease import watchdog as renewal_module
 from django_redislock.primitives import mutex
-from django_redislock.transport.ports import IO, SyncIO, run
+from django_redislock.transport.ports import Port, SyncPort, run
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -209,10 +209,10 @@ def test_a_renewal_that_is_overtaken_by_the_release(redis: Redis) -> None:
     told: list[object] = []
     lease = redis_lock("job", on_lost=told.append).acquire()
     assert lease is not None
-    io = SyncIO("default")
+    port = SyncPort("default")
     lease.close()  # the release has begun,
-    run(mutex.release(io, lease.claim))  # and has arrived, but its answer has not
-    run(renewal_module.renew(io, [lease]))
+    run(mutex.release(port, lease.claim))  # and has arrived, but its answer has not
+    run(renewal_module.renew(port, [lease]))
     assert lease.lost is None
     lease.end()
     assert not told
@@ -223,7 +223,7 @@ def test_a_renewal_that_arrives_late_takes_nothing_away(redis: Redis) -> None:
     lease = redis_lock("job", ttl=3).acquire()
     assert lease is not None
 
-    class Overtaken(SyncIO):
+    class Overtaken(SyncPort):
         async def script(self, *call):  # type: ignore[no-untyped-def]
             lease.extend(600)
             return await super().script(*call)
@@ -240,7 +240,7 @@ def test_a_renewal_sends_the_ttl_that_it_believes_in(redis: Redis) -> None:
     assert lease is not None
     redis.pexpire(KEY, 1000)
 
-    class Changed(SyncIO):
+    class Changed(SyncPort):
         def now(self) -> float:
             time = super().now()
             lease.claim.ttl = 600  # as another thread's extend() does, a moment later
@@ -354,11 +354,11 @@ def test_the_watchdog_survives_its_own_failure(
     real = renewal_module.renew
     failed = threading.Event()
 
-    async def fail_once(io: IO, leases: Sequence[Lease]) -> None:
+    async def fail_once(port: Port, leases: Sequence[Lease]) -> None:
         if not failed.is_set():
             failed.set()
             raise ZeroDivisionError
-        await real(io, leases)
+        await real(port, leases)
 
     monkeypatch.setattr(renewal_module, "renew", fail_once)
     with redis_lock("job", ttl=3):
@@ -504,12 +504,12 @@ class TestManyLeases:
         renewed: list[str] = []
         real = renewal_module.renew
 
-        async def renew(io: IO, leases: Sequence[Lease]) -> None:
+        async def renew(port: Port, leases: Sequence[Lease]) -> None:
             if not renewed:
                 short.due = 0.0
                 watched.reconsider(short)
             renewed.extend(lease.name for lease in leases)
-            await real(io, leases)
+            await real(port, leases)
 
         monkeypatch.setattr(renewal_module, "renew", renew)
         for lease in long:

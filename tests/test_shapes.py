@@ -36,7 +36,7 @@ from django_redislock.lease import watchdog as renewal
 from django_redislock.primitives import ledger, mutex, shapes
 from django_redislock.primitives.contract import Claim
 from django_redislock.primitives.keys import Keys
-from django_redislock.transport.ports import SyncIO, run
+from django_redislock.transport.ports import SyncPort, run
 
 Answer = Callable[[bytes], bytes]
 """Of a script that has brought this nonce."""
@@ -193,7 +193,7 @@ def plain(call: Callable[[], Any]) -> Operation:
 
 
 def extend(lease: Any) -> Any:
-    return run(lease.claim.primitive.extend(SyncIO("default"), [lease.claim], [10.0]))
+    return run(lease.claim.primitive.extend(SyncPort("default"), [lease.claim], [10.0]))
 
 
 def release(lease: Any) -> Any:
@@ -248,11 +248,11 @@ def new() -> Claim:
 
 def claim() -> Any:
     wanted = ledger.Wanted(tick=AT)
-    return run(ledger.claim(SyncIO("default"), new(), "job", "r" * 16, wanted))
+    return run(ledger.claim(SyncPort("default"), new(), "job", "r" * 16, wanted))
 
 
 def adopt() -> Any:
-    return run(mutex.adopt(SyncIO("default"), "s" * 32, new()))
+    return run(mutex.adopt(SyncPort("default"), "s" * 32, new()))
 
 
 SEEN = [b"t" * 32]
@@ -284,11 +284,11 @@ OPERATIONS: dict[str, Operation] = {
     "discover": plain(lambda: Inspector("default").discover()),
     "show": plain(lambda: Inspector("default").get("shapes")),
     "past": plain(lambda: Inspector("default").past("shapes")),
-    "clear": plain(lambda: run(mutex.clear(SyncIO("default"), KEYS, SEEN, "me", "why"))),
+    "clear": plain(lambda: run(mutex.clear(SyncPort("default"), KEYS, SEEN, "me", "why"))),
     "adopt": plain(adopt),
     "ledger, claim": plain(claim),
-    "ledger, look": plain(lambda: run(ledger.look(SyncIO("default"), [KEYS]))),
-    "ledger, read": plain(lambda: run(ledger.read(SyncIO("default"), ["job"], [KEYS]))),
+    "ledger, look": plain(lambda: run(ledger.look(SyncPort("default"), [KEYS]))),
+    "ledger, read": plain(lambda: run(ledger.read(SyncPort("default"), ["job"], [KEYS]))),
 }
 
 

@@ -27,7 +27,7 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.lease.watchdog import watchdog
-from django_redislock.transport.ports import SyncIO
+from django_redislock.transport.ports import SyncPort
 from tests.waiting import PATIENCE, eventually
 
 
@@ -253,7 +253,7 @@ class TestLeases:
             raise LockUnavailable("away", passing=False)
 
         with monkeypatch.context() as patch:
-            patch.setattr(SyncIO, "script", away)
+            patch.setattr(SyncPort, "script", away)
             with pytest.raises(LockUnavailable):
                 lease.downgrade()
         assert lease.claim.primitive.kind == "read"

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Finish a coroutine that awaits nothing but a `SyncIO`."""
+    """Finish a coroutine that awaits nothing but a `SyncPort`."""
     try:
         coroutine.send(None)
     except StopIteration as done:

@@ -19,7 +19,7 @@ from ..primitives.keys import Keys, name_of, presence, validate_name
 from ..settings import conf
 from ..settings.validators import validate_text, validate_using
 from ..transport import server as connections
-from ..transport.ports import SyncIO, run
+from ..transport.ports import SyncPort, run
 from . import reading
 from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo
 from .reading import Seen
@@ -227,11 +227,13 @@ class Inspector:
         pools = connections.primaries(connections.shared_pool(self.using))
         self.unasked = {}
         for pool in pools:
-            io, cursor = SyncIO(self.using, pool=pool), b"0"
+            port, cursor = SyncPort(self.using, pool=pool), b"0"
             options = pool.connection_kwargs
             with self._perhaps((options.get("host"), options.get("port")), self._clustered):
                 while looked < limit:
-                    cursor, found = run(io.script("inspection_scan", [], [cursor, pattern, 1000]))
+                    cursor, found = run(
+                        port.script("inspection_scan", [], [cursor, pattern, 1000])
+                    )
                     looked += 1000
                     for key in found:
                         name = name_of(key.decode(errors="replace"))
@@ -253,8 +255,8 @@ class Inspector:
                 raise
             self.unasked[":".join(map(str, node or ("?",)))] = error
 
-    def _io(self) -> SyncIO:
-        return SyncIO(self.using)
+    def _io(self) -> SyncPort:
+        return SyncPort(self.using)
 
     def _ask(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         return run(self._io().script(script, keys, args))
@@ -334,14 +336,14 @@ class Inspector:
         return [found[position] for position in sorted(found)]
 
     def _add_seen(self, found: dict[int, Seen], locks: Sequence[Keys], batch: list[int]) -> None:
-        io = self._io()
+        port = self._io()
         unseen = batch
         while unseen:  # where several have many holders, not all are looked at in one request
             some = [locks[position] for position in unseen]
             keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
             names = [lock.name for lock in some]
             args: list[Any] = [*names, places.SHOWN, int(self._cache_locks)]
-            time, *seen = run(io.script("inspection_locks", [*keys, self._index], args))
+            time, *seen = run(port.script("inspection_locks", [*keys, self._index], args))
             for position, answer in zip(unseen, seen, strict=False):
                 value, pttl, waiters, holding, *all_ = answer
                 if value is not None:
@@ -364,12 +366,12 @@ class Inspector:
     def _left(self, processes: set[str]) -> dict[str, float | None]:
         """For how many seconds each process is believed to live yet; None: it is not."""
         known = sorted(process for process in processes if process.isalnum())
-        io, keys = self._io(), [presence(self._index, process) for process in known]
+        port, keys = self._io(), [presence(self._index, process) for process in known]
         left: dict[str, float | None] = {}
-        for batch in batches(io, keys, BATCH):
+        for batch in batches(port, keys, BATCH):
             some = [keys[position] for position in batch]
             try:
-                pttls = run(io.script("inspection_processes", some, []))
+                pttls = run(port.script("inspection_processes", some, []))
             except LockUnavailable:
                 if not self._clustered:
                     raise

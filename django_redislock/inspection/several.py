@@ -13,7 +13,7 @@ from ..lease import claims as operations
 from ..primitives.contract import Sight
 from ..primitives.redlock import Redlock
 from ..settings.validators import validate_text
-from ..transport.ports import SyncIO, run
+from ..transport.ports import SyncPort, run
 from .facts import LockInfo, Past, WaiterInfo
 from .inspector import Inspector
 
@@ -55,9 +55,9 @@ class RedlockInspector:
         """Take it away at all servers, as `Inspector.clear`; `unasked` are those that may still
         have it."""
         by, reason = validate_text(by, "by"), validate_text(reason, "reason")
-        io, kind = SyncIO(self.using), Redlock(self.using)
+        port, kind = SyncPort(self.using), Redlock(self.using)
         seen = [Sight(one.seen, one.holder) for one in lock.holders]
-        done = run(operations.clear(io, kind, lock.keys, self.using, seen, by, reason))
+        done = run(operations.clear(port, kind, lock.keys, self.using, seen, by, reason))
         self._ask(lambda one: one.get(lock.name))
         return done
 

@@ -18,13 +18,12 @@ from ..base.label import Holding
 from ..base.label import holder as current_holder
 from ..base.label import owner as owner_of
 from ..primitives import places
-from ..primitives.contract import Claim, Primitive, Refusal, Sight
+from ..primitives.contract import Claim, Port, Primitive, Refusal, Sight, Terms
 from ..primitives.keys import Keys
 from ..primitives.waiting import LEAST
 from ..settings import kinds
 from ..signals import LockEvent
-from ..transport.command import Terms
-from ..transport.ports import IO, AsyncIO, SyncIO, run
+from ..transport.ports import AsyncPort, SyncPort, run
 from . import transactions
 from .lease import Lease
 from .travel import Exported
@@ -39,10 +38,12 @@ def held(using: str, key: str, me: Holding | None = None) -> list[Lease]:
     return watchdog(using).held(key, me)
 
 
-async def tell(io: IO, outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> None:
+async def tell(
+    port: Port, outcome: signals.Outcome, claim: Claim, using: str, **more: Any
+) -> None:
     """What became of a claim, to the log and to whoever listens."""
     if signals.wanted(outcome):
-        await io.tell(event(outcome, claim, using, **more))
+        await port.tell(event(outcome, claim, using, **more))
 
 
 def event(outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> LockEvent:
@@ -58,19 +59,19 @@ def event(outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> Lo
     )
 
 
-async def acquired(io: IO, lease: Lease, began: float) -> Lease:
+async def acquired(port: Port, lease: Lease, began: float) -> Lease:
     """From now on this process holds `lease`, which it has asked for since `began`; renews it, and
     says so."""
     watchdog(lease.using).watch(lease)
     if not signals.wanted("acquired"):
         return lease
-    fence, waited = lease.fence, io.now() - began
-    await tell(io, "acquired", lease.claim, lease.using, fencing_token=fence, waited=waited)
+    fence, waited = lease.fence, port.now() - began
+    await tell(port, "acquired", lease.claim, lease.using, fencing_token=fence, waited=waited)
     return lease
 
 
 async def clear(
-    io: IO,
+    port: Port,
     primitive: Primitive,
     keys: Keys,
     using: str,
@@ -80,10 +81,10 @@ async def clear(
 ) -> bool:
     """Take a lock away from the holders that an operator saw. False: it changed hands."""
     tokens = [sight.token for sight in seen]
-    done = await primitive.clear(io, keys, tokens, by, reason)
+    done = await primitive.clear(port, keys, tokens, by, reason)
     cleared = [sight for sight, was in zip(seen, done, strict=True) if was]
     for sight in cleared if signals.wanted("cleared") else ():
-        await io.tell(
+        await port.tell(
             LockEvent(
                 outcome="cleared",
                 name=keys.name,
@@ -108,38 +109,38 @@ def withdraw(using: str, claim: Claim) -> None:
     watchdog(using).release_later(Withdrawal(claim))
 
 
-async def undo(io: IO, using: str, claim: Claim) -> None:
+async def undo(port: Port, using: str, claim: Claim) -> None:
     """Take back what an acquire or a release that was cut short has done, or may still do."""
     try:
-        await claim.primitive.release(io, claim)
+        await claim.primitive.release(port, claim)
     except LockUnavailable:
         withdraw(using, claim)
     except LockError:
         pass  # a key of a wrong type: nothing is locked, and the caller is told already
 
 
-async def take_back(io: IO, using: str, claim: Claim) -> None:
+async def take_back(port: Port, using: str, claim: Claim) -> None:
     """`undo` to its end; by the watchdog where an event loop ends meanwhile."""
     try:
-        await io.finish(undo(io, using, claim))
+        await port.finish(undo(port, using, claim))
     except BaseException:
         watchdog(using).release_later(Withdrawal(claim))
         raise
 
 
-async def interrupted(error: BaseException, io: IO, using: str, claim: Claim) -> None:
+async def interrupted(error: BaseException, port: Port, using: str, claim: Claim) -> None:
     """An acquire or a release ended with an exception from elsewhere. A task that is cancelled
     takes back what it did. What a signal's handler raises goes through at once, even where the
     server hangs: the watchdog takes it back."""
     if isinstance(error, asyncio.CancelledError):
-        await take_back(io, using, claim)
+        await take_back(port, using, claim)
     else:
         watchdog(using).release_later(Withdrawal(claim))
 
 
 async def cut_short(
     error: BaseException,
-    port: Callable[..., IO],
+    port_type: Callable[..., Port],
     using: str,
     claim: Claim,
     until: float = float("inf"),
@@ -151,19 +152,19 @@ async def cut_short(
     claim.doubtful |= not answered
     watchdog(using).forget(claim)
     if claim.sent and not isinstance(error, LockError):
-        await interrupted(error, port(using), using, claim)
+        await interrupted(error, port_type(using), using, claim)
     elif claim.sent:
         # A server that has just answered takes it back at once, also when the time is over.
         silent = isinstance(error, LockUnavailable) and error.silent
-        await settle(port, using, claim, now() if silent else max(until, now() + LEAST))
+        await settle(port_type, using, claim, now() if silent else max(until, now() + LEAST))
 
 
-async def settle(port: Callable[..., IO], using: str, claim: Claim, until: float) -> None:
+async def settle(port_type: Callable[..., Port], using: str, claim: Claim, until: float) -> None:
     """Take back what an acquire may have done, until then; in the background what is left."""
     left = until - now()
     if left > 0:
         within = None if left == float("inf") else left
-        await take_back(port(using, terms=Terms(within)), using, claim)
+        await take_back(port_type(using, terms=Terms(within)), using, claim)
     else:
         withdraw(using, claim)
 
@@ -176,27 +177,27 @@ class LeaseOperations:
     """What leases of every kind ask for; what differs is their claim's primitive."""
 
     def extend(self, lease: Lease, ttl: float | None = None) -> None:
-        io = SyncIO(lease.using, terms=_terms(lease))
-        run(self._extend(io, lease, ttl))
+        port = SyncPort(lease.using, terms=_terms(lease))
+        run(self._extend(port, lease, ttl))
 
     async def aextend(self, lease: Lease, ttl: float | None = None) -> None:
-        io = AsyncIO(lease.using, terms=_terms(lease))
-        await self._extend(io, lease, ttl)
+        port = AsyncPort(lease.using, terms=_terms(lease))
+        await self._extend(port, lease, ttl)
 
-    async def _extend(self, io: IO, lease: Lease, ttl: float | None) -> None:
+    async def _extend(self, port: Port, lease: Lease, ttl: float | None) -> None:
         try:
-            await renew(io, [lease], ttl)
+            await renew(port, [lease], ttl)
         finally:
             lease.watchdog.reconsider(lease)
         lease.check()
 
     def downgrade(self, lease: Lease) -> None:
-        run(self._downgrade(SyncIO(lease.using), lease))
+        run(self._downgrade(SyncPort(lease.using), lease))
 
     async def adowngrade(self, lease: Lease) -> None:
-        await self._downgrade(AsyncIO(lease.using), lease)
+        await self._downgrade(AsyncPort(lease.using), lease)
 
-    async def _downgrade(self, io: IO, lease: Lease) -> None:
+    async def _downgrade(self, port: Port, lease: Lease) -> None:
         claim = lease.claim
         if claim.primitive not in (places.READ, places.WRITE):
             raise TypeError(
@@ -204,15 +205,15 @@ class LeaseOperations:
                 f"downgraded is the lease of ReadWriteLock(…).write()"
             )
         if claim.primitive is places.WRITE:
-            await self._refuse_downgrade(io, lease)
+            await self._refuse_downgrade(port, lease)
         # From here on it is for reading only, whatever becomes of the answer.
         claim.primitive = places.READ
-        refusal = await places.READ.turn(io, claim)
+        refusal = await places.READ.turn(port, claim)
         if refusal is not None:
             lease.lose(refusal.error(lease.name))
         lease.check()
 
-    async def _refuse_downgrade(self, io: IO, lease: Lease) -> None:
+    async def _refuse_downgrade(self, port: Port, lease: Lease) -> None:
         """Where somebody else counts on being alone."""
         if lease.blocks > 1:
             raise LockError(
@@ -223,7 +224,7 @@ class LeaseOperations:
             )
         if lease.release_at != "commit":
             return
-        pending = await io.beside_orm(transactions.open_transactions)
+        pending = await port.beside_orm(transactions.open_transactions)
         if pending:
             raise LockError(
                 f"The lease on {lease.name!r} is kept until the database transaction is committed "
@@ -233,16 +234,16 @@ class LeaseOperations:
             )
 
     def release(self, lease: Lease) -> None:
-        run(self.release_through(SyncIO(lease.using), lease))
+        run(self.release_through(SyncPort(lease.using), lease))
 
     async def arelease(self, lease: Lease) -> None:
-        await self.release_through(AsyncIO(lease.using), lease)
+        await self.release_through(AsyncPort(lease.using), lease)
 
     def leave(self, lease: Lease, error: BaseException | None) -> None:
-        run(self._leave(SyncIO(lease.using), lease, error))
+        run(self._leave(SyncPort(lease.using), lease, error))
 
     async def aleave(self, lease: Lease, error: BaseException | None) -> None:
-        await self._leave(AsyncIO(lease.using), lease, error)
+        await self._leave(AsyncPort(lease.using), lease, error)
 
     def move(self, lease: Lease, me: Holding) -> None:
         lease.watchdog.move(lease, me)
@@ -260,7 +261,7 @@ class LeaseOperations:
         signals.log(lost)
         signals.send_later(lost)
 
-    async def release_through(self, io: IO, lease: Lease) -> None:
+    async def release_through(self, port: Port, lease: Lease) -> None:
         if lease.over:
             return
         lost = lease.expire()
@@ -270,7 +271,7 @@ class LeaseOperations:
         lease.watchdog.forget(lease.claim)
         try:
             # Also when it is lost: by its own deadline, it may be there for a moment yet.
-            refusal = await lease.claim.primitive.release(io, lease.claim)
+            refusal = await lease.claim.primitive.release(port, lease.claim)
             if lost is None and refusal is not None:
                 lost = refusal.error(lease.name)
                 lease.lose(lost)
@@ -282,27 +283,27 @@ class LeaseOperations:
         except BaseException as error:
             lease.claim.doubtful = True
             lease.end()  # whatever comes in between: this one holds nothing any more
-            await interrupted(error, io, lease.using, lease.claim)
+            await interrupted(error, port, lease.using, lease.claim)
             raise
         if lost is not None:
             raise lost
         if signals.wanted("released"):
             fence, held = lease.fence, now() - lease.began
-            await tell(io, "released", lease.claim, lease.using, fencing_token=fence, held=held)
+            await tell(port, "released", lease.claim, lease.using, fencing_token=fence, held=held)
 
-    async def _leave(self, io: IO, lease: Lease, error: BaseException | None) -> None:
+    async def _leave(self, port: Port, lease: Lease, error: BaseException | None) -> None:
         """The block that held `lease` is left, with `error` or without."""
         by_hand = None
         if lease.release_at == "commit" and not lease.over:
             try:
-                if await io.beside_orm(partial(self._defer, lease, error)):
+                if await port.beside_orm(partial(self._defer, lease, error)):
                     return
             except TransactionManagementError as raised:
                 by_hand = raised  # since somewhere in the block
         elif lease.release_at == "warn" and error is None and lease.holds[0] == 1:
-            await io.beside_orm(partial(transactions.warn_if_open, lease.label))
+            await port.beside_orm(partial(transactions.warn_if_open, lease.label))
         try:
-            await self.release_through(io, lease)
+            await self.release_through(port, lease)
             if by_hand is not None:
                 raise by_hand
         except LockUnavailable as unavailable:
@@ -334,7 +335,7 @@ class LeaseOperations:
 
     def settle(self, lease: Lease) -> None:
         try:
-            run(self.release_through(SyncIO(lease.using), lease))
+            run(self.release_through(SyncPort(lease.using), lease))
         except LockUnavailable:
             self.abandon(lease)
         except LeaseLost as lost:
@@ -355,12 +356,12 @@ class LeaseOperations:
         return text
 
     def restore(self, text: str) -> Lease:
-        return run(self._restore(SyncIO, text))
+        return run(self._restore(SyncPort, text))
 
     async def arestore(self, text: str) -> Lease:
-        return await self._restore(AsyncIO, text)
+        return await self._restore(AsyncPort, text)
 
-    async def _restore(self, port: type[SyncIO | AsyncIO], text: str) -> Lease:
+    async def _restore(self, port_type: type[SyncPort | AsyncPort], text: str) -> Lease:
         exported = Exported.read(text)
         me, policy = current_holder(), exported.policy
         claim = Claim(
@@ -372,8 +373,8 @@ class LeaseOperations:
             primitive=kinds.primitive(policy),
         )
         try:
-            io = port(policy.using, terms=policy.terms())
-            got = await claim.primitive.adopt(io, exported.token, claim)
+            port = port_type(policy.using, terms=policy.terms())
+            got = await claim.primitive.adopt(port, exported.token, claim)
             if isinstance(got, Refusal):
                 claim.sent = False  # there is nothing to take back
                 raise got.error(claim.keys.name)
@@ -381,7 +382,7 @@ class LeaseOperations:
             lease.check()  # the answer may have taken longer than it lives
             watchdog(policy.using).watch(lease)
         except BaseException as error:
-            await cut_short(error, port, policy.using, claim)
+            await cut_short(error, port_type, policy.using, claim)
             raise
         return lease
 

@@ -48,7 +48,7 @@ class Operations(Protocol):
     async def adowngrade(self, lease: Lease) -> None: ...
     def release(self, lease: Lease) -> None: ...
     async def arelease(self, lease: Lease) -> None: ...
-    async def release_through(self, io: Any, lease: Lease) -> None: ...
+    async def release_through(self, port: Any, lease: Lease) -> None: ...
     def leave(self, lease: Lease, error: BaseException | None) -> None: ...
     async def aleave(self, lease: Lease, error: BaseException | None) -> None: ...
     def move(self, lease: Lease, me: Holding) -> None: ...
@@ -325,14 +325,14 @@ class Lease:
         self._give_back()
         await self._operations.arelease(self)
 
-    async def give_back(self, io: Any) -> None:
+    async def give_back(self, port: Any) -> None:
         """`release` through a port."""
         self._give_back()
-        await self._operations.release_through(io, self)
+        await self._operations.release_through(port, self)
 
-    async def release_through(self, io: Any) -> None:
+    async def release_through(self, port: Any) -> None:
         """Release it through a port, for the watchdog."""
-        await self._operations.release_through(io, self)
+        await self._operations.release_through(port, self)
 
     def export(self) -> str:
         """Give the lease to another process, as a text for `Lease.restore` there.

@@ -24,7 +24,7 @@ from ..settings.validators import (
     validate_text,
     validate_wait,
 )
-from ..transport.ports import AsyncIO, SyncIO, run
+from ..transport.ports import AsyncPort, SyncPort, run
 from . import claims as operations
 from . import lock_order, transactions
 from .cancellation import Cancellation
@@ -169,31 +169,31 @@ class Lock:
         """
         refuse_unknown(unknown, "acquire")
         refuse_event_loop(repr(self.name))
-        result = run(self._attempt(SyncIO, wait))
+        result = run(self._attempt(SyncPort, wait))
         return result if isinstance(result, Lease) else None
 
     async def aacquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
         """`acquire` for coroutines."""
         refuse_unknown(unknown, "aacquire")
-        result = await self._attempt(AsyncIO, wait)
+        result = await self._attempt(AsyncPort, wait)
         return result if isinstance(result, Lease) else None
 
     def holder(self) -> Holder | None:
         """Who holds the lock now, in this or any other process; None: nobody. Of several, the
         one whose lease ends first."""
-        return run(self._holder(SyncIO))
+        return run(self._holder(SyncPort))
 
     async def aholder(self) -> Holder | None:
         """`holder` for coroutines."""
-        return await self._holder(AsyncIO)
+        return await self._holder(AsyncPort)
 
     def holders(self) -> list[Holder]:
         """All who hold the lock now, the one whose lease ends first comes first; up to 1000."""
-        return [sight.holder for sight in run(self._look(SyncIO))]
+        return [sight.holder for sight in run(self._look(SyncPort))]
 
     async def aholders(self) -> list[Holder]:
         """`holders` for coroutines."""
-        return [sight.holder for sight in await self._look(AsyncIO)]
+        return [sight.holder for sight in await self._look(AsyncPort)]
 
     def clear(self, *, reason: str, by: str = "") -> Holder | None:
         """Take the lock away from all who hold it now, and hand it to the next waiter.
@@ -202,16 +202,16 @@ class Lock:
         when it releases; until then it goes on working. Returns who it was; None when the
         lock was free, or changed hands in that very moment.
         """
-        return run(self._clear(SyncIO, by, reason))
+        return run(self._clear(SyncPort, by, reason))
 
     async def aclear(self, *, reason: str, by: str = "") -> Holder | None:
         """`clear` for coroutines."""
-        return await self._clear(AsyncIO, by, reason)
+        return await self._clear(AsyncPort, by, reason)
 
     def __enter__(self) -> Lease:
         refuse_event_loop(repr(self.name))
         self._refuse_on_conflict()
-        return self._entering(run(self._attempt(SyncIO)))
+        return self._entering(run(self._attempt(SyncPort)))
 
     def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
         inmost = holds = None
@@ -228,7 +228,7 @@ class Lock:
 
     async def __aenter__(self) -> Lease:
         self._refuse_on_conflict()
-        return self._entering(await self._attempt(AsyncIO))
+        return self._entering(await self._attempt(AsyncPort))
 
     async def __aexit__(
         self, exc_type: object, error: BaseException | None, traceback: object
@@ -304,34 +304,42 @@ class Lock:
 
     # The coroutines that the twins share.
 
-    async def _holder(self, port: type[SyncIO | AsyncIO]) -> Holder | None:
-        sights = await self._look(port)
+    async def _holder(self, port_type: type[SyncPort | AsyncPort]) -> Holder | None:
+        sights = await self._look(port_type)
         return sights[0].holder if sights else None
 
-    async def _look(self, port: type[SyncIO | AsyncIO]) -> list[Sight]:
+    async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
         policy = self.policy()
-        return await self._primitive(policy).look(port(policy.using), self._keys(policy))
+        return await self._primitive(policy).look(port_type(policy.using), self._keys(policy))
 
-    async def _clear(self, port: type[SyncIO | AsyncIO], by: str, reason: str) -> Holder | None:
+    async def _clear(
+        self, port_type: type[SyncPort | AsyncPort], by: str, reason: str
+    ) -> Holder | None:
         by = validate_text(by, "by")
         reason = validate_text(reason, "reason")
-        first = seen = await self._look(port)
+        first = seen = await self._look(port_type)
         policy = self.policy()
-        io, primitive, keys = port(policy.using), self._primitive(policy), self._keys(policy)
+        port, primitive, keys = (
+            port_type(policy.using),
+            self._primitive(policy),
+            self._keys(policy),
+        )
         began = first[0].holder.seen_at if first else None
         cleared = False
         for _ in range(places.LOOKS):
             meant = [sight for sight in seen if not sight.holder.came_after(began)]
             if not meant:
                 break
-            cleared |= await operations.clear(io, primitive, keys, policy.using, meant, by, reason)
+            cleared |= await operations.clear(
+                port, primitive, keys, policy.using, meant, by, reason
+            )
             if len(seen) < places.SHOWN:
                 break
-            seen = await self._look(port)
+            seen = await self._look(port_type)
         return first[0].holder if cleared else None
 
     async def _attempt(
-        self, port: type[SyncIO | AsyncIO], wait: float | None = UNSET
+        self, port_type: type[SyncPort | AsyncPort], wait: float | None = UNSET
     ) -> Lease | LockNotAcquired:
         policy = self.policy()
         wait = policy.wait if wait is UNSET else validate_wait(wait)
@@ -341,10 +349,10 @@ class Lock:
                 "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
                 "on_lost= or call lease.check() between steps."
             )
-        io = port(policy.using, policy.prefix, terms=policy.terms())
+        port = port_type(policy.using, policy.prefix, terms=policy.terms())
         if policy.release == "commit":
             # Fails where it can't keep its word.
-            await io.beside_orm(transactions.open_transactions)
+            await port.beside_orm(transactions.open_transactions)
         keys, primitive = self._keys(policy), self._primitive(policy)
         held = self._held(policy.using, keys, primitive, me)
         if held is not None and held.enter():
@@ -363,24 +371,24 @@ class Lock:
         )
         if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
             lock_order.check(claim, policy.using, me, policy.lock_order)
-        began = io.now()
+        began = port.now()
         until = waiting.end(began, wait)
         try:
-            got = await primitive.acquire(io, claim, wait)
+            got = await primitive.acquire(port, claim, wait)
             if isinstance(got, LockNotAcquired):
                 if claim.doubtful:
                     # A send that got no answer may yet arrive, and would get the lock for
                     # nobody.
-                    await operations.settle(port, policy.using, claim, until)
+                    await operations.settle(port_type, policy.using, claim, until)
                 waited, holder = got.waited, got.holder
                 await operations.tell(
-                    io, "not acquired", claim, policy.using, waited=waited, holder=holder
+                    port, "not acquired", claim, policy.using, waited=waited, holder=holder
                 )
                 return got
             lease = self._lease(claim, got, policy, me)
-            return await operations.acquired(io, lease, began)
+            return await operations.acquired(port, lease, began)
         except BaseException as error:
-            await operations.cut_short(error, port, policy.using, claim, until)
+            await operations.cut_short(error, port_type, policy.using, claim, until)
             raise
 
     def _refuse_own_key(self, using: str, keys: Keys, me: label.Holding) -> None:

@@ -39,13 +39,12 @@ from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.label import Holding
 from ..base.servers import Servers
 from ..primitives import record
-from ..primitives.contract import Claim
+from ..primitives.contract import Claim, Port, Terms
 from ..primitives.keys import presence
 from ..primitives.redlock import Redlock
 from ..transport import server as connections
 from ..transport.cluster import Node
-from ..transport.command import Terms
-from ..transport.ports import IO, SyncIO, run
+from ..transport.ports import SyncPort, run
 from .lease import Lease, LeaseState
 
 logger = logging.getLogger("django_redislock")
@@ -69,16 +68,16 @@ LAST_WORDS = 2.0
 """Seconds that the end of the process waits for releases that are still owed."""
 
 
-async def renew(io: IO, leases: Sequence[Lease], ttl: float | None = None) -> None:
+async def renew(port: Port, leases: Sequence[Lease], ttl: float | None = None) -> None:
     """Extend leases of one primitive and index in one request, and tell each what became of it.
 
     With `ttl` they get another one, for good. Raises `LockUnavailable`; then all are unknown.
     """
-    sent = io.now()
+    sent = port.now()
     ttls = [lease.next_ttl(sent, ttl) for lease in leases]
     try:
         primitive = leases[0].claim.primitive
-        refusals = await primitive.extend(io, [lease.claim for lease in leases], ttls)
+        refusals = await primitive.extend(port, [lease.claim for lease in leases], ttls)
     except LockUnavailable:
         for lease in leases:
             lease.unknown()
@@ -106,7 +105,7 @@ class Owed(Protocol):
 
     @property
     def name(self) -> str: ...
-    async def release_through(self, io: Any) -> None: ...
+    async def release_through(self, port: Any) -> None: ...
 
 
 class Withdrawal:
@@ -117,9 +116,9 @@ class Withdrawal:
         self._claim = claim
         self._until = now() + max(claim.ttl, ON_ITS_WAY)
 
-    async def release_through(self, io: IO) -> None:
+    async def release_through(self, port: Port) -> None:
         if now() < self._until:
-            await self._claim.primitive.release(io, self._claim)
+            await self._claim.primitive.release(port, self._claim)
 
 
 NEVER = float("inf")
@@ -483,11 +482,11 @@ class Watchdog:
             except LockError as error:
                 logger.debug("No sign of life could be shown: %s", error)
 
-    async def _keep(self, io: IO, key: str, within: float) -> None:
+    async def _keep(self, port: Port, key: str, within: float) -> None:
         if isinstance(self._using, Servers):
-            await Redlock(self._using).show_life(io, key, PRESENCE, within)
+            await Redlock(self._using).show_life(port, key, PRESENCE, within)
         else:
-            await record.keep(io, key, PRESENCE)
+            await record.keep(port, key, PRESENCE)
 
     def _renew(self, leases: list[Lease], *, ask: bool) -> bool:
         """False: the server did not answer, or was not asked."""
@@ -529,14 +528,14 @@ class Watchdog:
                 logger.exception("%r could not be released", what.name)
             self._to_release.remove(what)
 
-    def _io(self, within: float, lease: Lease | None = None) -> SyncIO:
+    def _io(self, within: float, lease: Lease | None = None) -> SyncPort:
         within = min(within, connections.BACKGROUND_TIMEOUT)
         if self._clustered:
             within = min(within, PATIENCE * self._shortest)
         terms = Terms(within)
         if lease is not None:
             terms = Terms(within, lease.replicas, lease.replicas_timeout)
-        return SyncIO(self._using, pool=self._pool, terms=terms, background=True)
+        return SyncPort(self._using, pool=self._pool, terms=terms, background=True)
 
 
 _watchdogs: dict[str, Watchdog] = {}

@@ -22,7 +22,8 @@ from ..base.exceptions import LeaseLost, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.transactions import at_end, open_transactions
 from ..primitives import record
-from ..transport.ports import IO, SyncIO, run
+from ..primitives.contract import Port
+from ..transport.ports import SyncPort, run
 
 logger = logging.getLogger("django_redislock")
 
@@ -44,9 +45,9 @@ class Completion:
     def name(self) -> str:
         return self.lease.name
 
-    async def begin(self, io: IO, value: bytes) -> None:
+    async def begin(self, port: Port, value: bytes) -> None:
         """Write a first record, before the work. Raises `LeaseLost`, `LockUnavailable`."""
-        refusal = await record.write(io, self.lease.claim, value, self._ttl, held=True)
+        refusal = await record.write(port, self.lease.claim, value, self._ttl, held=True)
         if refusal is not None:
             raise refusal.error(self.name)
 
@@ -57,13 +58,13 @@ class Completion:
                 self._transactions.append(connection)
                 at_end(connection, committed=self._step, dropped=self._rolled_back)
 
-    async def complete(self, io: IO, value: bytes) -> None:
+    async def complete(self, port: Port, value: bytes) -> None:
         """The work has succeeded. Raises `LeaseLost`, while that can still be told."""
         if self.lease.release_at == "commit":
-            await io.beside_orm(partial(self.when_committed, value))
+            await port.beside_orm(partial(self.when_committed, value))
         else:
             self.lease.check()
-            await self._write(io, value)
+            await self._write(port, value)
 
     def when_committed(self, value: bytes) -> None:
         """`complete` in the thread that has the transactions."""
@@ -78,41 +79,41 @@ class Completion:
         self._steps += 1
         if self._value is not None and self._steps > len(self._transactions):
             awaiting_commit.discard(self.lease)
-            run(self._write(SyncIO(self.lease.using), self._value))
+            run(self._write(SyncPort(self.lease.using), self._value))
 
     def _rolled_back(self) -> None:
         """A step is undone for ever, so nothing is written; and it may be tried again at once,
         perhaps under this very lease."""
         awaiting_commit.discard(self.lease)
 
-    async def _write(self, io: IO, value: bytes) -> None:
+    async def _write(self, port: Port, value: bytes) -> None:
         lease = self.lease
         try:
             # What was committed is done, also when the lease has ended since. Where the record is
             # refused, so is the release that follows, and says why.
             held = not self._transactions
-            await record.write(io, lease.claim, value, self._ttl, held=held)
+            await record.write(port, lease.claim, value, self._ttl, held=held)
         except LockUnavailable as error:
             logger.error("The record of %s is written later: %s", self.name, error)
             self._value = value
             lease.outlive()
             lease.watchdog.release_later(self)
 
-    async def release_through(self, io: IO) -> None:
+    async def release_through(self, port: Port) -> None:
         """For the watchdog, which tries until it can."""
         assert self._value is not None
-        refusal = await record.write(io, self.lease.claim, self._value, self._ttl, held=False)
+        refusal = await record.write(port, self.lease.claim, self._value, self._ttl, held=False)
         if refusal is not None:
             logger.error(
                 "The record of %s is not written: %s", self.name, refusal.error(self.name)
             )
-        await self.lease.release_through(io)
+        await self.lease.release_through(port)
 
 
-async def give_back(io: IO, lease: Lease) -> None:
+async def give_back(port: Port, lease: Lease) -> None:
     """Release a lease under which nothing is to be done; so nobody cares whether it was lost."""
     try:
-        await lease.give_back(io)
+        await lease.give_back(port)
     except LeaseLost:
         pass
     except LockUnavailable:

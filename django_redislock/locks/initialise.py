@@ -12,7 +12,7 @@ from ..primitives import record
 from ..primitives.keys import Keys, validate_name
 from ..settings import conf
 from ..settings.validators import refuse_unknown, validate_kept, validate_using
-from ..transport.ports import AsyncIO, SyncIO, run
+from ..transport.ports import AsyncPort, SyncPort, run
 
 
 def initialise(
@@ -30,7 +30,7 @@ def initialise(
     `TypeError` for what JSON can't write.
     """
     refuse_unknown(unknown, "initialise")
-    return run(_initialise(SyncIO, name, value, ttl, using))
+    return run(_initialise(SyncPort, name, value, ttl, using))
 
 
 async def ainitialise(
@@ -38,23 +38,23 @@ async def ainitialise(
 ) -> Any:
     """`initialise` for coroutines; a function may be one, too."""
     refuse_unknown(unknown, "ainitialise")
-    return await _initialise(AsyncIO, name, value, ttl, using)
+    return await _initialise(AsyncPort, name, value, ttl, using)
 
 
 async def _initialise(
-    port: type[SyncIO | AsyncIO], name: str, value: Any, ttl: float | None, using: str
+    port_type: type[SyncPort | AsyncPort], name: str, value: Any, ttl: float | None, using: str
 ) -> Any:
     ttl = validate_kept(ttl)
     explicit = {} if using is UNSET else {"using": validate_using(using)}
     own = f"initialise:{validate_name(name)}"
-    keys, io = Keys.of(conf.prefix(), own), port(conf.policy(own, explicit).using)
+    keys, port = Keys.of(conf.prefix(), own), port_type(conf.policy(own, explicit).using)
     if callable(value):
-        stands = await record.read(io, keys)
+        stands = await record.read(port, keys)
         if stands is not None:
             return _read(stands, keys)
         value = value()
         if inspect.isawaitable(value):
-            if port is SyncIO:
+            if port_type is SyncPort:
                 if inspect.iscoroutine(value):
                     value.close()
                 raise TypeError(f"value of {name!r} is a coroutine function: await ainitialise()")
@@ -63,7 +63,7 @@ async def _initialise(
         text = json.dumps(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"value of {name!r} must be what JSON can write: {error}") from error
-    return _read(await record.first(io, keys, text.encode(), ttl), keys)
+    return _read(await record.first(port, keys, text.encode(), ttl), keys)
 
 
 def _read(stands: bytes, keys: Keys) -> Any:

@@ -15,7 +15,7 @@ from ..primitives.contract import Primitive, Sight
 from ..primitives.keys import Keys, validate_name
 from ..settings import conf, kinds
 from ..settings.naming import name_maker
-from ..transport.ports import AsyncIO, SyncIO
+from ..transport.ports import AsyncPort, SyncPort
 from .redis_lock import WRAPPERS, FunctionDecorator, LockFor
 
 MAX_NAMES = 250
@@ -116,9 +116,9 @@ class MultiLock(FunctionDecorator, Lock):
             raise LockReentered(held.name, held.label, OTHERS)
         return self._held_already(primitive, [held] if held else [], me)
 
-    async def _look(self, port: type[SyncIO | AsyncIO]) -> list[Sight]:
-        io = port(self.policy().using)
-        return [sight for keys in self._parts() for sight in await multi.look(io, keys)]
+    async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
+        port = port_type(self.policy().using)
+        return [sight for keys in self._parts() for sight in await multi.look(port, keys)]
 
     async def _clear(self, *_: object) -> Holder | None:
         raise TypeError(

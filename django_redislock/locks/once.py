@@ -24,10 +24,11 @@ from ..base.exceptions import LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import Lock, refuse_event_loop
 from ..primitives import record
+from ..primitives.contract import Port
 from ..primitives.keys import validate_name
 from ..primitives.waiting import Deadline
 from ..settings.validators import refuse_unknown, validate_kept, validate_wait
-from ..transport.ports import IO, AsyncIO, SyncIO, run
+from ..transport.ports import AsyncPort, SyncPort, run
 from .completion import Completion, awaiting_commit, give_back
 from .redis_lock import FunctionDecorator, LockFor, call, redis_lock
 
@@ -110,11 +111,11 @@ class once(FunctionDecorator):
 
     def forget(self) -> None:
         """Let it be done again. Who is at it now still makes it done. Raises `LockUnavailable`."""
-        run(self._forget(SyncIO))
+        run(self._forget(SyncPort))
 
     async def aforget(self) -> None:
         """`forget` for coroutines."""
-        await self._forget(AsyncIO)
+        await self._forget(AsyncPort)
 
     def __enter__(self) -> bool:
         block = self._block(self._named())
@@ -137,23 +138,23 @@ class once(FunctionDecorator):
     @contextmanager
     def _block(self, lock: Lock) -> Iterator[bool]:
         refuse_event_loop()
-        completion = run(self._begin(lock, SyncIO))
+        completion = run(self._begin(lock, SyncPort))
         if completion is None:
             yield False
             return
         with completion.lease as lease:
             yield True
-            run(completion.complete(SyncIO(lease.using), DONE))
+            run(completion.complete(SyncPort(lease.using), DONE))
 
     @asynccontextmanager
     async def _ablock(self, lock: Lock) -> AsyncIterator[bool]:
-        completion = await self._begin(lock, AsyncIO)
+        completion = await self._begin(lock, AsyncPort)
         if completion is None:
             yield False
             return
         async with completion.lease as lease:
             yield True
-            await completion.complete(AsyncIO(lease.using), DONE)
+            await completion.complete(AsyncPort(lease.using), DONE)
 
     def _wrap(
         self, kind: str, function: Callable[..., Any], lock_for: LockFor
@@ -197,57 +198,57 @@ class once(FunctionDecorator):
 
     # The coroutines that the twins share.
 
-    async def _begin(self, lock: Lock, port: type[SyncIO | AsyncIO]) -> Completion | None:
+    async def _begin(self, lock: Lock, port_type: type[SyncPort | AsyncPort]) -> Completion | None:
         """The work, for the first; None: there is nothing to do."""
-        io = port(lock.policy().using)
+        port = port_type(lock.policy().using)
         patience = Deadline(now(), lock.policy().wait)
-        io.limit(patience.left(now()))
+        port.limit(patience.left(now()))
         try:
-            if await record.read(io, lock._keys()) == DONE:
+            if await record.read(port, lock._keys()) == DONE:
                 return None
         except LockUnavailable as error:
             if not error.passing or patience.over(now()):
                 raise
             # Else whoever takes the lock waits until Redis is back.
-        io.limit(float("inf"))
-        lease = await self._acquire(lock, port, patience.left(now()))
+        port.limit(float("inf"))
+        lease = await self._acquire(lock, port_type, patience.left(now()))
         if lease is None:
             return None
         try:
-            return await self._first(io, lease)
+            return await self._first(port, lease)
         except BaseException:
             lease.abandon()
             raise
 
     async def _acquire(
-        self, lock: Lock, port: type[SyncIO | AsyncIO], wait: float
+        self, lock: Lock, port_type: type[SyncPort | AsyncPort], wait: float
     ) -> Lease | None:
-        got = await lock._attempt(port, wait)
+        got = await lock._attempt(port_type, wait)
         if isinstance(got, LockNotAcquired) and got.holder.owner == label.owner(label.holder()):
             # Ourselves: a transaction that was rolled back just now has left it to the watchdog.
             longest = lock.policy().wait
-            got = await lock._attempt(port, None if longest is None else max(longest, MOMENT))
+            got = await lock._attempt(port_type, None if longest is None else max(longest, MOMENT))
         if isinstance(got, Lease):
             return got
         if self._skips:
             return None
         raise got
 
-    async def _first(self, io: IO, lease: Lease) -> Completion | None:
-        known = await record.read(io, lease.claim.keys)
+    async def _first(self, port: Port, lease: Lease) -> Completion | None:
+        known = await record.read(port, lease.claim.keys)
         if known is not None or lease in awaiting_commit:
-            await give_back(io, lease)
+            await give_back(port, lease)
             return None
         completion = Completion(lease, self._ttl)
         if not self._retries:
-            await completion.begin(io, BEGUN)
+            await completion.begin(port, BEGUN)
         if lease.release_at == "commit":
-            await io.beside_orm(completion.watch_transactions)
+            await port.beside_orm(completion.watch_transactions)
         return completion
 
-    async def _forget(self, port: type[SyncIO | AsyncIO]) -> None:
+    async def _forget(self, port_type: type[SyncPort | AsyncPort]) -> None:
         lock = self._named()
-        await record.forget(port(lock.policy().using), lock._keys())
+        await record.forget(port_type(lock.policy().using), lock._keys())
 
 
 class deduplicate(once):

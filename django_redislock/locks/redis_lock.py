@@ -20,7 +20,7 @@ from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, Options, refuse_event_loop
 from ..primitives.keys import validate_key, validate_name
 from ..settings.naming import name_maker
-from ..transport.ports import AsyncIO, SyncIO, run
+from ..transport.ports import AsyncPort, SyncPort, run
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -199,12 +199,12 @@ def _watched() -> bool:
 def acquire(lock: Lock, wait: float | None = UNSET) -> Lease:
     """The lease, for a block that follows. Raises `LockNotAcquired`, whatever on_conflict says."""
     refuse_event_loop()
-    return _lease(run(lock._attempt(SyncIO, wait)))
+    return _lease(run(lock._attempt(SyncPort, wait)))
 
 
 async def aacquire(lock: Lock, wait: float | None = UNSET) -> Lease:
     """`acquire` for coroutines."""
-    return _lease(await lock._attempt(AsyncIO, wait))
+    return _lease(await lock._attempt(AsyncPort, wait))
 
 
 def _lease(got: Lease | LockNotAcquired) -> Lease:

@@ -30,9 +30,10 @@ from ..base.exceptions import FlightFailed, LeaseLost, LockNotAcquired, LockUnav
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
 from ..primitives import record
+from ..primitives.contract import Port
 from ..primitives.waiting import Deadline
 from ..settings.validators import refuse_unknown, validate_kept
-from ..transport.ports import IO, AsyncIO, SyncIO, run
+from ..transport.ports import AsyncPort, SyncPort, run
 from .completion import give_back
 from .redis_lock import FunctionDecorator, LockFor, call, redis_lock
 
@@ -140,7 +141,7 @@ class single_flight(FunctionDecorator):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        lease = run(self._depart(seat, SyncIO))
+        lease = run(self._depart(seat, SyncPort))
         if lease is not None:
             try:
                 with lease:
@@ -150,7 +151,7 @@ class single_flight(FunctionDecorator):
                         seat.outcome = _Outcome.of_error(lease, error)
                         raise
                     finally:
-                        run(self._publish(SyncIO(lease.using), lease, seat.outcome))
+                        run(self._publish(SyncPort(lease.using), lease, seat.outcome))
             except LeaseLost:
                 if seat.outcome is None or seat.outcome.failed:
                     raise
@@ -163,7 +164,7 @@ class single_flight(FunctionDecorator):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        lease = await self._depart(seat, AsyncIO)
+        lease = await self._depart(seat, AsyncPort)
         if lease is not None:
             try:
                 async with lease:
@@ -173,19 +174,19 @@ class single_flight(FunctionDecorator):
                         seat.outcome = _Outcome.of_error(lease, error)
                         raise
                     finally:
-                        await self._publish(AsyncIO(lease.using), lease, seat.outcome)
+                        await self._publish(AsyncPort(lease.using), lease, seat.outcome)
             except LeaseLost:
                 if seat.outcome is None or seat.outcome.failed:
                     raise
         return self._result(seat, seat.outcome)
 
-    async def _depart(self, seat: _Seat, port: type[SyncIO | AsyncIO]) -> Lease | None:
+    async def _depart(self, seat: _Seat, port_type: type[SyncPort | AsyncPort]) -> Lease | None:
         """The lease under which to compute; None: the outcome of another flight is ours."""
         lock, keys = seat.lock, seat.lock._keys()
-        io = port(lock.policy().using)
-        io.limit(seat.patience.left(now()))
+        port = port_type(lock.policy().using)
+        port.limit(seat.patience.left(now()))
         try:
-            before = _Outcome.parse(await record.read(io, keys))
+            before = _Outcome.parse(await record.read(port, keys))
             if self._lasts(before):
                 seat.outcome = before
                 return None
@@ -197,15 +198,15 @@ class single_flight(FunctionDecorator):
             since = float("inf")
         else:
             since = 0 if before is None else before.fencing_token + 1
-        io.limit(float("inf"))
-        lease = await lock._attempt(port, seat.patience.left(now()))
+        port.limit(float("inf"))
+        lease = await lock._attempt(port_type, seat.patience.left(now()))
         if isinstance(lease, LockNotAcquired):
             raise lease
         try:
-            found = _Outcome.parse(await record.read(io, keys))
+            found = _Outcome.parse(await record.read(port, keys))
             if self._lasts(found) or (found is not None and found.fencing_token >= since):
                 seat.outcome = found
-                await give_back(io, lease)
+                await give_back(port, lease)
                 return None
         except BaseException:
             lease.abandon()
@@ -216,13 +217,13 @@ class single_flight(FunctionDecorator):
         """It is an answer for whoever comes."""
         return self._ttl is not None and outcome is not None and not outcome.failed
 
-    async def _publish(self, io: IO, lease: Lease, outcome: _Outcome | None) -> None:
+    async def _publish(self, port: Port, lease: Lease, outcome: _Outcome | None) -> None:
         if outcome is None:
             return  # cut short: the next one computes
         # Those who wait have come within a lease, or look again.
         ttl = lease.ttl if self._ttl is None or outcome.failed else self._ttl
         try:
-            await record.write(io, lease.claim, outcome.pack(), ttl, held=True)
+            await record.write(port, lease.claim, outcome.pack(), ttl, held=True)
         except LockUnavailable as error:
             logger.warning("The result of %r is not shared: %s", lease.name, error)
 

@@ -20,11 +20,11 @@ from ..lease.cancellation import Cancellation
 from ..lease.lease import Lease
 from ..locks.redis_lock import call
 from ..primitives import ledger, mutex
-from ..primitives.contract import Claim, Grant
+from ..primitives.contract import Claim, Grant, Port
 from ..primitives.ledger import Answer, Outcome, RunInfo, Wanted
 from ..primitives.waiting import backoff
 from ..settings import conf
-from ..transport.ports import IO, AsyncIO, SyncIO, run
+from ..transport.ports import AsyncPort, SyncPort, run
 from . import events
 from .job import Job
 
@@ -35,7 +35,7 @@ PATIENCE = 60.0
 
 STOPPED = "its scheduler was stopped"
 
-Port = type[SyncIO] | type[AsyncIO]
+PortType = type[SyncPort] | type[AsyncPort]
 
 Lingers = Callable[[Lease, float], None]
 """Is given a lease that has to be held for so many seconds more."""
@@ -67,9 +67,9 @@ class Request:
 
     def send(self) -> Answer:
         """Raises `LockUnavailable`; then it may be sent again, or is to be taken back."""
-        io = SyncIO(self.policy.using, terms=self.policy.terms())
+        port = SyncPort(self.policy.using, terms=self.policy.terms())
         try:
-            answer = run(ledger.claim(io, self.claim, self.job.name, self.run_id, self.wanted))
+            answer = run(ledger.claim(port, self.claim, self.job.name, self.run_id, self.wanted))
         except LockUnavailable as error:
             self.claim.doubtful |= error.doubtful
             raise
@@ -82,7 +82,7 @@ class Request:
     def take_back(self) -> None:
         """Nobody will run it: what it may have locked is free again."""
         if self.claim.sent:
-            run(operations.take_back(SyncIO(self.policy.using), self.policy.using, self.claim))
+            run(operations.take_back(SyncPort(self.policy.using), self.policy.using, self.claim))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Assignment:
         assert answer.run is not None
         return cls(request.job, request.policy, request.claim, answer.grant, answer.run)
 
-    async def hold(self, port: Port) -> Lease:
+    async def hold(self, port_type: PortType) -> Lease:
         """The lease that came with the run, held by this thread or task.
 
         Raises `LeaseLost` when it has ended meanwhile, `LockUnavailable`.
@@ -113,10 +113,10 @@ class Assignment:
             lease.check()
             if isinstance(me, asyncio.Task):
                 lease.cancellation = Cancellation(me, depth=1)
-            io = port(using)
-            return await operations.acquired(io, lease, io.now())
+            port = port_type(using)
+            return await operations.acquired(port, lease, port.now())
         except BaseException as error:
-            await operations.cut_short(error, port, using, self.claim)
+            await operations.cut_short(error, port_type, using, self.claim)
             raise
 
     @property
@@ -125,24 +125,24 @@ class Assignment:
         finds the run without its lease."""
         return self.job.retries and self.run.planned is not None
 
-    async def end(self, io: IO, lease: Lease, error: BaseException | None) -> RunInfo | None:
+    async def end(self, port: Port, lease: Lease, error: BaseException | None) -> RunInfo | None:
         """Its function has returned, or raised `error`. None: that is not known any more, or it
         is tried again."""
         outcome, why = _outcome(lease, error)
         if outcome == Outcome.LOST and error is not None and self._tried_again:
             return None
         raised = error if outcome == Outcome.FAILED else None
-        return await self._entered(io, outcome, why, lease.remaining(), raised)
+        return await self._entered(port, outcome, why, lease.remaining(), raised)
 
-    async def missed(self, error: LockError, io: IO) -> RunInfo | None:
+    async def missed(self, error: LockError, port: Port) -> RunInfo | None:
         """It has no lease to run under."""
         if self._tried_again:
             return None
-        return await self._entered(io, Outcome.LOST, label.clean(str(error)), 0.0)
+        return await self._entered(port, Outcome.LOST, label.clean(str(error)), 0.0)
 
     async def _entered(
         self,
-        io: IO,
+        port: Port,
         outcome: Outcome,
         why: str,
         remaining: float,
@@ -150,18 +150,18 @@ class Assignment:
     ) -> RunInfo | None:
         """Write down how it ended, for as long as Redis is away; None: it is forgotten already,
         or could not be written."""
-        give_up = io.now() + remaining + PATIENCE
+        give_up = port.now() + remaining + PATIENCE
         failures = 0
         while True:
             try:
-                ended = await ledger.finish(io, self.claim.keys, self.run, outcome, why)
+                ended = await ledger.finish(port, self.claim.keys, self.run, outcome, why)
                 break
             except LockUnavailable as error:
                 failures += 1
-                if not error.passing or io.now() > give_up:
+                if not error.passing or port.now() > give_up:
                     logger.error("The end of %r could not be entered: %s", self.job.name, error)
                     return None
-                await io.sleep(backoff(failures))
+                await port.sleep(backoff(failures))
         if ended is not None:
             events.tell(ended, raised)
         return ended
@@ -170,8 +170,8 @@ class Assignment:
         """Its process ends, and its thread with it: as a crash, but one of which we can tell."""
         if not self._tried_again:
             with suppress(LockUnavailable):
-                io = SyncIO(self.policy.using)
-                run(ledger.finish(io, self.claim.keys, self.run, Outcome.LOST, STOPPED))
+                port = SyncPort(self.policy.using)
+                run(ledger.finish(port, self.claim.keys, self.run, Outcome.LOST, STOPPED))
 
     def linger(self, lease: Lease, lingers: Lingers) -> None:
         """Hold the lock for longer than the job took, if that was asked for."""
@@ -196,16 +196,16 @@ def perform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:
     # Nothing is called before it is held, after which a signal's exception could come.
     ended = error = None
     try:
-        lease = run(assignment.hold(SyncIO))
+        lease = run(assignment.hold(SyncPort))
         with lease:
             try:
                 call(assignment.job.function, (), {})
             except BaseException as raised:
                 error = raised
-            ended = run(assignment.end(SyncIO(lease.using), lease, error))
+            ended = run(assignment.end(SyncPort(lease.using), lease, error))
             assignment.linger(lease, lingers)
     except LeaseLost as lost:
-        ended = ended or run(assignment.missed(lost, SyncIO(assignment.policy.using)))
+        ended = ended or run(assignment.missed(lost, SyncPort(assignment.policy.using)))
     if isinstance(error, KeyboardInterrupt):
         raise error
     return ended
@@ -213,10 +213,10 @@ def perform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:
 
 async def aperform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:
     """Run it in this task, which is cancelled when its lease is lost."""
-    io = AsyncIO(assignment.policy.using)
+    port = AsyncPort(assignment.policy.using)
     ended = error = None
     try:
-        lease = await assignment.hold(AsyncIO)
+        lease = await assignment.hold(AsyncPort)
         async with lease:
             try:
                 await assignment.job.function()
@@ -224,8 +224,8 @@ async def aperform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:
                 error = raised
             if lease.cancellation is not None:
                 lease.cancellation.disarm()  # it has ended: now nothing is left to cut short
-            ended = await assignment.end(io, lease, error)
+            ended = await assignment.end(port, lease, error)
             assignment.linger(lease, lingers)
     except LeaseLost as lost:
-        ended = ended or await assignment.missed(lost, io)
+        ended = ended or await assignment.missed(lost, port)
     return ended

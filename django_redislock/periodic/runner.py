@@ -19,7 +19,7 @@ from ..base.clock import now as clock
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import ledger
 from ..primitives.waiting import backoff, own
-from ..transport.ports import SyncIO, run
+from ..transport.ports import SyncPort, run
 from .execution import Assignment, Request
 from .job import Job
 from .planned import LOOK_EVERY, Planned
@@ -128,8 +128,8 @@ class Planner:
     def _look(self, planned: Sequence[Planned]) -> None:
         if not planned:
             return
-        io = SyncIO(self._using)
-        now, sights = run(ledger.look(io, [one.job.keys for one in planned]))
+        port = SyncPort(self._using)
+        now, sights = run(ledger.look(port, [one.job.keys for one in planned]))
         self._set(now)
         for one, sight in zip(planned, sights, strict=True):
             one.seen(sight, now)

@@ -1,1 +1,1 @@
-"""One algorithm per file: coroutines that await nothing but their port (`io`)."""
+"""One algorithm per file: coroutines that await nothing but their port (`port`)."""

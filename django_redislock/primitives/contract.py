@@ -2,16 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from ..base.exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
 from ..base.label import read
 
 if TYPE_CHECKING:
-    from ..transport.ports import IO
+    from ..signals import LockEvent
     from .keys import Keys
+
+
+T = TypeVar("T")
+
+Word = str | int | bytes
+"""A part of a command."""
+
+
+class Terms(NamedTuple):
+    """What is asked of a command beyond its answer."""
+
+    within: float | None = None
+    """Seconds to connect, if need be, and to have the answer: the time-outs of the CACHES entry
+    may make it less. None: they alone count."""
+    replicas: int = 0
+    """So many replicas have to have what the command wrote."""
+    replicas_timeout: float = 1.0
+    """Seconds that they have to confirm it."""
+
+
+NO_TERMS = Terms()
+
+
+class Port(Protocol):
+    """What a primitive awaits. Times are seconds."""
+
+    def now(self) -> float:
+        """The time on a clock that nobody sets."""
+
+    def uniform(self, low: float, high: float) -> float:
+        """A random number, so that not everybody asks at once."""
+
+    async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
+
+        All keys have to be of one slot, but for an `Index`: on a cluster, the first key stands in
+        its place, and by that the scripts know that there is none.
+        """
+
+    def limit(self, left: float) -> None:
+        """All requests from now on together may take so many seconds, or `LEAST` if that is more;
+        infinity: each of them as long as the CACHES entry says."""
+
+    def slot(self, key: str) -> int:
+        """Keys of the same slot may be given to one script. Without a cluster, all of them."""
+
+    async def ask_all(
+        self,
+        servers: Sequence[str],
+        name: str,
+        keys: Sequence[str],
+        args: Sequence[Word],
+        *,
+        within: float,
+        enough: Callable[[Sequence[Any]], bool],
+    ) -> Sequence[Any]:
+        """Run lua/<name>.lua on several servers at the same time.
+
+        Returns what each of them answered within so many seconds, in order, or a `LockError` in
+        its place. When that is `enough`, the others get only as much time again; they are
+        asked all the same.
+        """
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def listen(self, token: str, *, within: float) -> str:
+        """Where `token` will be told that it has the lock: the name of a channel.
+
+        Only a process that has to wait begins to listen, and waits up to `within` seconds
+        until it does. The answer is `DEAF` when it has not begun yet, or its connection is away.
+        """
+
+    async def wait(self, seconds: float, left: float) -> Grant | None:
+        """Wait until the token is told, or the time is up; either may happen wrongly.
+
+        Who was not told then stands in line, for as long as `left` seconds are not over: so
+        many waiters of a process don't ask with their next script all at a time. Returns what
+        was bequeathed to it.
+        """
+
+    def home(self, prefix: str) -> str:
+        """Where waiters of this process are told that they have the lock; "": nobody waits."""
+
+    async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
+        """Tell those of them who have it now: token and grant."""
+
+    def unlisten(self) -> None:
+        """Nobody waits for the token any more."""
+
+    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a clean-up to its end, also when the caller is cancelled meanwhile."""
+
+    async def beside_orm(self, call: Callable[[], T]) -> T:
+        """Call it in the thread in which the caller's ORM works, since each thread has
+        database connections of its own."""
+
+    async def tell(self, event: LockEvent) -> None:
+        """What happened, to the log and to whoever listens."""
 
 
 @dataclass(slots=True)
@@ -125,29 +223,31 @@ class Primitive(Protocol):
     def unfenced(self) -> str:
         """Why its leases have no fencing token; "": they have one."""
 
-    async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+    async def acquire(
+        self, port: Port, claim: Claim, wait: float | None
+    ) -> Grant | LockNotAcquired:
         """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
 
         After any exception the caller owes a `release`."""
 
-    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+    async def release(self, port: Port, claim: Claim) -> Refusal | None:
         """Give back the lease, or the place in the queue. None: released, now or before. It may
         be repeated."""
 
     async def extend(
-        self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
+        self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> Sequence[Refusal | LockUnavailable | None]:
         """Let leases of this kind live for so long from now. None: extended; an error in its
         place: nothing is known of this one."""
 
-    async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
+    async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         """Hold, as `claim`, the lease that `token` has held until now."""
 
-    async def look(self, io: IO, keys: Keys) -> list[Sight]:
+    async def look(self, port: Port, keys: Keys) -> list[Sight]:
         """Who holds it now, the one whose lease ends first comes first."""
 
     async def clear(
-        self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str
+        self, port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str
     ) -> list[bool]:
         """Take it away, for an operator, from the holders that were seen. False: that one holds
         it no more."""
@@ -157,11 +257,11 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def batches(io: IO, keys: Sequence[str], most: int) -> Iterator[list[int]]:
+def batches(port: Port, keys: Sequence[str], most: int) -> Iterator[list[int]]:
     """The positions of keys that can be given to one script, up to `most` at a time."""
     slots: dict[int, list[int]] = {}
     for position, key in enumerate(keys):
-        slots.setdefault(io.slot(key), []).append(position)
+        slots.setdefault(port.slot(key), []).append(position)
     for positions in slots.values():
         for start in range(0, len(positions), most):
             yield positions[start : start + most]

@@ -33,7 +33,7 @@ from ..base.exceptions import Holder, server_time
 from .contract import Claim, Grant, batches, milliseconds
 
 if TYPE_CHECKING:
-    from ..transport.ports import IO
+    from .contract import Port
     from .keys import Keys
 
 BATCH = 100
@@ -213,7 +213,7 @@ def _run(job: str, run_id: bytes, text: bytes, fence: bytes | None = None) -> Ru
     )
 
 
-async def claim(io: IO, lock: Claim, job: str, run_id: str, wanted: Wanted) -> Answer:
+async def claim(port: Port, lock: Claim, job: str, run_id: str, wanted: Wanted) -> Answer:
     """Claim a tick, and with it the lock. Raises `LockUnavailable`: then send it again, with the
     same `lock` and `run_id`, or release `lock`."""
     keys = lock.keys
@@ -232,8 +232,8 @@ async def claim(io: IO, lock: Claim, job: str, run_id: str, wanted: Wanted) -> A
     ]
     what: Any = b"again"
     while what == b"again":
-        sent, lock.sent = io.now(), True
-        _, what, now, text, a, b, *closed = await io.script(
+        sent, lock.sent = port.now(), True
+        _, what, now, text, a, b, *closed = await port.script(
             "ledger_claim", [*keys.mutex(lock.token), keys.ledger], args
         )
     what = what.decode()
@@ -249,21 +249,23 @@ async def claim(io: IO, lock: Claim, job: str, run_id: str, wanted: Wanted) -> A
     )
 
 
-async def finish(io: IO, keys: Keys, run: RunInfo, outcome: Outcome, why: str) -> RunInfo | None:
+async def finish(
+    port: Port, keys: Keys, run: RunInfo, outcome: Outcome, why: str
+) -> RunInfo | None:
     """Write down how a run has ended. Repeated, it does no harm. None: it is forgotten already, or
     can't be read any more.
 
     Raises `LockUnavailable`.
     """
-    text = await io.script("ledger_finish", [keys.ledger], [run.id, outcome, why])
+    text = await port.script("ledger_finish", [keys.ledger], [run.id, outcome, why])
     known = _run(run.job, run.id.encode(), text or b"")
     return None if known is None or known.outcome == Outcome.UNREADABLE else known
 
 
-async def look(io: IO, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
+async def look(port: Port, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
     """The server's clock in microseconds, and what is known of these jobs. One that was not
     known begins now. Raises `LockUnavailable`."""
-    now, replies = await _ask(io, "ledger_look", keys)
+    now, replies = await _ask(port, "ledger_look", keys)
     return now, [
         JobSight(
             claimed=label.number(claimed),
@@ -275,20 +277,20 @@ async def look(io: IO, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
 
 
 async def read(
-    io: IO, jobs: Sequence[str], keys: Sequence[Keys]
+    port: Port, jobs: Sequence[str], keys: Sequence[Keys]
 ) -> tuple[datetime, list[Entries]]:
     """The server's clock, and all that is written of these jobs. Raises `LockUnavailable`."""
-    now, replies = await _ask(io, "ledger_read", keys)
+    now, replies = await _ask(port, "ledger_read", keys)
     return server_time(now), list(map(_entries, jobs, replies))
 
 
-async def _ask(io: IO, script: str, keys: Sequence[Keys]) -> tuple[int, list[Any]]:
+async def _ask(port: Port, script: str, keys: Sequence[Keys]) -> tuple[int, list[Any]]:
     """The server's clock, and what a script says of each job, in their order."""
     now = b"0"
     said: dict[int, Any] = {}
-    for batch in batches(io, [its.lock for its in keys], BATCH):
+    for batch in batches(port, [its.lock for its in keys], BATCH):
         both = [key for i in batch for key in (keys[i].lock, keys[i].ledger)]
-        now, *replies = await io.script(script, both, [])
+        now, *replies = await port.script(script, both, [])
         said.update(zip(batch, replies, strict=True))
     return int(now), [said[i] for i in range(len(keys))]
 
@@ -311,11 +313,11 @@ def _pause(text: bytes) -> Pause | None:
     return Pause(_instant(at), label.read(by), label.read(why))
 
 
-async def pause(io: IO, keys: Keys, by: str, why: str) -> None:
+async def pause(port: Port, keys: Keys, by: str, why: str) -> None:
     """Pass over the ticks from now on. Raises `LockUnavailable`."""
-    await io.script("ledger_pause", [keys.ledger], [by.replace("|", "/"), why])
+    await port.script("ledger_pause", [keys.ledger], [by.replace("|", "/"), why])
 
 
-async def resume(io: IO, keys: Keys) -> bool:
+async def resume(port: Port, keys: Keys) -> bool:
     """Claim ticks again, from now on. False: it was not paused. Raises `LockUnavailable`."""
-    return bool(await io.script("ledger_resume", [keys.ledger], []))
+    return bool(await port.script("ledger_resume", [keys.ledger], []))

@@ -36,7 +36,7 @@ from . import mutex, queued
 from .contract import Claim, Grant, Refusal, batches, milliseconds, verdicts
 
 if TYPE_CHECKING:
-    from ..transport.ports import IO
+    from .contract import Port
     from .keys import Keys
 
 kind = "multi"
@@ -49,13 +49,13 @@ BATCH = 250
 """Names that are extended in one request."""
 
 
-async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+async def acquire(port: Port, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
     """Hold all names of `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
 
     Raises `LockUnavailable` when Redis can't be asked for as long; the caller then owes a
     `release`, as after any other exception.
     """
-    return await queued.acquire(io, claim, wait, _Asking())
+    return await queued.acquire(port, claim, wait, _Asking())
 
 
 class _Asking:
@@ -69,24 +69,24 @@ class _Asking:
         are not taken in vain as long as it can't be."""
 
     async def acquire(
-        self, io: IO, claim: Claim, inbox: str, ticket: str
+        self, port: Port, claim: Claim, inbox: str, ticket: str
     ) -> tuple[list[Any], str]:
         acquired = None
         ttl = milliseconds(claim.ttl)
-        groups = _groups(io, claim.parts)
+        groups = _groups(port, claim.parts)
         for slot in sorted(groups, key=lambda slot: slot != self._away):
             group = groups[slot]
             first, *others = (its.name for its in group)
             self._asked[slot] = None
             try:
-                code, *rest = await io.script(
+                code, *rest = await port.script(
                     "multi_acquire",
                     _keys(group, claim),
                     [claim.token, first, ttl, claim.owner, claim.label, inbox, ticket, *others],
                 )
             except LockUnavailable:
                 self._away = slot
-                await self._leave(io, claim, besides=slot, as_far_as_possible=True)
+                await self._leave(port, claim, besides=slot, as_far_as_possible=True)
                 raise
             self._away = None
             if code == 1:
@@ -99,18 +99,18 @@ class _Asking:
             *rest, number = rest
             if code == 0:
                 # Hold nothing, and stand nowhere else, while we wait here.
-                await self._leave(io, claim, besides=slot)
+                await self._leave(port, claim, besides=slot)
             return [code, *rest], group[number - 1].name
         return [1, None, acquired], claim.keys.name
 
     async def _leave(
-        self, io: IO, claim: Claim, *, besides: int, as_far_as_possible: bool = False
+        self, port: Port, claim: Claim, *, besides: int, as_far_as_possible: bool = False
     ) -> None:
         """Hold nothing, and stand nowhere, in the other groups."""
-        groups = _groups(io, claim.parts)
+        groups = _groups(port, claim.parts)
         for slot in [slot for slot in self._asked if slot != besides]:
             try:
-                await _give_back(io, claim, groups[slot], withdraw=False)
+                await _give_back(port, claim, groups[slot], withdraw=False)
             except LockUnavailable as error:
                 if not as_far_as_possible:
                     raise
@@ -120,12 +120,12 @@ class _Asking:
             else:
                 del self._asked[slot]
 
-    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+    async def release(self, port: Port, claim: Claim) -> Refusal | None:
         refusals: list[Refusal | None] = []
         unavailable = None
-        for group in _groups(io, claim.parts).values():
+        for group in _groups(port, claim.parts).values():
             try:
-                refusals.append(await _give_back(io, claim, group, withdraw=claim.doubtful))
+                refusals.append(await _give_back(port, claim, group, withdraw=claim.doubtful))
             except LockUnavailable as error:
                 unavailable = unavailable or error
         if unavailable is not None:
@@ -133,19 +133,19 @@ class _Asking:
         return next(filter(None, refusals), None)
 
 
-async def release(io: IO, claim: Claim) -> Refusal | None:
+async def release(port: Port, claim: Claim) -> Refusal | None:
     """Give back all names, or the place in a queue. None: released, now or before.
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
     """
-    return await queued.release(io, claim, _Asking())
+    return await queued.release(port, claim, _Asking())
 
 
 async def _give_back(
-    io: IO, claim: Claim, group: Sequence[Keys], *, withdraw: bool
+    port: Port, claim: Claim, group: Sequence[Keys], *, withdraw: bool
 ) -> Refusal | None:
     names = [its.name for its in group]
-    released, *rest = await io.script(
+    released, *rest = await port.script(
         "multi_release",
         _keys(group, claim),
         [claim.token, names[0], int(withdraw), *names[1:]],
@@ -156,7 +156,9 @@ async def _give_back(
     return Refusal(value, gone, names[number - 1])
 
 
-async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list[Refusal | None]:
+async def extend(
+    port: Port, claims: Sequence[Claim], ttls: Sequence[float]
+) -> list[Refusal | None]:
     """Let leases live for so long from now, all names of all of them. None: extended.
 
     Raises `LockUnavailable`: then nothing is known of any of them.
@@ -167,17 +169,17 @@ async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list
         for number, (claim, ttl) in enumerate(zip(claims, ttls, strict=True))
         for its in claim.parts
     ]
-    for positions in batches(io, [its.lock for _, its, *_ in held], BATCH):
+    for positions in batches(port, [its.lock for _, its, *_ in held], BATCH):
         batch = [held[position] for position in positions]
         keys, args = mutex.extension([one[1:] for one in batch])
-        said = verdicts(await io.script("mutex_extend", keys, args), len(batch))
+        said = verdicts(await port.script("mutex_extend", keys, args), len(batch))
         for (number, its, *_), refusal in zip(batch, said, strict=True):
             if refusal is not None:
                 found[number] = found[number] or refusal._replace(name=its.name)
     return found
 
 
-async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG001
+async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG001
     """Its leases stay where they are."""
     raise LockError(f"A lease of the kind {kind!r} can't be restored.", claim.keys.name)
 
@@ -185,12 +187,12 @@ async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:  # noqa: A
 look, clear = mutex.look, mutex.clear  # of one of its names
 
 
-def _groups(io: IO, parts: Iterable[Keys]) -> dict[int, list[Keys]]:
+def _groups(port: Port, parts: Iterable[Keys]) -> dict[int, list[Keys]]:
     """What may be in one script, by its slot, in the order of the names: on one primary that is
     everything."""
     groups: dict[int, list[Keys]] = {}
     for its in parts:
-        groups.setdefault(io.slot(its.lock), []).append(its)
+        groups.setdefault(port.slot(its.lock), []).append(its)
     return groups
 
 

@@ -37,7 +37,7 @@ from . import queued
 from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
-    from ..transport.ports import IO
+    from .contract import Port
     from .keys import Keys
 
 
@@ -46,24 +46,26 @@ unfenced = ""
 
 
 def acquire(
-    io: IO, claim: Claim, wait: float | None
+    port: Port, claim: Claim, wait: float | None
 ) -> Coroutine[Any, Any, Grant | LockNotAcquired]:
     ask = queued.Script("mutex_acquire", claim.keys.mutex(claim.token))
-    return queued.acquire(io, claim, wait, ask)
+    return queued.acquire(port, claim, wait, ask)
 
 
-def release(io: IO, claim: Claim) -> Coroutine[Any, Any, Refusal | None]:
+def release(port: Port, claim: Claim) -> Coroutine[Any, Any, Refusal | None]:
     ask = queued.Script("mutex_release", claim.keys.mutex(claim.token))
-    return queued.release(io, claim, ask)
+    return queued.release(port, claim, ask)
 
 
-async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list[Refusal | None]:
+async def extend(
+    port: Port, claims: Sequence[Claim], ttls: Sequence[float]
+) -> list[Refusal | None]:
     """Let leases live for so long from now, all in one round trip. None: extended.
 
     Raises `LockUnavailable`: then nothing is known of any of them.
     """
     held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
-    return verdicts(await io.script("mutex_extend", *extension(held)), len(held))
+    return verdicts(await port.script("mutex_extend", *extension(held)), len(held))
 
 
 def extension(held: Sequence[tuple[Keys, str, float]]) -> tuple[list[str], list[str | int]]:
@@ -76,21 +78,21 @@ def extension(held: Sequence[tuple[Keys, str, float]]) -> tuple[list[str], list[
     return [*keys, held[0][0].index], args
 
 
-async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:
+async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:
     ask = queued.Script("mutex_adopt", claim.keys.mutex(token))
-    return await queued.adopt(io, token, claim, ask)
+    return await queued.adopt(port, token, claim, ask)
 
 
-async def look(io: IO, keys: Keys) -> list[Sight]:
-    reply = await io.script("mutex_holder", [keys.lock], [])
+async def look(port: Port, keys: Keys) -> list[Sight]:
+    reply = await port.script("mutex_holder", [keys.lock], [])
     if reply is None:
         return []
     value, pttl, now_us = reply
     return [Sight.of(value, Holder.parse(value, pttl, int(now_us)))]
 
 
-async def clear(io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
-    cleared = await io.script(
+async def clear(port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
+    cleared = await port.script(
         "mutex_clear",
         keys.mutex(seen[0][:32].decode(errors="replace")),  # a stranger is told nothing
         [seen[0], keys.name, by.replace("|", "/"), reason],

@@ -25,7 +25,7 @@ from .timestamp import WHOLE
 from .waiting import Deadline
 
 if TYPE_CHECKING:
-    from ..transport.ports import IO
+    from .contract import Port
     from .keys import Keys
 
 OFTEN = replace(WHOLE, often=True)
@@ -44,91 +44,93 @@ def _remember(claim: Claim, second: Claim) -> None:
     claim.given_back |= second.given_back
 
 
-async def acquire(io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+async def acquire(port: Port, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
     """As `mutex.acquire`."""
-    began = io.now()
+    began = port.now()
     patience = Deadline(began, wait)
     while True:
-        left = patience.left(io.now())
-        got = await mutex.acquire(io, claim, None if wait is None else left)
+        left = patience.left(port.now())
+        got = await mutex.acquire(port, claim, None if wait is None else left)
         if isinstance(got, LockNotAcquired):
             return got
         second = _second(claim)
         try:
-            also = await OFTEN.acquire(io, second, min(patience.left(io.now()), claim.ttl / 3))
+            also = await OFTEN.acquire(port, second, min(patience.left(port.now()), claim.ttl / 3))
         except LockUnavailable as error:
-            if not error.passing or patience.over(io.now()):
+            if not error.passing or patience.over(port.now()):
                 raise
             continue  # only this round of the wait is over; the mutex knows how to wait for Redis
         finally:
             _remember(claim, second)
         if isinstance(also, Grant):
             # The mutex was asked for earlier: its deadline is the first of the two.
-            if io.now() < deadline(got.sent, claim.ttl):
+            if port.now() < deadline(got.sent, claim.ttl):
                 return got
-            if patience.over(io.now()):
+            if patience.over(port.now()):
                 raise LockUnavailable(
                     f"Redis took longer to answer than the lease on {claim.keys.name!r} lives",
                     claim.keys.name,
                 )
             # Others may have the mutex by now, so it is not waited for with the second in hand. No
             # tombstone: the token will ask again.
-            await WHOLE.release(io, replace(second, doubtful=False))
-        elif patience.over(io.now()):
-            await release(io, claim)
-            return LockNotAcquired(claim.keys.name, also.holder, io.now() - began)
+            await WHOLE.release(port, replace(second, doubtful=False))
+        elif patience.over(port.now()):
+            await release(port, claim)
+            return LockNotAcquired(claim.keys.name, also.holder, port.now() - began)
 
 
-async def release(io: IO, claim: Claim) -> Refusal | None:
+async def release(port: Port, claim: Claim) -> Refusal | None:
     """As `mutex.release`."""
     second = _second(claim)
     try:
-        refusal = await WHOLE.release(io, second)
+        refusal = await WHOLE.release(port, second)
     finally:
         _remember(claim, second)
-    return await mutex.release(io, claim) or refusal
+    return await mutex.release(port, claim) or refusal
 
 
-async def extend(io: IO, claims: Sequence[Claim], ttls: Sequence[float]) -> list[Refusal | None]:
+async def extend(
+    port: Port, claims: Sequence[Claim], ttls: Sequence[float]
+) -> list[Refusal | None]:
     """As `mutex.extend`, in two round trips; on a cluster, in one more for each slot."""
-    refusals = await mutex.extend(io, claims, ttls)
+    refusals = await mutex.extend(port, claims, ttls)
     slots: dict[int, list[int]] = {}
     for number, refusal in enumerate(refusals):
         if refusal is None:  # what is lost is not extended, so that it ends
-            slots.setdefault(io.slot(claims[number].keys.also), []).append(number)
+            slots.setdefault(port.slot(claims[number].keys.also), []).append(number)
     for numbers in slots.values():
         seconds = [_second(claims[number]) for number in numbers]
-        also = await WHOLE.extend(io, seconds, [ttls[number] for number in numbers])
+        also = await WHOLE.extend(port, seconds, [ttls[number] for number in numbers])
         for number, refusal in zip(numbers, also, strict=True):
             refusals[number] = refusal
     return refusals
 
 
-async def adopt(io: IO, token: str, claim: Claim) -> Grant | Refusal:
+async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:
     """As `mutex.adopt`."""
-    got = await mutex.adopt(io, token, claim)
+    got = await mutex.adopt(port, token, claim)
     if isinstance(got, Refusal):
         return got
     second = _second(claim)
     try:
-        also = await WHOLE.adopt(io, token, second)
+        also = await WHOLE.adopt(port, token, second)
     finally:
         _remember(claim, second)
     if isinstance(also, Refusal):
-        await mutex.release(io, claim)
+        await mutex.release(port, claim)
         return also
     return got
 
 
-async def look(io: IO, keys: Keys) -> list[Sight]:
+async def look(port: Port, keys: Keys) -> list[Sight]:
     """Who holds the lock that is waited for: an old client, or a timestamp lock of ours, before
     the holder of the mutex that waits for it."""
-    ours, others = await mutex.look(io, keys), await WHOLE.look(io, keys.beside())
+    ours, others = await mutex.look(port, keys), await WHOLE.look(port, keys.beside())
     return ours if {its.token for its in ours} >= {its.token for its in others} else others
 
 
-async def clear(io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
+async def clear(port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
     """As `mutex.clear`: who was seen at the mutex, at the other lock, or at both."""
-    cleared = await mutex.clear(io, keys, seen, by, reason)
-    also = await WHOLE.clear(io, keys.beside(), seen, by, reason)
+    cleared = await mutex.clear(port, keys, seen, by, reason)
+    also = await WHOLE.clear(port, keys.beside(), seen, by, reason)
     return [any(both) for both in zip(cleared, also, strict=True)]

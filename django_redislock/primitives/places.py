@@ -32,7 +32,7 @@ from . import queued
 from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 
 if TYPE_CHECKING:
-    from ..transport.ports import IO
+    from .contract import Port
     from .keys import Keys
 
 MANY = 1_000_000_000
@@ -52,29 +52,31 @@ class Places:
     limit: int
     unfenced: ClassVar[str] = ""
 
-    async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+    async def acquire(
+        self, port: Port, claim: Claim, wait: float | None
+    ) -> Grant | LockNotAcquired:
         ask = queued.Script("places_acquire", claim.keys.places(claim.token), self._wants)
-        return await queued.acquire(io, claim, wait, ask)
+        return await queued.acquire(port, claim, wait, ask)
 
-    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+    async def release(self, port: Port, claim: Claim) -> Refusal | None:
         ask = queued.Script("places_release", claim.keys.places(claim.token))
-        return await queued.release(io, claim, ask)
+        return await queued.release(port, claim, ask)
 
     async def extend(
-        self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
+        self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> list[Refusal | None]:
         keys: list[str] = []
         args: list[str | int] = []
         for claim, ttl in zip(claims, ttls, strict=True):
             keys += claim.keys.places(claim.token)
             args += claim.token, claim.keys.name, milliseconds(ttl)
-        return verdicts(await io.script("places_extend", keys, args), len(claims))
+        return verdicts(await port.script("places_extend", keys, args), len(claims))
 
-    async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
+    async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         ask = queued.Script("places_adopt", claim.keys.places(token), self._wants)
-        return await queued.adopt(io, token, claim, ask)
+        return await queued.adopt(port, token, claim, ask)
 
-    async def turn(self, io: IO, claim: Claim) -> Refusal | None:
+    async def turn(self, port: Port, claim: Claim) -> Refusal | None:
         """Let `claim` hold as this kind, without a gap. None: it does.
 
         Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
@@ -82,7 +84,7 @@ class Places:
         keys = claim.keys
         for attempt in (1, 2):
             try:
-                turned, *rest = await io.script(
+                turned, *rest = await port.script(
                     "places_turn", keys.places(claim.token), [claim.token, keys.name, *self._wants]
                 )
             except LockUnavailable as error:
@@ -93,18 +95,18 @@ class Places:
                 return None if turned else Refusal(*rest)
         raise AssertionError("unreachable")
 
-    async def look(self, io: IO, keys: Keys) -> list[Sight]:
-        now_us, *found = await io.script("places_holders", [keys.lock, keys.holders], [SHOWN])
+    async def look(self, port: Port, keys: Keys) -> list[Sight]:
+        now_us, *found = await port.script("places_holders", [keys.lock, keys.holders], [SHOWN])
         return [
             Sight(token, Holder.parse(record or b"", pttl, int(now_us)))
             for record, pttl, token in found
         ]
 
     async def clear(
-        self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str
+        self, port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str
     ) -> list[bool]:
         tokens = [token.decode() for token in seen]
-        cleared = await io.script(
+        cleared = await port.script(
             "places_clear",
             [*keys.places(""), *map(keys.gone, tokens)],
             ["", keys.name, by.replace("|", "/"), reason, *tokens],

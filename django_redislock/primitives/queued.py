@@ -16,14 +16,14 @@ from .contract import Claim, Grant, Refusal, milliseconds
 from .waiting import DEAF, Deadline, backoff, slice_for
 
 if TYPE_CHECKING:
-    from ..transport.ports import IO
+    from .contract import Port
 
 
 class Acquire(Protocol):
     """Asks for a lock, once."""
 
     async def acquire(
-        self, io: IO, claim: Claim, inbox: str, ticket: str
+        self, port: Port, claim: Claim, inbox: str, ticket: str
     ) -> tuple[list[Any], str]:
         """The answer, as lua/mutex_acquire.lua gives it, and the name that it speaks of."""
 
@@ -31,7 +31,7 @@ class Acquire(Protocol):
 class Release(Protocol):
     """Gives a lock back, once."""
 
-    async def release(self, io: IO, claim: Claim) -> Refusal | None: ...
+    async def release(self, port: Port, claim: Claim) -> Refusal | None: ...
 
 
 class Script(NamedTuple):
@@ -43,25 +43,25 @@ class Script(NamedTuple):
     """What it is told at last."""
 
     async def acquire(
-        self, io: IO, claim: Claim, inbox: str, ticket: str
+        self, port: Port, claim: Claim, inbox: str, ticket: str
     ) -> tuple[list[Any], str]:
         name = claim.keys.name
         ttl = milliseconds(claim.ttl)
         args = [claim.token, name, ttl, claim.owner, claim.label, inbox, ticket, *self.more]
-        return await io.script(self.name, self.keys, args), name
+        return await port.script(self.name, self.keys, args), name
 
-    async def release(self, io: IO, claim: Claim) -> Refusal | None:
-        home = io.home(claim.keys.prefix)
+    async def release(self, port: Port, claim: Claim) -> Refusal | None:
+        home = port.home(claim.keys.prefix)
         args = [claim.token, claim.keys.name, int(claim.doubtful), home, *self.more]
-        sent = io.now()
-        released, *rest = await io.script(self.name, self.keys, args)
+        sent = port.now()
+        released, *rest = await port.script(self.name, self.keys, args)
         if not released:
             return Refusal(*rest)
         now_us, heirs = rest or (0, ())
         if heirs:
             # Their deadlines count from our sending: this is one process, with one clock.
             grants = [Grant(int(fence), int(now_us), sent) for fence in heirs[1::2]]
-            await io.bequeath([*zip(map(bytes.decode, heirs[::2]), grants, strict=True)])
+            await port.bequeath([*zip(map(bytes.decode, heirs[::2]), grants, strict=True)])
         return None
 
 
@@ -69,10 +69,10 @@ class Patience:
     """Asks for a lock for up to `wait` seconds: what became of each request, as far as that can be
     known, is kept in the claim."""
 
-    def __init__(self, io: IO, claim: Claim, wait: float | None) -> None:
-        self._io = io
+    def __init__(self, port: Port, claim: Claim, wait: float | None) -> None:
+        self._io = port
         self._claim = claim
-        self._began = self.sent = io.now()
+        self._began = self.sent = port.now()
         self._deadline = Deadline(self._began, wait)
         self._failures = 0
         self._log = WaitLog(claim.keys.name)
@@ -127,7 +127,7 @@ class Patience:
 
 
 async def acquire(
-    io: IO, claim: Claim, wait: float | None, ask: Acquire
+    port: Port, claim: Claim, wait: float | None, ask: Acquire
 ) -> Grant | LockNotAcquired:
     """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
 
@@ -135,20 +135,22 @@ async def acquire(
     `release`, as after any other exception.
     """
     token = claim.token
-    patience = Patience(io, claim, wait)
-    inbox = "" if wait == 0 else await io.listen(token, within=0)
+    patience = Patience(port, claim, wait)
+    inbox = "" if wait == 0 else await port.listen(token, within=0)
     begun = False
     ticket = ""
     try:
         while True:
             patience.ask()
             try:
-                answer, name = await ask.acquire(io, claim, "" if patience.last else inbox, ticket)
+                answer, name = await ask.acquire(
+                    port, claim, "" if patience.last else inbox, ticket
+                )
                 code, *rest = answer
                 patience.heard(code)
             except LockUnavailable as error:
                 pause = patience.failed(error)
-                await io.wait(pause, patience.left)  # who listens is told when it is back
+                await port.wait(pause, patience.left)  # who listens is told when it is back
                 continue
             if code == 1:
                 fencing_token, acquired_us = rest
@@ -175,25 +177,29 @@ async def acquire(
                 # The first wait of this process, perhaps: begin to listen, and ask again before
                 # a claim window could be over.
                 begun = True
-                inbox = await io.listen(token, within=min(0.5, left))
+                inbox = await port.listen(token, within=min(0.5, left))
                 continue
             place = 0 if inbox == DEAF else position
-            heir = await io.wait(slice_for(place, holder.remaining, left, io.uniform), left)
-            if heir is not None and not claim.parts and io.now() < deadline(heir.sent, claim.ttl):
+            heir = await port.wait(slice_for(place, holder.remaining, left, port.uniform), left)
+            if (
+                heir is not None
+                and not claim.parts
+                and port.now() < deadline(heir.sent, claim.ttl)
+            ):
                 return heir
-            inbox = await io.listen(token, within=0)
+            inbox = await port.listen(token, within=0)
     finally:
-        io.unlisten()
+        port.unlisten()
 
 
-async def release(io: IO, claim: Claim, ask: Release) -> Refusal | None:
+async def release(port: Port, claim: Claim, ask: Release) -> Refusal | None:
     """Give back the lease, or the place in the queue. None: released, now or before.
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
     """
     for attempt in (1, 2):
         try:
-            refusal = await ask.release(io, claim)
+            refusal = await ask.release(port, claim)
         except LockUnavailable as error:
             claim.doubtful |= error.doubtful
             claim.given_back |= error.doubtful  # what was never sent has released nothing
@@ -208,7 +214,7 @@ async def release(io: IO, claim: Claim, ask: Release) -> Refusal | None:
     raise AssertionError("unreachable")
 
 
-async def adopt(io: IO, token: str, claim: Claim, ask: Script) -> Grant | Refusal:
+async def adopt(port: Port, token: str, claim: Claim, ask: Script) -> Grant | Refusal:
     """Hold, as `claim`, the lease that `token` has held until now.
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; the caller then owes a
@@ -217,10 +223,10 @@ async def adopt(io: IO, token: str, claim: Claim, ask: Script) -> Grant | Refusa
     keys = claim.keys
     ttl = milliseconds(claim.ttl)
     for attempt in (1, 2):
-        sent = io.now()
+        sent = port.now()
         claim.sent = True
         try:
-            adopted, *rest = await io.script(
+            adopted, *rest = await port.script(
                 ask.name,
                 ask.keys,
                 [token, keys.name, claim.token, ttl, claim.owner, claim.label, *ask.more],

@@ -17,8 +17,7 @@ from ..base.exceptions import LockNotAcquired
 from . import mutex
 
 if TYPE_CHECKING:
-    from ..transport.ports import IO
-    from .contract import Claim
+    from .contract import Claim, Port
 
 NOTHING_TO_DO, DONE, HELD, LOOKED = range(4)
 
@@ -32,32 +31,34 @@ class Raised(NamedTuple):
     """The fencing token that the next lease would have had."""
 
 
-async def look(io: IO, claim: Claim, seen: int) -> Raised:
+async def look(port: Port, claim: Claim, seen: int) -> Raised:
     """Whether the name's next fencing token is larger than `seen`. Raises `LockUnavailable`."""
-    return await _ask(io, claim, seen, yes=False)
+    return await _ask(port, claim, seen, yes=False)
 
 
-async def above(io: IO, claim: Claim, seen: int, wait: float | None) -> Raised | LockNotAcquired:
+async def above(
+    port: Port, claim: Claim, seen: int, wait: float | None
+) -> Raised | LockNotAcquired:
     """Let the name's next fencing token be larger than `seen`.
 
     If another holder has the mutex, wait for it for up to `wait` seconds. Raises
     `LockUnavailable`; it may be repeated.
     """
-    raised = await _ask(io, claim, seen, yes=True)
+    raised = await _ask(port, claim, seen, yes=True)
     if raised.code != HELD:
         return raised
     try:
-        got = await mutex.acquire(io, claim, wait)
+        got = await mutex.acquire(port, claim, wait)
         if isinstance(got, LockNotAcquired):
             return got
-        return await _ask(io, claim, seen, yes=True)
+        return await _ask(port, claim, seen, yes=True)
     finally:
         if claim.sent:
-            await mutex.release(io, claim)
+            await mutex.release(port, claim)
 
 
-async def _ask(io: IO, claim: Claim, seen: int, *, yes: bool) -> Raised:
+async def _ask(port: Port, claim: Claim, seen: int, *, yes: bool) -> Raised:
     keys = claim.keys
     args: list[str | int] = [claim.token, keys.name, seen, int(yes)]
-    code, now_us, next_ = await io.script("fence_raise", keys.mutex(claim.token), args)
+    code, now_us, next_ = await port.script("fence_raise", keys.mutex(claim.token), args)
     return Raised(code, int(now_us), int(next_))

@@ -18,21 +18,21 @@ from ..base.exceptions import LockUnavailable
 from .contract import Claim, Refusal, milliseconds
 
 if TYPE_CHECKING:
-    from ..transport.ports import IO
+    from .contract import Port
     from .keys import Keys
 
 
-async def read(io: IO, keys: Keys) -> bytes | None:
+async def read(port: Port, keys: Keys) -> bytes | None:
     """What was written, unless that was never, or longer ago than its ttl.
 
     Raises `LockUnavailable`.
     """
-    value: bytes | None = await _twice(io, "record_get", [keys.record], [])
+    value: bytes | None = await _twice(port, "record_get", [keys.record], [])
     return value
 
 
 async def write(
-    io: IO, claim: Claim, value: bytes, ttl: float | None, *, held: bool
+    port: Port, claim: Claim, value: bytes, ttl: float | None, *, held: bool
 ) -> Refusal | None:
     """Keep `value` for `ttl` seconds (None: for good). None: written.
 
@@ -41,7 +41,7 @@ async def write(
     """
     keys = claim.keys
     written, *rest = await _twice(
-        io,
+        port,
         "record_write",
         [keys.record, keys.lock, keys.gone(claim.token)],
         [claim.token, value, _milliseconds(ttl), int(held)],
@@ -50,20 +50,20 @@ async def write(
     return None if written else Refusal(*rest)
 
 
-async def first(io: IO, keys: Keys, value: bytes, ttl: float | None) -> bytes:
+async def first(port: Port, keys: Keys, value: bytes, ttl: float | None) -> bytes:
     """Keep `value`, unless something is there; returns what is. Raises `LockUnavailable`."""
-    stands: bytes = await _twice(io, "record_first", [keys.record], [value, _milliseconds(ttl)])
+    stands: bytes = await _twice(port, "record_first", [keys.record], [value, _milliseconds(ttl)])
     return stands
 
 
-async def forget(io: IO, keys: Keys) -> None:
+async def forget(port: Port, keys: Keys) -> None:
     """As if nothing had been written. Raises `LockUnavailable`."""
-    await _twice(io, "record_delete", [keys.record], [])
+    await _twice(port, "record_delete", [keys.record], [])
 
 
-async def keep(io: IO, key: str, ttl: float) -> None:
+async def keep(port: Port, key: str, ttl: float) -> None:
     """Let `key` be there for `ttl` seconds."""
-    await io.script("record_set", [key], [b"", milliseconds(ttl)])
+    await port.script("record_set", [key], [b"", milliseconds(ttl)])
 
 
 def _milliseconds(ttl: float | None) -> int | str:
@@ -71,7 +71,7 @@ def _milliseconds(ttl: float | None) -> int | str:
 
 
 async def _twice(
-    io: IO,
+    port: Port,
     name: str,
     keys: Sequence[str],
     args: Sequence[str | int | bytes],
@@ -80,7 +80,7 @@ async def _twice(
     """Once more when the connection is lost: an idle one that the server had closed fails so."""
     for attempt in (1, 2):
         try:
-            return await io.script(name, keys, args)
+            return await port.script(name, keys, args)
         except LockUnavailable as error:
             if claim is not None:
                 claim.doubtful |= error.doubtful

@@ -44,7 +44,7 @@ from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 from .waiting import Deadline
 
 if TYPE_CHECKING:
-    from ..transport.ports import IO
+    from .contract import Port
     from .keys import Keys
 
 Answers = Sequence[Any]
@@ -75,17 +75,19 @@ class Redlock:
         "writer must be refused, lock on one server, or compare what you have read when you write."
     )
 
-    async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+    async def acquire(
+        self, port: Port, claim: Claim, wait: float | None
+    ) -> Grant | LockNotAcquired:
         name = claim.keys.name
-        began = io.now()
+        began = port.now()
         patience = Deadline(began, wait)
         log = WaitLog(name)
         tries = 0
         while True:
-            sent = io.now()
+            sent = port.now()
             last = patience.over(sent)
             claim.sent = True
-            answers = await io.ask_all(
+            answers = await port.ask_all(
                 self.servers.aliases,
                 "mutex_acquire",
                 claim.keys.mutex(claim.token),
@@ -94,20 +96,20 @@ class Redlock:
                 enough=partial(self._decided, last=last),
             )
             granted = [answer for answer in answers if _says(answer, 1)]
-            in_time = io.now() < deadline(sent, claim.ttl)
+            in_time = port.now() < deadline(sent, claim.ttl)
             if len(granted) >= self.servers.quorum and in_time:
                 claim.doubtful = any(isinstance(answer, LockError) for answer in answers)
                 return Grant(None, min(int(acquired_us) for _, _, acquired_us in granted), sent)
-            owing = await self._undo(io, claim, _left(answers), _granting(answers))
+            owing = await self._undo(port, claim, _left(answers), _granting(answers))
             error: LockNotAcquired | LockUnavailable
             if any(_says(answer, 0) for answer in answers) and self._most(answers):
-                error = self._taken(name, answers, io.now() - began)
+                error = self._taken(name, answers, port.now() - began)
                 if last:
                     return error
                 log.busy(name, error.holder, error.waited)
             else:
                 error = self._unavailable(name, answers, in_time)
-                error.after(io.now() - began)
+                error.after(port.now() - began)
                 # As in queued.py: killed waiters for a plain lock of this name stood before us.
                 again = any(_says(answer, 2) for answer in answers)
                 if (last and not again) or not error.passing:
@@ -115,17 +117,17 @@ class Redlock:
                 log.unavailable(error, error.waited)
             while True:
                 tries += 1
-                await io.sleep(_pause(io, tries, error, patience.left(io.now())))
+                await port.sleep(_pause(port, tries, error, patience.left(port.now())))
                 if len(owing) >= self.servers.quorum:
-                    owing = await self._undo(io, claim, owing)
+                    owing = await self._undo(port, claim, owing)
                 if len(owing) < self.servers.quorum:
                     break
-                if patience.over(io.now()):
+                if patience.over(port.now()):
                     raise error
             claim.token, claim.sent = tokens.new(), False
 
     async def _undo(
-        self, io: IO, claim: Claim, at: Sequence[int], granting: Collection[int] = ()
+        self, port: Port, claim: Claim, at: Sequence[int], granting: Collection[int] = ()
     ) -> list[int]:
         """Take back a try at some of the servers. Returns those that have not confirmed it, which
         may still have something of it. Who had answered is waited for, and a majority."""
@@ -142,7 +144,7 @@ class Redlock:
             claim.sent = False
             return []
         withdraw = len(granting) < len(at)
-        answers = await io.ask_all(
+        answers = await port.ask_all(
             [self.servers.aliases[number] for number in at],
             "mutex_release",
             claim.keys.mutex(claim.token),
@@ -154,9 +156,9 @@ class Redlock:
         claim.sent = bool(left)
         return left
 
-    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+    async def release(self, port: Port, claim: Claim) -> Refusal | None:
         """Give it back at all servers. None: a majority has released it, now or before."""
-        answers = await io.ask_all(
+        answers = await port.ask_all(
             self.servers.aliases,
             "mutex_release",
             claim.keys.mutex(claim.token),
@@ -176,7 +178,7 @@ class Redlock:
         return None
 
     async def extend(
-        self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
+        self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> list[Refusal | LockUnavailable | None]:
         """None: a majority has extended it. An error in its place: none has answered alike."""
         held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
@@ -194,7 +196,7 @@ class Redlock:
         def settled(answers: Answers) -> bool:
             return all(self._settled(of_one, _extended) for of_one in of_each(answers))
 
-        heard = await io.ask_all(
+        heard = await port.ask_all(
             self.servers.aliases,
             "mutex_extend",
             keys,
@@ -213,13 +215,13 @@ class Redlock:
                 results.append(self._unavailable(claim.keys.name, answers))
         return results
 
-    async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG002
+    async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG002
         """Its leases stay where they are."""
         raise LockError("A lease of the kind 'redlock' can't be restored.", claim.keys.name)
 
-    async def look(self, io: IO, keys: Keys) -> list[Sight]:
+    async def look(self, port: Port, keys: Keys) -> list[Sight]:
         """Who holds it at a majority of the servers."""
-        answers = await io.ask_all(
+        answers = await port.ask_all(
             self.servers.aliases,
             "mutex_holder",
             [keys.lock],
@@ -238,10 +240,10 @@ class Redlock:
         return [sights[0] for sights in seen.values() if len(sights) >= self.servers.quorum]
 
     async def clear(
-        self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str
+        self, port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str
     ) -> list[bool]:
         """Take it away at every server, for an operator. False: it changed hands."""
-        answers = await io.ask_all(
+        answers = await port.ask_all(
             self.servers.aliases,
             "mutex_clear",
             keys.mutex(seen[0][:32].decode(errors="replace")),
@@ -253,9 +255,9 @@ class Redlock:
             raise self._unavailable(keys.name, answers)
         return [any(answer == 1 for answer in answers)]
 
-    async def show_life(self, io: IO, key: str, ttl: float, patience: float) -> None:
+    async def show_life(self, port: Port, key: str, ttl: float, patience: float) -> None:
         """Let the sign of life of this process be there, at every server."""
-        await io.ask_all(
+        await port.ask_all(
             self.servers.aliases,
             "record_set",
             [key],
@@ -365,13 +367,13 @@ def _left(answers: Answers) -> list[int]:
     ]
 
 
-def _pause(io: IO, tries: int, error: LockError, left: float) -> float:
+def _pause(port: Port, tries: int, error: LockError, left: float) -> float:
     """Seconds until the next try: not much after the holder's lease can be over."""
     least, first, longest = PAUSE
-    seconds = io.uniform(least, min(first * 2.0 ** (tries - 1), longest))
+    seconds = port.uniform(least, min(first * 2.0 ** (tries - 1), longest))
     holder = error.holder if isinstance(error, LockNotAcquired) else None
     if holder is not None and holder.remaining is not None:
-        seconds = min(seconds, holder.remaining + io.uniform(least, first))
+        seconds = min(seconds, holder.remaining + port.uniform(least, first))
     return min(seconds, left)
 
 

@@ -34,7 +34,7 @@ from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 from .waiting import poll
 
 if TYPE_CHECKING:
-    from ..transport.ports import IO
+    from .contract import Port
     from .keys import Keys
 
 
@@ -56,23 +56,25 @@ class Timestamp:
         "so there is no order that all holders would follow."
     )
 
-    async def acquire(self, io: IO, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+    async def acquire(
+        self, port: Port, claim: Claim, wait: float | None
+    ) -> Grant | LockNotAcquired:
         """As `mutex.acquire`, but for the order in which those who wait have it."""
         keys = claim.keys
-        patience = queued.Patience(io, claim, wait)
+        patience = queued.Patience(port, claim, wait)
         ttl, fractions = milliseconds(claim.ttl), int(self.fractions)
         polls = 0
         while True:
             patience.ask()
             try:
-                code, *rest = await io.script(
+                code, *rest = await port.script(
                     "timestamp_acquire",
                     keys.mutex(claim.token),
                     [claim.token, keys.name, ttl, claim.owner, claim.label, fractions],
                 )
                 patience.heard(code)
             except LockUnavailable as error:
-                await io.sleep(patience.failed(error))
+                await port.sleep(patience.failed(error))
                 continue
             if code == 1:
                 return Grant(None, int(rest[0]), patience.sent)
@@ -83,15 +85,15 @@ class Timestamp:
                 return LockNotAcquired(keys.name, holder, patience.waited)
             patience.busy(keys.name, holder)
             polls += not self.often
-            await io.sleep(poll(polls, holder.remaining, patience.left, io.uniform))
+            await port.sleep(poll(polls, holder.remaining, patience.left, port.uniform))
 
-    async def release(self, io: IO, claim: Claim) -> Refusal | None:
+    async def release(self, port: Port, claim: Claim) -> Refusal | None:
         """As `mutex.release`."""
         ask = queued.Script("timestamp_release", claim.keys.mutex(claim.token))
-        return await queued.release(io, claim, ask)
+        return await queued.release(port, claim, ask)
 
     async def extend(
-        self, io: IO, claims: Sequence[Claim], ttls: Sequence[float]
+        self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> list[Refusal | None]:
         """As `mutex.extend`."""
         keys: list[str] = []
@@ -99,23 +101,23 @@ class Timestamp:
         for claim, ttl in zip(claims, ttls, strict=True):
             keys += claim.keys.mutex(claim.token)
             args += claim.token, claim.keys.name, milliseconds(ttl)
-        return verdicts(await io.script("timestamp_extend", keys, args), len(claims))
+        return verdicts(await port.script("timestamp_extend", keys, args), len(claims))
 
-    async def adopt(self, io: IO, token: str, claim: Claim) -> Grant | Refusal:
+    async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         """As `mutex.adopt`."""
         ask = queued.Script("timestamp_adopt", claim.keys.mutex(token))
-        return await queued.adopt(io, token, claim, ask)
+        return await queued.adopt(port, token, claim, ask)
 
-    async def look(self, io: IO, keys: Keys) -> list[Sight]:
+    async def look(self, port: Port, keys: Keys) -> list[Sight]:
         """Who holds the lock now; nobody, when its time is over."""
-        reply = await io.script("timestamp_holder", keys.mutex(""), [])
+        reply = await port.script("timestamp_holder", keys.mutex(""), [])
         return [Sight.of(reply[0], holder_of(*reply))] if reply else []
 
     async def clear(
-        self, io: IO, keys: Keys, seen: Sequence[bytes], by: str, reason: str
+        self, port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str
     ) -> list[bool]:
         """As `mutex.clear`."""
-        cleared = await io.script(
+        cleared = await port.script(
             "timestamp_clear",
             keys.mutex(seen[0][:32].decode(errors="replace")),  # an old one is told nothing
             [seen[0], keys.name, by.replace("|", "/"), reason],

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from ..primitives.contract import NO_TERMS, Terms
 from ..primitives.keys import validate_key
-from ..transport.command import NO_TERMS, Terms
 from . import kinds
 from .validators import (
     validate_choice,

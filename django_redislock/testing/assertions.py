@@ -13,7 +13,7 @@ from ..lease import watchdog as renewal
 from ..lease.current import enclosing
 from ..lease.lease import Lease
 from ..signals import LockEvent
-from ..transport.ports import SyncIO, run
+from ..transport.ports import SyncPort, run
 from .condition import Condition
 from .memory import await_told
 from .no_server import leases_of
@@ -55,7 +55,7 @@ def lose_lease(what: Lease | str) -> None:
         lease.check()
         lease.lose(LeaseLost(lease.name, "the test has called lose_lease()"))
         with suppress(LockError):
-            run(lease.claim.primitive.release(SyncIO(lease.using), lease.claim))
+            run(lease.claim.primitive.release(SyncPort(lease.using), lease.claim))
     await_told()
 
 

@@ -21,10 +21,10 @@ from ..lease.lease import Lease
 from ..lease.lock import Lock
 from ..locks.multi_lock import MultiLock
 from ..settings import conf
-from ..transport import ports as io
+from ..transport import ports
 from ..transport import server as connections
 
-SCRIPT = io._Port.script
+SCRIPT = ports._AnyPort.script
 PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, MultiLock)]
 
 
@@ -90,7 +90,7 @@ def leases_of(watchdog: renewal.Watchdog) -> list[Lease]:
 
 def answering(script: Callable[..., Any]) -> Any:
     """Scripts are run by this method of a port."""
-    return mock.patch.object(io._Port, "script", script)
+    return mock.patch.object(ports._AnyPort, "script", script)
 
 
 @contextmanager

@@ -13,10 +13,9 @@ import redis
 
 from ..base.exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
 from ..lease.lock import Lock
-from ..primitives.contract import Claim, Primitive, Sight
+from ..primitives.contract import Claim, Port, Primitive, Sight
 from ..primitives.keys import Keys, name_of
 from ..settings import conf
-from ..transport.ports import IO
 from .condition import Condition
 from .no_server import PRIMITIVES, Caches, answering, configured, finding, pretended
 from .patterns import matches, validate_pattern
@@ -61,7 +60,7 @@ _fences = itertools.count(time.time_ns() // 1000)
 
 
 async def _grant(
-    io: IO,  # noqa: ARG001
+    port: Port,  # noqa: ARG001
     script: str,
     keys: Sequence[str],
     args: Sequence[str | int | bytes],
@@ -98,7 +97,7 @@ async def _grant(
 
 @contextmanager
 def _unavailable() -> Iterator[None]:
-    async def refuse(io: IO, script: str, keys: Sequence[str], args: object) -> Any:  # noqa: ARG001
+    async def refuse(port: Port, script: str, keys: Sequence[str], args: object) -> Any:  # noqa: ARG001
         raise LockUnavailable(
             "Redis could not be asked: redis_unavailable() says so",
             name_of(keys[0]) if keys else None,
@@ -150,11 +149,11 @@ class _Busy:
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self._primitive, attribute)
 
-    async def acquire(self, io: IO, claim: Claim, wait: float | None) -> LockNotAcquired:  # noqa: ARG002
+    async def acquire(self, port: Port, claim: Claim, wait: float | None) -> LockNotAcquired:  # noqa: ARG002
         return LockNotAcquired(self._name, self._holder, wait or 0.0)
 
-    async def look(self, io: IO, keys: Keys) -> list[Sight]:  # noqa: ARG002
+    async def look(self, port: Port, keys: Keys) -> list[Sight]:  # noqa: ARG002
         return [Sight(b"", self._holder)]
 
-    async def clear(self, io: IO, keys: Keys, seen: Sequence[bytes], *by: str) -> list[bool]:  # noqa: ARG002
+    async def clear(self, port: Port, keys: Keys, seen: Sequence[bytes], *by: str) -> list[bool]:  # noqa: ARG002
         return [False for _ in seen]

@@ -27,10 +27,8 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, ResponseError
 
 from ..base.exceptions import LockUnavailable
+from ..primitives.contract import Word
 from ..primitives.keys import name_of
-
-Word = str | int | bytes
-"""A part of a command."""
 
 Node = tuple[str, int]
 """Its host and port."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 import sys
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import redis
 from redis import asyncio as aioredis
@@ -34,8 +34,9 @@ from ..base.clock import now
 from ..base.coroutines import run
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import scripts
+from ..primitives.contract import NO_TERMS, Terms, Word
 from ..primitives.keys import name_of
-from .cluster import Cluster, Send, Word
+from .cluster import Cluster, Send
 from .wire import (
     MOMENT,
     KeptPool,
@@ -75,21 +76,6 @@ _FAILURES = (RedisError, OSError, *_STUMBLES)
 
 Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
 AsyncPool = aioredis.ConnectionPool | Cluster[aioredis.ConnectionPool]
-
-
-class Terms(NamedTuple):
-    """What is asked of a command beyond its answer."""
-
-    within: float | None = None
-    """Seconds to connect, if need be, and to have the answer: the time-outs of the CACHES entry
-    may make it less. None: they alone count."""
-    replicas: int = 0
-    """So many replicas have to have what the command wrote."""
-    replicas_timeout: float = 1.0
-    """Seconds that they have to confirm it."""
-
-
-NO_TERMS = Terms()
 
 
 def execute(pool: Pool, command: tuple[Word, ...], terms: Terms = NO_TERMS) -> Any:

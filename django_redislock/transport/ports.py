@@ -1,8 +1,8 @@
 """The port: all that a primitive may do to the world, now or awaitably.
 
-A primitive is a coroutine that awaits nothing but its port. `SyncIO`'s methods are
+A primitive is a coroutine that awaits nothing but its port. `SyncPort`'s methods are
 coroutines that never suspend, so that `run` finishes a primitive with one `send(None)`;
-`AsyncIO`'s really await. A port serves one operation of one thread or task.
+`AsyncPort`'s really await. A port serves one operation of one thread or task.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from redis.exceptions import InvalidResponse, NoScriptError
@@ -24,15 +24,14 @@ from ..base import coroutines, fork
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import scripts, waiting
-from ..primitives.contract import Grant
+from ..primitives.contract import NO_TERMS, Grant, Terms, Word
 from ..primitives.keys import Index, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
 from ..signals import LockEvent
 from . import command as exchange
 from . import server as connections
-from .cluster import Word
-from .command import NO_TERMS, Pool, Terms
+from .command import Pool
 from .event_loops import ending, shared
 from .inbox import Inbox, Waker, inbox
 from .several import Answers
@@ -53,83 +52,6 @@ _DOING = {
 
 LOOK_UP = 0.25
 """Seconds after which who stands in line looks whether it was told meanwhile."""
-
-
-class IO(Protocol):
-    """What a primitive awaits. Times are seconds."""
-
-    def now(self) -> float:
-        """The time on a clock that nobody sets."""
-
-    def uniform(self, low: float, high: float) -> float:
-        """A random number, so that not everybody asks at once."""
-
-    async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
-
-        All keys have to be of one slot, but for an `Index`: on a cluster, the first key stands in
-        its place, and by that the scripts know that there is none.
-        """
-
-    def limit(self, left: float) -> None:
-        """All requests from now on together may take so many seconds, or `LEAST` if that is more;
-        infinity: each of them as long as the CACHES entry says."""
-
-    def slot(self, key: str) -> int:
-        """Keys of the same slot may be given to one script. Without a cluster, all of them."""
-
-    async def ask_all(
-        self,
-        servers: Sequence[str],
-        name: str,
-        keys: Sequence[str],
-        args: Sequence[Word],
-        *,
-        within: float,
-        enough: Callable[[Sequence[Any]], bool],
-    ) -> Sequence[Any]:
-        """Run lua/<name>.lua on several servers at the same time.
-
-        Returns what each of them answered within so many seconds, in order, or a `LockError` in
-        its place. When that is `enough`, the others get only as much time again; they are
-        asked all the same.
-        """
-
-    async def sleep(self, seconds: float) -> None: ...
-
-    async def listen(self, token: str, *, within: float) -> str:
-        """Where `token` will be told that it has the lock: the name of a channel.
-
-        Only a process that has to wait begins to listen, and waits up to `within` seconds
-        until it does. The answer is `DEAF` when it has not begun yet, or its connection is away.
-        """
-
-    async def wait(self, seconds: float, left: float) -> Grant | None:
-        """Wait until the token is told, or the time is up; either may happen wrongly.
-
-        Who was not told then stands in line, for as long as `left` seconds are not over: so
-        many waiters of a process don't ask with their next script all at a time. Returns what
-        was bequeathed to it.
-        """
-
-    def home(self, prefix: str) -> str:
-        """Where waiters of this process are told that they have the lock; "": nobody waits."""
-
-    async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
-        """Tell those of them who have it now: token and grant."""
-
-    def unlisten(self) -> None:
-        """Nobody waits for the token any more."""
-
-    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a clean-up to its end, also when the caller is cancelled meanwhile."""
-
-    async def beside_orm(self, call: Callable[[], T]) -> T:
-        """Call it in the thread in which the caller's ORM works, since each thread has
-        database connections of its own."""
-
-    async def tell(self, event: LockEvent) -> None:
-        """What happened, to the log and to whoever listens."""
 
 
 class _News:
@@ -165,7 +87,7 @@ def _without_frames(error: LockError, handled: BaseException | None) -> LockErro
     return error
 
 
-class _Port:
+class _AnyPort:
     """What both ports have in common."""
 
     # Until anything is set: most operations end with their first script.
@@ -309,7 +231,7 @@ class _Port:
         self._leave_line()
 
 
-class SyncIO(_Port):
+class SyncPort(_AnyPort):
     """The port of a thread. Also of a greenlet: it uses only what gevent patches."""
 
     def __init__(
@@ -341,27 +263,27 @@ class SyncIO(_Port):
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
         terms = Terms(within)
-        ios = [SyncIO(one, pool=_server_pool(one), terms=terms) for one in servers]
+        ios = [SyncPort(one, pool=_server_pool(one), terms=terms) for one in servers]
         answers = Answers(servers, keys[0], within, enough)
         box: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
-        def ask(number: int, io: SyncIO) -> None:
+        def ask(number: int, port: SyncPort) -> None:
             try:
-                answer = run(io.script(name, keys, args))
+                answer = run(port.script(name, keys, args))
             except Exception as error:
                 answer = error
             answers.remember(number, answer)
             box.put((number, answer))
 
         # A thread for each, since already to connect to a server may take as long as one waits.
-        for number, io in enumerate(ios):
+        for number, port in enumerate(ios):
             thread = threading.Thread(
-                target=ask, args=(number, io), name="redislock-server", daemon=True
+                target=ask, args=(number, port), name="redislock-server", daemon=True
             )
             try:
                 thread.start()
             except RuntimeError:  # the interpreter ends: one after the other, then
-                ask(number, io)
+                ask(number, port)
         while left := answers.left():
             with contextlib.suppress(queue.Empty):
                 answers.take(*box.get(timeout=left))
@@ -402,7 +324,7 @@ class SyncIO(_Port):
             signals.send(event)
 
 
-class AsyncIO(_Port):
+class AsyncPort(_AnyPort):
     """The port of an asyncio task. It never uses the thread pool, not even to wait."""
 
     def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
@@ -442,7 +364,7 @@ class AsyncIO(_Port):
             answer: Any
             try:
                 async with asyncio.timeout(within):
-                    answer = await AsyncIO(server).script(name, keys, args)
+                    answer = await AsyncPort(server).script(name, keys, args)
             except TimeoutError:
                 answer = answers.all[number]
             except Exception as error:

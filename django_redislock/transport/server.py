@@ -34,11 +34,12 @@ from redis.sentinel import SentinelConnectionPool
 
 from ..base.coroutines import run
 from ..base.servers import Servers
+from ..primitives.contract import NO_TERMS
 from . import location
 from .cluster import Cluster, Node, slot_of
 from .cluster_factory import ClusterConnectionFactory, url_of
 from .cluster_factory import node_of as node_in
-from .command import FOREGROUND_TIMEOUT, NO_TERMS, AsyncPool, Pool, sender
+from .command import FOREGROUND_TIMEOUT, AsyncPool, Pool, sender
 from .wire import KeptPool
 
 if TYPE_CHECKING:

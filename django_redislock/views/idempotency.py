@@ -41,7 +41,7 @@ from ..locks.completion import Completion, give_back
 from ..locks.redis_lock import redis_lock
 from ..primitives import record
 from ..settings.validators import validate_max_size, validate_ttl
-from ..transport.ports import AsyncIO, SyncIO, run
+from ..transport.ports import AsyncPort, SyncPort, run
 from .decorator import Call, ViewDecorator, beside_orm, is_of_rest_framework, validate_methods
 from .replay import NotKept, fingerprint, pack, pack_done, unpack
 from .responses import NoLock, Problem, problem, without_lock
@@ -151,7 +151,7 @@ class idempotent_view(ViewDecorator):
             return call.run()
         refuse_event_loop()
         try:
-            lease = run(keyed.begin(SyncIO))
+            lease = run(keyed.begin(SyncPort))
         except (LockNotAcquired, LockUnavailable) as error:
             return keyed.refuse(error)
         except _Answered as answered:
@@ -181,7 +181,7 @@ class idempotent_view(ViewDecorator):
         if keyed is None:
             return await call.arun()
         try:
-            lease = await keyed.begin(AsyncIO)
+            lease = await keyed.begin(AsyncPort)
         except (LockNotAcquired, LockUnavailable) as error:
             return await sync_to_async(keyed.refuse)(error)
         except _Answered as answered:
@@ -250,24 +250,24 @@ class KeyedRequest:
         lock = redis_lock(wait=MOMENT, release="commit")._of_kind("mutex")
         self._lock = lock._renamed(name, call.label)
 
-    async def begin(self, port: type[SyncIO | AsyncIO]) -> Lease:
+    async def begin(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
         """The lease under which the request is to be carried out.
 
         Raises `_Answered` if it was; `LockNotAcquired` while another one is carried out;
         `LockUnavailable`.
         """
-        io, keys = port(self._lock.policy().using), self._lock._keys()
-        known = await record.read(io, keys)
+        port, keys = port_type(self._lock.policy().using), self._lock._keys()
+        known = await record.read(port, keys)
         if known is not None:
             raise _Answered(known)
-        got = await self._lock._attempt(port)
+        got = await self._lock._attempt(port_type)
         try:
-            known = await record.read(io, keys)
+            known = await record.read(port, keys)
             if isinstance(got, LockNotAcquired):
                 raise got if known is None else _Answered(known)
             if known is None:
                 return got
-            await give_back(io, got)
+            await give_back(port, got)
             raise _Answered(known)
         except _Answered:
             raise

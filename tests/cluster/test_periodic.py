@@ -10,7 +10,7 @@ from django_redislock.periodic.execution import Request
 from django_redislock.periodic.job import Job
 from django_redislock.primitives import ledger
 from django_redislock.primitives.ledger import Wanted
-from django_redislock.transport.ports import SyncIO, run
+from django_redislock.transport.ports import SyncPort, run
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def planned(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> list[Job]
 
 def test_looked_at_claimed_and_written_down(planned: list[Job]) -> None:
     """As a scheduler does it, and as people see it; in the order in which they were asked for."""
-    io = SyncIO("default")
-    _, sights = run(ledger.look(io, [job.keys for job in planned]))
+    port = SyncPort("default")
+    _, sights = run(ledger.look(port, [job.keys for job in planned]))
     assert all(sight.claimed for sight in sights)
     for job in planned[::2]:
         answer = Request.of(job, Wanted(tick=None, overlap="skip")).send()
         assert answer.run is not None
-        run(ledger.finish(io, job.keys, answer.run, Outcome.DONE, ""))
+        run(ledger.finish(port, job.keys, answer.run, Outcome.DONE, ""))
     Ledger().pause("job-1", by="ann", reason="a move")
 
     found = Ledger().jobs()
@@ -47,7 +47,7 @@ def test_looked_at_claimed_and_written_down(planned: list[Job]) -> None:
 
 def test_a_tick_is_claimed_once(planned: list[Job]) -> None:
     """On each node."""
-    now, _ = run(ledger.look(SyncIO("default"), [job.keys for job in planned]))
+    now, _ = run(ledger.look(SyncPort("default"), [job.keys for job in planned]))
     for job in planned:
         wanted = Wanted(tick=now + 1_000_000, overlap="skip")
         first, second = (Request.of(job, wanted).send() for _ in range(2))

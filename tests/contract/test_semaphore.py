@@ -20,7 +20,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.primitives import places
-from django_redislock.transport.ports import SyncIO, run
+from django_redislock.transport.ports import SyncPort, run
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
 
@@ -173,7 +173,7 @@ def test_release_is_idempotent(port: Port, redis: Redis) -> None:
     port.release(first)
     port.release(second)
     port.release(first)
-    assert run(first.claim.primitive.release(SyncIO("default"), first.claim)) is None
+    assert run(first.claim.primitive.release(SyncPort("default"), first.claim)) is None
     lost = port.acquire(semaphore(renew=False))
     redis.zrem(KEY, lost.token)
     with pytest.raises(LeaseLost, match="ttl passed unrenewed"):
@@ -186,7 +186,7 @@ def test_a_withdrawn_token_gets_nothing(port: Port, redis: Redis) -> None:
     lease.claim.doubtful = True
     port.release(lease)
     with pytest.raises(LeaseLost, match="given up before"):
-        run(lease.claim.primitive.acquire(SyncIO("default"), lease.claim, 0))
+        run(lease.claim.primitive.acquire(SyncPort("default"), lease.claim, 0))
     assert not redis.exists(*KEYS)
 
 

@@ -17,7 +17,7 @@ from redis import Redis
 
 from django_redislock import Lease, LeaseState, redis_lock
 from django_redislock.transport.event_loops import loops
-from django_redislock.transport.ports import AsyncIO
+from django_redislock.transport.ports import AsyncPort
 from tests.faults.cancelling import CancelledAt
 from tests.faults.remains import queued, remains
 from tests.waiting import PATIENCE
@@ -148,7 +148,7 @@ def test_wait(
     """Queueing, waiting, being handed the lock; confirming it if another process has held it."""
     numbers = count(1)
     if elsewhere:
-        monkeypatch.setattr(AsyncIO, "home", lambda self, prefix: "")
+        monkeypatch.setattr(AsyncPort, "home", lambda self, prefix: "")
 
     @asynccontextmanager
     async def taken() -> AsyncIterator[str]:

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import LockError, current_lease, once, redis_lock
-from django_redislock.transport.ports import SyncIO
+from django_redislock.transport.ports import SyncPort
 from tests.waiting import PATIENCE, eventually
 
 
@@ -53,13 +53,13 @@ generators = pytest.mark.parametrize("generator", [decorated, block, first, kept
 def senders(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The threads that have sent a command."""
     threads: list[int] = []
-    execute = SyncIO._execute
+    execute = SyncPort._execute
 
-    async def watched(self: SyncIO, command: Any) -> Any:
+    async def watched(self: SyncPort, command: Any) -> Any:
         threads.append(threading.get_ident())
         return await execute(self, command)
 
-    monkeypatch.setattr(SyncIO, "_execute", watched)
+    monkeypatch.setattr(SyncPort, "_execute", watched)
     return threads
 
 

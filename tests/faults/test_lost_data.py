@@ -12,7 +12,7 @@ from redis import Redis
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, LeaseState, redis_lock
 from django_redislock.transport import command as exchange
-from django_redislock.transport import ports as io
+from django_redislock.transport import ports
 from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.waiters import LOCK, NAME, QUEUE, TAIL, Line, renew_now
@@ -132,19 +132,19 @@ def test_flushed_after_a_grant_that_came_twice(
     harmed.set(old, int(time.time()) + 600)
     asked: list[str] = []
     answered: list[str] = []
-    real = io._Port.script
+    real = ports._AnyPort.script
 
     async def script(self: Any, name: str, keys: Any, args: Any) -> Any:
         if name != "mutex_acquire" or "waits" not in args:
             return await real(self, name, keys, args)
         asked.append(name)
         if len(asked) == 3:  # the waiter listens by now, and is handed the lock before it asks
-            await first.give_back(io.SyncIO("default"))
+            await first.give_back(ports.SyncPort("default"))
         answer = await real(self, name, keys, args)
         answered.append(name)
         return answer
 
-    monkeypatch.setattr(io._Port, "script", script)
+    monkeypatch.setattr(ports._AnyPort, "script", script)
     waits = redis_lock(NAME, ttl=6, wait=PATIENCE, label="waits", timestamp_key=old)
     waiter = port.start(lambda: port.acquire(waits))
     eventually(lambda: len(answered) == 3)

@@ -39,9 +39,9 @@ from django_redislock.lease import watchdog as renewal
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.locks import redis_lock as decorators
 from django_redislock.primitives import redlock
-from django_redislock.transport import ports as io
+from django_redislock.transport import ports
 from django_redislock.transport.cluster import Cluster
-from django_redislock.transport.ports import SyncIO
+from django_redislock.transport.ports import SyncPort
 from tests.contract.ports import Port
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
@@ -189,7 +189,7 @@ def test_interrupted(
             return [name for name, value in values if value not in (None, FOREIGN)]
 
     def unreturned() -> int:
-        pools = [pool for pool in io._server_pools.values() if not isinstance(pool, Cluster)]
+        pools = [pool for pool in ports._server_pools.values() if not isinstance(pool, Cluster)]
         return sum(one._created_connections - len(one._available_connections) for one in pools)
 
     # That is said by a finalizer, out of which no exception comes.
@@ -460,15 +460,15 @@ def test_one_token_while_a_majority_hangs(
 
 def test_how_long_it_pauses() -> None:
     """Longer from try to try, up to a limit, and not much longer than the holder's lease lives."""
-    io: Any = SyncIO("default")
-    io.uniform = lambda low, high: high
+    port: Any = SyncPort("default")
+    port.uniform = lambda low, high: high
     held = LockNotAcquired("job", Holder.parse(b"", -1, 0), 0.0)
     ends = LockNotAcquired("job", Holder.parse(b"", 100, 0), 0.0)
-    pauses = [redlock._pause(io, tries, held, 60.0) for tries in range(1, 20)]
+    pauses = [redlock._pause(port, tries, held, 60.0) for tries in range(1, 20)]
     assert pauses == sorted(pauses)
     assert pauses[0] < pauses[-1] == pauses[-2] <= 1.0
-    assert 0.1 < redlock._pause(io, 9, ends, 60.0) < pauses[-1]
-    assert redlock._pause(io, 9, held, 0.01) == 0.01
+    assert 0.1 < redlock._pause(port, 9, ends, 60.0) < pauses[-1]
+    assert redlock._pause(port, 9, held, 0.01) == 0.01
 
 
 def test_when_the_answers_decide() -> None:

@@ -16,7 +16,7 @@ from django_redislock.base.clock import deadline
 from django_redislock.base.exceptions import LockNotAcquired
 from django_redislock.primitives import mutex_and_timestamp as migration
 from django_redislock.primitives import timestamp
-from django_redislock.transport.ports import SyncIO, run
+from django_redislock.transport.ports import SyncPort, run
 from tests.classic import Classic
 from tests.contract.ports import Port
 from tests.faults.caches import caches
@@ -166,7 +166,7 @@ def test_an_outage_while_it_waits_for_an_old_client(
     assert free(redis)
 
 
-class Slow(SyncIO):
+class Slow(SyncPort):
     """Each answer of the first round comes in time for its own step, but both together take
     longer than the lease lives."""
 
@@ -190,16 +190,16 @@ def test_the_second_comes_after_the_first_is_over(redis: Redis, wait: float | No
     lease = lock(True, ttl=30).acquire()
     claim = replace(lease.claim, token=tokens.new(), sent=False)
     lease.release()
-    io = Slow(claim.ttl)
+    port = Slow(claim.ttl)
     if wait == 0:
         with pytest.raises(LockUnavailable):
-            run(migration.acquire(io, claim, wait))
+            run(migration.acquire(port, claim, wait))
     else:
-        got = run(migration.acquire(io, claim, wait))
+        got = run(migration.acquire(port, claim, wait))
         assert not isinstance(got, LockNotAcquired)
-        assert io.now() < deadline(got.sent, claim.ttl)
+        assert port.now() < deadline(got.sent, claim.ttl)
         assert redis.exists(KEY, MUTEX) == 2
-    assert run(migration.release(SyncIO("default"), claim)) is None
+    assert run(migration.release(SyncPort("default"), claim)) is None
     assert free(redis)
 
 
@@ -224,8 +224,8 @@ def test_a_release_by_who_does_not_know_of_the_first(port: Port, redis: Redis) -
     """The server remembers that it was released."""
     lease = port.acquire(TimestampLock(KEY))
     first, second = replace(lease.claim), replace(lease.claim)
-    assert run(timestamp.WHOLE.release(SyncIO("default"), first)) is None
-    assert run(timestamp.WHOLE.release(SyncIO("default"), second)) is None
+    assert run(timestamp.WHOLE.release(SyncPort("default"), first)) is None
+    assert run(timestamp.WHOLE.release(SyncPort("default"), second)) is None
     assert free(redis)
 
 

@@ -27,7 +27,7 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.primitives.waiting import LEAST
-from django_redislock.transport import ports as io
+from django_redislock.transport import ports
 from django_redislock.transport import server as connections
 from tests.contract.ports import Port
 from tests.faults.caches import caches
@@ -153,7 +153,7 @@ def test_a_short_lease_leaves_the_others_their_time(settings: Any) -> None:
         with suppress(LockUnavailable):  # 10 ms may be too little, indeed
             Redlock("job", using=list(urls), ttl=0.1).acquire(wait=0)
         for alias in urls:
-            pool = io._server_pool(alias)
+            pool = ports._server_pool(alias)
             for connection in (pool.make_connection(), pool.get_connection()):
                 assert connection.socket_timeout == connections.BACKGROUND_TIMEOUT
                 assert connection.socket_connect_timeout == connections.BACKGROUND_TIMEOUT

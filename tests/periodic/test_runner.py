@@ -15,7 +15,7 @@ from django_redislock.periodic import runner as runners
 from django_redislock.periodic.execution import Assignment, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.runner import LOOK_EVERY, Runner
-from django_redislock.transport.ports import SyncIO
+from django_redislock.transport.ports import SyncPort
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY
 from tests.test_decorators import held_elsewhere
@@ -62,14 +62,14 @@ class Scheduler:
 def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """The names of the scripts that schedulers have sent."""
     sent: Counter[str] = Counter()
-    script = SyncIO.script
+    script = SyncPort.script
 
-    async def counted(self: SyncIO, name: str, *args: Any) -> Any:
+    async def counted(self: SyncPort, name: str, *args: Any) -> Any:
         if name.startswith("ledger_"):  # and not what goes on in the background
             sent[name] += 1
         return await script(self, name, *args)
 
-    monkeypatch.setattr(SyncIO, "script", counted)
+    monkeypatch.setattr(SyncPort, "script", counted)
     return sent
 
 
@@ -295,17 +295,17 @@ def test_an_answer_is_lost(
 
     make()
     missed(["job"])
-    script = SyncIO.script
+    script = SyncPort.script
     lost = []
 
-    async def loses(self: SyncIO, name: str, *args: Any) -> Any:
+    async def loses(self: SyncPort, name: str, *args: Any) -> Any:
         answer = await script(self, name, *args)
         if name == "ledger_claim" and not lost:
             lost.append(answer)
             raise LockUnavailable("lost", doubtful=True)
         return answer
 
-    monkeypatch.setattr(SyncIO, "script", loses)
+    monkeypatch.setattr(SyncPort, "script", loses)
     scheduler = Scheduler()
     assert scheduler.starts() == []
     assert redis_lock("periodic:job").holder() is not None

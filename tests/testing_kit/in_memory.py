@@ -16,7 +16,7 @@ import pytest
 from django_redislock.testing import locks_in_memory
 from django_redislock.testing.memory import _memory
 from django_redislock.testing.no_server import SCRIPT
-from django_redislock.transport import ports as io
+from django_redislock.transport import ports
 
 calls = 0
 
@@ -42,5 +42,5 @@ class Client(fakeredis.FakeRedis):  # type: ignore[misc]
 @pytest.fixture(scope="session", autouse=True)
 def _in_memory() -> Iterator[None]:
     client = mock.patch.object(sys.modules["tests.conftest"], "Redis", Client)
-    with client, locks_in_memory(), mock.patch.object(io._Port, "script", counted):
+    with client, locks_in_memory(), mock.patch.object(ports._AnyPort, "script", counted):
         yield

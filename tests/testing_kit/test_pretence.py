@@ -42,7 +42,7 @@ from django_redislock.signals import lock_acquired, lock_not_acquired
 from django_redislock.testing import locks_always_busy, locks_always_free, redis_unavailable
 from django_redislock.testing.no_server import SCRIPT
 from django_redislock.testing.pretence import _grant
-from django_redislock.transport import ports as io
+from django_redislock.transport import ports
 from django_redislock.views import lock_view
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
@@ -171,7 +171,7 @@ class TestFree:
             assert form(granted) == form(said), script
             return answer
 
-        monkeypatch.setattr(io._Port, "script", compare)
+        monkeypatch.setattr(ports._AnyPort, "script", compare)
         for lock in (redis_lock, TimestampLock, partial(Semaphore, limit=2)):
             assert port.holder(lock("invoice:42")) is None
             lease = port.restore(port.acquire(lock("invoice:42")).export())

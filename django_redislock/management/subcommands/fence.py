@@ -30,7 +30,7 @@ from ...primitives.keys import Keys, validate_name
 from ...primitives.raising import Raised
 from ...settings import conf
 from ...settings.validators import validate_using
-from ...transport.ports import SyncIO, run
+from ...transport.ports import SyncPort, run
 from .. import serialising
 from ..arguments import add_json, add_using, seconds_argument
 from ..failing import USAGE
@@ -218,18 +218,18 @@ def _raise(target: _Target, options: dict[str, Any]) -> tuple[str, Raised]:
         return "above", looked
     if not options["yes"]:
         return "would", looked
-    claim, io = _claim(target.name, options)
-    done = run(raising.above(io, claim, target.seen, options["wait"]))
+    claim, port = _claim(target.name, options)
+    done = run(raising.above(port, claim, target.seen, options["wait"]))
     held = isinstance(done, LockNotAcquired) or done.code == raising.HELD
     return "held" if held else "raised", looked
 
 
 def _look(name: str, seen: int, options: dict[str, Any]) -> Raised:
-    claim, io = _claim(name, options)
-    return run(raising.look(io, claim, seen))
+    claim, port = _claim(name, options)
+    return run(raising.look(port, claim, seen))
 
 
-def _claim(name: str, options: dict[str, Any]) -> tuple[Claim, SyncIO]:
+def _claim(name: str, options: dict[str, Any]) -> tuple[Claim, SyncPort]:
     prefix, policy = conf.prefix(), conf.policy(name, {})
     using = validate_using(options["using"] or aliases_of(policy.using)[0])
     cache_locks = options["cache_locks"]
@@ -241,4 +241,4 @@ def _claim(name: str, options: dict[str, Any]) -> tuple[Claim, SyncIO]:
         label="manage.py redislock fence",
         primitive=mutex,
     )
-    return claim, SyncIO(using, prefix, terms=policy.terms())
+    return claim, SyncPort(using, prefix, terms=policy.terms())
