@@ -16,6 +16,7 @@ from .inspection import Inspector, Kind, LockInfo, State
 from .inspection.live import Live, Row, Snapshot
 from .inspection.lock_id import LockId
 from .periodic.report import JobInfo, JobState, Ledger
+from .settings.configured import aliases
 from .transport import server as connections
 
 FREE = "free"
@@ -116,8 +117,6 @@ class Lock(Live):
 def servers() -> list[str]:
     """The aliases of CACHES that locks use, one for each server: through two of them, the same
     locks would be seen twice."""
-    from .doctor import aliases  # most processes never ask
-
     found: dict[str, str] = {}
     for alias in aliases():
         found.setdefault(connections.address(alias), alias)

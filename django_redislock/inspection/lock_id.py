@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 from urllib.parse import quote, unquote
 
+from ..settings.configured import aliases
 from . import Inspector, LockInfo
 
 
@@ -26,8 +27,6 @@ class LockId(NamedTuple):
     def parse(cls, text: str) -> Self:
         """Raises `ValueError` if there can be no such lock."""
         # Of two aliases, the longer one is meant.
-        from ..doctor import aliases  # most processes never ask
-
         for using in sorted(aliases(), key=len, reverse=True):
             for cache_locks, begins in ((False, f"{using}:"), (True, f"{{{using}}}:")):
                 if text.startswith(begins):

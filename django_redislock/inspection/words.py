@@ -9,7 +9,7 @@ from unicodedata import combining, east_asian_width
 from django.utils.translation import gettext_noop as _
 
 from ..base import label
-from ..management import serialising
+from ..base.label import of_function
 from ..settings.conf import Setting
 from . import SHARED, Kind, LockInfo
 from .sentences import Sentence
@@ -123,7 +123,7 @@ def value_text(value: Any) -> str:
     """The value of a setting, as it would be written there."""
     if isinstance(value, float):
         return f"{value:.15g}"
-    told = serialising.setting_value(value)
+    told = setting_value(value)
     return str(told) if callable(value) else repr(told)
 
 
@@ -133,3 +133,8 @@ def place_text(term: str, setting: Setting) -> str:
         return Sentence(_("the default"))
     entry = "" if setting.entry is None else f"['LOCKS'][{setting.entry!r}]"
     return f"REDISLOCK{entry}['{term}']"
+
+
+def setting_value(value: Any) -> Any:
+    """A function is told by where it is defined."""
+    return of_function(value) if callable(value) else value

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from ..base.label import of_function
 from ..inspection import HolderInfo, LockInfo, Past, PastHolder, WaiterInfo
+from ..inspection.words import setting_value
 from ..periodic.report import JobInfo
 from ..primitives.ledger import RunInfo
 from ..settings.conf import Setting
@@ -121,11 +121,6 @@ def settings(found: dict[str, Setting]) -> Json:
         }
         for term, setting in found.items()
     }
-
-
-def setting_value(value: Any) -> Any:
-    """A function is told by where it is defined."""
-    return of_function(value) if callable(value) else value
 
 
 def instant(time: datetime | None) -> str | None:
