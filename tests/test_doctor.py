@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,6 @@ import pytest
 import redis
 from django.core.management import CommandError, call_command
 from django.test import override_settings
-from port import StringIO
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server

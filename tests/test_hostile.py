@@ -7,12 +7,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client, override_settings
-from port import StringIO
 from redis import Redis
 
 from django_redislock import (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 from django.contrib.auth.models import Permission
 from django.core.management import call_command
 from django.db import connection
-from port import StringIO
 
 from django_redislock import redis_lock
 from django_redislock.models import Lock

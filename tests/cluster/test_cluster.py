@@ -6,6 +6,7 @@ import itertools
 import signal
 import time
 from collections.abc import Callable, Iterator
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from django.core.cache import caches as django_caches
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.test import override_settings
-from port import StringIO
 
 from devtools.redis_cluster import RedisCluster
 from django_redislock import (

@@ -6,10 +6,10 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping
+from io import StringIO
 from typing import Any, NamedTuple
 
 from django.core.management import CommandError, call_command
-from port import StringIO
 from redis import Redis
 
 from tests.manage import PROGRAM, environ

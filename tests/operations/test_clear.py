@@ -7,13 +7,13 @@ import shlex
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.core.management import call_command
 from django.test import override_settings
-from port import StringIO
 from redis import Redis
 
 from django_redislock import LeaseRevoked, LockUnavailable, redis_lock

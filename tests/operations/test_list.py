@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import call_command
-from port import StringIO
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server

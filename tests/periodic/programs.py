@@ -6,11 +6,11 @@ import asyncio
 import os
 import signal
 import time
+from io import StringIO
 from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
-from port import StringIO
 
 from django_redislock import current_lease
 from django_redislock.periodic import periodic

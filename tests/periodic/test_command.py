@@ -8,12 +8,12 @@ import re
 import signal
 import threading
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from port import StringIO
 from redis import Redis
 
 from django_redislock import current_lease, redis_lock
