@@ -25,7 +25,8 @@ from django_redislock import (
 from django_redislock.base.clock import now
 from django_redislock.lease import watchdog as renewal_module
 from django_redislock.primitives import mutex
-from django_redislock.transport.ports import Port, SyncPort, run
+from django_redislock.primitives.contract import Port
+from django_redislock.transport.ports import SyncPort, run
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"

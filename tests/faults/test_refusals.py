@@ -402,7 +402,7 @@ def expecting(state: State, what: str) -> AbstractContextManager[Any]:
 
 # Permissions, one by one.
 
-SOURCES = files("django_redislock").joinpath("lua")
+SOURCES = files("django_redislock").joinpath("primitives", "lua")
 CALLED = {
     command
     for source in SOURCES.iterdir()
