@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .base.exceptions import LockError
 from .inspection import Inspector, Kind, LockInfo, State
-from .inspection.live import Live, Row, Snapshot
+from .inspection.live import Live, Snapshot
 from .inspection.lock_id import LockId
 from .periodic.report import JobInfo, JobState, Ledger
 from .settings.configured import aliases
@@ -94,12 +94,32 @@ class Lock(Live):
                 away[alias] = error
         if len(away) == len(using):
             raise next(iter(away.values()))
-        return Snapshot([_row_of(info) for info in found], away)
+        return Snapshot([cls.of(info) for info in found], away)
 
     @classmethod
     def of(cls, info: LockInfo) -> Self:
         """A lock that is held."""
-        return cls.from_row(_row_of(info), None)
+        holder = info.holder
+        owner = holder.owner or ""
+        lock = cls(
+            id=str(LockId.of(info)),
+            name=info.name,
+            using=info.using,
+            kind=info.kind.value,
+            state=info.state.value,
+            host=owner.partition(":")[0],
+            owner=owner,
+            label=holder.label,
+            acquired_at=_stored(holder.acquired_at),
+            held=holder.held,
+            remaining=holder.remaining,
+            ttl=info.ttl,
+            waiters=info.waiters,
+            contended=info.waiters > 0,
+            fencing_token=holder.fencing_token,
+        )
+        lock.info = info
+        return lock
 
     @classmethod
     def at(cls, id: str) -> Self | None:
@@ -121,30 +141,6 @@ def servers() -> list[str]:
     for alias in aliases():
         found.setdefault(connections.address(alias), alias)
     return list(found.values())
-
-
-def _row_of(info: LockInfo) -> Row:
-    """The values of the fields."""
-    holder = info.holder
-    owner = holder.owner or ""
-    return {
-        "id": str(LockId.of(info)),
-        "name": info.name,
-        "using": info.using,
-        "kind": info.kind.value,
-        "state": info.state.value,
-        "host": owner.partition(":")[0],
-        "owner": owner,
-        "label": holder.label,
-        "acquired_at": _stored(holder.acquired_at),
-        "held": holder.held,
-        "remaining": holder.remaining,
-        "ttl": info.ttl,
-        "waiters": info.waiters,
-        "contended": info.waiters > 0,
-        "fencing_token": holder.fencing_token,
-        "info": info,
-    }
 
 
 class PeriodicJob(Live):
@@ -169,21 +165,22 @@ class PeriodicJob(Live):
     @classmethod
     def snapshot(cls) -> Snapshot:
         """All jobs of the project. Raises `LockError`."""
-        return Snapshot([_row_of_job(info) for info in Ledger().jobs()])
+        return Snapshot([cls.of(info) for info in Ledger().jobs()])
 
-
-def _row_of_job(info: JobInfo) -> Row:
-    return {
-        "name": info.name,
-        "using": info.using,
-        "where": info.where,
-        "plan": info.plan,
-        "state": info.state.value,
-        "started": _stored(info.last.started if info.last else None),
-        "took": info.last.duration if info.last else None,
-        "next": _stored(info.next),
-        "info": info,
-    }
+    @classmethod
+    def of(cls, info: JobInfo) -> Self:
+        job = cls(
+            name=info.name,
+            using=info.using,
+            where=info.where,
+            plan=info.plan,
+            state=info.state.value,
+            started=_stored(info.last.started if info.last else None),
+            took=info.last.duration if info.last else None,
+            next=_stored(info.next),
+        )
+        job.info = info
+        return job
 
 
 def _stored(time: datetime | None) -> datetime | None:

@@ -27,7 +27,7 @@ class FieldFilter(admin.SimpleListFilter):
             return self.names
         rows = model_admin.snapshot(request).rows
         # The chosen one, too: its locks may have gone meanwhile.
-        seen = {str(row[self.parameter_name]) for row in rows} | {self.value() or ""}
+        seen = set(map(self._value_of, rows)) | {self.value() or ""}
         return [(value, value) for value in sorted(seen - {""})]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
@@ -43,8 +43,11 @@ class FieldFilter(admin.SimpleListFilter):
         others: Any = changelist.get_queryset(
             self.request, exclude_parameters=self.expected_parameters()
         )
-        counts = Counter(str(row[self.parameter_name]) for row in others.rows())
+        counts = Counter(map(self._value_of, others))
         return {f"{i}__c": counts[value] for i, (value, _) in enumerate(self.lookup_choices)}
+
+    def _value_of(self, row: Any) -> str:
+        return str(getattr(row, str(self.parameter_name)))
 
 
 class StateFilter(FieldFilter):

@@ -80,7 +80,7 @@ class PeriodicJobAdmin(LiveAdmin):
         return super().get_model_perms(request) if found else {}
 
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
-        states = Counter(row["state"] for row in snapshot.rows)
+        states = Counter(row.state for row in snapshot.rows)
         return {"counts": [(name, states[value]) for value, name in JOB_STATES if states[value]]}
 
     def get_fieldsets(self, request: HttpRequest, obj: PeriodicJob | None = None) -> Any:

@@ -81,11 +81,11 @@ class LockAdmin(ClearPages):
         ]
 
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
-        states = Counter(row["state"] for row in snapshot.rows)
+        states = Counter(row.state for row in snapshot.rows)
         counts = [
             (name, states[value]) for value, name in STATES if states[value] or value == State.HELD
         ]
-        counts.append((_("contended"), sum(row["contended"] for row in snapshot.rows)))
+        counts.append((_("contended"), sum(row.contended for row in snapshot.rows)))
         seen = [
             {"alias": alias, "away": str(snapshot.away.get(alias, "")), "health": health(alias)}
             for alias in servers()

@@ -8,10 +8,8 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
-from django.contrib.admin.views.main import ERROR_FLAG
 from django.core.exceptions import PermissionDenied
-from django.db import NotSupportedError
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.text import capfirst
 from django.utils.translation import gettext
@@ -94,11 +92,7 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
             "summary": self.summary(snapshot),
             **_unseen(request),
         }
-        try:
-            return super().changelist_view(request, context | (extra_context or {}))
-        except NotSupportedError:
-            # As Django answers questions that it has not understood itself.
-            return HttpResponseRedirect(f"{request.path}?{ERROR_FLAG}=1")
+        return super().changelist_view(request, context | (extra_context or {}))
 
     @or_away
     def change_view(

@@ -1,130 +1,27 @@
-"""Models without a table, whose rows are seen at Redis: a `QuerySet` that asks there.
+"""Models without a table: their rows are read from Redis.
 
-Django builds the query and tells what is wrong with it; only its execution is ours. It happens on
-a **snapshot**, all of them as they were seen at one time, so that what one page shows (rows,
-counts, filters) fits together.
+`LiveRows` has of a `QuerySet` what the admin's list and a short query need, over a plain list. The
+list is a **snapshot**: all rows as they were at one time, so that the rows, counts and filters of
+one page agree.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
+from asgiref.sync import sync_to_async
+from django.core.exceptions import FieldDoesNotExist, FieldError
 from django.db import NotSupportedError, models
-from django.db.models import F
-from django.db.models.expressions import Col, OrderBy
-from django.db.models.lookups import Lookup
-from django.db.models.query import BaseIterable
-from django.db.models.sql.where import AND, OR, NothingNode, WhereNode
+from django.db.models import F, Q
+from django.db.models.constants import LOOKUP_SEP
+from django.db.models.expressions import OrderBy
 
 from ..base.exceptions import LockError
 from .words import clean
-
-Row = dict[str, Any]
-"""The values of a row's fields, by their names; and `info`, what was seen."""
-
-
-class Snapshot(NamedTuple):
-    """All rows, as they were seen at one time."""
-
-    rows: list[Row]
-    away: Mapping[str, LockError] = {}
-    """The aliases whose servers can't be asked while others can, and why."""
-
-
-class LiveIterable(BaseIterable):  # type: ignore[type-arg]  # django-stubs only
-    """How a `QuerySet` comes to its rows, also when it is asked asynchronously: in a thread."""
-
-    queryset: Any
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from self.queryset.found()
-
-
-class LiveQuerySet(models.QuerySet[Any]):
-    """What is seen at Redis, as rows. What is not a question for such rows is refused:
-    `NotSupportedError`. Raises `LockUnavailable`."""
-
-    snapshot: Snapshot | None = None
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._iterable_class = LiveIterable
-
-    def of(self, snapshot: Snapshot) -> Self:
-        """The same question, asked of a snapshot that was made before."""
-        clone = self.all()
-        clone.snapshot = snapshot
-        return clone
-
-    def rows(self) -> list[Row]:
-        """Those that match, whatever their order and number: dicts, which are cheaper."""
-        if self.query.is_empty():
-            return []
-        # One that was not given is not kept: who asks again wants to know what is then.
-        snapshot = self.snapshot or self.model.snapshot()
-        return [row for row in snapshot.rows if matches(self.query.where, row)]
-
-    # What Django calls to carry out a query.
-
-    def count(self) -> int:
-        if self._result_cache is not None:
-            return len(self._result_cache)
-        return len(range(*self._window().indices(len(self.rows()))))
-
-    def exists(self) -> bool:
-        return bool(self.count())
-
-    def _clone(self) -> Self:
-        clone: Self = super()._clone()  # type: ignore[misc]
-        clone.snapshot = self.snapshot
-        return clone
-
-    def _refuse(self, *_args: Any, **_options: Any) -> Any:
-        raise NotSupportedError("Such rows are read, filtered, ordered and counted, no more")
-
-    aggregate = annotate = alias = values = values_list = dates = datetimes = _refuse
-    create = bulk_create = bulk_update = get_or_create = update_or_create = _refuse
-    update = _update = delete = _raw_delete = _insert = select_for_update = _refuse
-    union = intersection = difference = extra = raw = explain = _refuse
-
-    # How it is done.
-
-    def found(self) -> list[Any]:
-        """Instances of those that match, in order, and no more than were asked for."""
-        rows = self.rows()
-        for name, descending in reversed(self._order()):
-            rows.sort(key=lambda row: _place(row[name]), reverse=descending)
-        return [self.model.from_row(row, self.db) for row in rows[self._window()]]
-
-    def _window(self) -> slice:
-        return slice(self.query.low_mark, self.query.high_mark)
-
-    def _order(self) -> list[tuple[str, bool]]:
-        """The fields by which rows are ordered, and whether each is from the end."""
-        opts = self.model._meta
-        order = self.query.order_by or (self.query.default_ordering and opts.ordering) or ()
-        found = []
-        for term in order:
-            name, descending = _term(term)
-            field = opts.pk if name == "pk" else opts.get_field(name)
-            found.append((field.name, descending == self.query.standard_ordering))
-        return found
-
-
-def _term(term: Any) -> tuple[str, bool]:
-    if isinstance(term, OrderBy) and isinstance(term.expression, F):
-        return str(term.expression.name), term.descending  # type: ignore[attr-defined]
-    if isinstance(term, str) and term != "?":
-        return term.removeprefix("-"), term.startswith("-")
-    raise NotSupportedError(f"Such rows can be ordered by their fields, not by {term!r}")
-
-
-def _place(value: Any) -> tuple[bool, Any]:
-    """None comes last: a lease without an end is the longest."""
-    return (value is None, 0 if value is None else value)
-
 
 _LOOKUPS: dict[str, Callable[[Any, Any], bool]] = {
     "exact": operator.eq,
@@ -134,7 +31,7 @@ _LOOKUPS: dict[str, Callable[[Any, Any], bool]] = {
     "lt": operator.lt,
     "lte": operator.le,
 }
-_OF_TEXT: dict[str, Callable[[Any, Any], bool]] = {
+_TEXT_LOOKUPS: dict[str, Callable[[str, str], bool]] = {
     "iexact": lambda value, wanted: value.casefold() == wanted.casefold(),
     "contains": lambda value, wanted: wanted in value,
     "icontains": lambda value, wanted: wanted.casefold() in value.casefold(),
@@ -144,51 +41,198 @@ _OF_TEXT: dict[str, Callable[[Any, Any], bool]] = {
     "iendswith": lambda value, wanted: value.casefold().endswith(wanted.casefold()),
 }
 
+Test = Callable[[Any], bool]
+"""Says whether a row matches."""
 
-def matches(condition: Any, row: Row) -> bool:
-    """Whether a row is one of those that a WHERE clause asks for."""
-    if isinstance(condition, WhereNode):
-        answers = (matches(child, row) for child in condition.children)
-        if condition.connector == AND:
-            answer = all(answers)
-        elif condition.connector == OR:
-            answer = any(answers)
-        else:
-            answer = sum(answers) % 2 == 1
-        return answer != condition.negated
-    if isinstance(condition, NothingNode):
-        return False
-    if not isinstance(condition, Lookup) or not isinstance(condition.lhs, Col):
-        raise NotSupportedError(f"Such rows can't be filtered by {condition!r}")
-    field, name, wanted = condition.lhs.target, condition.lookup_name or "", condition.rhs
-    value = row[field.name]
-    if name == "isnull":
-        return (value is None) is wanted
-    lookup = _LOOKUPS.get(name)
-    if lookup is None and isinstance(field, models.CharField):
-        lookup = _OF_TEXT.get(name)
-    if lookup is None or hasattr(wanted, "resolve_expression"):
-        raise NotSupportedError(f"Such rows can't be filtered by {condition!r}")
-    # As in SQL, nothing is known of what is not there.
-    return value is not None and lookup(value, wanted)
+
+class Snapshot(NamedTuple):
+    """All rows, as they were at one time."""
+
+    rows: Sequence[Any]
+    away: Mapping[str, LockError] = {}
+    """The aliases whose servers can't be asked while others can, with the reason."""
+
+
+class LiveRows:
+    """The rows of a model that match, in order. Raises `LockUnavailable` when they are read.
+
+    A question about unknown fields raises `FieldError`, any other one that can't be answered here
+    `NotSupportedError`, at once.
+    """
+
+    ordered = True
+    # Django's ChangeList also reads these.
+    totally_ordered = False
+    query = SimpleNamespace(order_by=(), select_related=True)
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._snapshot: Snapshot | None = None
+        self._tests: tuple[Test, ...] = ()
+        self._order = self._terms(model._meta.ordering)
+
+    def of(self, snapshot: Snapshot) -> Self:
+        """The same question about a snapshot that was made before."""
+        return self._with(_snapshot=snapshot)
+
+    def all(self) -> Self:
+        return self._with()
+
+    _clone = all
+
+    def filter(self, *conditions: Q, **lookups: Any) -> Self:
+        return self._with(_tests=(*self._tests, self._test(Q(*conditions, **lookups))))
+
+    def exclude(self, *conditions: Q, **lookups: Any) -> Self:
+        return self.filter(~Q(*conditions, **lookups))
+
+    def order_by(self, *terms: Any) -> Self:
+        return self._with(_order=self._terms(terms))
+
+    def reverse(self) -> Self:
+        return self._with(_order=[(name, not descending) for name, descending in self._order])
+
+    def count(self) -> int:
+        return len(self._found if "_found" in self.__dict__ else self._matching())
+
+    def exists(self) -> bool:
+        return bool(self.count())
+
+    def get(self, *conditions: Q, **lookups: Any) -> Any:
+        found = self.filter(*conditions, **lookups)._found
+        if not found:
+            raise self.model.DoesNotExist
+        if len(found) > 1:
+            raise self.model.MultipleObjectsReturned
+        return found[0]
+
+    def first(self) -> Any:
+        return next(iter(self), None)
+
+    def last(self) -> Any:
+        return self.reverse().first()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._found)
+
+    def __getitem__(self, key: int | slice) -> Any:
+        found = self._found[key]
+        if not isinstance(key, slice):
+            return found
+        return self._with(_snapshot=Snapshot(found), _tests=(), _order=[])
+
+    async def acount(self) -> int:
+        return await sync_to_async(self.count)()
+
+    async def aiterator(self) -> AsyncIterator[Any]:
+        for row in await sync_to_async(lambda: self._found)():
+            yield row
+
+    __aiter__ = aiterator
+
+    def _refuse(self, *_args: Any, **_options: Any) -> Any:
+        raise NotSupportedError("These rows can be read, filtered, ordered and counted, no more")
+
+    aggregate = annotate = values = values_list = create = update = delete = _refuse
+
+    def _with(self, **changes: Any) -> Self:
+        clone = type(self)(self.model)
+        given = {name: value for name, value in self.__dict__.items() if name != "_found"}
+        clone.__dict__.update(given, **changes)
+        return clone
+
+    def _matching(self) -> list[Any]:
+        # A snapshot made here is not kept: the next question is about the locks at that time.
+        snapshot = self._snapshot or self.model.snapshot()
+        return [row for row in snapshot.rows if all(test(row) for test in self._tests)]
+
+    @cached_property
+    def _found(self) -> list[Any]:
+        rows = self._matching()
+        for name, descending in reversed(self._order):
+            rows.sort(key=lambda row: _place(getattr(row, name)), reverse=descending)
+        return rows
+
+    def _field(self, name: str) -> Any:
+        opts = self.model._meta
+        try:
+            return opts.pk if name == "pk" else opts.get_field(name)
+        except FieldDoesNotExist as error:
+            raise FieldError(str(error)) from None
+
+    def _terms(self, terms: Iterable[Any]) -> list[tuple[str, bool]]:
+        """The fields to order by, and whether each is descending."""
+        return [(self._field(name).name, descending) for name, descending in map(_term, terms)]
+
+    def _test(self, condition: Any) -> Test:
+        if isinstance(condition, Q):
+            tests = [self._test(child) for child in condition.children]
+            combine = _CONNECTORS[condition.connector]
+            return lambda row: combine([test(row) for test in tests]) != condition.negated
+        if not isinstance(condition, tuple):
+            raise NotSupportedError(f"These rows can't be filtered by {condition!r}")
+        path, wanted = condition
+        name, _, lookup = path.partition(LOOKUP_SEP)
+        field = self._field(name)
+        if lookup == "isnull" or (wanted is None and not lookup):
+            empty = wanted is None or bool(wanted)
+            return lambda row: (getattr(row, field.name) is None) is empty
+        compare = _LOOKUPS.get(lookup or "exact")
+        if compare is None and isinstance(field, models.CharField):
+            compare = _TEXT_LOOKUPS.get(lookup)
+        if compare is None or hasattr(wanted, "resolve_expression"):
+            raise NotSupportedError(f"These rows can't be filtered by {path}={wanted!r}")
+        prepare = field.get_prep_value
+        value = [prepare(one) for one in wanted] if lookup == "in" else prepare(wanted)
+        return lambda row: (its := getattr(row, field.name)) is not None and compare(its, value)
+
+
+_CONNECTORS: dict[str, Callable[[list[bool]], bool]] = {
+    Q.AND: all,
+    Q.OR: any,
+    Q.XOR: lambda answers: sum(answers) % 2 == 1,
+}
+
+
+def _term(term: Any) -> tuple[str, bool]:
+    if isinstance(term, OrderBy) and isinstance(term.expression, F):
+        return str(term.expression.name), term.descending  # type: ignore[attr-defined]
+    if isinstance(term, str) and term != "?":
+        return term.removeprefix("-"), term.startswith("-")
+    raise NotSupportedError(f"These rows can be ordered by their fields, not by {term!r}")
+
+
+def _place(value: Any) -> tuple[bool, Any]:
+    """None is last: a lease without an end is the longest."""
+    return (value is None, 0 if value is None else value)
+
+
+class LiveManager:
+    """Gives the rows of the model that it is asked through: `Lock.live`."""
+
+    def __get__(self, _instance: Any, model: Any) -> LiveRows:
+        return LiveRows(model)
 
 
 class NoRows(models.Manager[Any]):
-    """For everybody who asks no question that is ours."""
+    """For code that goes through all models, such as `dumpdata`."""
 
     def get_queryset(self) -> models.QuerySet[Any]:
         return super().get_queryset().none()
 
 
 class Live(models.Model):
-    """Something that is seen at Redis: `objects` is empty, `live` asks."""
+    """Something that is read from Redis: `objects` is empty, `live` asks."""
 
     name: Any
     info: Any
-    """What was seen."""
+    """What the row was made from."""
 
     objects = NoRows()
-    live = models.Manager.from_queryset(LiveQuerySet)()
+    live = LiveManager()
 
     class Meta:
         abstract = True
@@ -200,13 +244,6 @@ class Live(models.Model):
         return clean(self.name)
 
     def _refuse(self, *_args: Any, **_options: Any) -> Any:
-        raise NotSupportedError("What is seen at Redis is no row that could be written")
+        raise NotSupportedError("What is read from Redis is no row that could be written")
 
     save = save_base = delete = _refuse
-
-    @classmethod
-    def from_row(cls, row: Row, db: str | None) -> Self:
-        seen = cls(**{name: value for name, value in row.items() if name != "info"})
-        seen.info = row["info"]
-        seen._state.adding, seen._state.db = False, db
-        return seen
