@@ -6,7 +6,7 @@ from typing import Any
 
 from django_redislock import redis_lock
 from django_redislock.primitives import mutex_and_timestamp as migration
-from django_redislock.primitives import places
+from django_redislock.primitives import permits
 from django_redislock.primitives.redlock import Redlock
 from tests.blocks import blocks
 
@@ -23,8 +23,8 @@ def test_kinds_by_settings(settings: Any) -> None:
         lock = redis_lock(name)
         return lock._primitive(lock.policy())
 
-    assert primitive("export") == places.semaphore(3)
-    assert primitive("catalogue") == places.READ
+    assert primitive("export") == permits.semaphore(3)
+    assert primitive("catalogue") == permits.READ
     assert primitive("import") is migration
     ledger = primitive("ledger")
     assert isinstance(ledger, Redlock)

@@ -25,7 +25,7 @@ from django_redislock.base.exceptions import Holder
 from django_redislock.inspection import ORDERS, Ending, Inspector, Kind, LockInfo, State
 from django_redislock.inspection.reading import decide, foreign
 from django_redislock.lease.watchdog import PRESENCE, watchdog
-from django_redislock.primitives import places
+from django_redislock.primitives import permits
 from django_redislock.transport.ports import SyncPort
 from tests.operations.calling import granted
 from tests.processes import Worker
@@ -593,7 +593,7 @@ class TestPlaces:
         self, inspector: Inspector, redis: Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Redis does not stand still until those of all locks of a page are read."""
-        monkeypatch.setattr(places, "SHOWN", 4)
+        monkeypatch.setattr(permits, "SHOWN", 4)
         looked_at = []
 
         async def script(self: SyncPort, name: str, *args: Any) -> Any:

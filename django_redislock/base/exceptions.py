@@ -99,7 +99,7 @@ class Holder(NamedTuple):
     @classmethod
     def parse(cls, value: bytes, ttl_ms: int, now_us: int) -> Holder:
         """Read the value at a lock's key, which lua/mutex.lua writes (or a
-        stranger); or what lua/places.lua writes of one of several."""
+        stranger); or what lua/permits.lua writes of one of several."""
         remaining = None if ttl_ms < 0 else ttl_ms / 1000
         ours = _OURS.match(value)
         if ours is None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from ..base.exceptions import LockError, LockUnavailable
 from ..base.servers import Servers
-from ..primitives import places
+from ..primitives import permits
 from ..settings import conf
 from . import Inspector, LockInfo, RedlockInspector
 
@@ -76,13 +76,13 @@ class Target:
         cleared, answered = False, True
         assert self.lock is not None
         seen = self.lock
-        for _ in range(places.LOOKS):
+        for _ in range(permits.LOOKS):
             answered = self.clear(by, reason)
             cleared |= self.outcome == Outcome.CLEARED
             if self.outcome in (Outcome.UNKNOWN, Outcome.REFUSED):
                 break
             self.outcome = Outcome.CLEARED if cleared else Outcome.CHANGED
-            if self.lock.holding <= places.SHOWN:
+            if self.lock.holding <= permits.SHOWN:
                 break
             try:
                 again = next(self.inspector.those([self.name]), None)

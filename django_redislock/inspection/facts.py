@@ -77,7 +77,7 @@ class LockInfo:
     """How many may hold a semaphore, as the last one said who has a place."""
     waiters: int
     keys: Keys = field(repr=False)
-    has_places: bool = field(repr=False)
+    has_permits: bool = field(repr=False)
     """It is a semaphore or a read-write lock, also where nothing tells which."""
 
     @property

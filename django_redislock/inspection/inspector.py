@@ -13,7 +13,7 @@ from ..base import label
 from ..base.exceptions import Holder, LockUnavailable
 from ..lease import claims as operations
 from ..lease.watchdog import PRESENCE
-from ..primitives import mutex, places, timestamp
+from ..primitives import mutex, permits, timestamp
 from ..primitives.contract import Primitive, Sight, batches
 from ..primitives.keys import Keys, name_of, presence, validate_name
 from ..settings import conf
@@ -120,8 +120,8 @@ class Inspector:
         """
         by, reason = validate_text(by, "by"), validate_text(reason, "reason")
         primitive: Primitive = mutex
-        if lock.has_places:
-            primitive = places.READ
+        if lock.has_permits:
+            primitive = permits.READ
         elif lock.cache_lock and lock.kind == Kind.TIMESTAMP:
             primitive = timestamp.WHOLE
         seen = [Sight(one.seen, one.holder) for one in lock.holders]
@@ -342,7 +342,7 @@ class Inspector:
             some = [locks[position] for position in unseen]
             keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
             names = [lock.name for lock in some]
-            args: list[Any] = [*names, places.SHOWN, int(self._cache_locks)]
+            args: list[Any] = [*names, permits.SHOWN, int(self._cache_locks)]
             time, *seen = run(port.script("inspection_locks", [*keys, self._index], args))
             for position, answer in zip(unseen, seen, strict=False):
                 value, pttl, waiters, holding, *all_ = answer
@@ -383,7 +383,7 @@ class Inspector:
 
 
 def _ours(lock: LockInfo) -> bool:
-    return lock.has_places or lock.holder.owner is not None
+    return lock.has_permits or lock.holder.owner is not None
 
 
 def _escaped(text: str) -> str:

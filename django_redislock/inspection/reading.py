@@ -87,7 +87,7 @@ def lock(seen: Seen, using: str, left: dict[str, float | None]) -> LockInfo:
         limit=limit,
         waiters=seen.waiters,
         keys=seen.keys,
-        has_places=seen.each[0][2] is not None,
+        has_permits=seen.each[0][2] is not None,
     )
 
 
@@ -117,7 +117,7 @@ def _holder(
 
 
 def _shared(value: bytes) -> tuple[Kind, int | None]:
-    """The kind and limit that lua/places.lua writes behind a tab."""
+    """The kind and limit that lua/permits.lua writes behind a tab."""
     kind, *limits = value.partition(b"\t")[2].split(b"|")
     limit = number(limits[0]) if limits else None
     if kind == b"semaphore" and limit is not None:

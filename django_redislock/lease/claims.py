@@ -17,7 +17,7 @@ from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.label import Holding
 from ..base.label import holder as current_holder
 from ..base.label import owner as owner_of
-from ..primitives import places
+from ..primitives import permits
 from ..primitives.contract import Claim, Port, Primitive, Refusal, Sight, Terms
 from ..primitives.keys import Keys
 from ..primitives.waiting import LEAST
@@ -199,16 +199,16 @@ class LeaseOperations:
 
     async def _downgrade(self, port: Port, lease: Lease) -> None:
         claim = lease.claim
-        if claim.primitive not in (places.READ, places.WRITE):
+        if claim.primitive not in (permits.READ, permits.WRITE):
             raise TypeError(
                 f"the lease on {lease.name!r} is that of a {claim.primitive.kind}; what can be "
                 f"downgraded is the lease of ReadWriteLock(…).write()"
             )
-        if claim.primitive is places.WRITE:
+        if claim.primitive is permits.WRITE:
             await self._refuse_downgrade(port, lease)
         # From here on it is for reading only, whatever becomes of the answer.
-        claim.primitive = places.READ
-        refusal = await places.READ.turn(port, claim)
+        claim.primitive = permits.READ
+        refusal = await permits.READ.downgrade(port, claim)
         if refusal is not None:
             lease.lose(refusal.error(lease.name))
         lease.check()

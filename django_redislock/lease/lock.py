@@ -12,7 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from ..base import label, tokens
 from ..base.exceptions import Holder, LockNotAcquired, LockReentered
-from ..primitives import places, waiting
+from ..primitives import permits, waiting
 from ..primitives.contract import Claim, Grant, Primitive, Sight
 from ..primitives.keys import Keys, validate_name
 from ..settings import conf, kinds
@@ -326,14 +326,14 @@ class Lock:
         )
         began = first[0].holder.seen_at if first else None
         cleared = False
-        for _ in range(places.LOOKS):
+        for _ in range(permits.LOOKS):
             meant = [sight for sight in seen if not sight.holder.came_after(began)]
             if not meant:
                 break
             cleared |= await operations.clear(
                 port, primitive, keys, policy.using, meant, by, reason
             )
-            if len(seen) < places.SHOWN:
+            if len(seen) < permits.SHOWN:
                 break
             seen = await self._look(port_type)
         return first[0].holder if cleared else None
@@ -425,7 +425,7 @@ class Lock:
         if not mine:
             return None
         last = mine[-1]
-        if primitive is places.WRITE and last.claim.primitive is places.READ:
+        if primitive is permits.WRITE and last.claim.primitive is permits.READ:
             raise LockReentered(self.name, last.label, UPGRADE)
         if self._reentrant:
             return last
@@ -454,7 +454,7 @@ class Lock:
 def _alike(one: Primitive, other: Primitive) -> bool:
     """Else the server tells that the name is locked as another kind."""
     both = {one.kind, other.kind}
-    return len(both) == 1 or both in ({places.READ.kind, places.WRITE.kind}, {"mutex", "multi"})
+    return len(both) == 1 or both in ({permits.READ.kind, permits.WRITE.kind}, {"mutex", "multi"})
 
 
 def refuse_event_loop(what: str = "a lock") -> None:

@@ -17,7 +17,7 @@ from ..base.clock import now
 from ..base.exceptions import LockError
 from ..primitives import mutex_and_timestamp as migration
 from ..primitives.keys import Keys, validate_key, validate_name
-from ..primitives.places import Places
+from ..primitives.permits import Permits
 from ..primitives.timestamp import Timestamp
 from ..settings import conf, kinds
 from ..settings.validators import MIN_TTL, validate_label, validate_using
@@ -63,7 +63,7 @@ class Exported:
         kind, limit = "mutex" if primitive is migration else primitive.kind, None
         if kind not in kinds.KINDS or kind == "redlock":
             raise LockError(f"A lease of the kind {kind!r} can't be exported.", lease.name)
-        if isinstance(primitive, Places) and kind == "semaphore":
+        if isinstance(primitive, Permits) and kind == "semaphore":
             limit = primitive.limit
         left = lease.hold_left(now())
         policy = conf.Policy(

@@ -10,7 +10,7 @@ from ..base.exceptions import Holder, LockReentered
 from ..lease import claims as operations
 from ..lease.lease import Lease
 from ..lease.lock import Lock, Options
-from ..primitives import multi, mutex, places
+from ..primitives import multi, mutex, permits
 from ..primitives.contract import Primitive, Sight
 from ..primitives.keys import Keys, validate_name
 from ..settings import conf, kinds
@@ -109,7 +109,7 @@ class MultiLock(FunctionDecorator, Lock):
             for leases in there
             for lease in leases
             # Of a semaphore or a read-write lock the server tells that it is another kind.
-            if not isinstance(lease.claim.primitive, places.Places)
+            if not isinstance(lease.claim.primitive, permits.Permits)
         ]
         held = next((lease for lease in mine if lease.enterable), None)
         if held is not None and not all(held in leases for leases in there):

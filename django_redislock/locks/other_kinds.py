@@ -1,6 +1,6 @@
 """What `redis_lock` is, of other kinds: used as it is, with the same options and leases.
 
-How they work is told in primitives/, of the first two in places.py. `MultiLock`, which is no
+How they work is told in primitives/, of the first two in permits.py. `MultiLock`, which is no
 `redis_lock` since it has several names, is in multi.py.
 """
 

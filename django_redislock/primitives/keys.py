@@ -102,7 +102,7 @@ class Keys:
             Secret(f"{stem}:gone:{token}"),
         ]
 
-    def places(self, token: str) -> list[str]:
+    def permits(self, token: str) -> list[str]:
         """What the scripts of semaphores and read-write locks take: one more."""
         return [*self.mutex(token), self.holders]
 

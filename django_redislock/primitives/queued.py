@@ -1,6 +1,6 @@
 """What has a queue: how it is acquired, given back and handed on, whatever its script does.
 
-The mutex tells the story (mutex.py); semaphores and read-write locks share it (places.py). What
+The mutex tells the story (mutex.py); semaphores and read-write locks share it (permits.py). What
 differs is the script that is asked, and what it is told besides.
 """
 
@@ -246,7 +246,7 @@ async def adopt(port: Port, token: str, claim: Claim, ask: Script) -> Grant | Re
 
 
 def _another_kind(name: str, claim: Claim, held: bytes) -> LockError:
-    """What places.lua can see of it; where a mutex is concerned, Redis says WRONGTYPE."""
+    """What permits.lua can see of it; where a mutex is concerned, Redis says WRONGTYPE."""
     is_, wanted = (
         "a semaphore" if kind == "semaphore" else "a read-write lock"
         for kind in (held.decode(), claim.primitive.kind)

@@ -20,8 +20,8 @@ the script was asked about."""
 _DIGITS = re.compile(rb"-?\d{1,20}")
 _LATEST = 10**17
 """µs since the epoch: the year 5138. Python has no dates much later than that."""
-_MUTEX, _PLACES, _EXTENDED = 6, 7, 3
-"""KEYS of one lock: `Keys.mutex()`, `Keys.places()`, and what mutex_extend.lua takes."""
+_MUTEX, _PERMITS, _EXTENDED = 6, 7, 3
+"""KEYS of one lock: `Keys.mutex()`, `Keys.permits()`, and what mutex_extend.lua takes."""
 
 
 def _any(value: Any, keys: int) -> bool:  # noqa: ARG001
@@ -215,7 +215,7 @@ SHAPES: dict[str, Shape] = {
     "mutex_extend": _extend(_EXTENDED),
     "mutex_holder": _or_nil(_list(_text, _integer, _time)),
     "mutex_release": _RELEASE,
-    "places_acquire": _by_code(
+    "permits_acquire": _by_code(
         {
             -2: _OTHER_KIND,
             -1: _WITHDRAWN,
@@ -224,12 +224,12 @@ SHAPES: dict[str, Shape] = {
             2: _AGAIN,
         }
     ),
-    "places_adopt": _ADOPT,
-    "places_clear": _list(then=(_flag,), per=1, besides=_PLACES),
-    "places_extend": _extend(_PLACES),
-    "places_holders": _list(_time, then=(_list(_MAYBE, _integer, _text),)),
-    "places_release": _RELEASE,
-    "places_turn": _DONE_OR_REFUSED,
+    "permits_adopt": _ADOPT,
+    "permits_clear": _list(then=(_flag,), per=1, besides=_PERMITS),
+    "permits_extend": _extend(_PERMITS),
+    "permits_holders": _list(_time, then=(_list(_MAYBE, _integer, _text),)),
+    "permits_release": _RELEASE,
+    "permits_downgrade": _DONE_OR_REFUSED,
     "record_delete": _any,
     "record_first": _text,
     "record_get": _MAYBE,

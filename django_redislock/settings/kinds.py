@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..base.servers import EXAMPLE, Servers
-from ..primitives import mutex, places, timestamp
+from ..primitives import mutex, permits, timestamp
 from ..primitives import mutex_and_timestamp as migration
 from ..primitives.contract import Primitive
 from ..primitives.keys import Keys, refuse_untagged
@@ -27,9 +27,9 @@ def _redlock(policy: Policy) -> Primitive:
 KINDS: dict[str, Callable[[Policy], Primitive]] = {
     "mutex": lambda policy: migration if policy.timestamp_key else mutex,
     "redlock": _redlock,
-    "semaphore": lambda policy: places.semaphore(policy.limit),
-    "read": lambda _: places.READ,
-    "write": lambda _: places.WRITE,
+    "semaphore": lambda policy: permits.semaphore(policy.limit),
+    "read": lambda _: permits.READ,
+    "write": lambda _: permits.WRITE,
     "timestamp": lambda policy: timestamp.FRACTIONS if policy.fractions else timestamp.WHOLE,
 }
 """What makes the primitive of a policy. Raises `ValueError` where the policy lacks something."""

@@ -68,7 +68,7 @@ async def _grant(
     """What a script would answer at a server that has nothing: its header says in which form."""
     now = str(time.time_ns() // 1000).encode()
     match script:
-        case "mutex_acquire" | "mutex_adopt" | "places_acquire" | "places_adopt":
+        case "mutex_acquire" | "mutex_adopt" | "permits_acquire" | "permits_adopt":
             return [1, next(_fences), now]
         case "timestamp_acquire":
             return [1, now]
@@ -78,13 +78,13 @@ async def _grant(
             return [1, now, *(next(_fences) for _ in keys[::6])]
         case "mutex_holder" | "timestamp_holder" | "record_get":
             return None
-        case "places_holders":
+        case "permits_holders":
             return [now]
         case "record_first":
             return args[0] if isinstance(args[0], bytes) else str(args[0]).encode()
         case "record_set" | "record_delete":
             return 0
-        case "places_turn" | "record_write":
+        case "permits_downgrade" | "record_write":
             return [1]
         case _ if script.endswith(("_extend", "_release")):
             return [1]

@@ -19,7 +19,7 @@ from django_redislock import (
     Semaphore,
     redis_lock,
 )
-from django_redislock.primitives import places
+from django_redislock.primitives import permits
 from django_redislock.transport.ports import SyncPort, run
 from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
@@ -228,7 +228,7 @@ def test_clear_more_than_can_be_seen_at_once(
     port: Port, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks again until nobody is left who held it."""
-    monkeypatch.setattr(places, "SHOWN", 2)
+    monkeypatch.setattr(permits, "SHOWN", 2)
     leases = [other(port, 5, renew=False).result(PATIENCE) for _ in range(5)]
     assert len(port.holders(semaphore(5))) == 2
     first = port.holder(semaphore(5))

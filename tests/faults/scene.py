@@ -23,7 +23,7 @@ from tests.faults.proxy import Fault, Matcher, Proxy, Rule, script
 from tests.waiting import PATIENCE, T
 
 ACQUIRE, RELEASE, EXTEND = (
-    script(f"mutex_{verb}", f"places_{verb}") for verb in ("acquire", "release", "extend")
+    script(f"mutex_{verb}", f"permits_{verb}") for verb in ("acquire", "release", "extend")
 )
 
 TIMEOUT = 0.5

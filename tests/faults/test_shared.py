@@ -30,7 +30,7 @@ from tests.processes import Start
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
-TURN = script("places_turn")
+DOWNGRADE = script("permits_downgrade")
 HOLD = "tests.faults.shared_programs:hold"
 
 
@@ -245,7 +245,7 @@ def test_a_downgrade_that_is_lost(scene: Scene) -> None:
     """Nobody writes beside it, whatever became of it, and it can be repeated."""
     readers = ReadWriteLock(scene.name, using="direct").read()
     lease = scene.acquire()
-    scene.lose(TURN)
+    scene.lose(DOWNGRADE)
     if scene.tries == 1:
         with pytest.raises(LockUnavailable):
             scene.port.downgrade(lease)

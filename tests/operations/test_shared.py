@@ -9,7 +9,7 @@ from redis import Redis
 
 from django_redislock import Lease, LeaseRevoked, LockUnavailable, ReadWriteLock, Semaphore
 from django_redislock.inspection import Inspector
-from django_redislock.primitives import places
+from django_redislock.primitives import permits
 from django_redislock.signals import lock_cleared
 from tests.operations.calling import call
 from tests.shared import dead_holder
@@ -139,7 +139,7 @@ class TestClear:
         self, exports: Lease, redis: Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """All who held it when it was looked at lose it; who came since keeps its place."""
-        monkeypatch.setattr(places, "SHOWN", 1)
+        monkeypatch.setattr(permits, "SHOWN", 1)
         later: list[Lease | None] = []
 
         def come(**_: object) -> None:
@@ -166,7 +166,7 @@ class TestClear:
         self, exports: Lease, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Some were cleared, and of the others nobody knows."""
-        monkeypatch.setattr(places, "SHOWN", 1)
+        monkeypatch.setattr(permits, "SHOWN", 1)
 
         def away(*_: object) -> None:
             raise LockUnavailable("Redis is away")

@@ -1,6 +1,6 @@
 -- Look at many locks, without writing anything: a user who may only read can call it.
 --
--- KEYS     for each lock: lock, queue, holders; then index (as in queue.lua and places.lua)
+-- KEYS     for each lock: lock, queue, holders; then index (as in queue.lua and permits.lua)
 -- ARGV     for each lock: name; then how many holders of one at most, and of how many in all not to
 --          begin with another lock: Redis would stand still meanwhile; then 1: only those in the
 --          index, since of other keys nobody knows what they are; else 0

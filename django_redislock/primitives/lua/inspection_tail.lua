@@ -1,6 +1,6 @@
 -- What is known of a lock's past.
 --
--- KEYS     1 tail  2 lock  3 holders  (as in mutex.lua and places.lua)
+-- KEYS     1 tail  2 lock  3 holders  (as in mutex.lua and permits.lua)
 -- Returns  {last fencing token, for how long the last one held it, µs, the lock's value or nil,
 --           those who held it, or hold it, in no order ...}; one "" where the tail is of another type
 

@@ -1,5 +1,5 @@
 -- Who waits: what the scripts share that put somebody into the queue, or hand on what is free. To be
--- included after mutex.lua or places.lua, and as late as can be: most locks are free, and each
+-- included after mutex.lua or permits.lua, and as late as can be: most locks are free, and each
 -- function that is made here takes its time.
 
 -- A waiter to whom the lock was handed has so long to confirm it, in ms.

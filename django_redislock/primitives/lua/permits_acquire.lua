@@ -1,8 +1,8 @@
 -- Take a place, or one in the queue. Idempotent: sent again with the same token, it finds the place
 -- its own and lets the lease live for another ttl.
 --
--- KEYS     as in places.lua
--- ARGV     1, 2 as in places.lua
+-- KEYS     as in permits.lua
+-- ARGV     1, 2 as in permits.lua
 --          3 ttl     ms
 --          4 owner   without "|"
 --          5 label
@@ -18,7 +18,7 @@
 --          {-2, kind}                               those who hold it have another kind of lock
 --          {2, ticket}                              ask again, at once, as in mutex_acquire.lua
 
--- include places.lua
+-- include permits.lua
 
 local ttl, owner, label, inbox, ticket =
   tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]

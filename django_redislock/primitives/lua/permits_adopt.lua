@@ -1,8 +1,8 @@
 -- Continue a lease in another process, under a token of its own, as mutex_adopt.lua does.
 -- Idempotent: sent again, it finds the place its own.
 --
--- KEYS     as in places.lua; 6 is for the old token
--- ARGV     1, 2 as in places.lua: the old token
+-- KEYS     as in permits.lua; 6 is for the old token
+-- ARGV     1, 2 as in permits.lua: the old token
 --          3 heir      the new token
 --          4 ttl       ms
 --          5 owner     without "|"
@@ -13,7 +13,7 @@
 --                                              what was written of the old token
 --          {-2, kind}                          it is held as another kind of lock
 
--- include places.lua
+-- include permits.lua
 
 local heir, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 

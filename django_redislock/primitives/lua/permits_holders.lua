@@ -1,6 +1,6 @@
 -- Look at who holds a place without touching anything.
 --
--- KEYS     1 lock  2 holders  (as in places.lua)
+-- KEYS     1 lock  2 holders  (as in permits.lua)
 -- ARGV     1 how many at most
 -- Returns  {now µs, {what one says of itself or nil, pttl ms, token}, ...}, the one whose lease ends
 --          first comes first

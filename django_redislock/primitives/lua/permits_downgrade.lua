@@ -1,13 +1,13 @@
 -- Hold a place as another kind from now on, without a gap: a writer becomes a reader, and readers
 -- that have waited behind it go in. Idempotent.
 --
--- KEYS     as in places.lua
--- ARGV     1, 2 as in places.lua
+-- KEYS     as in permits.lua
+-- ARGV     1, 2 as in permits.lua
 --          3 kind  4 limit
 -- Returns  {1}               it is
 --          {0, value, gone}  not held: what is at the key if that is not ours, why we don't
 
--- include places.lua
+-- include permits.lua
 
 if not foreign then expire() end
 local record = not foreign and ends_of(token) and redis.call('HGET', holders, token)

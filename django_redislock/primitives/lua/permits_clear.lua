@@ -1,13 +1,13 @@
 -- Take places away without their tokens, for an operator. Their holders are told why at their next
 -- renewals; the next waiters get the places.
 --
--- KEYS     as in places.lua (6 is not used); then of each of those tokens gone
--- ARGV     1, 2 as in places.lua (1 is not used)
+-- KEYS     as in permits.lua (6 is not used); then of each of those tokens gone
+-- ARGV     1, 2 as in permits.lua (1 is not used)
 --          3 by, 4 reason
 --          and the tokens of the holders that the operator saw
 -- Returns  for each of these: 1 it was taken away, 0 it had none any more
 
--- include places.lua
+-- include permits.lua
 
 -- include beside.lua
 expire()

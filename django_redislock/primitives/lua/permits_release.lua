@@ -1,8 +1,8 @@
 -- Give back a place, or the one in the queue, and hand it to the next waiters. Idempotent: repeated,
 -- it finds itself in the tail.
 --
--- KEYS     as in places.lua
--- ARGV     1, 2 as in places.lua
+-- KEYS     as in permits.lua
+-- ARGV     1, 2 as in permits.lua
 --          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
 --                      a tombstone, so that the late one is refused. Else 0.
 --          4 home      as in mutex_release.lua
@@ -10,7 +10,7 @@
 --          {0, value, gone}     not held: what is at the key if that is not ours, what was written
 --                               of our token
 
--- include places.lua
+-- include permits.lua
 
 local withdraw = ARGV[3] == '1'
 home = ARGV[4]

@@ -1,7 +1,7 @@
 """Semaphores and read-write locks: a name has places, and each claim takes some of them.
 
 1.  A claim of a semaphore takes one of its `limit` places; a reader takes one of very many, and
-    a writer takes all. So both are one rule, which stands in lua/places.lua.
+    a writer takes all. So both are one rule, which stands in lua/permits.lua.
 2.  Each holder has a lease of its own: a token, a time at which it ends, a fencing token,
     renewals. When one dies, its place comes back with the end of its lease, and the others know
     nothing of it.
@@ -44,22 +44,22 @@ LOOKS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Permits:
     """What claims of one kind take: of `limit` places one, or all if they are to write."""
 
     kind: str
-    """As lua/places.lua knows it: semaphore, read or write."""
+    """As lua/permits.lua knows it: semaphore, read or write."""
     limit: int
     unfenced: ClassVar[str] = ""
 
     async def acquire(
         self, port: Port, claim: Claim, wait: float | None
     ) -> Grant | LockNotAcquired:
-        ask = queued.Script("places_acquire", claim.keys.places(claim.token), self._wants)
+        ask = queued.Script("permits_acquire", claim.keys.permits(claim.token), self._wants)
         return await queued.acquire(port, claim, wait, ask)
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
-        ask = queued.Script("places_release", claim.keys.places(claim.token))
+        ask = queued.Script("permits_release", claim.keys.permits(claim.token))
         return await queued.release(port, claim, ask)
 
     async def extend(
@@ -68,15 +68,15 @@ class Places:
         keys: list[str] = []
         args: list[str | int] = []
         for claim, ttl in zip(claims, ttls, strict=True):
-            keys += claim.keys.places(claim.token)
+            keys += claim.keys.permits(claim.token)
             args += claim.token, claim.keys.name, milliseconds(ttl)
-        return verdicts(await port.script("places_extend", keys, args), len(claims))
+        return verdicts(await port.script("permits_extend", keys, args), len(claims))
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
-        ask = queued.Script("places_adopt", claim.keys.places(token), self._wants)
+        ask = queued.Script("permits_adopt", claim.keys.permits(token), self._wants)
         return await queued.adopt(port, token, claim, ask)
 
-    async def turn(self, port: Port, claim: Claim) -> Refusal | None:
+    async def downgrade(self, port: Port, claim: Claim) -> Refusal | None:
         """Let `claim` hold as this kind, without a gap. None: it does.
 
         Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
@@ -85,7 +85,9 @@ class Places:
         for attempt in (1, 2):
             try:
                 turned, *rest = await port.script(
-                    "places_turn", keys.places(claim.token), [claim.token, keys.name, *self._wants]
+                    "permits_downgrade",
+                    keys.permits(claim.token),
+                    [claim.token, keys.name, *self._wants],
                 )
             except LockUnavailable as error:
                 claim.doubtful |= error.doubtful
@@ -96,7 +98,7 @@ class Places:
         raise AssertionError("unreachable")
 
     async def look(self, port: Port, keys: Keys) -> list[Sight]:
-        now_us, *found = await port.script("places_holders", [keys.lock, keys.holders], [SHOWN])
+        now_us, *found = await port.script("permits_holders", [keys.lock, keys.holders], [SHOWN])
         return [
             Sight(token, Holder.parse(record or b"", pttl, int(now_us)))
             for record, pttl, token in found
@@ -107,8 +109,8 @@ class Places:
     ) -> list[bool]:
         tokens = [token.decode() for token in seen]
         cleared = await port.script(
-            "places_clear",
-            [*keys.places(""), *map(keys.gone, tokens)],
+            "permits_clear",
+            [*keys.permits(""), *map(keys.gone, tokens)],
             ["", keys.name, by.replace("|", "/"), reason, *tokens],
         )
         return [bool(one) for one in cleared]
@@ -118,15 +120,15 @@ class Places:
         return self.kind, self.limit
 
 
-READ = Places("read", MANY)
-WRITE = Places("write", MANY)
+READ = Permits("read", MANY)
+WRITE = Permits("write", MANY)
 
 
-def semaphore(limit: int | None) -> Places:
+def semaphore(limit: int | None) -> Permits:
     """Raises `ValueError` where the limit is missing."""
     if limit is None:
         raise ValueError(
             "a semaphore needs a limit, the number of those who may hold it at a time: write "
             "LIMIT beside KIND in the settings, or Semaphore(name, 3)"
         )
-    return Places("semaphore", limit)
+    return Permits("semaphore", limit)

@@ -1,13 +1,13 @@
 -- Let many leases live for another ttl from now; a TTL that somebody removed is repaired. As
 -- mutex_extend.lua: it never takes away what a lease has, and one that is not ours is not touched.
 --
--- KEYS     for each lease: as in places.lua
+-- KEYS     for each lease: as in permits.lua
 -- ARGV     for each lease: token, name, ttl in ms
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
 --          {position, value, gone}  which one it is, what is at the key if that is not ours, why
 --                                   we don't}
 
--- include places.lua
+-- include permits.lua
 
 local reply = {0}
 for i = 1, #ARGV / 3 do

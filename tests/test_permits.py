@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from django_redislock.primitives.keys import Keys
-from django_redislock.primitives.places import MANY
+from django_redislock.primitives.permits import MANY
 from django_redislock.primitives.waiting import DEAF
 from tests.calling import call
 from tests.waiting import PATIENCE
@@ -65,7 +65,7 @@ class Model:
         self.holders.pop(token, None)
         self.leave(token)
 
-    def turn(self, token: str) -> None:
+    def downgrade(self, token: str) -> None:
         if token in self.holders:
             self.holders[token] = Wants("read", MANY)
             self.serve()
@@ -81,18 +81,18 @@ class Server:
             redis.delete(*keys)
 
     def _call(self, name: str, token: str, *args: Any) -> Any:
-        keys = KEYS.places(token)
+        keys = KEYS.permits(token)
         return call(self._redis, name, keys, token, KEYS.name, *args)
 
     def ask(self, token: str, wants: Wants, *, wait: bool) -> None:
         inbox = DEAF if wait else ""
-        self._call("places_acquire", token, 60_000, "owner", "label", inbox, "", *wants)
+        self._call("permits_acquire", token, 60_000, "owner", "label", inbox, "", *wants)
 
     def release(self, token: str) -> None:
-        self._call("places_release", token, 0)
+        self._call("permits_release", token, 0)
 
-    def turn(self, token: str) -> None:
-        self._call("places_turn", token, "read", MANY)
+    def downgrade(self, token: str) -> None:
+        self._call("permits_downgrade", token, "read", MANY)
 
     def end(self, token: str) -> None:
         """Its lease ends, and the next script of whomever comes."""
@@ -114,7 +114,7 @@ class Server:
 
 
 TOKENS = [f"{number:032d}" for number in range(5)]
-STEPS = st.sampled_from(["ask", "ask", "ask", "try", "try", "release", "end", "turn"])
+STEPS = st.sampled_from(["ask", "ask", "ask", "try", "try", "release", "end", "downgrade"])
 
 
 def play(redis: Redis, story: list[tuple[str, int, Wants]]) -> None:
@@ -126,10 +126,10 @@ def play(redis: Redis, story: list[tuple[str, int, Wants]]) -> None:
         if step in ("ask", "try"):
             for one in (model, server):
                 one.ask(token, wants, wait=step == "ask")
-        elif step == "turn":
+        elif step == "downgrade":
             if model.holders.get(token, wants).kind == "write":
-                model.turn(token)
-                server.turn(token)
+                model.downgrade(token)
+                server.downgrade(token)
         elif step == "end" and token in model.holders:
             server.end(token)
             model.release(token)
@@ -180,7 +180,7 @@ class TestOtherKinds:
         call(redis, "mutex_acquire", KEYS.mutex(token), token, *ASKS, inbox, "")
 
     def waits_for_a_place(self, redis: Redis, token: str) -> None:
-        call(redis, "places_acquire", KEYS.places(token), token, *ASKS, DEAF, "", *ONE)
+        call(redis, "permits_acquire", KEYS.permits(token), token, *ASKS, DEAF, "", *ONE)
 
     def test_waiters_for_a_mutex(self, redis: Redis) -> None:
         """They get no place, and are woken, to ask again; nothing stays without an end."""
