@@ -17,7 +17,7 @@ from ..primitives import mutex, permits, timestamp
 from ..primitives.contract import Primitive, Sight, batches
 from ..primitives.keys import Keys, name_of, presence, validate_name
 from ..settings import conf
-from ..settings.validators import validate_text, validate_using
+from ..settings.validators import validate_operator, validate_using
 from ..transport import server as connections
 from ..transport.ports import SyncPort, run
 from . import reading
@@ -118,7 +118,7 @@ class Inspector:
         They get `LeaseRevoked`, with `by` and `reason`, at their next renewals. False: it has
         changed hands since it was seen, and nothing was done.
         """
-        by, reason = validate_text(by, "by"), validate_text(reason, "reason")
+        by, reason = validate_operator(by, reason)
         primitive: Primitive = mutex
         if lock.has_permits:
             primitive = permits.READ

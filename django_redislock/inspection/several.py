@@ -12,7 +12,7 @@ from ..base.servers import Servers
 from ..lease import claims as operations
 from ..primitives.contract import Sight
 from ..primitives.redlock import Redlock
-from ..settings.validators import validate_text
+from ..settings.validators import validate_operator
 from ..transport.ports import SyncPort, run
 from .facts import LockInfo, Past, WaiterInfo
 from .inspector import Inspector
@@ -54,7 +54,7 @@ class RedlockInspector:
     def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
         """Take it away at all servers, as `Inspector.clear`; `unasked` are those that may still
         have it."""
-        by, reason = validate_text(by, "by"), validate_text(reason, "reason")
+        by, reason = validate_operator(by, reason)
         port, kind = SyncPort(self.using), Redlock(self.using)
         seen = [Sight(one.seen, one.holder) for one in lock.holders]
         done = run(operations.clear(port, kind, lock.keys, self.using, seen, by, reason))

@@ -21,7 +21,7 @@ from ..settings.validators import (
     validate_flag,
     validate_label,
     validate_on_lost,
-    validate_text,
+    validate_operator,
     validate_wait,
 )
 from ..transport.ports import AsyncPort, SyncPort, run
@@ -315,8 +315,7 @@ class Lock:
     async def _clear(
         self, port_type: type[SyncPort | AsyncPort], by: str, reason: str
     ) -> Holder | None:
-        by = validate_text(by, "by")
-        reason = validate_text(reason, "reason")
+        by, reason = validate_operator(by, reason)
         first = seen = await self._look(port_type)
         policy = self.policy()
         port, primitive, keys = (

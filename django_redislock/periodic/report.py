@@ -13,7 +13,7 @@ from enum import StrEnum
 from ..base.exceptions import server_time
 from ..primitives import ledger
 from ..primitives.ledger import Entries, Outcome, Pause, RunInfo
-from ..settings.validators import validate_text, validate_using
+from ..settings.validators import validate_operator, validate_using
 from ..transport.ports import SyncPort, run
 from .job import Job
 from .registry import discover, jobs
@@ -95,8 +95,7 @@ class Ledger:
     def pause(self, name: str, *, by: str, reason: str) -> bool:
         """Pass over the ticks of a job from now on; a run goes on to its end. False: there is no
         such job."""
-        by = validate_text(by, "by")
-        reason = validate_text(reason, "reason")
+        by, reason = validate_operator(by, reason)
         job = self._find(name)
         if job is not None:
             run(ledger.pause(SyncPort(job.policy.using), job.keys, by, reason))

@@ -315,7 +315,7 @@ def _pause(text: bytes) -> Pause | None:
 
 async def pause(port: Port, keys: Keys, by: str, why: str) -> None:
     """Pass over the ticks from now on. Raises `LockUnavailable`."""
-    await port.script("ledger_pause", [keys.ledger], [by.replace("|", "/"), why])
+    await port.script("ledger_pause", [keys.ledger], [by, why])
 
 
 async def resume(port: Port, keys: Keys) -> bool:

@@ -95,6 +95,6 @@ async def clear(port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: 
     cleared = await port.script(
         "mutex_clear",
         keys.mutex(seen[0][:32].decode(errors="replace")),  # a stranger is told nothing
-        [seen[0], keys.name, by.replace("|", "/"), reason],
+        [seen[0], keys.name, by, reason],
     )
     return [bool(cleared)]

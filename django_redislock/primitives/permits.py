@@ -111,7 +111,7 @@ class Permits:
         cleared = await port.script(
             "permits_clear",
             [*keys.permits(""), *map(keys.gone, tokens)],
-            ["", keys.name, by.replace("|", "/"), reason, *tokens],
+            ["", keys.name, by, reason, *tokens],
         )
         return [bool(one) for one in cleared]
 

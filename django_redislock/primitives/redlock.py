@@ -247,7 +247,7 @@ class Redlock:
             self.servers.aliases,
             "mutex_clear",
             keys.mutex(seen[0][:32].decode(errors="replace")),
-            [seen[0], keys.name, by.replace("|", "/"), reason],
+            [seen[0], keys.name, by, reason],
             within=within(10),
             enough=lambda _: False,  # it is to be away everywhere
         )

@@ -120,7 +120,7 @@ class Timestamp:
         cleared = await port.script(
             "timestamp_clear",
             keys.mutex(seen[0][:32].decode(errors="replace")),  # an old one is told nothing
-            [seen[0], keys.name, by.replace("|", "/"), reason],
+            [seen[0], keys.name, by, reason],
         )
         return [bool(cleared)]
 

@@ -235,11 +235,15 @@ def validate_label(value: object) -> str:
     return value
 
 
-def validate_text(value: object, name: str) -> str:
-    """A line for people, whatever characters it was given with."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str for people to read, not {value!r}")
-    return label.clean(value)
+def validate_operator(by: object, reason: object) -> tuple[str, str]:
+    """Return who acts, and why, each as one printable line.
+
+    Redis keeps both as `by|reason`, so `by` has no `|`.
+    """
+    for value, name in ((by, "by"), (reason, "reason")):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a str for people to read, not {value!r}")
+    return label.clean(str(by)).replace("|", "/"), label.clean(str(reason))
 
 
 def validate_on_lost(value: object) -> Callable[..., object]:
