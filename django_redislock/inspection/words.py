@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
-from unicodedata import combining, east_asian_width
 
 from django.utils.translation import gettext_noop as _
 
@@ -28,31 +27,6 @@ _OTHERS = {
 def clean(text: str) -> str:
     """A line of a screen, from a name or an error: others' names may hold anything."""
     return label.clean(text, MAX_LINE)
-
-
-def width(text: str) -> int:
-    """How many columns of a terminal it takes."""
-    return sum(
-        0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text
-    )
-
-
-def shorten(text: str, columns: int) -> str:
-    """The beginning and the end of it: names often differ there."""
-    if width(text) <= columns:
-        return text
-    head, tail = _upto(text, (columns - 1) * 2 // 3), ""
-    for char in reversed(text):
-        if width(f"{head}…{char}{tail}") > columns:
-            break
-        tail = char + tail
-    return f"{head}…{tail}"
-
-
-def _upto(text: str, columns: int) -> str:
-    while width(text) > columns:
-        text = text[:-1]
-    return text
 
 
 def duration(seconds: float | None) -> str:

@@ -1,12 +1,13 @@
-"""Arguments that several subcommands take, and what follows from them."""
+"""Arguments that several subcommands share, and what is made from them."""
 
 from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import socket
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
@@ -24,23 +25,23 @@ def add_using(parser: CommandParser) -> None:
     parser.add_argument(
         "--using",
         metavar="ALIAS",
-        help="The alias of CACHES where the locks are; by default what the settings say.",
+        help="The alias in CACHES where the locks are; by default as the settings say.",
     )
     parser.add_argument(
         "--cache-locks",
         action="store_true",
-        help="Those of cache.lock() and TimestampLocks, which are named by their keys in Redis.",
+        help="Locks of cache.lock() and TimestampLocks, named by their keys in Redis.",
     )
 
 
 def inspector(options: dict[str, Any]) -> Inspector:
-    """Where the locks are; where settings make all locks Redlocks, on the first of the servers."""
+    """Inspect the locks of one server; if the settings make all locks Redlocks, the first one."""
     using = options["using"] or aliases_of(conf.policy("", {}).using)[0]
     return Inspector(using, cache_locks=options["cache_locks"])
 
 
 def inspector_of(options: dict[str, Any], name: str) -> Inspector | RedlockInspector:
-    """Where one lock is; it may have an alias of its own in the settings, or be a Redlock."""
+    """Inspect one lock, which may have an alias of its own in the settings, or be a Redlock."""
     using = options["using"] or conf.policy(name, {}).using
     if isinstance(using, Servers) and not options["cache_locks"]:
         return RedlockInspector(using)
@@ -57,7 +58,7 @@ def add_limit(parser: CommandParser, what: str) -> None:
         type=limit_argument,
         default=100,
         metavar="NUMBER",
-        help=f"So many {what} at most; 0: all; by default 100.",
+        help=f"Show at most so many {what}; 0: all; by default 100.",
     )
 
 
@@ -66,12 +67,12 @@ def add_by(parser: CommandParser) -> None:
         "--by",
         metavar="WHO",
         type=label.clean,
-        help="Who; by default the user and host of this process.",
+        help="Who does it; by default the user and host of this process.",
     )
 
 
 def operator() -> str:
-    """Who runs this command, as far as the operating system knows."""
+    """Return who runs this command: user@host, as the operating system knows them."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # in a container users often have no names
@@ -95,7 +96,18 @@ def job_of_name(name: str, jobs: Sequence[Job]) -> Job:
     raise CommandError(f"There is no job {name!r}. There are: {names}.", returncode=USAGE)
 
 
-# For argparse, as the `type` of an argument:
+def command_line(subcommand: str, given: Mapping[str, Any], names: Sequence[str] = ()) -> str:
+    """A command to paste into a shell; options that are None, False or "" are left out."""
+    words = ["manage.py", "redislock", subcommand]
+    for term, value in given.items():
+        if value:
+            words.append(f"--{term}" if value is True else f"--{term}={value}")
+    if any(name.startswith("-") for name in names):
+        words.append("--")
+    return shlex.join([*words, *names])
+
+
+# Types of arguments, for argparse.
 
 
 def name_argument(text: str) -> str:
@@ -107,7 +119,7 @@ def name_argument(text: str) -> str:
 
 
 def limit_argument(text: str) -> int | None:
-    """How many; None: all."""
+    """A number of results; None: all."""
     if not text.isdecimal():
         raise ArgumentTypeError(f"write a number, 0 for all, not {text!r}")
     return int(text) or None
@@ -123,11 +135,18 @@ def number_argument(lowest: int, highest: int) -> Callable[[str], int]:
 
 
 def seconds_argument(text: str) -> float:
-    """0 or more."""
+    return _seconds(text, 0, MAX_TTL, "write a number of seconds")
+
+
+def interval_argument(text: str) -> float:
+    return _seconds(text, 0.1, 3600, "write a number of seconds from 0.1 to 3600")
+
+
+def _seconds(text: str, lowest: float, highest: float, advice: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1
-    if not 0 <= seconds <= MAX_TTL:
-        raise ArgumentTypeError(f"write a number of seconds, not {text!r}")
+    if not lowest <= seconds <= highest:
+        raise ArgumentTypeError(f"{advice}, not {text!r}")
     return seconds

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from django_redislock.inspection.words import duration, shorten, width
-from django_redislock.management.tables import Cell, Column, table
+from django_redislock.inspection.words import duration
+from django_redislock.management.output import Cell, Column, shorten, table, width
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ from ...periodic.schedule import SECOND
 from ...primitives.ledger import Outcome, RunInfo, Wanted
 from ..arguments import job_of_name, number_argument, seconds_argument
 from ..failing import WRONG, errors_as_exit_codes
-from ..printing import Printer
+from ..output import Cell, Column, Printer
 from ..scheduler import Scheduler
-from ..tables import Cell, Column
 
 _COLUMNS = (Column("JOB", shrinks=True), Column("WHEN", shrinks=True), Column("NEXT"))
 

@@ -1,13 +1,12 @@
 """`manage.py redislock clear`: take locks away from their holders.
 
-What is cleared is what was shown. Within one run each lock is bound to the very lease that was
-seen. From a dry run to the run that follows it, `--as-of` binds them: a lock that was acquired
-after that time, by the server's clock, is somebody else's, and stays.
+Only what was shown is cleared. Within one run, each lock is bound to the lease that was seen.
+`--as-of` binds a run to the dry run before it: a lock that was acquired after that time, by the
+server's clock, belongs to somebody else and stays.
 """
 
 from __future__ import annotations
 
-import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,18 +20,18 @@ from ...commands import BUSY, UNAVAILABLE
 from ...inspection import LockInfo, State
 from ...inspection.clearing import Outcome, Target
 from ...inspection.words import clean, count, whose
-from .. import serialising
 from ..arguments import (
     add_by,
     add_json,
     add_using,
+    command_line,
     inspector,
     inspector_of,
     name_argument,
     operator,
 )
 from ..failing import FREE, USAGE, WRONG
-from ..printing import Printer
+from ..output import Printer
 from .list import locks_table
 
 _EXIT_CODES = {
@@ -41,11 +40,11 @@ _EXIT_CODES = {
     Outcome.CHANGED: BUSY,
     Outcome.FREE: FREE,
 }
-"""The first of these that occurred counts."""
+"""The first of these outcomes that occurred decides."""
 
 
 class Clear:
-    help = "Take locks away from their holders. Without --yes it only tells what it would do."
+    help = "Take locks away from their holders. Without --yes it only says what it would do."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -97,7 +96,7 @@ def _time_argument(text: str) -> datetime:
 
 
 def _refuse_odd(options: dict[str, Any]) -> None:
-    """What argparse can't tell."""
+    """Refuse combinations that argparse can't refuse."""
     many = options["stale"] or options["pattern"] is not None
     if bool(options["names"]) == many:
         raise CommandError("Write names, or --pattern, --stale or both.", returncode=USAGE)
@@ -123,7 +122,7 @@ def _targets(options: dict[str, Any]) -> Iterator[Target]:
 
 
 def _narrowed(lock: LockInfo, options: dict[str, Any]) -> LockInfo | None:
-    """Of several who hold it, those that are meant; None: none of them is."""
+    """The lock with the holders that the options mean; None: they mean none of them."""
     return lock.only(
         lambda one: (
             (one.state == State.STALE or not options["stale"])
@@ -133,21 +132,21 @@ def _narrowed(lock: LockInfo, options: dict[str, Any]) -> LockInfo | None:
 
 
 def _before(lock: LockInfo, as_of: datetime | None) -> LockInfo | None:
-    """Of those who hold it, those who held it at that time; None: none of them did."""
+    """The lock with those of its holders who held it at that time; None: none of them did."""
     return lock if as_of is None else lock.only(lambda one: not one.holder.came_after(as_of))
 
 
 def seen_at(locks: list[LockInfo]) -> datetime | None:
-    """When they were looked at, by the server's clock; None: none of them tells.
+    """The time at which locks were read, by the server's clock; None if none of them says.
 
-    The earliest, since what was acquired while the others were looked at was not shown.
+    The earliest time counts: a holder who came while later locks were read was not shown.
     """
     times = (one.holder.seen_at for lock in locks for one in lock.holders)
     return min((time for time in times if time is not None), default=None)
 
 
 class _Clearing:
-    """What is done to them, and said."""
+    """One run: clears the targets, or previews it, and reports."""
 
     def __init__(self, targets: list[Target], options: dict[str, Any], printer: Printer) -> None:
         self._targets = targets
@@ -164,23 +163,24 @@ class _Clearing:
         else:
             self._preview()
         if self._options["json"]:
-            self._printer.json(self._json())
+            self._printer.json(self._document())
 
     def _clear(self) -> None:
-        """One after the other, each told at once: whoever interrupts it knows how far it came."""
+        """Clear one after the other and report each at once, so that an interrupted run shows
+        how far it came."""
         asking = True
         for target in self._targets:
             if asking and target.outcome == Outcome.NOT_ASKED:
-                # If not, each of the others would take as long to fail.
+                # Once Redis is away, each further target would take as long to fail.
                 asking = target.clear_all(self._by, self._reason, self._meant(target))
-            self._say(self._told(target))
+            self._say(self._report(target))
         cleared = sum(target.outcome == Outcome.CLEARED for target in self._targets)
         self._say(f"{cleared} of {count(len(self._targets), 'lock')} cleared.")
         if cleared:
-            self._say("Holders that still live are told at their next renewal.")
+            self._say("Holders that are still alive learn of it at their next renewal.")
 
     def _meant(self, target: Target) -> Callable[[LockInfo], LockInfo | None]:
-        """Who is meant of those who hold it: none who came after it was looked at first."""
+        """A filter for the holders that are meant: none who came after the first reading."""
         as_of = self._options["as_of"] or seen_at([target.lock] if target.lock else [])
 
         def meant(lock: LockInfo) -> LockInfo | None:
@@ -196,7 +196,7 @@ class _Clearing:
                 target.outcome = Outcome.WOULD
                 locks.append(target.lock)
             else:
-                self._say(self._told(target))
+                self._say(self._report(target))
         if not locks:
             self._say("There is nothing to clear.")
             return
@@ -206,7 +206,7 @@ class _Clearing:
         self._say("Nothing was done. To clear what is shown here:")
         self._say(f"  {self._command(locks)}")
 
-    def _told(self, target: Target) -> str:
+    def _report(self, target: Target) -> str:
         style = self._printer.style
         paint = style.SUCCESS if target.outcome == Outcome.CLEARED else style.ERROR
         return str(paint(_sentence(target)))
@@ -217,34 +217,37 @@ class _Clearing:
 
     def _command(self, locks: list[LockInfo]) -> str:
         options = self._options
-        words = ["manage.py", "redislock", "clear"]
-        given = [term for term in ("pattern", "using", "by", "host") if options[term]]
-        words += [f"--{term}={options[term]}" for term in given]
-        words += [
-            f"--{flag}" for flag in ("stale", "cache-locks") if options[flag.replace("-", "_")]
-        ]
         as_of = options["as_of"] or seen_at(locks)
-        if as_of is not None:
-            words.append(f"--as-of={as_of.isoformat()}")
-        words += ["--yes", f"--reason={options['reason'] or 'WHY'}"]
-        if any(name.startswith("-") for name in options["names"]):
-            words.append("--")
-        return shlex.join([*words, *options["names"]])
+        given = {term: options[term] for term in ("pattern", "using", "by", "host", "stale")}
+        given |= {
+            "cache-locks": options["cache_locks"],
+            "as-of": as_of and as_of.isoformat(),
+            "yes": True,
+            "reason": options["reason"] or "WHY",
+        }
+        return command_line("clear", given, options["names"])
 
-    def _json(self) -> serialising.Json:
+    def _document(self) -> dict[str, Any]:
         locks = [target.lock for target in self._targets if target.lock is not None]
-        yes = self._options["yes"]
         return {
-            "done": yes,
+            "done": self._options["yes"],
             "by": self._by,
             "reason": self._reason or None,
-            "as_of": serialising.instant(self._options["as_of"] or seen_at(locks)),
-            "items": [_json(target) for target in self._targets],
+            "as_of": self._options["as_of"] or seen_at(locks),
+            "items": [
+                {
+                    "name": target.name,
+                    "outcome": target.outcome,
+                    "error": target.error or None,
+                    "lock": target.lock,
+                }
+                for target in self._targets
+            ],
         }
 
 
 def _compare(target: Target, as_of: datetime | None) -> None:
-    """There may be nothing to clear, or somebody else's."""
+    """Set the outcome of a target that is free, or whose holders came after `as_of`."""
     before = target.lock and _before(target.lock, as_of)
     if before is None:
         target.outcome = Outcome.FREE if target.lock is None else Outcome.CHANGED
@@ -264,12 +267,3 @@ def _sentence(target: Target) -> str:
             Outcome.NOT_ASKED: f"{target.name!r} was left alone.",
         }[target.outcome]
     )
-
-
-def _json(target: Target) -> serialising.Json:
-    return {
-        "name": target.name,
-        "outcome": str(target.outcome),
-        "error": target.error or None,
-        "lock": None if target.lock is None else serialising.lock(target.lock),
-    }

@@ -1,4 +1,4 @@
-"""`manage.py redislock config`: what the settings say of a lock, and where they say it."""
+"""`manage.py redislock config`: the settings of a lock, and where each is written."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from ...inspection.words import clean, place_text, value_text
 from ...settings import conf
-from .. import serialising
 from ..arguments import add_json, name_argument
-from ..printing import Printer
-from ..tables import Cell, Column, Paint
+from ..output import Cell, Column, Paint, Printer
 
 _COLUMNS = (Column("SETTING"), Column("VALUE", shrinks=True), Column("FROM", shrinks=True))
+
+
+def settings_document(found: dict[str, conf.Setting]) -> dict[str, conf.Setting]:
+    """The settings under the keys that they have in Django's settings."""
+    return {term.upper(): setting for term, setting in found.items()}
 
 
 def settings_table(found: dict[str, conf.Setting], printer: Printer) -> Iterator[str]:
@@ -44,7 +47,7 @@ class Config:
         printer = Printer(command, options)
         found = conf.origins(options["name"])
         if options["json"]:
-            printer.json({"name": options["name"], "settings": serialising.settings(found)})
+            printer.json({"name": options["name"], "settings": settings_document(found)})
         else:
             printer.lines(settings_table(found, printer))
             printer.line()

@@ -1,4 +1,4 @@
-"""`manage.py redislock doctor`: what is wrong, or will be."""
+"""`manage.py redislock doctor`: find what is wrong, or will be."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...doctor import Finding, Level
 from ...inspection.words import clean, count
 from ..arguments import add_json
 from ..failing import WRONG
-from ..printing import Printer
+from ..output import Printer
 
 _ORDER = list(Level)
 _FAIL_LEVELS = [level.name for level in Level]
@@ -42,7 +42,7 @@ class Doctor:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
-        # But not this one: a doctor who has seen nobody can't say that nothing is wrong.
+        # AWAY can't be silenced: nothing is known about a server that can't be asked.
         silenced = set(settings.SILENCED_SYSTEM_CHECKS) - {diagnosis.AWAY}
         findings = sorted(
             (one for one in _findings(options["using"]) if one.id not in silenced),
@@ -54,10 +54,10 @@ class Doctor:
         else:
             gone = {finding.alias for finding in away}
             for finding in findings:
-                # Of a server that is away there is one thing to say, and it is said below.
+                # About a server that is away, only the error below matters.
                 minor = away and finding.alias is None and finding.level == Level.INFO
                 if finding.alias not in gone and not minor:
-                    _tell(printer, finding)
+                    _write(printer, finding)
         if away:
             raise CommandError(
                 "\n".join(clean(finding.message) for finding in away), returncode=UNAVAILABLE
@@ -77,7 +77,7 @@ def _findings(using: list[str] | None) -> Iterator[Finding]:
         if finding.level == Level.ERROR:
             wrong.add(finding.alias)
     if None in wrong:
-        return  # as long as the settings are wrong, nobody knows whom to ask for what
+        return  # with wrong settings it is unclear which servers to ask
     yield from diagnosis.job_findings()
     yield from diagnosis.usage_findings()
     for alias in dict.fromkeys(using or diagnosis.aliases()):
@@ -94,7 +94,7 @@ def _as_json(finding: Finding) -> dict[str, Any]:
     return {"id": finding.id, "level": finding.level.value, **asdict(finding)}
 
 
-def _tell(printer: Printer, finding: Finding) -> None:
+def _write(printer: Printer, finding: Finding) -> None:
     styles = {Level.ERROR: printer.style.ERROR, Level.WARNING: printer.style.WARNING}
     place = f" [{finding.alias}]" if finding.alias else ""
     text = clean(f"{finding.id}{place} {finding.message}")
@@ -104,7 +104,7 @@ def _tell(printer: Printer, finding: Finding) -> None:
 
 
 def _counted(findings: list[Finding]) -> str:
-    """The last line."""
+    """The last line of the report."""
     counts = Counter(finding.level for finding in findings)
     errors, warnings = counts[Level.ERROR], counts[Level.WARNING]
     if not errors and not warnings:

@@ -1,13 +1,12 @@
-"""`manage.py redislock fence`: the way out if rows refuse every new lease.
+"""`manage.py redislock fence`: the remedy if rows refuse every new lease.
 
-A fencing token is the server's clock, or more than the last one that the server remembers. If
+A fencing token is the server's clock, or more than the last token that the server remembers. If
 Redis has lost its data and its clock was set back, the rows of a `FencedModel` have seen larger
-tokens than the next leases will have. This command raises those.
+tokens than the next leases will have. This command raises the tokens of the next leases.
 """
 
 from __future__ import annotations
 
-import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from string import Formatter
@@ -31,16 +30,15 @@ from ...primitives.raising import Raised
 from ...settings import conf
 from ...settings.validators import validate_using
 from ...transport.ports import SyncPort, run
-from .. import serialising
-from ..arguments import add_json, add_using, seconds_argument
+from ..arguments import add_json, add_using, command_line, seconds_argument
 from ..failing import USAGE
-from ..printing import Printer
+from ..output import Printer
 
 FIELD = "fencing_token"
 LARGEST = 2**53 - 1000
-"""Lua counts no further one by one. As a time in microseconds it is in the year 2255."""
+"""Beyond it, Lua can't count one by one. As a time in microseconds it is in the year 2255."""
 A_DAY = 86_400_000_000
-"""In microseconds: by so much the clocks of several servers may differ."""
+"""Microseconds by which the clocks of several servers may differ."""
 TTL = 30.0
 """Seconds for which a mutex is held while its name is raised."""
 
@@ -54,7 +52,7 @@ class _Target(NamedTuple):
 class Fence:
     help = (
         "Raise the fencing tokens of locks above those that rows have seen. "
-        "Without --yes it only tells what it would do."
+        "Without --yes it only says what it would do."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -66,7 +64,7 @@ class Fence:
         parser.add_argument(
             "--model",
             metavar="APP.MODEL",
-            help="A model with a fencing token: the newest one that its rows have seen counts.",
+            help="A model with a fencing token: the newest token that its rows have seen counts.",
         )
         parser.add_argument(
             "--above",
@@ -78,14 +76,14 @@ class Fence:
             "--database",
             choices=list(connections),
             default=DEFAULT_DB_ALIAS,
-            help="Where the rows are; by default in the default database.",
+            help="The database of the rows; by default the default database.",
         )
         parser.add_argument(
             "--wait",
             type=seconds_argument,
             default=10.0,
             metavar="SECONDS",
-            help="So long for a lock that somebody holds; by default 10.",
+            help="How long to wait for a lock that somebody holds; by default 10.",
         )
         parser.add_argument("--yes", action="store_true", help="Do it.")
         add_using(parser)
@@ -95,7 +93,7 @@ class Fence:
         if (options["model"] is None) == (options["above"] is None):
             raise CommandError("Write --model or --above.", returncode=USAGE)
         printer = Printer(command, options)
-        items: list[serialising.Json] = []
+        items: list[dict[str, Any]] = []
         numbers = dict.fromkeys(_SENTENCES, 0)
         for target in _targets(options):
             outcome, raised = _raise(target, options)
@@ -130,14 +128,15 @@ def _sum_up(numbers: dict[str, int], options: dict[str, Any], printer: Printer) 
     if options["yes"]:
         printer.line(f"{count(numbers['raised'], 'lock')} raised.")
     elif numbers["would"]:
-        words = ["manage.py", "redislock", "fence", options["name"]]
-        given = [term for term in ("model", "above", "using") if options[term] is not None]
-        words += [f"--{term}={options[term]}" for term in given]
-        if options["database"] != DEFAULT_DB_ALIAS:
-            words.append(f"--database={options['database']}")
-        words += ["--cache-locks"] if options["cache_locks"] else []
+        database = options["database"]
+        given = {term: options[term] for term in ("model", "above", "using")}
+        given |= {
+            "database": None if database == DEFAULT_DB_ALIAS else database,
+            "cache-locks": options["cache_locks"],
+            "yes": True,
+        }
         printer.line("Nothing was done. To raise what is behind:")
-        printer.line(f"  {shlex.join([*words, '--yes'])}")
+        printer.line(f"  {command_line('fence', given, [options['name']])}")
     elif not numbers["above"]:
         printer.line("No row has seen a newer fencing token than the next one.")
 
@@ -148,7 +147,7 @@ def _token_argument(text: str) -> int:
     return int(text)
 
 
-# What was seen, of which name.
+# Which tokens were seen, for which names.
 
 
 def _targets(options: dict[str, Any]) -> Iterator[_Target]:
@@ -164,8 +163,8 @@ def _targets(options: dict[str, Any]) -> Iterator[_Target]:
             if newest is not None:
                 yield _Target(_name(template, options), _seen(newest, options))
             return
-        # The others let each new lease in.
-        since = _look("-", 0, options).now_us - A_DAY
+        # Rows with older tokens let every new lease write.
+        since = _read("-", 0, options).now_us - A_DAY
         ahead = rows.filter(**{f"{FIELD}__gt": since}).values_list(FIELD, *fields)
         newest_of: dict[str, int] = {}
         for seen, *values in ahead.iterator():
@@ -209,22 +208,22 @@ def _seen(token: int, options: dict[str, Any]) -> int:
     return token
 
 
-# What the server is asked.
+# Questions to the server.
 
 
 def _raise(target: _Target, options: dict[str, Any]) -> tuple[str, Raised]:
-    looked = _look(target.name, target.seen, options)
-    if looked.code == raising.NOTHING_TO_DO:
-        return "above", looked
+    found = _read(target.name, target.seen, options)
+    if found.code == raising.NOTHING_TO_DO:
+        return "above", found
     if not options["yes"]:
-        return "would", looked
+        return "would", found
     claim, port = _claim(target.name, options)
     done = run(raising.above(port, claim, target.seen, options["wait"]))
     held = isinstance(done, LockNotAcquired) or done.code == raising.HELD
-    return "held" if held else "raised", looked
+    return "held" if held else "raised", found
 
 
-def _look(name: str, seen: int, options: dict[str, Any]) -> Raised:
+def _read(name: str, seen: int, options: dict[str, Any]) -> Raised:
     claim, port = _claim(name, options)
     return run(raising.look(port, claim, seen))
 

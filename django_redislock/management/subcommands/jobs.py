@@ -1,4 +1,4 @@
-"""`manage.py redislock jobs`: what periodic jobs do and have done."""
+"""`manage.py redislock jobs`: the periodic jobs and their runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from django.core.management.base import BaseCommand, CommandParser
 from ...inspection.words import NOTHING, clean, count, duration, instant
 from ...periodic.report import JobInfo, JobState, Ledger
 from ...primitives.ledger import Outcome, RunInfo
-from .. import serialising
 from ..arguments import add_json, job_of_name
 from ..failing import WRONG
-from ..printing import Printer
-from ..tables import Cell, Column, Paint
+from ..output import Cell, Column, Paint, Printer
 
 _JOBS = (
     Column("JOB", shrinks=True),
@@ -56,7 +54,7 @@ class Jobs:
     help = "List the periodic jobs, or the last runs of one."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("job", metavar="JOB", nargs="?", help="The runs of this one.")
+        parser.add_argument("job", metavar="JOB", nargs="?", help="Show the runs of this job.")
         parser.add_argument(
             "--overdue",
             action="store_true",
@@ -78,7 +76,7 @@ class Jobs:
         if wanted:
             found = [info for info in found if info.state in wanted]
         if options["json"]:
-            printer.json({"items": [serialising.job(info) for info in found]})
+            printer.json({"items": found})
         elif options["job"]:
             for info in found:
                 printer.lines(_sheet(info, printer))

@@ -14,11 +14,9 @@ from ...commands import UNAVAILABLE
 from ...doctor import Away, Level, judge, look
 from ...inspection import ORDERS, Inspector, LockInfo, State
 from ...inspection.words import clean, count, duration, holder, remaining
-from .. import serialising
 from ..arguments import add_json, add_limit, add_using, inspector
 from ..failing import WRONG
-from ..printing import Printer
-from ..tables import Cell, Column, Paint
+from ..output import Cell, Column, Paint, Printer
 
 _COLUMNS = (
     Column("NAME", shrinks=True),
@@ -50,7 +48,7 @@ def add_filters(parser: CommandParser) -> None:
     parser.add_argument(
         "--foreign",
         action="store_true",
-        help="Also what others have written below our prefix; looks at all keys of the database.",
+        help="Also foreign values below our prefix; looks at all keys of the database.",
     )
     parser.add_argument(
         "--sort",
@@ -65,7 +63,7 @@ def add_filters(parser: CommandParser) -> None:
 
 
 def matching(inspector: Inspector, options: dict[str, Any]) -> list[LockInfo]:
-    """All locks that were asked for."""
+    """Return all locks that the options ask for."""
     return inspector.page(
         pattern=options["pattern"],
         states=options["state"],
@@ -76,28 +74,28 @@ def matching(inspector: Inspector, options: dict[str, Any]) -> list[LockInfo]:
     ).items
 
 
-def as_json(locks: list[LockInfo], limit: int | None) -> serialising.Json:
-    states = Counter(lock.state for lock in locks)
-    return {
-        "items": [serialising.lock(lock) for lock in locks[:limit]],
-        "total": len(locks),
-        "states": {str(state): states[state] for state in State},
-        "waiters": sum(lock.waiters for lock in locks),
-    }
+def as_document(locks: list[LockInfo], limit: int | None) -> dict[str, Any]:
+    states, waiters = _totals(locks)
+    return {"items": locks[:limit], "total": len(locks), "states": states, "waiters": waiters}
 
 
 def as_lines(locks: list[LockInfo], limit: int | None, printer: Printer) -> Iterator[str]:
-    """A table, and a line that counts."""
-    if locks:
-        yield from locks_table(locks[:limit], printer)
+    """A table, and a line with totals."""
     text = count(len(locks), "lock")
     if locks:
-        states = Counter(lock.state for lock in locks)
-        text += ": " + ", ".join(f"{states[state]} {state}" for state in State)
-        text += "; " + count(sum(lock.waiters for lock in locks), "waiter")
+        yield from locks_table(locks[:limit], printer)
+        states, waiters = _totals(locks)
+        text += ": " + ", ".join(f"{number} {state}" for state, number in states.items())
+        text += "; " + count(waiters, "waiter")
     if limit is not None and limit < len(locks):
         text = f"The first {limit} of {text}"
     yield f"{text}."
+
+
+def _totals(locks: list[LockInfo]) -> tuple[dict[State, int], int]:
+    """How many are in each state, and how many waiters there are."""
+    states = Counter(lock.state for lock in locks)
+    return {state: states[state] for state in State}, sum(lock.waiters for lock in locks)
 
 
 def locks_table(locks: list[LockInfo], printer: Printer) -> Iterator[str]:
@@ -135,7 +133,7 @@ class List:
         where = inspector(options)
         locks = matching(where, options)
         if options["json"]:
-            printer.json(as_json(locks, options["limit"]))
+            printer.json(as_document(locks, options["limit"]))
         else:
             printer.lines(as_lines(locks, options["limit"], printer))
         missing = [*left_out(where)]
@@ -152,8 +150,10 @@ def left_out(inspector: Inspector) -> Iterator[str]:
 
 
 def _what_is_wrong(using: str) -> Iterator[str]:
-    """Why there may be no locks: nobody can lock there. A user who may only read is not asked
-    whether it could."""
+    """Errors on the server that keep everybody from locking.
+
+    The doctor's quick part: a user who may only read is not asked whether it could lock.
+    """
     with suppress(Away):
         for finding in chain.from_iterable(map(judge, look(using, thorough=False))):
             if finding.level == Level.ERROR:

@@ -1,4 +1,4 @@
-"""`manage.py redislock pause` and `resume`: whether the ticks of periodic jobs are passed over."""
+"""`manage.py redislock pause` and `resume`: skip the ticks of periodic jobs, or stop skipping."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...inspection.words import clean
 from ...periodic.report import Ledger
 from ..arguments import add_by, job_of_name, operator
 from ..failing import USAGE
-from ..printing import Printer
+from ..output import Printer
 
 
 def _add_jobs(parser: CommandParser) -> None:
@@ -20,7 +20,7 @@ def _add_jobs(parser: CommandParser) -> None:
 
 
 def _names(ledger: Ledger, options: dict[str, Any]) -> list[str]:
-    """Of the jobs that are meant, which all exist."""
+    """The names of the jobs that the options mean. All of them exist."""
     if bool(options["jobs"]) == options["all"]:
         raise CommandError("Write the names of jobs, or --all.", returncode=USAGE)
     known = ledger.jobs()
@@ -29,7 +29,7 @@ def _names(ledger: Ledger, options: dict[str, Any]) -> list[str]:
 
 
 class Pause:
-    help = "Pause periodic jobs: their ticks are passed over. What runs goes on to its end."
+    help = "Pause periodic jobs: their ticks are skipped. Running jobs go on to their end."
 
     def add_arguments(self, parser: CommandParser) -> None:
         _add_jobs(parser)
@@ -48,7 +48,7 @@ class Pause:
 
 
 class Resume:
-    help = "Let periodic jobs go on, from the next tick."
+    help = "Resume periodic jobs, from the next tick."
 
     def add_arguments(self, parser: CommandParser) -> None:
         _add_jobs(parser)

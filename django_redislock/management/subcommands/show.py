@@ -1,9 +1,9 @@
-"""`manage.py redislock show`: all that is known of one lock."""
+"""`manage.py redislock show`: everything about one lock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -21,12 +21,10 @@ from ...inspection import (
 )
 from ...inspection.words import NOTHING, count, crowd, duration, holder, instant
 from ...settings import conf
-from .. import serialising
 from ..arguments import add_json, add_limit, add_using, inspector_of, name_argument
 from ..failing import FREE
-from ..printing import Printer
-from ..tables import Cell, Column
-from .config import settings_table
+from ..output import Cell, Column, Printer
+from .config import settings_document, settings_table
 from .list import state_paint
 
 _KINDS = {
@@ -35,10 +33,10 @@ _KINDS = {
     Kind.WRITE: "read-write lock, held for writing",
 }
 _WANTS = {Kind.READ: "to read, ", Kind.WRITE: "to write, "}
-"""What the waiters of a read-write lock wait for."""
+"""Purposes of the waiters of a read-write lock."""
 
 _ALL = 100_000
-"""Waiters of one lock: more than there can be."""
+"""More waiters than one lock can have."""
 
 _BEFORE = (
     Column("BEFORE", shrinks=True),
@@ -65,7 +63,7 @@ _WAITERS = (
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """What is shown of a lock."""
+    """The facts about a lock, as they are shown."""
 
     name: str
     using: str
@@ -85,15 +83,12 @@ class Sheet:
             settings=conf.origins(name),
         )
 
-    def json(self) -> serialising.Json:
+    def document(self) -> dict[str, Any]:
+        """The facts, for JSON."""
         return {
-            "name": self.name,
-            "using": self.using,
-            "state": "free" if self.lock is None else str(self.lock.state),
-            "lock": None if self.lock is None else serialising.lock(self.lock),
-            "waiters": [serialising.waiter(waiter) for waiter in self.waiters],
-            "past": serialising.past(self.past),
-            "settings": serialising.settings(self.settings),
+            **{field.name: getattr(self, field.name) for field in fields(self)},
+            "state": "free" if self.lock is None else self.lock.state,
+            "settings": settings_document(self.settings),
         }
 
     def lines(self, printer: Printer) -> Iterator[str]:
@@ -203,7 +198,7 @@ class Show:
         name = options["name"]
         sheet = Sheet.of(inspector_of(options, name), name, options["limit"])
         if options["json"]:
-            printer.json(sheet.json())
+            printer.json(sheet.document())
         else:
             printer.lines(sheet.lines(printer))
         return FREE if sheet.lock is None else 0

@@ -1,11 +1,10 @@
-"""`manage.py redislock watch`: the list, again and again."""
+"""`manage.py redislock watch`: the list, drawn again and again."""
 
 from __future__ import annotations
 
 import itertools
 import signal
 import time
-from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -15,25 +14,13 @@ from django.core.management.base import BaseCommand, CommandParser
 from ...base.exceptions import LockUnavailable
 from ...inspection import Inspector, LockInfo
 from ...inspection.words import clean, instant
-from .. import serialising
-from ..arguments import inspector, limit_argument
+from ..arguments import inspector, interval_argument, limit_argument
 from ..events import Events, Interrupted, require_main_thread
-from ..printing import Printer
-from ..screen import Paper, screen
-from .list import add_filters, as_json, as_lines, left_out, matching
+from ..output import Paper, Printer, screen
+from .list import add_filters, as_document, as_lines, left_out, matching
 
 _AROUND = 5
-"""Lines of a screen that are no locks: two of ours, the titles, the count, and one to spare."""
-
-
-def _interval_argument(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0
-    if not 0.1 <= seconds <= 3600:
-        raise ArgumentTypeError(f"write a number of seconds from 0.1 to 3600, not {text!r}")
-    return seconds
+"""Lines of a screen without a lock: two above, the titles, the totals, and one to spare."""
 
 
 class Watch:
@@ -43,10 +30,10 @@ class Watch:
         add_filters(parser)
         parser.add_argument(
             "--interval",
-            type=_interval_argument,
+            type=interval_argument,
             default=2.0,
             metavar="SECONDS",
-            help="Between two screens; by default 2.",
+            help="Time between two screens; by default 2.",
         )
         parser.add_argument(
             "--count",
@@ -75,16 +62,16 @@ class _Watcher:
         self._printer = printer
         self._screen = Paper(printer) if options["json"] else screen(printer)
         self._locks: list[LockInfo] | None = None
-        """As they were when Redis answered last."""
-        self._seen = datetime.now(UTC)
+        """The locks when Redis last answered."""
+        self._updated = datetime.now(UTC)
 
     def run(self) -> None:
-        """Raises `LockUnavailable` if Redis is away at the end."""
+        """Raise `LockUnavailable` if Redis is away at the end."""
         show = self._json if self._options["json"] else self._draw
         try:
             self._screen.open()
             for number in itertools.count(1):
-                away = self._look()
+                away = self._update()
                 show(away)
                 if number == self._options["count"]:
                     break
@@ -94,10 +81,10 @@ class _Watcher:
         if away is not None:
             raise away
 
-    def _look(self) -> LockUnavailable | None:
+    def _update(self) -> LockUnavailable | None:
         try:
             self._locks = matching(self._inspector, self._options)
-            self._seen = datetime.now(UTC)
+            self._updated = datetime.now(UTC)
         except LockUnavailable as error:
             return error
         return None
@@ -106,12 +93,12 @@ class _Watcher:
         locks = None if away is not None else self._locks
         self._printer.json(
             {
-                "at": serialising.instant(datetime.now(UTC)),
+                "at": datetime.now(UTC),
                 "error": None if away is None else str(away),
-                "list": None if locks is None else as_json(locks, self._options["limit"]),
+                "list": None if locks is None else as_document(locks, self._options["limit"]),
             }
         )
-        self._printer.raw("")  # at once
+        self._printer.raw("")  # flushes
 
     def _draw(self, away: LockUnavailable | None) -> None:
         self._screen.draw(self._lines(away))
@@ -124,7 +111,7 @@ class _Watcher:
             yield style.ERROR(clean(str(away)))
             if self._screen.rows is None or self._locks is None:
                 return
-            yield f"As it was at {instant(self._seen)}:"
+            yield f"As it was at {instant(self._updated)}:"
         elif self._screen.rows is not None:
             yield ""
         if self._locks is not None:

@@ -1,0 +1,238 @@
+"""The output of subcommands: tables and screens for terminals, lines for files, JSON for programs.
+
+The keys of the JSON are the names of the fields of what is written. docs/operations.md has them
+all; a test compares. Fields without a `repr` are left out: tokens, which would prove to hold the
+lock, and internals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from typing import Any
+from unicodedata import combining, east_asian_width
+
+from django.core.management.base import BaseCommand, OutputWrapper
+from django.core.management.color import no_style
+
+from ..base.label import of_function
+from ..inspection import HolderInfo, LockInfo
+from ..primitives.ledger import RunInfo
+
+
+class Printer:
+    """Writes lines; knows whether a terminal shows them."""
+
+    def __init__(self, command: BaseCommand, options: Mapping[str, Any]) -> None:
+        self._out: OutputWrapper = command.stdout
+        self.terminal = bool(self._out.isatty())
+        # Django looks at sys.stdout, but the output may go elsewhere.
+        colors = self.terminal or options.get("force_color")
+        self.style = command.style if colors else no_style()
+        self._encoding = getattr(self._out, "encoding", None) or "utf-8"
+
+    def _encodable(self, text: str) -> str:
+        """Escape what the locale can't encode: names may have any character."""
+        return text.encode(self._encoding, "backslashreplace").decode(self._encoding)
+
+    def fact(self, title: str, text: str, column: int) -> str:
+        """A line with a title, whose text begins at a column."""
+        return f"{self.style.MIGRATE_LABEL(f'{title}:')}{' ' * (column - len(title) - 1)}{text}"
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
+        """The lines of a table that fits the terminal."""
+        fit = shutil.get_terminal_size().columns if self.terminal else None
+        return table(columns, rows, heading=self.style.MIGRATE_HEADING, fit=fit)
+
+    def line(self, text: str = "") -> None:
+        self._out.write(self._encodable(text))
+
+    def lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.line(line)
+
+    def json(self, document: object) -> None:
+        """Write a document on one line; json.dumps escapes control characters in foreign texts."""
+        self._out.write(json.dumps(as_json(document)))
+
+    def raw(self, text: str) -> None:
+        """Write without an end of the line, and flush."""
+        self._out.write(self._encodable(text), ending="")
+        self._out.flush()
+
+
+# JSON.
+
+
+def as_json(value: Any) -> Any:
+    """The same value, made of dicts, lists and plain values."""
+    if callable(value):
+        return of_function(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if is_dataclass(value):
+        return as_json(_fields(value))
+    if hasattr(value, "_asdict"):
+        return as_json(value._asdict())
+    if isinstance(value, Mapping):
+        return {key: as_json(its) for key, its in value.items()}
+    return [as_json(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _fields(thing: Any) -> dict[str, Any]:
+    found = {field.name: getattr(thing, field.name) for field in fields(thing) if field.repr}
+    if "why" in found:
+        found["why"] = found["why"] or None
+    if isinstance(thing, LockInfo | HolderInfo):
+        found.pop("holder", None)
+        found |= {**thing.holder._asdict(), "ttl": thing.ttl}
+    if isinstance(thing, RunInfo):
+        del found["job"]
+        found |= {"duration": thing.duration, "delay": thing.delay}
+    return found
+
+
+# Tables.
+
+_GAP = "  "
+_NARROWEST = 12
+"""The least width to which a column shrinks: narrower texts can't be told from each other."""
+
+Paint = Callable[[str], str]
+"""One of Django's styles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str
+    right: bool = False
+    """Align to the right, as numbers."""
+    shrinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    text: str
+    paint: Paint = str
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    heading: Paint = str,
+    fit: int | None = None,
+) -> Iterator[str]:
+    """The lines of a table, its titles first. `fit`: the width of the terminal."""
+    lines = [[Cell(column.title, heading) for column in columns], *rows]
+    widths = [max(width(line[i].text) for line in lines) for i in range(len(columns))]
+    if fit is not None:
+        _shrink(widths, [column.shrinks for column in columns], fit)
+    for line in lines:
+        cells = zip(line, columns, widths, strict=True)
+        yield _GAP.join(_aligned(*cell) for cell in cells).rstrip()
+
+
+def _aligned(cell: Cell, column: Column, columns: int) -> str:
+    text = shorten(cell.text, columns)
+    space = " " * (columns - width(text))
+    # The space stays unpainted: a style that underlines would show there.
+    return space + cell.paint(text) if column.right else cell.paint(text) + space
+
+
+def _shrink(widths: list[int], shrinks: list[bool], fit: int) -> None:
+    """Narrow the widest columns until the table fits."""
+    too_much = sum(widths) + len(_GAP) * (len(widths) - 1) - fit
+    while too_much > 0:
+        widest = max((i for i, may in enumerate(shrinks) if may), key=lambda i: widths[i])
+        if widths[widest] <= _NARROWEST:
+            return
+        widths[widest] -= 1
+        too_much -= 1
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(
+        0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def shorten(text: str, columns: int) -> str:
+    """The beginning and the end of a text: names often differ at the end."""
+    if width(text) <= columns:
+        return text
+    head, tail = text, ""
+    while width(head) > (columns - 1) * 2 // 3:
+        head = head[:-1]
+    for char in reversed(text):
+        if width(f"{head}…{char}{tail}") > columns:
+            break
+        tail = char + tail
+    return f"{head}…{tail}"
+
+
+# Screens: what is drawn again and again.
+
+# Escape sequences that all of today's terminals know.
+_OPEN = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+"""Switch to the alternate screen, hide the cursor, cut long lines at the edge."""
+_CLOSE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_HOME = "\x1b[H"
+_TO_END_OF_LINE = "\x1b[K"
+_TO_END_OF_SCREEN = "\x1b[J"
+
+
+class Screen:
+    """The whole terminal, given back as it was."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._shown: Sequence[str] = ()
+
+    @property
+    def rows(self) -> int | None:
+        return shutil.get_terminal_size().lines
+
+    def open(self) -> None:
+        self._printer.raw(_OPEN)
+
+    def draw(self, lines: Iterable[str]) -> None:
+        """Draw over the last picture, in one write: a cleared screen would flicker."""
+        self._shown = list(lines)[: self.rows]
+        text = f"{_TO_END_OF_LINE}\n".join(self._shown)
+        self._printer.raw(f"{_HOME}{text}{_TO_END_OF_LINE}{_TO_END_OF_SCREEN}")
+
+    def close(self) -> None:
+        """Leave the last picture in sight."""
+        with suppress(OSError):  # the terminal may be gone
+            self._printer.raw(_CLOSE)
+            self._printer.lines(self._shown)
+
+
+class Paper:
+    """A file, a pipe, or a terminal without escape sequences: each picture follows the last."""
+
+    rows = None
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+
+    def open(self) -> None:
+        pass
+
+    def draw(self, lines: Iterable[str]) -> None:
+        self._printer.raw("".join(f"{line}\n" for line in [*lines, ""]))
+
+    def close(self) -> None:
+        pass
+
+
+def screen(printer: Printer) -> Screen | Paper:
+    drawn = printer.terminal and os.environ.get("TERM", "dumb") != "dumb"
+    return Screen(printer) if drawn else Paper(printer)
