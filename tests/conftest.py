@@ -14,7 +14,7 @@ from redis import Redis
 from devtools.postgres_server import NoPostgresServer, PostgresServer, find_postgres
 from devtools.redis_server import RedisServer
 from django_redislock.lease import watchdog as renewal
-from tests.contract.ports import AsyncPort, Port, SyncPort
+from tests.contract.api import Api, AsyncApi, SyncApi
 from tests.manage import Manage
 from tests.plugin import SERVER
 from tests.processes import Worker
@@ -70,12 +70,12 @@ def start() -> Iterator[Callable[..., Worker]]:
         worker.close()
 
 
-@pytest.fixture(params=[SyncPort, AsyncPort], ids=["sync", "async"])
-def port(request: pytest.FixtureRequest) -> Iterator[Port]:
+@pytest.fixture(params=[SyncApi, AsyncApi], ids=["sync", "async"])
+def api(request: pytest.FixtureRequest) -> Iterator[Api]:
     """A synchronous and an asynchronous way to call a lock."""
-    port = request.param()
-    yield port
-    port.close()
+    api = request.param()
+    yield api
+    api.close()
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from django_redislock import MultiLock, ReadWriteLock, Semaphore, redis_lock
 from django_redislock.inspection import Inspector
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.waiting import DEAF
+from tests.contract.api import Api
 from tests.contract.conftest import no_signs_of_life  # noqa: F401  # a fixture
-from tests.contract.ports import Port
 from tests.waiting import PATIENCE, eventually
 
 MOST = 1000
@@ -90,16 +90,16 @@ def test_a_release_before_dead_waiters(redis: Redis, counted: Any) -> None:
 
 
 @pytest.mark.parametrize("lock", [redis_lock("job"), Semaphore("job", 1), MultiLock(["job"])])
-def test_a_live_waiter_behind_dead_ones(port: Port, redis: Redis, lock: Any) -> None:
+def test_a_live_waiter_behind_dead_ones(api: Api, redis: Redis, lock: Any) -> None:
     """It has the lock without anybody's help, and nobody barges in before it."""
-    lease = port.acquire(lock)
+    lease = api.acquire(lock)
     wants = "\tsemaphore|1" if isinstance(lock, Semaphore) else ""
     crowd(redis, MANY, wants=wants)
-    waiter = port.start(lambda: port.acquire(lock, wait=PATIENCE))
+    waiter = api.start(lambda: api.acquire(lock, wait=PATIENCE))
     eventually(lambda: not redis.zrange(KEYS.queue, -1, -1)[0].startswith(b"0000"))
-    port.release(lease)
-    assert port.start(lambda: port.acquire(lock, wait=0)).result(PATIENCE) is None
-    port.release(waiter.result(PATIENCE))
+    api.release(lease)
+    assert api.start(lambda: api.acquire(lock, wait=0)).result(PATIENCE) is None
+    api.release(waiter.result(PATIENCE))
     assert not redis.exists(KEYS.lock, KEYS.queue, KEYS.waiters)
 
 

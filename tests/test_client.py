@@ -43,7 +43,7 @@ from django_redislock.transport import inbox
 from django_redislock.transport import server as connections
 from django_redislock.transport.ports import SyncPort
 from tests.blocks import blocks
-from tests.contract.ports import InThreads
+from tests.contract.api import InThreads
 from tests.faults.proxy import Fault, Proxy, script
 from tests.processes import Start
 from tests.test_connections import lock_and_wait, server

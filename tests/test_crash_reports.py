@@ -15,7 +15,7 @@ from devtools.redis_server import RedisServer
 from django_redislock import LockError, LockUnavailable, Redlock, redis_lock
 from django_redislock.base import tokens
 from django_redislock.lease import lock_order
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.crash import report
 
 PASSWORD = "s3cr3t"
@@ -73,7 +73,7 @@ def crashes(made: list[str]) -> Callable[[Callable[[], Any]], None]:
 
 
 def test_redis_in_trouble(
-    port: Port, server: RedisServer, there: Redis, settings: Any, crashes: Any
+    api: Api, server: RedisServer, there: Redis, settings: Any, crashes: Any
 ) -> None:
     """It says nothing, is away, or is asked with another password."""
     url = f"redis://user:{PASSWORD}@127.0.0.1:{server.tcp_port}"
@@ -86,36 +86,36 @@ def test_redis_in_trouble(
         categories=["+@all"],
     )
     use(settings, f"{url}/0", SOCKET_TIMEOUT=0.5)
-    lease = port.acquire(redis_lock("job"))
+    lease = api.acquire(redis_lock("job"))
     assert server.pid is not None
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        crashes(lambda: port.extend(lease), LockUnavailable)  # over the open connection
-        crashes(lambda: port.extend(lease), LockUnavailable)  # and over one that is to be made
-        crashes(lambda: port.acquire(redis_lock("other", wait=0)), LockUnavailable)
-        crashes(lambda: port.release(lease), LockUnavailable)
+        crashes(lambda: api.extend(lease), LockUnavailable)  # over the open connection
+        crashes(lambda: api.extend(lease), LockUnavailable)  # and over one that is to be made
+        crashes(lambda: api.acquire(redis_lock("other", wait=0)), LockUnavailable)
+        crashes(lambda: api.release(lease), LockUnavailable)
     finally:
         os.kill(server.pid, signal.SIGCONT)
     there.acl_setuser("user", reset_passwords=True, passwords=["+another"], enabled=True)
     use(settings, f"{url}/1")
-    crashes(lambda: port.acquire(redis_lock("other", wait=0)), LockUnavailable)
+    crashes(lambda: api.acquire(redis_lock("other", wait=0)), LockUnavailable)
     server.stop()
     use(settings, f"{url}/2")
-    crashes(lambda: port.acquire(redis_lock("other", wait=0)), LockUnavailable)
+    crashes(lambda: api.acquire(redis_lock("other", wait=0)), LockUnavailable)
 
 
-def test_a_lease_that_is_lost(port: Port, redis: Redis, crashes: Any) -> None:
+def test_a_lease_that_is_lost(api: Api, redis: Redis, crashes: Any) -> None:
     """To another holder, whose token is not shown either."""
-    first = port.acquire(redis_lock("job"))
-    second = port.acquire(redis_lock("another"))
+    first = api.acquire(redis_lock("job"))
+    second = api.acquire(redis_lock("another"))
     value = redis.get("redislock:{another}")
-    for call in (port.extend, port.release):
+    for call in (api.extend, api.release):
         redis.set("redislock:{job}", value)
         crashes(lambda call=call: call(first))
-    port.release(second)
+    api.release(second)
 
 
-def test_a_lock_that_is_busy(port: Port, crashes: Any, settings: Any) -> None:
+def test_a_lock_that_is_busy(api: Api, crashes: Any, settings: Any) -> None:
     """Also where its holder is this very thread, or the order of two is wrong."""
     settings.REDISLOCK = {"LOCK_ORDER": "raise"}
     url = os.environ["REDISLOCK_TEST_URL"] + f"&client_name={PASSWORD}"
@@ -129,13 +129,13 @@ def test_a_lock_that_is_busy(port: Port, crashes: Any, settings: Any) -> None:
     within("crash-a", "crash-b")
     crashes(lambda: within("crash-b", "crash-a"))
     crashes(lambda: within("crash-a", "crash-a"))
-    holder = port.start(lambda: port.acquire(redis_lock("job"))).result()
-    crashes(lambda: port.enter(redis_lock("job", wait=0), lambda _: None))
-    port.release(holder)
+    holder = api.start(lambda: api.acquire(redis_lock("job"))).result()
+    crashes(lambda: api.enter(redis_lock("job", wait=0), lambda _: None))
+    api.release(holder)
     lock_order._of_this_process = lock_order.Order()
 
 
-def test_a_redlock(port: Port, server: RedisServer, settings: Any, crashes: Any) -> None:
+def test_a_redlock(api: Api, server: RedisServer, settings: Any, crashes: Any) -> None:
     """Nothing of any of its servers is shown."""
     url = f"redis://:{PASSWORD}@127.0.0.1:1"
     backend = "django_redis.cache.RedisCache"
@@ -143,7 +143,7 @@ def test_a_redlock(port: Port, server: RedisServer, settings: Any, crashes: Any)
         name: {"BACKEND": backend, "LOCATION": f"{url}{number}/0"}
         for number, name in enumerate("abc")
     } | {"default": settings.CACHES["default"]}
-    crashes(lambda: port.acquire(Redlock("job", using=["a", "b", "c"], wait=0)), LockUnavailable)
+    crashes(lambda: api.acquire(Redlock("job", using=["a", "b", "c"], wait=0)), LockUnavailable)
 
 
 def test_a_token_is_a_text() -> None:

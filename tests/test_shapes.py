@@ -318,7 +318,7 @@ def test_it_is_said_which_script(server: Server) -> None:
 
 def test_every_script_has_a_shape() -> None:
     """Those that are called, and not only included by others."""
-    lua = files("django_redislock").joinpath("lua")
+    lua = files("django_redislock.primitives").joinpath("lua")
     sources = {path.name: path.read_text() for path in lua.iterdir()}
     called = {name for name, source in sources.items() if re.search("^-- Returns", source, re.M)}
     assert {f"{name}.lua" for name in shapes.SHAPES} == called

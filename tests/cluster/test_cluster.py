@@ -38,7 +38,7 @@ from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport import server as connections
 from django_redislock.transport.cluster import slot_of
 from tests.cluster.caches import cluster as caches
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.processes import Worker
 from tests.test_doctor import documented
 from tests.waiting import PATIENCE, eventually
@@ -56,30 +56,30 @@ def test_the_names_are_spread(cluster: RedisCluster) -> None:
     assert len(owners) == 3
 
 
-def test_held_refused_released(cluster: RedisCluster, port: Port) -> None:
+def test_held_refused_released(cluster: RedisCluster, api: Api) -> None:
     """On each node, and with fencing tokens that grow."""
     for name in NAMES:
-        first = port.acquire(redis_lock(name), wait=0)
-        assert port.start(lambda n=name: port.acquire(redis_lock(n), wait=0)).result() is None
-        assert port.holder(redis_lock(name)).fencing_token == first.fencing_token
-        port.extend(first, 60)
-        port.release(first)
-        second = port.acquire(redis_lock(name), wait=0)
+        first = api.acquire(redis_lock(name), wait=0)
+        assert api.start(lambda n=name: api.acquire(redis_lock(n), wait=0)).result() is None
+        assert api.holder(redis_lock(name)).fencing_token == first.fencing_token
+        api.extend(first, 60)
+        api.release(first)
+        second = api.acquire(redis_lock(name), wait=0)
         assert second.fencing_token > first.fencing_token
-        port.release(second)
+        api.release(second)
 
 
-def test_a_waiter_is_handed_the_lock(cluster: RedisCluster, port: Port) -> None:
+def test_a_waiter_is_handed_the_lock(cluster: RedisCluster, api: Api) -> None:
     """In order of arrival; and told of it, over whatever node its process listens at."""
-    lease = port.acquire(redis_lock("job"))
+    lease = api.acquire(redis_lock("job"))
     waiters = []
     for number in range(3):
-        waiters.append(port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE)))
+        waiters.append(api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE)))
         eventually(lambda n=number: len(Inspector().waiters("job")) == n + 1)
     for waiter in waiters:
-        port.release(lease)
+        api.release(lease)
         lease = waiter.result(PATIENCE)
-    port.release(lease)
+    api.release(lease)
 
 
 def test_processes_at_different_nodes(cluster: RedisCluster, begin: Begin) -> None:
@@ -98,26 +98,26 @@ def test_processes_at_different_nodes(cluster: RedisCluster, begin: Begin) -> No
     assert first < its < last
 
 
-def test_a_killed_holder(cluster: RedisCluster, begin: Begin, port: Port) -> None:
+def test_a_killed_holder(cluster: RedisCluster, begin: Begin, api: Api) -> None:
     """Its lease ends, and the waiter has it."""
     holder = begin(1, "hold", "1.5")
     holder.holds()
-    waiter = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
+    waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
     eventually(lambda: len(Inspector().waiters("job")) == 1)
     holder.signal(signal.SIGKILL)
-    port.release(waiter.result(PATIENCE))
+    api.release(waiter.result(PATIENCE))
 
 
-def test_a_killed_waiter(cluster: RedisCluster, begin: Begin, port: Port) -> None:
+def test_a_killed_waiter(cluster: RedisCluster, begin: Begin, api: Api) -> None:
     """No node knows that it listens no more: it costs one claim window, and no more."""
-    lease = port.acquire(redis_lock("job", ttl=600))
+    lease = api.acquire(redis_lock("job", ttl=600))
     killed = begin(2, "wait")
     eventually(lambda: len(Inspector().waiters("job")) == 1)
-    waiter = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
+    waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
     eventually(lambda: len(Inspector().waiters("job")) == 2)
     killed.kill()
-    port.release(lease)
-    port.release(waiter.result(PATIENCE))
+    api.release(lease)
+    api.release(waiter.result(PATIENCE))
 
 
 def test_forty_killed_waiters(cluster: RedisCluster, begin: Begin) -> None:
@@ -139,9 +139,9 @@ def test_forty_killed_waiters(cluster: RedisCluster, begin: Begin) -> None:
     assert time.monotonic() - released < 15  # about five, and at most eight on a quiet machine
 
 
-def test_renewal(cluster: RedisCluster, port: Port) -> None:
+def test_renewal(cluster: RedisCluster, api: Api) -> None:
     """Of leases all over the cluster; one that was deleted is lost, and the others are not."""
-    leases = [port.acquire(redis_lock(name, ttl=0.9)) for name in NAMES]
+    leases = [api.acquire(redis_lock(name, ttl=0.9)) for name in NAMES]
     key = f"redislock:{{{NAMES[3]}}}"
     cluster.call(cluster.owner(key), "DEL", key)
     eventually(lambda: leases[3].state == LeaseState.LOST)
@@ -151,12 +151,12 @@ def test_renewal(cluster: RedisCluster, port: Port) -> None:
         due = lease.due
         eventually(lambda lease=lease, due=due: lease.due > due)
         assert watched.held(lease.claim.keys.lock) == [lease]
-        port.release(lease)
+        api.release(lease)
 
 
-def test_the_leases_of_a_silent_node(cluster: RedisCluster, port: Port) -> None:
+def test_the_leases_of_a_silent_node(cluster: RedisCluster, api: Api) -> None:
     """They are unknown, and those at the other nodes are renewed all the same."""
-    leases = {name: port.acquire(redis_lock(name, ttl=12)) for name in NAMES}
+    leases = {name: api.acquire(redis_lock(name, ttl=12)) for name in NAMES}
     silent = cluster.owner(f"redislock:{{{NAMES[0]}}}")
     there = {n for n in NAMES if cluster.owner(f"redislock:{{{n}}}") is silent}
     due = {name: lease.due for name, lease in leases.items()}
@@ -175,7 +175,7 @@ def test_the_leases_of_a_silent_node(cluster: RedisCluster, port: Port) -> None:
         cluster.settle()
     eventually(lambda: all(leases[name].state == LeaseState.HELD for name in there))
     for lease in leases.values():
-        port.release(lease)
+        api.release(lease)
 
 
 @pytest.fixture
@@ -256,30 +256,30 @@ def test_short_leases_beside_a_silent_node(cluster: RedisCluster, hung: Hang) ->
         lease.release()
 
 
-def test_cleared(cluster: RedisCluster, port: Port) -> None:
+def test_cleared(cluster: RedisCluster, api: Api) -> None:
     """The holder is told, and the next one has it."""
-    lease = port.acquire(redis_lock("job"))
-    port.clear(redis_lock("job"), by="ann", reason="stuck")
+    lease = api.acquire(redis_lock("job"))
+    api.clear(redis_lock("job"), by="ann", reason="stuck")
     with pytest.raises(LeaseRevoked, match="stuck"):
-        port.release(lease)
-    port.release(port.acquire(redis_lock("job"), wait=0))
+        api.release(lease)
+    api.release(api.acquire(redis_lock("job"), wait=0))
 
 
-def test_a_lease_that_travels(cluster: RedisCluster, port: Port) -> None:
+def test_a_lease_that_travels(cluster: RedisCluster, api: Api) -> None:
     """Exported and restored."""
-    text = port.acquire(redis_lock("job")).export()
-    restored = port.restore(text)
-    port.extend(restored)
-    port.release(restored)
+    text = api.acquire(redis_lock("job")).export()
+    restored = api.restore(text)
+    api.extend(restored)
+    api.release(restored)
     with pytest.raises(LeaseLost):
-        port.restore(text)
+        api.restore(text)
 
 
-def test_once(cluster: RedisCluster, port: Port) -> None:
+def test_once(cluster: RedisCluster, api: Api) -> None:
     """It is done once, and known to be done."""
     done = []
     for _ in range(2):
-        port.enter(once("warm", ttl=60), lambda first: first and done.append(1))
+        api.enter(once("warm", ttl=60), lambda first: first and done.append(1))
     assert done == [1]
 
 
@@ -296,14 +296,14 @@ def test_single_flight(cluster: RedisCluster) -> None:
     assert calls == ["EUR"]
 
 
-def test_inspection(cluster: RedisCluster, port: Port) -> None:
+def test_inspection(cluster: RedisCluster, api: Api) -> None:
     """All locks are found, whichever node has them, with their waiters; also what others left."""
-    leases = [port.acquire(redis_lock(name, ttl=30 + at)) for at, name in enumerate(NAMES)]
-    waiter = port.start(lambda: port.acquire(redis_lock(NAMES[0]), wait=PATIENCE))
+    leases = [api.acquire(redis_lock(name, ttl=30 + at)) for at, name in enumerate(NAMES)]
+    waiter = api.start(lambda: api.acquire(redis_lock(NAMES[0]), wait=PATIENCE))
     eventually(lambda: Inspector().get(NAMES[0]).waiters == 1)
     last = {"ttl": 300.0}
     several = [
-        port.acquire(lock)
+        api.acquire(lock)
         for lock in (Semaphore("rates", 2, **last), ReadWriteLock("catalogue", **last).read())
     ]
     foreign = "redislock:{left}"
@@ -328,9 +328,9 @@ def test_inspection(cluster: RedisCluster, port: Port) -> None:
     out = StringIO()
     call_command("redislock", "list", stdout=out)
     assert all(name in out.getvalue() for name in NAMES)
-    port.release(leases[0])
+    api.release(leases[0])
     for lease in [*leases[1:], *several, waiter.result(PATIENCE)]:
-        port.release(lease)
+        api.release(lease)
     assert inspector.page().total == 0
 
 
@@ -399,11 +399,11 @@ def test_a_single_server_that_is_a_node(cluster: RedisCluster, settings: Any) ->
     assert "redislock.E104" in {one.id for one in server_findings("default")}
 
 
-def test_replicas(cluster: RedisCluster, port: Port) -> None:
+def test_replicas(cluster: RedisCluster, api: Api) -> None:
     """There are none, and that is said, over the connection that has written."""
     with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-        port.acquire(redis_lock("job", replicas=1), wait=0)
-    assert port.holder(redis_lock("job")) is None
+        api.acquire(redis_lock("job", replicas=1), wait=0)
+    assert api.holder(redis_lock("job")) is None
 
 
 @pytest.mark.parametrize("url", ["unix:///run/redis.sock", "redis://localhost/3"])
@@ -447,7 +447,7 @@ def test_the_drop_in(cluster: RedisCluster) -> None:
         Lock(cache.client.get_client(), "job").acquire()
 
 
-def test_timestamp_locks(cluster: RedisCluster, port: Port) -> None:
+def test_timestamp_locks(cluster: RedisCluster, api: Api) -> None:
     """Alone, and beside a mutex: both keys may be in any slots, also of several that are renewed
     in one request."""
     leases = []
@@ -459,31 +459,31 @@ def test_timestamp_locks(cluster: RedisCluster, port: Port) -> None:
         if len(names) == 4:
             break
     for number, name in enumerate(names):
-        leases.append(port.acquire(redis_lock(name, timestamp_key=f"lock.{number}", ttl=2)))
-        leases.append(port.acquire(TimestampLock(f"lock.alone.{number}", ttl=2)))
+        leases.append(api.acquire(redis_lock(name, timestamp_key=f"lock.{number}", ttl=2)))
+        leases.append(api.acquire(TimestampLock(f"lock.alone.{number}", ttl=2)))
         other = TimestampLock(f"lock.{number}", wait=0)
-        assert port.start(lambda other=other: port.acquire(other)).result(PATIENCE) is None
+        assert api.start(lambda other=other: api.acquire(other)).result(PATIENCE) is None
     until = time.monotonic() + 4
     eventually(lambda: time.monotonic() > until)
     for lease in leases:
         lease.check()
-        port.extend(lease, 30)
-    leases[0] = port.restore(leases[0].export())
+        api.extend(lease, 30)
+    leases[0] = api.restore(leases[0].export())
     for lease in leases:
-        port.release(lease)
+        api.release(lease)
     for number in range(4):
-        port.release(port.acquire(TimestampLock(f"lock.{number}"), wait=0))
+        api.release(api.acquire(TimestampLock(f"lock.{number}"), wait=0))
 
 
-def test_a_key_that_is_called_index(cluster: RedisCluster, port: Port) -> None:
+def test_a_key_that_is_called_index(cluster: RedisCluster, api: Api) -> None:
     """It is a lock's key like any other, also if it is renewed together with one of its slot."""
-    other = port.acquire(TimestampLock("x", timestamp_key="{search:index}", ttl=1.5))
-    lease = port.acquire(TimestampLock("search:index", ttl=1.5))
+    other = api.acquire(TimestampLock("x", timestamp_key="{search:index}", ttl=1.5))
+    lease = api.acquire(TimestampLock("search:index", ttl=1.5))
     taken = str(int(time.time()) + 600)
     cluster.call(cluster.owner("search:index"), "SET", "search:index", taken)
     eventually(lambda: lease.state == LeaseState.LOST)
     other.check()
-    port.release(other)
+    api.release(other)
 
 
 @pytest.mark.parametrize("key", ["lock{import", "lock{a}x", "}{a}", "a}b{c}", "{a}{}"])

@@ -7,36 +7,36 @@ import pytest
 from devtools.redis_cluster import RedisCluster
 from django_redislock import LockNotAcquired, MultiLock, redis_lock
 from django_redislock.transport import server as connections
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 NAMES = [f"account:{number}" for number in range(6)]
 
 
-def test_names_of_many_slots(port: Port, cluster: RedisCluster) -> None:
+def test_names_of_many_slots(api: Api, cluster: RedisCluster) -> None:
     """They are taken slot by slot, extended and given back, and exclude what they should."""
     assert len({connections.slot("default", f"redislock:{{{name}}}") for name in NAMES}) > 1
-    lease = port.acquire(MultiLock(NAMES, ttl=10, renew=False))
+    lease = api.acquire(MultiLock(NAMES, ttl=10, renew=False))
     assert sorted(lease.fencing_tokens) == NAMES
-    port.extend(lease, 60)
+    api.extend(lease, 60)
     for name in NAMES:
-        holder = port.holder(redis_lock(name))
+        holder = api.holder(redis_lock(name))
         assert holder.fencing_token == lease.fencing_tokens[name]
         assert holder.remaining > 50
-    port.release(lease)
-    assert all(port.holder(redis_lock(name)) is None for name in NAMES)
+    api.release(lease)
+    assert all(api.holder(redis_lock(name)) is None for name in NAMES)
 
 
-def test_what_was_taken_is_given_back(port: Port, cluster: RedisCluster) -> None:
+def test_what_was_taken_is_given_back(api: Api, cluster: RedisCluster) -> None:
     """When a later name is held, none of the earlier ones is kept; and it is waited for."""
-    single = port.acquire(redis_lock(NAMES[-1]))
+    single = api.acquire(redis_lock(NAMES[-1]))
     with pytest.raises(LockNotAcquired) as caught:
-        port.start(lambda: port.enter(MultiLock(NAMES, wait=0), lambda _: None)).result(PATIENCE)
+        api.start(lambda: api.enter(MultiLock(NAMES, wait=0), lambda _: None)).result(PATIENCE)
     assert caught.value.name == NAMES[-1]
-    waiter = port.start(lambda: port.acquire(MultiLock(NAMES), wait=None))
-    eventually(lambda: all(port.holder(redis_lock(name)) is None for name in NAMES[:-1]))
+    waiter = api.start(lambda: api.acquire(MultiLock(NAMES), wait=None))
+    eventually(lambda: all(api.holder(redis_lock(name)) is None for name in NAMES[:-1]))
     assert not waiter.done()
-    port.release(single)
+    api.release(single)
     lease = waiter.result(PATIENCE)
     assert lease.fencing_tokens[NAMES[-1]] > single.fencing_token
-    port.release(lease)
+    api.release(lease)

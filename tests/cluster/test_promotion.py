@@ -15,7 +15,7 @@ from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseLost, LeaseState, LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
 from tests.cluster.caches import cluster as caches
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 NAMES = [f"invoice:{number}" for number in range(30)]
@@ -49,46 +49,46 @@ def kill(cluster: RedisCluster, node: RedisServer) -> None:
     cluster.settle()
 
 
-def extended(port: Port, lease: Lease) -> bool:
+def extended(api: Api, lease: Lease) -> bool:
     try:
-        port.extend(lease)
+        api.extend(lease)
     except LockUnavailable:
         return False
     return True
 
 
-def test_a_primary_is_killed(cluster: RedisCluster, port: Port) -> None:
+def test_a_primary_is_killed(cluster: RedisCluster, api: Api) -> None:
     """What the replica has got goes on: the lease, and the order of those who wait."""
     primary, _, _, replica = cluster.nodes
     name = name_at(cluster, primary)
     key = f"redislock:{{{name}}}"
-    lease = port.acquire(redis_lock(name, ttl=60))
-    waiter = port.start(lambda: port.acquire(redis_lock(name), wait=2 * PATIENCE))
+    lease = api.acquire(redis_lock(name, ttl=60))
+    waiter = api.start(lambda: api.acquire(redis_lock(name), wait=2 * PATIENCE))
     eventually(lambda: len(Inspector().waiters(name)) == 1)
     with cluster.ask(replica) as client:
         client.readonly()
         eventually(lambda: client.exists(key, f"{key}:queue") == 2)
 
     kill(cluster, primary)
-    eventually(lambda: extended(port, lease))
+    eventually(lambda: extended(api, lease))
     assert lease.state == LeaseState.HELD
-    port.release(lease)
+    api.release(lease)
     following = waiter.result(2 * PATIENCE)
     assert following.fencing_token > lease.fencing_token
-    port.release(following)
+    api.release(following)
 
 
-def test_a_lease_that_the_new_primary_does_not_know(cluster: RedisCluster, port: Port) -> None:
+def test_a_lease_that_the_new_primary_does_not_know(cluster: RedisCluster, api: Api) -> None:
     """Its holder is told at its next renewal, and others get the lock."""
     primary, _, _, replica = cluster.nodes
     name = name_at(cluster, primary)
     key = f"redislock:{{{name}}}"
-    lease = port.acquire(redis_lock(name, ttl=600))
+    lease = api.acquire(redis_lock(name, ttl=600))
     kill(cluster, primary)
     cluster.call(replica, "DEL", key, f"{key}:tail")  # as if it had not arrived there
     with pytest.raises(LeaseLost):
-        eventually(lambda: extended(port, lease))
+        eventually(lambda: extended(api, lease))
     assert lease.state == LeaseState.LOST
-    following = port.acquire(redis_lock(name), wait=PATIENCE)
+    following = api.acquire(redis_lock(name), wait=PATIENCE)
     assert following.fencing_token > lease.fencing_token
-    port.release(following)
+    api.release(following)

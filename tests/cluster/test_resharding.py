@@ -14,7 +14,7 @@ from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseState, LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -33,63 +33,63 @@ def ends(cluster: RedisCluster) -> Iterator[tuple[RedisServer, RedisServer]]:
 
 
 def test_a_slot_that_has_moved(
-    cluster: RedisCluster, ends: tuple[RedisServer, RedisServer], port: Port
+    cluster: RedisCluster, ends: tuple[RedisServer, RedisServer], api: Api
 ) -> None:
     """Whoever asks its old node is sent on, and keeps lock, place and fencing token."""
     _, target = ends
-    lease = port.acquire(redis_lock("job"))
-    waiter = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
+    lease = api.acquire(redis_lock("job"))
+    waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
     eventually(lambda: len(Inspector().waiters("job")) == 1)
 
     cluster.move(KEY, target)
     assert cluster.owner(KEY) is target
-    port.extend(lease, 60)
-    assert port.holder(redis_lock("job")).fencing_token == lease.fencing_token
-    port.release(lease)
+    api.extend(lease, 60)
+    assert api.holder(redis_lock("job")).fencing_token == lease.fencing_token
+    api.release(lease)
     following = waiter.result(PATIENCE)
     assert following.fencing_token > lease.fencing_token
     assert cluster.call(target, "EXISTS", KEY) == 1
-    port.release(following)
+    api.release(following)
 
 
 def test_while_it_moves(
-    cluster: RedisCluster, ends: tuple[RedisServer, RedisServer], port: Port
+    cluster: RedisCluster, ends: tuple[RedisServer, RedisServer], api: Api
 ) -> None:
     """The lease is unknown and then held again, who tries once is told, and who waits gets it."""
     source, target = ends
-    lease = port.acquire(redis_lock("job", ttl=60))
-    waiter = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
+    lease = api.acquire(redis_lock("job", ttl=60))
+    waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
     eventually(lambda: len(Inspector().waiters("job")) == 1)
 
     cluster.migrating(KEY, target)
     with pytest.raises(LockUnavailable, match="TryAgainError"):
-        port.extend(lease)
+        api.extend(lease)
     assert lease.state == LeaseState.UNKNOWN
     with pytest.raises(LockUnavailable):
-        port.start(lambda: port.acquire(redis_lock("job"), wait=0)).result(PATIENCE)
+        api.start(lambda: api.acquire(redis_lock("job"), wait=0)).result(PATIENCE)
 
     assert cluster.migrate_keys(KEY, source, target) > 0
     with pytest.raises(LockUnavailable):  # asked there, behind ASKING
-        port.extend(lease)
+        api.extend(lease)
     # What needs one key only finds it: the old node says where, and the new one is told to look.
-    assert port.holder(redis_lock("job")).fencing_token == lease.fencing_token
-    late = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
+    assert api.holder(redis_lock("job")).fencing_token == lease.fencing_token
+    late = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
     cluster.migrated(KEY, target)
 
-    port.extend(lease)
+    api.extend(lease)
     assert lease.state == LeaseState.HELD
     assert not waiter.done()
-    port.release(lease)
+    api.release(lease)
     tokens = [lease.fencing_token]
     for who in (waiter, late):
         following = who.result(PATIENCE)
         tokens.append(following.fencing_token)
-        port.release(following)
+        api.release(following)
     assert tokens == sorted(set(tokens))
 
 
 def test_a_release_while_it_moves(
-    cluster: RedisCluster, ends: tuple[RedisServer, RedisServer], port: Port
+    cluster: RedisCluster, ends: tuple[RedisServer, RedisServer], api: Api
 ) -> None:
     """The block is left without an error; the lock is released when its slot has settled."""
     source, target = ends
@@ -97,7 +97,7 @@ def test_a_release_while_it_moves(
     def body(lease: object) -> None:
         cluster.migrating(KEY, target)
 
-    port.enter(redis_lock("job", ttl=600), body)
+    api.enter(redis_lock("job", ttl=600), body)
     assert cluster.call(source, "EXISTS", KEY) == 1
     cluster.migrate_keys(KEY, source, target)
     cluster.migrated(KEY, target)
@@ -105,15 +105,15 @@ def test_a_release_while_it_moves(
 
 
 def test_a_free_lock_whose_slot_moves(
-    cluster: RedisCluster, ends: tuple[RedisServer, RedisServer], port: Port
+    cluster: RedisCluster, ends: tuple[RedisServer, RedisServer], api: Api
 ) -> None:
     """Where no key is left at the old node, the new one is asked, and decides when it can."""
     _, target = ends
     cluster.migrating(KEY, target)
-    waiter = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
+    waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
     with pytest.raises(LockUnavailable):
-        port.acquire(redis_lock("job"), wait=0)
+        api.acquire(redis_lock("job"), wait=0)
     cluster.migrated(KEY, target)
     lease = waiter.result(PATIENCE)
     assert cluster.call(target, "EXISTS", KEY) == 1
-    port.release(lease)
+    api.release(lease)

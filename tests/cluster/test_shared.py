@@ -7,36 +7,35 @@ import pytest
 from devtools.redis_cluster import RedisCluster
 from django_redislock import LeaseRevoked, LeaseState, ReadWriteLock, Semaphore
 from django_redislock.inspection import Inspector, State
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 NAMES = [f"exports:{number}" for number in range(9)]
 """They are spread over all nodes."""
 
 
-def test_places(cluster: RedisCluster, port: Port) -> None:
+def test_places(cluster: RedisCluster, api: Api) -> None:
     """So many at a time, wherever the name is; renewed, handed over, seen and cleared."""
     for name in NAMES:
         held = [
-            port.start(lambda n=name: port.acquire(Semaphore(n, 2, ttl=2))).result(PATIENCE)
+            api.start(lambda n=name: api.acquire(Semaphore(n, 2, ttl=2))).result(PATIENCE)
             for _ in range(2)
         ]
         assert (
-            port.start(lambda n=name: port.acquire(Semaphore(n, 2), wait=0)).result(PATIENCE)
-            is None
+            api.start(lambda n=name: api.acquire(Semaphore(n, 2), wait=0)).result(PATIENCE) is None
         )
-        waiter = port.start(lambda n=name: port.acquire(Semaphore(n, 2), wait=PATIENCE))
+        waiter = api.start(lambda n=name: api.acquire(Semaphore(n, 2), wait=PATIENCE))
         eventually(lambda n=name: len(Inspector().waiters(n)) == 1)
-        port.release(held.pop())
+        api.release(held.pop())
         held.append(waiter.result(PATIENCE))
-        port.extend(held[0])
+        api.extend(held[0])
         lock = Inspector().get(name)
         assert lock is not None
         assert (lock.holding, lock.limit, lock.state) == (2, 2, State.HELD)
         assert Inspector().clear(lock, by="eva", reason="x")
         for lease in held:
             with pytest.raises(LeaseRevoked):
-                port.extend(lease)
+                api.extend(lease)
 
 
 def test_renewals(cluster: RedisCluster) -> None:
@@ -55,16 +54,16 @@ def test_renewals(cluster: RedisCluster) -> None:
         lease.release()
 
 
-def test_readers_behind_a_writer(cluster: RedisCluster, port: Port) -> None:
+def test_readers_behind_a_writer(cluster: RedisCluster, api: Api) -> None:
     """They go in together."""
     lock = ReadWriteLock("catalogue")
-    writer = port.acquire(lock.write())
+    writer = api.acquire(lock.write())
     readers = []
     for number in range(3):
-        readers.append(port.start(lambda: port.acquire(lock.read(), wait=PATIENCE)))
+        readers.append(api.start(lambda: api.acquire(lock.read(), wait=PATIENCE)))
         eventually(lambda n=number: len(Inspector().waiters("catalogue")) == n + 1)
-    port.downgrade(writer)
+    api.downgrade(writer)
     for reader in readers:
-        port.release(reader.result(PATIENCE))
-    port.release(writer)
+        api.release(reader.result(PATIENCE))
+    api.release(writer)
     assert Inspector().get("catalogue") is None

@@ -1,4 +1,4 @@
-"""For the tests of contracts, each of which is run through both ports."""
+"""For the tests of contracts, each of which runs synchronously and asynchronously."""
 
 from __future__ import annotations
 

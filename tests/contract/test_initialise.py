@@ -1,4 +1,4 @@
-"""What `initialise` owes, through both ports, on a real Redis."""
+"""What `initialise` owes, synchronously and asynchronously, on a real Redis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import initialise
-from tests.contract.ports import Port, SyncPort
+from tests.contract.api import Api, SyncApi
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
 
@@ -19,29 +19,29 @@ RECORD = "redislock:{initialise:salt}:record"
 @pytest.mark.parametrize(
     "value", [{"a": [1, 2.5, None]}, "ünïcode\0", 0, None, False, ""], ids=repr
 )
-def test_the_first_value_stands(port: Port, redis: Redis, value: Any) -> None:
+def test_the_first_value_stands(api: Api, redis: Redis, value: Any) -> None:
     """Everybody gets it, for good; whatever JSON can write."""
-    assert port.initialise("salt", value) == value
-    assert port.initialise("salt", "another") == value
+    assert api.initialise("salt", value) == value
+    assert api.initialise("salt", "another") == value
     assert redis.ttl(RECORD) == -1
-    assert port.initialise("pepper", "another") == "another"
+    assert api.initialise("pepper", "another") == "another"
 
 
-def test_as_json_reads_it(port: Port) -> None:
+def test_as_json_reads_it(api: Api) -> None:
     """The one that gave it gets what the others get."""
-    assert port.initialise("salt", (1, 2)) == [1, 2]
+    assert api.initialise("salt", (1, 2)) == [1, 2]
 
 
-def test_for_a_while(port: Port, redis: Redis) -> None:
+def test_for_a_while(api: Api, redis: Redis) -> None:
     """After `ttl` seconds there is no value."""
-    port.initialise("salt", 1, ttl=3600)
+    api.initialise("salt", 1, ttl=3600)
     assert 3500 < redis.ttl(RECORD) <= 3600
     redis.pexpire(RECORD, 1)
     eventually(lambda: not redis.exists(RECORD))
-    assert port.initialise("salt", 2) == 2
+    assert api.initialise("salt", 2) == 2
 
 
-def test_a_function(port: Port) -> None:
+def test_a_function(api: Api) -> None:
     """It is called only when no value stands."""
     calls: list[int] = []
 
@@ -49,43 +49,43 @@ def test_a_function(port: Port) -> None:
         calls.append(1)
         return len(calls)
 
-    assert [port.initialise("salt", make) for _ in range(3)] == [1, 1, 1]
+    assert [api.initialise("salt", make) for _ in range(3)] == [1, 1, 1]
     assert calls == [1]
 
 
-def test_a_coroutine_function(port: Port) -> None:
+def test_a_coroutine_function(api: Api) -> None:
     """Coroutines may give one; a function can't wait for it."""
 
     async def make() -> str:
         return "made"
 
-    if isinstance(port, SyncPort):
+    if isinstance(api, SyncApi):
         with pytest.raises(TypeError, match=r"coroutine function: await ainitialise\(\)"):
-            port.initialise("salt", make)
+            api.initialise("salt", make)
     else:
-        assert port.initialise("salt", make) == "made"
+        assert api.initialise("salt", make) == "made"
 
 
-def test_many_at_a_time(port: Port) -> None:
+def test_many_at_a_time(api: Api) -> None:
     """All get one value, whoever gave it."""
     begin = threading.Barrier(10, timeout=PATIENCE)
 
     def give(number: int) -> Any:
         begin.wait()
-        return port.initialise("salt", lambda: number)
+        return api.initialise("salt", lambda: number)
 
-    threads = [port.start(lambda number=number: give(number)) for number in range(10)]
+    threads = [api.start(lambda number=number: give(number)) for number in range(10)]
     values = {thread.result(PATIENCE) for thread in threads}
     assert len(values) == 1
     assert values < set(range(10))
 
 
-def test_one_round_trip(port: Port, redis: Redis) -> None:
+def test_one_round_trip(api: Api, redis: Redis) -> None:
     """And no lock."""
-    port.initialise("warm up", 1)
+    api.initialise("warm up", 1)
     before = round_trips(redis)
-    port.initialise("salt", 1)
-    port.initialise("salt", 2)
+    api.initialise("salt", 1)
+    api.initialise("salt", 2)
     assert round_trips(redis) - before == 2
     assert not redis.exists("redislock:{initialise:salt}")
 
@@ -106,11 +106,11 @@ def test_one_round_trip(port: Port, redis: Redis) -> None:
     ],
 )
 def test_bad_input(
-    port: Port, redis: Redis, name: Any, value: Any, options: Any, error: Any, match: str
+    api: Api, redis: Redis, name: Any, value: Any, options: Any, error: Any, match: str
 ) -> None:
     """Each is named, with what to write, and nothing is set."""
     with pytest.raises(error, match=match):
-        port.initialise(name, value, **options)
+        api.initialise(name, value, **options)
     assert not redis.keys("redislock:*:record")
 
 

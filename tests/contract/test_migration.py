@@ -1,4 +1,4 @@
-"""What a lock owes that is a mutex and a timestamp lock in one, through both ports."""
+"""What a lock owes that is a mutex and a timestamp lock in one, synchronously and asynchronously."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from django_redislock import (
 )
 from django_redislock.inspection import Inspector
 from tests.classic import Classic
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.contract.test_timestamp import round_trips
 from tests.waiting import PATIENCE, eventually
 
@@ -39,33 +39,33 @@ def _clean(redis: Redis, settings: Any) -> Iterator[None]:
     redis.delete(OLD)
 
 
-def elsewhere(port: Port, call: Callable[[], Any]) -> Any:
-    return port.start(call).result(PATIENCE)
+def elsewhere(api: Api, call: Callable[[], Any]) -> Any:
+    return api.start(call).result(PATIENCE)
 
 
-def test_both_are_held(port: Port, redis: Redis) -> None:
+def test_both_are_held(api: Api, redis: Redis) -> None:
     """And both are gone after the release. The fencing token is that of the mutex."""
-    lease = port.acquire(redis_lock("import"))
+    lease = api.acquire(redis_lock("import"))
     assert redis.get(KEY).startswith(lease.token.encode())
     assert redis.get(OLD).isdigit()
     assert lease.fencing_token > 0
     assert not Classic(redis, OLD).acquire()
-    assert elsewhere(port, lambda: port.acquire(redis_lock("import"), wait=0)) is None
-    assert elsewhere(port, lambda: port.acquire(TimestampLock(OLD), wait=0)) is None
-    port.release(lease)
+    assert elsewhere(api, lambda: api.acquire(redis_lock("import"), wait=0)) is None
+    assert elsewhere(api, lambda: api.acquire(TimestampLock(OLD), wait=0)) is None
+    api.release(lease)
     assert not redis.exists(KEY, OLD)
 
 
-def test_a_cycle_is_four_round_trips(port: Port, redis: Redis, no_signs_of_life: None) -> None:
+def test_a_cycle_is_four_round_trips(api: Api, redis: Redis, no_signs_of_life: None) -> None:
     """Two for each of the two."""
-    port.release(port.acquire(redis_lock("import")))
+    api.release(api.acquire(redis_lock("import")))
     before = round_trips(redis)
     for _ in range(10):
-        port.release(port.acquire(redis_lock("import")))
+        api.release(api.acquire(redis_lock("import")))
     assert round_trips(redis) - before == 40
 
 
-def test_an_old_client_that_polls_fast(port: Port, redis: Redis) -> None:
+def test_an_old_client_that_polls_fast(api: Api, redis: Redis) -> None:
     """It takes the lock again at once, and does not keep new code out."""
     stop, begun = threading.Event(), threading.Event()
 
@@ -83,92 +83,92 @@ def test_an_old_client_that_polls_fast(port: Port, redis: Redis) -> None:
     try:
         assert begun.wait(PATIENCE)
         for _ in range(5):
-            port.release(port.acquire(redis_lock("import"), wait=PATIENCE))
+            api.release(api.acquire(redis_lock("import"), wait=PATIENCE))
     finally:
         stop.set()
         thread.join()
 
 
-def test_who_waits_for_old_ones_asks_often(port: Port, redis: Redis) -> None:
+def test_who_waits_for_old_ones_asks_often(api: Api, redis: Redis) -> None:
     """The one that has the mutex asks for the other lock many times in a second, or old clients
     that do so would always be faster."""
     old = Classic(redis, OLD)
     assert old.acquire()
-    waiter = port.start(lambda: port.acquire(redis_lock("import"), wait=PATIENCE))
+    waiter = api.start(lambda: api.acquire(redis_lock("import"), wait=PATIENCE))
     eventually(lambda: redis.exists(KEY))
     before = round_trips(redis)
     threading.Event().wait(2)
     asked = round_trips(redis) - before
     old.release()
-    port.release(waiter.result(PATIENCE))
+    api.release(waiter.result(PATIENCE))
     assert 15 < asked < 100
 
 
-def test_the_second_key_is_of_another_type(port: Port, redis: Redis) -> None:
+def test_the_second_key_is_of_another_type(api: Api, redis: Redis) -> None:
     """An error at once, and the first lock is given back."""
     redis.rpush(OLD, "x")
     with pytest.raises(LockError):
-        port.acquire(redis_lock("import"), wait=None)
+        api.acquire(redis_lock("import"), wait=None)
     assert not redis.exists(KEY)
     assert redis.lrange(OLD, 0, -1) == [b"x"]
 
 
-def test_once(port: Port, redis: Redis, settings: Any) -> None:
+def test_once(api: Api, redis: Redis, settings: Any) -> None:
     """What is done once is done under both, too."""
     settings.REDISLOCK = {"LOCKS": {"once:import": {"TIMESTAMP_KEY": OLD}}}
     done = []
     for _ in range(2):
-        port.enter(once("import"), lambda first: first and done.append(redis.exists(OLD)))
+        api.enter(once("import"), lambda first: first and done.append(redis.exists(OLD)))
     assert done == [1]
     assert not redis.exists(OLD)
 
 
-def test_in_the_code(port: Port, redis: Redis, settings: Any) -> None:
+def test_in_the_code(api: Api, redis: Redis, settings: Any) -> None:
     """For one lock, or for those of a pattern; the settings do the same."""
     settings.REDISLOCK = {}
-    lease = port.acquire(redis_lock("import", timestamp_key=OLD))
+    lease = api.acquire(redis_lock("import", timestamp_key=OLD))
     assert redis.exists(KEY, OLD) == 2
-    port.release(lease)
+    api.release(lease)
     settings.REDISLOCK = {"LOCKS": {"im*": {"TIMESTAMP_KEY": "lock.{name}"}}}
-    lease = port.acquire(redis_lock("import"))
+    lease = api.acquire(redis_lock("import"))
     assert redis.exists(KEY, OLD) == 2
-    port.release(lease)
+    api.release(lease)
 
 
-def test_a_pattern_is_for_mutexes(port: Port, redis: Redis, settings: Any) -> None:
+def test_a_pattern_is_for_mutexes(api: Api, redis: Redis, settings: Any) -> None:
     """A lock that is of another kind by the code has no second key, and a timestamp lock no other
     one than it says, or an entry for timestamp locks."""
     settings.REDISLOCK = {"LOCKS": {"*": {"TIMESTAMP_KEY": "other.{name}"}}}
     for lock in (TimestampLock(OLD), Semaphore("s", 3), ReadWriteLock("r").write()):
-        lease = port.acquire(lock)
+        lease = api.acquire(lock)
         assert not redis.keys("other.*")
-        port.extend(lease)
-        port.release(lease)
-    lease = port.acquire(TimestampLock("import", timestamp_key=OLD))
+        api.extend(lease)
+        api.release(lease)
+    lease = api.acquire(TimestampLock("import", timestamp_key=OLD))
     assert redis.exists(OLD)
-    port.release(lease)
+    api.release(lease)
     settings.REDISLOCK = {"LOCKS": {"import": {"KIND": "timestamp", "TIMESTAMP_KEY": OLD}}}
     for lock in (TimestampLock("import"), redis_lock("import")):
-        lease = port.acquire(lock)
+        lease = api.acquire(lock)
         assert redis.exists(OLD)
-        port.release(lease)
+        api.release(lease)
 
 
-def test_fractions_are_refused(port: Port, settings: Any) -> None:
+def test_fractions_are_refused(api: Api, settings: Any) -> None:
     """Beside a mutex they would not be written."""
     settings.REDISLOCK = {"LOCKS": {"import": {"TIMESTAMP_KEY": OLD, "FRACTIONS": True}}}
     with pytest.raises(ImproperlyConfigured, match="whole seconds"):
-        port.acquire(redis_lock("import"))
+        api.acquire(redis_lock("import"))
 
 
-def test_two_names_with_one_old_key(port: Port, settings: Any) -> None:
+def test_two_names_with_one_old_key(api: Api, settings: Any) -> None:
     """Who holds one of them would wait for itself; another one waits."""
     settings.REDISLOCK = {"LOCKS": {"import*": {"TIMESTAMP_KEY": OLD}}}
 
     def both(lease: Any) -> None:
-        assert elsewhere(port, lambda: port.acquire(redis_lock("import:2"), wait=0)) is None
+        assert elsewhere(api, lambda: api.acquire(redis_lock("import:2"), wait=0)) is None
 
-    port.enter(redis_lock("import:1"), both)
+    api.enter(redis_lock("import:1"), both)
     lease = redis_lock("import:1").acquire()
     for other in (redis_lock("import:2"), TimestampLock(OLD), redis_lock("import:1")):
         with pytest.raises(LockReentered):
@@ -186,49 +186,49 @@ def test_two_names_with_one_old_key(port: Port, settings: Any) -> None:
     lease.release()
 
 
-def test_the_line_is_deleted(port: Port, redis: Redis, settings: Any) -> None:
+def test_the_line_is_deleted(api: Api, redis: Redis, settings: Any) -> None:
     """While the settings are rolled out, those with the line and those without it exclude each
     other; and a lease is released as it was acquired."""
-    lease = port.acquire(redis_lock("import"))
+    lease = api.acquire(redis_lock("import"))
     settings.REDISLOCK = {}
-    assert elsewhere(port, lambda: port.acquire(redis_lock("import"), wait=0)) is None
-    port.release(lease)
+    assert elsewhere(api, lambda: api.acquire(redis_lock("import"), wait=0)) is None
+    api.release(lease)
     assert not redis.exists(KEY, OLD)
-    lease = port.acquire(redis_lock("import"))
+    lease = api.acquire(redis_lock("import"))
     assert not redis.exists(OLD)
     settings.REDISLOCK = {"LOCKS": {"import": {"TIMESTAMP_KEY": OLD}}}
-    assert elsewhere(port, lambda: port.acquire(redis_lock("import"), wait=0)) is None
-    port.release(lease)
+    assert elsewhere(api, lambda: api.acquire(redis_lock("import"), wait=0)) is None
+    api.release(lease)
 
 
-def test_an_old_client_holds_it(port: Port, redis: Redis) -> None:
+def test_an_old_client_holds_it(api: Api, redis: Redis) -> None:
     """Who does not get the second lock gives the first one back, and says whom it waited for."""
     old = Classic(redis, OLD)
     assert old.acquire()
-    assert port.acquire(redis_lock("import"), wait=0) is None
-    assert port.acquire(redis_lock("import"), wait=0.2) is None
+    assert api.acquire(redis_lock("import"), wait=0) is None
+    assert api.acquire(redis_lock("import"), wait=0.2) is None
     assert not redis.exists(KEY)
     with pytest.raises(LockNotAcquired) as caught:
-        port.enter(redis_lock("import", wait=0), lambda lease: None)
+        api.enter(redis_lock("import", wait=0), lambda lease: None)
     holder = caught.value.holder
     assert holder.owner is None
     assert holder.remaining is not None
     assert 25 < holder.remaining <= 31
-    assert port.holder(redis_lock("import")).remaining > 25
+    assert api.holder(redis_lock("import")).remaining > 25
     old.release()
-    lease = port.acquire(redis_lock("import"), wait=0)
+    lease = api.acquire(redis_lock("import"), wait=0)
     assert lease is not None
-    port.release(lease)
+    api.release(lease)
 
 
-def test_it_waits_for_an_old_client(port: Port, redis: Redis) -> None:
+def test_it_waits_for_an_old_client(api: Api, redis: Redis) -> None:
     """For longer than its own ttl: it extends the mutex meanwhile, and keeps its place."""
     old = Classic(redis, OLD)
     assert old.acquire()
-    first = port.start(lambda: port.acquire(redis_lock("import", ttl=0.6), wait=None))
+    first = api.start(lambda: api.acquire(redis_lock("import", ttl=0.6), wait=None))
     eventually(lambda: redis.exists(KEY))
     value = redis.get(KEY)
-    second = port.start(lambda: port.acquire(redis_lock("import"), wait=None))
+    second = api.start(lambda: api.acquire(redis_lock("import"), wait=None))
     eventually(lambda: redis.zcard(f"{KEY}:queue") == 1)
     before = redis.time()[0]
     eventually(lambda: redis.time()[0] >= before + 2)
@@ -238,15 +238,15 @@ def test_it_waits_for_an_old_client(port: Port, redis: Redis) -> None:
     lease = first.result(PATIENCE)
     lease.check()
     assert redis.get(KEY) == value
-    port.release(lease)
-    port.release(second.result(PATIENCE))
+    api.release(lease)
+    api.release(second.result(PATIENCE))
 
 
-def test_the_mutex_is_lost_while_it_waits(port: Port, redis: Redis) -> None:
+def test_the_mutex_is_lost_while_it_waits(api: Api, redis: Redis) -> None:
     """It waits for it again."""
     old = Classic(redis, OLD)
     assert old.acquire()
-    waiter = port.start(lambda: port.acquire(redis_lock("import", ttl=0.6), wait=None))
+    waiter = api.start(lambda: api.acquire(redis_lock("import", ttl=0.6), wait=None))
     eventually(lambda: redis.exists(KEY))
     first = redis.get(KEY)
     redis.delete(KEY)
@@ -255,28 +255,28 @@ def test_the_mutex_is_lost_while_it_waits(port: Port, redis: Redis) -> None:
     old.release()
     lease = waiter.result(PATIENCE)
     lease.check()
-    port.release(lease)
+    api.release(lease)
 
 
-def test_an_old_client_is_cleared(port: Port, redis: Redis) -> None:
+def test_an_old_client_is_cleared(api: Api, redis: Redis) -> None:
     """While new code waits for it: it is the one that is shown, and taken away."""
     old = Classic(redis, OLD)
     assert old.acquire()
-    waiter = port.start(lambda: port.acquire(redis_lock("import"), wait=None))
+    waiter = api.start(lambda: api.acquire(redis_lock("import"), wait=None))
     eventually(lambda: redis.exists(KEY))
-    assert port.holder(redis_lock("import")).owner is None
-    assert port.clear(redis_lock("import"), reason="its machine is gone").owner is None
+    assert api.holder(redis_lock("import")).owner is None
+    assert api.clear(redis_lock("import"), reason="its machine is gone").owner is None
     lease = waiter.result(PATIENCE)
     lease.check()
-    assert port.holder(redis_lock("import")).owner == lease.owner
-    port.release(lease)
+    assert api.holder(redis_lock("import")).owner == lease.owner
+    api.release(lease)
 
 
-def test_cleared_while_it_waits(port: Port, redis: Redis) -> None:
+def test_cleared_while_it_waits(api: Api, redis: Redis) -> None:
     """By an operator, as the mutex that it holds: it is told, and nothing is left."""
     old = Classic(redis, OLD)
     assert old.acquire()
-    waiter = port.start(lambda: port.acquire(redis_lock("import", ttl=0.6), wait=None))
+    waiter = api.start(lambda: api.acquire(redis_lock("import", ttl=0.6), wait=None))
     eventually(lambda: redis.exists(KEY))
     seen = Inspector().get("import")
     assert Inspector().clear(seen, by="Ada", reason="stuck")
@@ -286,86 +286,86 @@ def test_cleared_while_it_waits(port: Port, redis: Redis) -> None:
     assert redis.exists(OLD), "which is the old client's"
 
 
-def test_new_code_is_served_in_order(port: Port, redis: Redis) -> None:
+def test_new_code_is_served_in_order(api: Api, redis: Redis) -> None:
     """As a mutex serves it."""
     order: list[int] = []
-    lease = port.acquire(redis_lock("import"))
+    lease = api.acquire(redis_lock("import"))
 
     def wait(number: int) -> None:
-        got = port.acquire(redis_lock("import"), wait=None)
+        got = api.acquire(redis_lock("import"), wait=None)
         order.append(number)
-        port.release(got)
+        api.release(got)
 
     waiters = []
     for number in range(5):
-        waiters.append(port.start(lambda number=number: wait(number)))
+        waiters.append(api.start(lambda number=number: wait(number)))
         eventually(lambda number=number: redis.zcard(f"{KEY}:queue") == number + 1)
-    port.release(lease)
+    api.release(lease)
     for waiter in waiters:
         waiter.result(PATIENCE)
     assert order == list(range(5))
 
 
-def test_both_are_renewed(port: Port, redis: Redis) -> None:
+def test_both_are_renewed(api: Api, redis: Redis) -> None:
     """By the watchdog, too."""
-    lease = port.acquire(redis_lock("import", ttl=1))
+    lease = api.acquire(redis_lock("import", ttl=1))
     before = int(redis.get(OLD))
     eventually(lambda: int(redis.get(OLD)) >= before + 2)
     lease.check()
     assert redis.get(KEY).startswith(lease.token.encode())
-    port.extend(lease, 60)
+    api.extend(lease, 60)
     assert int(redis.get(OLD)) > before + 50
     assert redis.pttl(KEY) > 50_000
-    port.release(lease)
+    api.release(lease)
 
 
 @pytest.mark.parametrize("key", [KEY, OLD])
-def test_lost_when_either_is(port: Port, redis: Redis, key: str) -> None:
+def test_lost_when_either_is(api: Api, redis: Redis, key: str) -> None:
     """And what is left of it is released."""
-    lease = port.acquire(redis_lock("import"))
+    lease = api.acquire(redis_lock("import"))
     redis.delete(key)
     with pytest.raises(LeaseLost):
-        port.extend(lease)
+        api.extend(lease)
     with pytest.raises(LeaseLost):
-        port.release(lease)
+        api.release(lease)
     assert not redis.exists(KEY, OLD)
 
 
 @pytest.mark.parametrize("key", [KEY, OLD])
-def test_lost_before_the_release(port: Port, redis: Redis, key: str) -> None:
+def test_lost_before_the_release(api: Api, redis: Redis, key: str) -> None:
     """It is told, and both are released."""
-    lease = port.acquire(redis_lock("import"))
+    lease = api.acquire(redis_lock("import"))
     redis.delete(key)
     with pytest.raises(LeaseLost):
-        port.release(lease)
+        api.release(lease)
     assert not redis.exists(KEY, OLD)
 
 
-def test_clear(port: Port, redis: Redis) -> None:
+def test_clear(api: Api, redis: Redis) -> None:
     """Both; and the time of an old client."""
-    lease = port.acquire(redis_lock("import"))
-    assert port.clear(redis_lock("import"), by="Ada", reason="stuck").owner == lease.owner
+    lease = api.acquire(redis_lock("import"))
+    assert api.clear(redis_lock("import"), by="Ada", reason="stuck").owner == lease.owner
     assert not redis.exists(KEY, OLD)
     with pytest.raises(LeaseRevoked):
-        port.extend(lease)
+        api.extend(lease)
     assert Classic(redis, OLD).acquire()
-    assert port.clear(redis_lock("import"), by="Ada", reason="stuck").owner is None
+    assert api.clear(redis_lock("import"), by="Ada", reason="stuck").owner is None
     assert not redis.exists(OLD)
 
 
-def test_an_exported_lease(port: Port, redis: Redis) -> None:
+def test_an_exported_lease(api: Api, redis: Redis) -> None:
     """Both are continued by the first that restores it."""
-    text = port.acquire(redis_lock("import")).export()
-    restored = port.restore(text)
+    text = api.acquire(redis_lock("import")).export()
+    restored = api.restore(text)
     with pytest.raises(LeaseLost):
-        port.restore(text)
+        api.restore(text)
     assert redis.exists(KEY, OLD) == 2
-    port.extend(restored)
-    port.release(restored)
+    api.extend(restored)
+    api.release(restored)
     assert not redis.exists(KEY, OLD)
 
 
-def test_old_and_new_ones_exclude_each_other(port: Port, redis: Redis) -> None:
+def test_old_and_new_ones_exclude_each_other(api: Api, redis: Redis) -> None:
     """Old clients, and new code in this and that settings: never two inside."""
     inside, worst, rounds = [0], [0], [0]
     guard = threading.Lock()
@@ -389,12 +389,12 @@ def test_old_and_new_ones_exclude_each_other(port: Port, redis: Redis) -> None:
 
     def new() -> None:
         for _ in range(5):
-            port.enter(redis_lock("import", wait=PATIENCE), work)
+            api.enter(redis_lock("import", wait=PATIENCE), work)
 
     def stamped() -> None:
         for _ in range(5):
-            port.enter(TimestampLock(OLD, wait=PATIENCE), work)
+            api.enter(TimestampLock(OLD, wait=PATIENCE), work)
 
-    for running in [port.start(target) for target in (old, new, stamped, old, new, stamped)]:
+    for running in [api.start(target) for target in (old, new, stamped, old, new, stamped)]:
         running.result(2 * PATIENCE)
     assert (worst[0], rounds[0]) == (1, 30)

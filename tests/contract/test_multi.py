@@ -1,4 +1,4 @@
-"""What a lock on several names owes, through both ports, on a real Redis."""
+"""What a lock on several names owes, synchronously and asynchronously, on a real Redis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from django_redislock.lease import claims as operations
 from django_redislock.lease.watchdog import BATCH
 from django_redislock.primitives import multi
 from django_redislock.transport import server as connections
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
 
@@ -43,9 +43,9 @@ def holds(redis: Redis, name: str, token: str) -> bool:
     return (redis.get(key(name)) or b"").startswith(token.encode())
 
 
-def elsewhere(port: Port, lock: redis_lock | MultiLock, wait: float | None = 0) -> object:
+def elsewhere(api: Api, lock: redis_lock | MultiLock, wait: float | None = 0) -> object:
     """What another thread or task gets."""
-    return port.start(lambda: port.acquire(lock, wait=wait)).result(PATIENCE)
+    return api.start(lambda: api.acquire(lock, wait=wait)).result(PATIENCE)
 
 
 @pytest.fixture(params=["together", "apart"])
@@ -59,10 +59,10 @@ def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 pytestmark = pytest.mark.usefixtures("grouping")
 
 
-def test_it_holds_every_name(port: Port, redis: Redis) -> None:
+def test_it_holds_every_name(api: Api, redis: Redis) -> None:
     """Each as the mutex of that name, with one token and a fencing token of its own; none is left
     after the release."""
-    lease = port.acquire(MultiLock(["b", "a", "b"], ttl=30))
+    lease = api.acquire(MultiLock(["b", "a", "b"], ttl=30))
     assert lease.state == LeaseState.HELD
     assert lease.name == "a, b"
     tokens = lease.fencing_tokens
@@ -70,129 +70,129 @@ def test_it_holds_every_name(port: Port, redis: Redis) -> None:
     for name, fencing_token in tokens.items():
         assert redis.get(key(name)).decode().startswith(f"{lease.token}|{fencing_token}|")
         assert 28 < redis.pttl(key(name)) / 1000 <= 30
-    port.release(lease)
+    api.release(lease)
     assert lease.state == LeaseState.RELEASED
     assert not redis.exists(*(key(n, b) for n in "ab" for b in ("", ":queue", ":waiters")))
     assert redis.zcard("redislock:index") == 0
 
 
-def test_it_is_found_by_the_name_of_its_events(port: Port) -> None:
+def test_it_is_found_by_the_name_of_its_events(api: Api) -> None:
     """As metrics and traces look for the lease of an event."""
-    lease = port.acquire(MultiLock(["a", "b"]))
+    lease = api.acquire(MultiLock(["a", "b"]))
     for name in ("a", "b", lease.name):
         assert operations.held("default", key(name)) == [lease]
-    port.release(lease)
+    api.release(lease)
     assert operations.held("default", key(lease.name)) == []
 
 
-def test_one_fencing_token_is_no_answer(port: Port) -> None:
+def test_one_fencing_token_is_no_answer(api: Api) -> None:
     """Whoever asks for it is told what to write; a fence takes the token of one name."""
-    lease = port.acquire(MultiLock(["account:1", "account:2"]))
+    lease = api.acquire(MultiLock(["account:1", "account:2"]))
     with pytest.raises(LockError, match=r"lease\.fencing_tokens\['account:1'\]"):
         assert lease.fencing_token
     with pytest.raises(LockError, match=r"queryset\.fenced\(lease\.fencing_tokens"):
         Fence.of(lease)
     assert Fence.of(lease.fencing_tokens["account:1"]).token == lease.fencing_tokens["account:1"]
-    port.release(lease)
-    single = port.acquire(redis_lock("account:1"))
+    api.release(lease)
+    single = api.acquire(redis_lock("account:1"))
     assert single.fencing_tokens == {"account:1": single.fencing_token}
     assert single.fencing_token > lease.fencing_tokens["account:1"]
-    port.release(single)
+    api.release(single)
 
 
-def test_all_or_nothing(port: Port, redis: Redis) -> None:
+def test_all_or_nothing(api: Api, redis: Redis) -> None:
     """When one name is held, none is taken, and the error says which one, and by whom."""
-    single = port.acquire(redis_lock("b"))
+    single = api.acquire(redis_lock("b"))
     with pytest.raises(LockNotAcquired) as caught:
-        port.start(lambda: port.enter(MultiLock(["a", "b", "c"], wait=0), lambda _: None)).result()
+        api.start(lambda: api.enter(MultiLock(["a", "b", "c"], wait=0), lambda _: None)).result()
     assert caught.value.name == "b"
     assert caught.value.holder.fencing_token == single.fencing_token
     assert not redis.exists(key("a"), key("c"), key("b", ":queue"))
-    port.release(single)
+    api.release(single)
 
 
-def test_it_excludes_each_of_its_names(port: Port) -> None:
+def test_it_excludes_each_of_its_names(api: Api) -> None:
     """For locks on one name, and for others on several."""
-    lease = port.acquire(MultiLock(["a", "b"]))
+    lease = api.acquire(MultiLock(["a", "b"]))
     for other in (redis_lock("a"), redis_lock("b"), MultiLock(["b", "c"])):
-        assert elsewhere(port, other) is None
-    port.release(elsewhere(port, redis_lock("c")))
-    port.release(lease)
-    port.release(elsewhere(port, MultiLock(["b", "c"])))
+        assert elsewhere(api, other) is None
+    api.release(elsewhere(api, redis_lock("c")))
+    api.release(lease)
+    api.release(elsewhere(api, MultiLock(["b", "c"])))
 
 
-def test_who_waits_keeps_no_name_from_anybody(port: Port, redis: Redis) -> None:
+def test_who_waits_keeps_no_name_from_anybody(api: Api, redis: Redis) -> None:
     """While it waits for one name, the others come and go."""
-    single = port.acquire(redis_lock("b"))
-    waiter = port.start(lambda: port.acquire(MultiLock(["a", "b", "c"]), wait=None))
+    single = api.acquire(redis_lock("b"))
+    waiter = api.start(lambda: api.acquire(MultiLock(["a", "b", "c"]), wait=None))
     eventually(lambda: waiting(redis, "b"))
     eventually(lambda: not redis.exists(key("a")))  # apart, it takes one more request
     for name in ("a", "c"):
-        port.release(elsewhere(port, redis_lock(name)))
+        api.release(elsewhere(api, redis_lock(name)))
     assert not waiter.done()
-    port.release(single)
+    api.release(single)
     lease = waiter.result(PATIENCE)
     assert all(holds(redis, name, lease.token) for name in "abc")
     assert not redis.exists(key("b", ":queue"))
-    port.release(lease)
+    api.release(lease)
 
 
-def test_it_waits_for_one_name_after_the_other(port: Port, redis: Redis) -> None:
+def test_it_waits_for_one_name_after_the_other(api: Api, redis: Redis) -> None:
     """A name that is handed to it while another is held goes on to its next waiter at once, and
     it stands in the queue of the other one."""
-    one, two = port.acquire(redis_lock("a")), port.acquire(redis_lock("b"))
-    several = port.start(lambda: port.acquire(MultiLock(["a", "b"]), wait=None))
+    one, two = api.acquire(redis_lock("a")), api.acquire(redis_lock("b"))
+    several = api.start(lambda: api.acquire(MultiLock(["a", "b"]), wait=None))
     eventually(lambda: waiting(redis, "a"))
-    single = port.start(lambda: port.acquire(redis_lock("a"), wait=None))
+    single = api.start(lambda: api.acquire(redis_lock("a"), wait=None))
     eventually(lambda: waiting(redis, "a", 2))
-    port.release(one)
+    api.release(one)
     next_one = single.result(PATIENCE)
-    port.release(two)
+    api.release(two)
     assert not several.done()
-    port.release(next_one)
+    api.release(next_one)
     lease = several.result(PATIENCE)
     assert lease.fencing_tokens["a"] > next_one.fencing_token
-    port.release(lease)
+    api.release(lease)
     assert not redis.exists(*(key(n, b) for n in "ab" for b in ("", ":queue", ":waiters")))
 
 
-def test_a_name_in_vain(port: Port, redis: Redis, grouping: str) -> None:
+def test_a_name_in_vain(api: Api, redis: Redis, grouping: str) -> None:
     """One that is handed to it while another is held, and that nobody else waits for, is free in
     that moment, and not when its claim window is over."""
-    one, two = port.acquire(redis_lock("a")), port.acquire(redis_lock("b"))
-    several = port.start(lambda: port.acquire(MultiLock(["a", "b"]), wait=None))
+    one, two = api.acquire(redis_lock("a")), api.acquire(redis_lock("b"))
+    several = api.start(lambda: api.acquire(MultiLock(["a", "b"]), wait=None))
     eventually(lambda: waiting(redis, "a"))
-    port.release(one)
+    api.release(one)
     eventually(lambda: waiting(redis, "b"))
     assert grouping == "apart" or not redis.exists(key("a"))  # apart, it takes one more request
     eventually(lambda: not redis.exists(key("a")))
-    port.release(two)
-    port.release(several.result(PATIENCE))
+    api.release(two)
+    api.release(several.result(PATIENCE))
 
 
-def test_a_name_that_others_always_wait_for(port: Port, redis: Redis) -> None:
+def test_a_name_that_others_always_wait_for(api: Api, redis: Redis) -> None:
     """It has its turn in their queue, in order of arrival, as everybody else."""
     order: list[str] = []
 
     def take(lock: redis_lock | MultiLock, who: str) -> None:
-        lease = port.acquire(lock, wait=None)
+        lease = api.acquire(lock, wait=None)
         order.append(who)
-        port.release(lease)
+        api.release(lease)
 
-    lease = port.acquire(redis_lock("hot"))
+    lease = api.acquire(redis_lock("hot"))
     waiters = []
     for number, lock in enumerate(
         [redis_lock("hot"), MultiLock(["cold", "hot"]), redis_lock("hot")]
     ):
-        waiters.append(port.start(lambda lock=lock, who=str(number): take(lock, who)))
+        waiters.append(api.start(lambda lock=lock, who=str(number): take(lock, who)))
         eventually(lambda number=number: waiting(redis, "hot", number + 1))
-    port.release(lease)
+    api.release(lease)
     for waiter in waiters:
         waiter.result(PATIENCE)
     assert order == ["0", "1", "2"]
 
 
-def test_many_on_overlapping_names(port: Port) -> None:
+def test_many_on_overlapping_names(api: Api) -> None:
     """Each with two of five names, in a ring: none waits for ever, none meets another inside."""
     inside: dict[int, int] = dict.fromkeys(range(5), 0)
     clashes: list[int] = []
@@ -200,124 +200,124 @@ def test_many_on_overlapping_names(port: Port) -> None:
     def dine(seat: int) -> None:
         forks = seat, (seat + 1) % 5
         for _ in range(5):
-            lease = port.acquire(MultiLock([f"fork:{fork}" for fork in forks]), wait=PATIENCE)
+            lease = api.acquire(MultiLock([f"fork:{fork}" for fork in forks]), wait=PATIENCE)
             for fork in forks:
                 inside[fork] += 1
                 if inside[fork] > 1:
                     clashes.append(fork)
             for fork in forks:
                 inside[fork] -= 1
-            port.release(lease)
+            api.release(lease)
 
-    for diner in [port.start(lambda seat=seat: dine(seat)) for seat in range(5)]:
+    for diner in [api.start(lambda seat=seat: dine(seat)) for seat in range(5)]:
         diner.result(PATIENCE)
     assert not clashes
 
 
-def test_giving_up_leaves_the_queue(port: Port, redis: Redis) -> None:
+def test_giving_up_leaves_the_queue(api: Api, redis: Redis) -> None:
     """When the time to wait is over, nothing of it remains at any name."""
-    single = port.acquire(redis_lock("b"))
-    assert elsewhere(port, MultiLock(["a", "b", "c"]), wait=0.2) is None
+    single = api.acquire(redis_lock("b"))
+    assert elsewhere(api, MultiLock(["a", "b", "c"]), wait=0.2) is None
     left = [key(n, b) for n in "abc" for b in (":queue", ":waiters")]
     assert not redis.exists(key("a"), key("c"), *left)
-    port.release(single)
+    api.release(single)
 
 
-def test_a_waiter_notices_an_expired_holder(port: Port) -> None:
+def test_a_waiter_notices_an_expired_holder(api: Api) -> None:
     """When the holder of one name dies without a word, it has them soon after that lease ends."""
-    port.acquire(redis_lock("b", ttl=1, renew=False))
-    lease = elsewhere(port, MultiLock(["a", "b"]), wait=PATIENCE)
-    port.release(lease)
+    api.acquire(redis_lock("b", ttl=1, renew=False))
+    lease = elsewhere(api, MultiLock(["a", "b"]), wait=PATIENCE)
+    api.release(lease)
 
 
-def test_extend(port: Port, redis: Redis) -> None:
+def test_extend(api: Api, redis: Redis) -> None:
     """All its names live for another ttl."""
-    lease = port.acquire(MultiLock(["a", "b"], ttl=10, renew=False))
-    port.extend(lease, 60)
+    lease = api.acquire(MultiLock(["a", "b"], ttl=10, renew=False))
+    api.extend(lease, 60)
     assert all(55 < redis.pttl(key(name)) / 1000 <= 60 for name in "ab")
     assert 55 < lease.remaining() <= 60
-    port.release(lease)
+    api.release(lease)
 
 
-def test_many_leases_are_extended_at_once(port: Port, redis: Redis) -> None:
+def test_many_leases_are_extended_at_once(api: Api, redis: Redis) -> None:
     """Of one that has lost a name, only that one is told."""
-    leases = [port.acquire(MultiLock([f"{n}:a", f"{n}:b"], renew=False)) for n in range(3)]
+    leases = [api.acquire(MultiLock([f"{n}:a", f"{n}:b"], renew=False)) for n in range(3)]
     redis.delete(key("1:b"))
-    port.extend(leases[0])
+    api.extend(leases[0])
     with pytest.raises(LeaseLost, match="'1:b'"):
-        port.extend(leases[1])
-    port.extend(leases[2])
+        api.extend(leases[1])
+    api.extend(leases[2])
     assert [lease.state for lease in leases] == ["held", "lost", "held"]
     for lease in leases[0], leases[2]:
-        port.release(lease)
+        api.release(lease)
 
 
-def test_more_names_than_one_request_extends(port: Port, redis: Redis) -> None:
+def test_more_names_than_one_request_extends(api: Api, redis: Redis) -> None:
     """They are extended in several."""
     assert multi.BATCH == BATCH
-    lease = port.acquire(MultiLock([str(n) for n in range(BATCH)], ttl=10, renew=False))
-    port.extend(lease, 60)
+    lease = api.acquire(MultiLock([str(n) for n in range(BATCH)], ttl=10, renew=False))
+    api.extend(lease, 60)
     assert all(redis.pttl(key(str(n))) > 55_000 for n in (0, BATCH - 1))
-    port.release(lease)
+    api.release(lease)
     assert not redis.exists(key("0"), key("99"))
 
 
-def test_one_lost_name_is_a_lost_lease(port: Port, redis: Redis) -> None:
+def test_one_lost_name_is_a_lost_lease(api: Api, redis: Redis) -> None:
     """Its end says so, and gives back all the others, and nobody else's."""
-    lease = port.acquire(MultiLock(["a", "b", "c"], renew=False))
+    lease = api.acquire(MultiLock(["a", "b", "c"], renew=False))
     redis.delete(key("b"))
-    successor = elsewhere(port, redis_lock("b"))
+    successor = elsewhere(api, redis_lock("b"))
     with pytest.raises(LeaseLost, match=r"'b' is lost.*holds the lock now"):
-        port.release(lease)
+        api.release(lease)
     assert lease.state == LeaseState.LOST
     assert not redis.exists(key("a"), key("c"))
-    port.release(successor)
+    api.release(successor)
 
 
-def test_an_operator_clears_one_name(port: Port, redis: Redis) -> None:
+def test_an_operator_clears_one_name(api: Api, redis: Redis) -> None:
     """The holder of all is told by whom, and why."""
-    lease = port.acquire(MultiLock(["a", "b"], renew=False))
-    assert port.clear(redis_lock("b"), by="eva", reason="stuck").owner == lease.owner
+    lease = api.acquire(MultiLock(["a", "b"], renew=False))
+    assert api.clear(redis_lock("b"), by="eva", reason="stuck").owner == lease.owner
     with pytest.raises(LeaseRevoked, match=r"eva.*stuck") as caught:
-        port.extend(lease)
+        api.extend(lease)
     assert caught.value.name == "b"
     with pytest.raises(LeaseRevoked):
-        port.release(lease)
+        api.release(lease)
     assert not redis.exists(key("a"))
 
 
-def test_clear_wants_one_name(port: Port) -> None:
+def test_clear_wants_one_name(api: Api) -> None:
     """Since each may have another holder."""
     with pytest.raises(TypeError, match=r"redis_lock\('a'\)\.clear"):
-        port.clear(MultiLock(["a", "b"]), reason="none")
+        api.clear(MultiLock(["a", "b"]), reason="none")
 
 
-def test_holder(port: Port) -> None:
+def test_holder(api: Api) -> None:
     """Whoever holds one of them; None: nobody."""
-    assert port.holder(MultiLock(["a", "b"])) is None
-    lease = port.acquire(redis_lock("b"))
-    assert port.holder(MultiLock(["a", "b"])).fencing_token == lease.fencing_token
-    port.release(lease)
+    assert api.holder(MultiLock(["a", "b"])) is None
+    lease = api.acquire(redis_lock("b"))
+    assert api.holder(MultiLock(["a", "b"])).fencing_token == lease.fencing_token
+    api.release(lease)
 
 
-def test_a_released_lease_has_been_a_holder_of_each(port: Port, redis: Redis) -> None:
+def test_a_released_lease_has_been_a_holder_of_each(api: Api, redis: Redis) -> None:
     """The next one is told for how long it lasted, as with every lock."""
-    port.release(port.acquire(MultiLock(["a", "b"])))
+    api.release(api.acquire(MultiLock(["a", "b"])))
     for name in "ab":
         assert redis.hget(key(name, ":tail"), "lasted") is not None
 
 
-def test_as_a_block(port: Port, redis: Redis) -> None:
+def test_as_a_block(api: Api, redis: Redis) -> None:
     """They are held inside, and not after."""
 
     def body(lease: object) -> int:
         return int(redis.exists(key("a"), key("b")))
 
-    assert port.enter(MultiLock(["a", "b"]), body) == 2
+    assert api.enter(MultiLock(["a", "b"]), body) == 2
     assert not redis.exists(key("a"), key("b"))
 
 
-def test_as_a_decorator(port: Port, redis: Redis) -> None:
+def test_as_a_decorator(api: Api, redis: Redis) -> None:
     """Names are templates over the arguments, or what a function makes of these."""
     seen: list[list[bytes]] = []
 
@@ -327,14 +327,14 @@ def test_as_a_decorator(port: Port, redis: Redis) -> None:
     def transfer(a: SimpleNamespace, b: SimpleNamespace) -> list[str]:
         return [f"account:{a.pk}", f"account:{b.pk}"]
 
-    function = port.function(body)
+    function = api.function(body)
     one, two = SimpleNamespace(pk=1), SimpleNamespace(pk=2)
     both = [b"redislock:{account:1}", b"redislock:{account:2}"]
     by_template = MultiLock(["account:{arguments[0].pk}", "account:{arguments[1].pk}"])(function)
     by_function = MultiLock(transfer)(function)
     for decorated in by_template, by_function:
-        port.call(decorated, two, one)
-        port.call(decorated, one, one)
+        api.call(decorated, two, one)
+        api.call(decorated, one, one)
     assert seen == [both, both[:1]] * 2
     assert not redis.keys("redislock:{account:*}")
 
@@ -396,35 +396,35 @@ def test_held_again(redis: Redis) -> None:
     assert not redis.exists(key("a"), key("b"))
 
 
-def test_it_stays_where_it_is(port: Port) -> None:
+def test_it_stays_where_it_is(api: Api) -> None:
     """Its leases are not exported, and nothing happens to one that was to be."""
-    lease = port.acquire(MultiLock(["a", "b"]))
+    lease = api.acquire(MultiLock(["a", "b"]))
     with pytest.raises(LockError, match="can't be exported"):
         lease.export()
     lease.check()
-    port.release(lease)
+    api.release(lease)
 
 
 @pytest.mark.usefixtures("no_signs_of_life", "grouping")
 @pytest.mark.parametrize("grouping", ["together"], indirect=True)  # else no script sees both names
-def test_many_that_need_a_name_that_is_held(port: Port, redis: Redis) -> None:
+def test_many_that_need_a_name_that_is_held(api: Api, redis: Redis) -> None:
     """They are moved to its queue in their order, by a script or two, and are not all woken to
     find out for themselves."""
     number = 12
-    first, other = port.acquire(redis_lock("a")), port.acquire(redis_lock("b"))
+    first, other = api.acquire(redis_lock("a")), api.acquire(redis_lock("b"))
     both = MultiLock(["a", "b"])
     waiters = []
     for already in range(number):
-        waiters.append(port.start(lambda: port.release(port.acquire(both, wait=PATIENCE))))
+        waiters.append(api.start(lambda: api.release(api.acquire(both, wait=PATIENCE))))
         eventually(lambda already=already: waiting(redis, "a", already + 1))
     order = redis.zrange(key("a", ":queue"), 0, -1)
     before = round_trips(redis)
-    port.release(first)
+    api.release(first)
     eventually(lambda: waiting(redis, "b", number))
     asked = round_trips(redis) - before
     assert redis.zrange(key("b", ":queue"), 0, -1) == order
     assert not redis.exists(key("a"), key("a", ":queue"), key("a", ":waiters"))
-    port.release(other)
+    api.release(other)
     for waiter in waiters:
         waiter.result(PATIENCE)
     assert not redis.exists(*(key(n, b) for n in "ab" for b in ("", ":queue", ":waiters")))
@@ -432,12 +432,12 @@ def test_many_that_need_a_name_that_is_held(port: Port, redis: Redis) -> None:
 
 
 @pytest.mark.usefixtures("no_signs_of_life")
-def test_round_trips(port: Port, redis: Redis, grouping: str) -> None:
+def test_round_trips(api: Api, redis: Redis, grouping: str) -> None:
     """One for an uncontended acquire of all names, one for their release; where each is in a slot
     of its own, as many as there are names."""
     lock = MultiLock(["a", "b", "c"])
-    port.release(port.acquire(lock))
+    api.release(api.acquire(lock))
     before = round_trips(redis)
     for _ in range(10):
-        port.release(port.acquire(lock))
+        api.release(api.acquire(lock))
     assert round_trips(redis) - before in ((20, 21) if grouping == "together" else (60, 61))

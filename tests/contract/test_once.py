@@ -1,4 +1,4 @@
-"""What `once` and `deduplicate` owe, through both ports, on a real Redis."""
+"""What `once` and `deduplicate` owe, synchronously and asynchronously, on a real Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.base.exceptions import LockError
-from tests.contract.ports import Port, SyncPort
+from tests.contract.api import Api, SyncApi
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
 
@@ -54,59 +54,59 @@ def is_free(redis: Redis) -> bool:
 
 
 class TestOnce:
-    def test_the_first_and_the_others(self, port: Port, redis: Redis) -> None:
+    def test_the_first_and_the_others(self, api: Api, redis: Redis) -> None:
         """It is done by one, for good, and leaves no lock."""
         work = Work()
-        assert port.enter(once("job"), work) is True
-        assert port.enter(once("job"), work) is False
-        assert port.enter(once("another job"), work) is True
+        assert api.enter(once("job"), work) is True
+        assert api.enter(once("job"), work) is False
+        assert api.enter(once("another job"), work) is True
         assert work.runs == 2
         assert redis.ttl(RECORD) == -1
         assert is_free(redis)
 
-    def test_for_a_while(self, port: Port, redis: Redis) -> None:
+    def test_for_a_while(self, api: Api, redis: Redis) -> None:
         """After `ttl` seconds it may be done again."""
-        port.enter(once("job", ttl=3600), Work())
+        api.enter(once("job", ttl=3600), Work())
         assert 3500 < redis.ttl(RECORD) <= 3600
         redis.pexpire(RECORD, 1)
         eventually(lambda: not redis.exists(RECORD))
-        assert port.enter(once("job", ttl=3600), Work()) is True
+        assert api.enter(once("job", ttl=3600), Work()) is True
 
-    def test_many_at_a_time(self, port: Port) -> None:
+    def test_many_at_a_time(self, api: Api) -> None:
         """Of twenty, one is the first; those who wait all find it done."""
         work = Work()
         begin = threading.Barrier(20, timeout=PATIENCE)
 
         def enter() -> Any:
             begin.wait()
-            return port.enter(once("job", wait=PATIENCE), work)
+            return api.enter(once("job", wait=PATIENCE), work)
 
-        answers = [threads.result(PATIENCE) for threads in [port.start(enter) for _ in range(20)]]
+        answers = [threads.result(PATIENCE) for threads in [api.start(enter) for _ in range(20)]]
         assert sorted(answers) == [False] * 19 + [True]
         assert work.runs == 1
 
-    def test_an_exception_frees_it(self, port: Port, redis: Redis) -> None:
+    def test_an_exception_frees_it(self, api: Api, redis: Redis) -> None:
         """It comes out, nothing was done, and the next one is the first again."""
         with pytest.raises(ZeroDivisionError):
-            port.enter(once("job"), Work(error=ZeroDivisionError()))
+            api.enter(once("job"), Work(error=ZeroDivisionError()))
         assert is_free(redis)
-        assert port.enter(once("job"), Work()) is True
+        assert api.enter(once("job"), Work()) is True
 
-    def test_others_skip_while_it_runs(self, port: Port) -> None:
+    def test_others_skip_while_it_runs(self, api: Api) -> None:
         """Who does not wait has nothing to do."""
         work = Work(waits=True)
-        first = port.start(lambda: port.enter(once("job"), work))
+        first = api.start(lambda: api.enter(once("job"), work))
         assert work.begun.wait(PATIENCE)
-        assert port.enter(once("job"), work) is False
+        assert api.enter(once("job"), work) is False
         work.may_end.set()
         assert first.result(PATIENCE) is True
 
-    def test_others_wait_until_it_is_done(self, port: Port, redis: Redis) -> None:
+    def test_others_wait_until_it_is_done(self, api: Api, redis: Redis) -> None:
         """And then have nothing to do."""
         work = Work(waits=True)
-        first = port.start(lambda: port.enter(once("job"), work))
+        first = api.start(lambda: api.enter(once("job"), work))
         assert work.begun.wait(PATIENCE)
-        others = [port.start(lambda: port.enter(once("job", wait=None), work)) for _ in range(3)]
+        others = [api.start(lambda: api.enter(once("job", wait=None), work)) for _ in range(3)]
         eventually(lambda: redis.zcard(f"{KEY}:queue") == 3)
         assert not redis.exists(RECORD)
         work.may_end.set()
@@ -114,12 +114,12 @@ class TestOnce:
         assert first.result(PATIENCE) is True
         assert work.runs == 1
 
-    def test_who_waits_does_it_when_the_first_fails(self, port: Port, redis: Redis) -> None:
+    def test_who_waits_does_it_when_the_first_fails(self, api: Api, redis: Redis) -> None:
         """One of those who wait, and the others wait for that one."""
         fails, work = Work(waits=True, error=ZeroDivisionError()), Work()
-        first = port.start(lambda: port.enter(once("job"), fails))
+        first = api.start(lambda: api.enter(once("job"), fails))
         assert fails.begun.wait(PATIENCE)
-        others = [port.start(lambda: port.enter(once("job", wait=None), work)) for _ in range(3)]
+        others = [api.start(lambda: api.enter(once("job", wait=None), work)) for _ in range(3)]
         eventually(lambda: redis.zcard(f"{KEY}:queue") == 3)
         fails.may_end.set()
         assert sorted(other.result(PATIENCE) for other in others) == [False, False, True]
@@ -136,28 +136,28 @@ class TestOnce:
         ],
         ids=str,
     )
-    def test_when_the_wait_is_over(self, port: Port, options: Any, raises: bool) -> None:
+    def test_when_the_wait_is_over(self, api: Api, options: Any, raises: bool) -> None:
         """Who has waited in vain is told who is at it, unless it wants to skip."""
         work = Work(waits=True)
-        first = port.start(lambda: port.enter(once("job"), work))
+        first = api.start(lambda: api.enter(once("job"), work))
         assert work.begun.wait(PATIENCE)
         if raises:
             with pytest.raises(LockNotAcquired) as caught:
-                port.enter(once("job", **options), work)
-            assert "contract/ports.py" in caught.value.holder.label, "where the block stands"
+                api.enter(once("job", **options), work)
+            assert "contract/api.py" in caught.value.holder.label, "where the block stands"
         else:
-            assert port.enter(once("job", **options), work) is False
+            assert api.enter(once("job", **options), work) is False
         work.may_end.set()
         assert first.result(PATIENCE) is True
 
-    def test_forget(self, port: Port, redis: Redis) -> None:
+    def test_forget(self, api: Api, redis: Redis) -> None:
         """It may be done again, and forgetting what nobody did is nothing."""
-        port.forget(once("job"))
-        assert port.enter(once("job"), Work()) is True
-        port.forget(once("job"))
-        assert port.enter(once("job"), Work()) is True
+        api.forget(once("job"))
+        assert api.enter(once("job"), Work()) is True
+        api.forget(once("job"))
+        assert api.enter(once("job"), Work()) is True
 
-    def test_inside_of_itself(self, port: Port) -> None:
+    def test_inside_of_itself(self, api: Api) -> None:
         """It would wait for itself."""
 
         @once("job")
@@ -168,11 +168,11 @@ class TestOnce:
         def recursive_function() -> None:
             recursive_function()
 
-        function = recursive_function if isinstance(port, SyncPort) else recursive
+        function = recursive_function if isinstance(api, SyncApi) else recursive
         with pytest.raises(LockReentered):
-            port.call(function)
+            api.call(function)
 
-    def test_it_is_renewed(self, port: Port, redis: Redis, settings: Any) -> None:
+    def test_it_is_renewed(self, api: Api, redis: Redis, settings: Any) -> None:
         """For as long as the body runs."""
         settings.REDISLOCK = {"LOCKS": {"once:*": {"TTL": 2}}}
 
@@ -183,11 +183,11 @@ class TestOnce:
             began = ends()
             eventually(lambda: ends() > began)
 
-        port.enter(once("job"), body)
+        api.enter(once("job"), body)
         assert redis.get(RECORD) == b"done"
 
     @pytest.mark.parametrize("how", ["cleared", "deleted"])
-    def test_a_lost_lease(self, port: Port, redis: Redis, how: str) -> None:
+    def test_a_lost_lease(self, api: Api, redis: Redis, how: str) -> None:
         """Others may be at it, so it is not done, and the block says so."""
 
         def body(first: bool) -> None:
@@ -197,49 +197,49 @@ class TestOnce:
                 redis.delete(KEY)
 
         with pytest.raises(LeaseRevoked if how == "cleared" else LeaseLost):
-            port.enter(once("job"), body)
+            api.enter(once("job"), body)
         assert not redis.exists(RECORD)
-        assert port.enter(once("job"), Work()) is True
+        assert api.enter(once("job"), Work()) is True
 
     @pytest.mark.usefixtures("no_signs_of_life")
-    def test_what_is_done_takes_no_lock(self, port: Port, redis: Redis) -> None:
+    def test_what_is_done_takes_no_lock(self, api: Api, redis: Redis) -> None:
         """The common case is one round trip."""
-        port.enter(once("job"), Work())
+        api.enter(once("job"), Work())
         before = round_trips(redis)
         for _ in range(5):
-            port.enter(once("job"), Work())
+            api.enter(once("job"), Work())
         assert round_trips(redis) - before == 5
 
-    def test_one_object_for_many(self, port: Port) -> None:
+    def test_one_object_for_many(self, api: Api) -> None:
         """Threads and tasks may share it, and leave in any order."""
         shared = once("job")
         work = Work(waits=True)
-        first = port.start(lambda: port.enter(shared, work))
+        first = api.start(lambda: api.enter(shared, work))
         assert work.begun.wait(PATIENCE)
-        assert port.enter(shared, work) is False
+        assert api.enter(shared, work) is False
         work.may_end.set()
         assert first.result(PATIENCE) is True
         assert shared._entered == []
 
 
 class TestLose:
-    def test_an_exception(self, port: Port, redis: Redis) -> None:
+    def test_an_exception(self, api: Api, redis: Redis) -> None:
         """Nobody tries again, for `ttl` seconds."""
         job = once("job", ttl=3600, on_failure="lose")
         with pytest.raises(ZeroDivisionError):
-            port.enter(job, Work(error=ZeroDivisionError()))
-        assert port.enter(job, Work()) is False
+            api.enter(job, Work(error=ZeroDivisionError()))
+        assert api.enter(job, Work()) is False
         assert 3500 < redis.ttl(RECORD) <= 3600
         assert is_free(redis)
 
-    def test_others_wait_all_the_same(self, port: Port, redis: Redis) -> None:
+    def test_others_wait_all_the_same(self, api: Api, redis: Redis) -> None:
         """What is begun is not done yet; when it has failed, there is nothing to wait for."""
         work = Work(waits=True, error=ZeroDivisionError())
-        first = port.start(lambda: port.enter(once("job", on_failure="lose"), work))
+        first = api.start(lambda: api.enter(once("job", on_failure="lose"), work))
         assert work.begun.wait(PATIENCE)
         assert redis.exists(RECORD)
         waits = once("job", on_failure="lose", wait=None)
-        other = port.start(lambda: port.enter(waits, work))
+        other = api.start(lambda: api.enter(waits, work))
         eventually(lambda: redis.zcard(f"{KEY}:queue") == 1)
         work.may_end.set()
         assert other.result(PATIENCE) is False
@@ -248,7 +248,7 @@ class TestLose:
 
 
 class TestDecorated:
-    def test_each_name_once(self, port: Port, redis: Redis) -> None:
+    def test_each_name_once(self, api: Api, redis: Redis) -> None:
         """The first call returns what the function returns, the others None."""
         runs: list[int] = []
 
@@ -265,13 +265,13 @@ class TestDecorated:
         async def coroutine(shop: int) -> int:
             return body(shop)
 
-        work = function if isinstance(port, SyncPort) else coroutine
-        assert [port.call(work, shop) for shop in (1, 2, 1, 2)] == [10, 20, None, None]
+        work = function if isinstance(api, SyncApi) else coroutine
+        assert [api.call(work, shop) for shop in (1, 2, 1, 2)] == [10, 20, None, None]
         assert runs == [1, 2]
-        port.forget(once("import:1"))
-        assert port.call(work, 1) == 10
+        api.forget(once("import:1"))
+        assert api.call(work, 1) == 10
 
-    def test_an_exception(self, port: Port) -> None:
+    def test_an_exception(self, api: Api) -> None:
         """It comes out, and the next call is the first again."""
         errors = [ZeroDivisionError()]
 
@@ -280,31 +280,31 @@ class TestDecorated:
                 raise errors.pop()
             return "done"
 
-        work = once("job")(port.function(body))
+        work = once("job")(api.function(body))
         with pytest.raises(ZeroDivisionError):
-            port.call(work)
-        assert port.call(work) == "done"
-        assert port.call(work) is None
+            api.call(work)
+        assert api.call(work) == "done"
+        assert api.call(work) is None
 
 
 class TestDeduplicate:
-    def test_a_message(self, port: Port, redis: Redis) -> None:
+    def test_a_message(self, api: Api, redis: Redis) -> None:
         """It is processed once, and remembered for a day."""
-        assert port.enter(deduplicate("m-1"), Work()) is True
-        assert port.enter(deduplicate("m-1"), Work()) is False
+        assert api.enter(deduplicate("m-1"), Work()) is True
+        assert api.enter(deduplicate("m-1"), Work()) is False
         assert 86_000 < redis.ttl("redislock:{deduplicate:m-1}:record") <= 86_400
-        assert port.enter(deduplicate("m-1", 60), Work()) is False
-        port.forget(deduplicate("m-1"))
-        assert port.enter(deduplicate("m-1", 60), Work()) is True
+        assert api.enter(deduplicate("m-1", 60), Work()) is False
+        api.forget(deduplicate("m-1"))
+        assert api.enter(deduplicate("m-1", 60), Work()) is True
         assert redis.ttl("redislock:{deduplicate:m-1}:record") <= 60
 
-    def test_a_consumer_that_fails(self, port: Port) -> None:
+    def test_a_consumer_that_fails(self, api: Api) -> None:
         """Another one processes it."""
         with pytest.raises(ZeroDivisionError):
-            port.enter(deduplicate("m-1"), Work(error=ZeroDivisionError()))
-        assert port.enter(deduplicate("m-1"), Work()) is True
+            api.enter(deduplicate("m-1"), Work(error=ZeroDivisionError()))
+        assert api.enter(deduplicate("m-1"), Work()) is True
 
-    def test_while_another_is_at_it(self, port: Port) -> None:
+    def test_while_another_is_at_it(self, api: Api) -> None:
         """The consumer is told, so that it does not acknowledge what may still fail."""
         work = Work(waits=True)
         consume = deduplicate("{message[id]}")
@@ -317,22 +317,22 @@ class TestDeduplicate:
         async def coroutine(message: dict[str, str]) -> bool:
             raise AssertionError
 
-        first = port.start(lambda: function({"id": "m-1"}))
+        first = api.start(lambda: function({"id": "m-1"}))
         assert work.begun.wait(PATIENCE)
-        chosen = function if isinstance(port, SyncPort) else coroutine
+        chosen = function if isinstance(api, SyncApi) else coroutine
         with pytest.raises(LockNotAcquired, match="'deduplicate:m-1' is held by"):
-            port.call(chosen, {"id": "m-1"})
+            api.call(chosen, {"id": "m-1"})
         work.may_end.set()
         assert first.result(PATIENCE) is True
-        assert port.call(chosen, {"id": "m-1"}) is None
+        assert api.call(chosen, {"id": "m-1"}) is None
 
 
-def test_nothing_is_current_where_it_is_done(port: Port) -> None:
+def test_nothing_is_current_where_it_is_done(api: Api) -> None:
     """A block that has nothing to do holds no lock."""
-    port.enter(once("job"), Work())
+    api.enter(once("job"), Work())
 
     def body(first: bool) -> None:
         with pytest.raises(LockError):
             current_lease()
 
-    port.enter(once("job"), body)
+    api.enter(once("job"), body)

@@ -1,4 +1,4 @@
-"""A lock remembers its last holders, and what became of them: through both ports."""
+"""A lock remembers its last holders, and what became of them: synchronously and asynchronously."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis import Redis
 from django_redislock import Lease, LeaseLost, LeaseState, redis_lock
 from django_redislock.inspection import Ending, Inspector, PastHolder
 from tests.calling import call
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.contract.test_mutex import INDEX, KEY, QUEUE, TAIL, waiting
 from tests.waiting import PATIENCE, eventually
 
@@ -28,15 +28,15 @@ def ended() -> list[tuple[int, Ending]]:
     return [(holder.fencing_token, holder.ending) for holder in past()]
 
 
-def acquire(port: Port, **options: Any) -> Lease:
+def acquire(api: Api, **options: Any) -> Lease:
     """Of another thread or task each time, and nobody renews it."""
     lock = redis_lock(NAME, renew=False, **options)
-    lease: Lease = port.start(lambda: port.acquire(lock)).result(PATIENCE)
+    lease: Lease = api.start(lambda: api.acquire(lock)).result(PATIENCE)
     return lease
 
 
-def wait(port: Port, redis: Redis) -> Future[Any]:
-    waiter = port.start(lambda: port.acquire(redis_lock(NAME, renew=False), wait=None))
+def wait(api: Api, redis: Redis) -> Future[Any]:
+    waiter = api.start(lambda: api.acquire(redis_lock(NAME, renew=False), wait=None))
     eventually(lambda: waiting(redis))
     return waiter
 
@@ -49,11 +49,11 @@ def handed(redis: Redis, token: str = "d" * 32) -> None:
     redis.zadd(QUEUE, {token: now})
 
 
-def test_released(port: Port) -> None:
+def test_released(api: Api) -> None:
     """By whom it was held, where, since when and for how long."""
-    lease = acquire(port, label="shop/pay.py:42 in a|b")
+    lease = acquire(api, label="shop/pay.py:42 in a|b")
     assert past() == []
-    port.release(lease)
+    api.release(lease)
     (holder,) = past()
     assert (holder.ending, holder.why) == (Ending.RELEASED, "")
     assert (holder.owner, holder.label) == (lease.owner, "shop/pay.py:42 in a|b")
@@ -63,15 +63,15 @@ def test_released(port: Port) -> None:
     assert 0 <= holder.lasted < PATIENCE
 
 
-def test_the_last_five(port: Port, redis: Redis) -> None:
+def test_the_last_five(api: Api, redis: Redis) -> None:
     """The last one first, whoever holds it now; they need no key of their own, and are forgotten
     with all that outlives the lock."""
     fences = []
     for _ in range(8):
-        lease = acquire(port)
+        lease = acquire(api)
         assert [fence for fence, _ in ended()] == fences[:-6:-1]
         fences.append(lease.fencing_token)
-        port.release(lease)
+        api.release(lease)
     assert [fence for fence, _ in ended()] == fences[:-6:-1]
     assert set(redis.scan_iter(match=f"{KEY}*")) == {TAIL.encode()}
     assert 0 < redis.ttl(TAIL) <= 60, "for a minute, whatever the ttl"
@@ -79,28 +79,28 @@ def test_the_last_five(port: Port, redis: Redis) -> None:
     assert past() == []
 
 
-def test_the_last_five_when_the_clock_went_back(port: Port, redis: Redis) -> None:
+def test_the_last_five_when_the_clock_went_back(api: Api, redis: Redis) -> None:
     """Each fencing token is the one before and one more; none of them takes another's place."""
-    port.release(acquire(port))
+    api.release(acquire(api))
     fence = int(redis.hget(TAIL, "fence")) + 3_600_000_000
     redis.hset(TAIL, "fence", fence)
     for _ in range(7):
-        port.release(acquire(port))
+        api.release(acquire(api))
     assert [token for token, _ in ended()] == [fence + step for step in (7, 6, 5, 4, 3)]
 
 
-def test_released_twice(port: Port, redis: Redis) -> None:
+def test_released_twice(api: Api, redis: Redis) -> None:
     """Whoever has it meanwhile, nothing is told of them."""
-    lease = acquire(port)
-    port.release(lease)
-    other = acquire(port)
+    lease = acquire(api)
+    api.release(lease)
+    other = acquire(api)
     before = redis.hgetall(TAIL)
     args = [lease.token, NAME, 0]
     keys = lease.claim.keys.mutex(lease.token)
     assert release(redis, keys, args) == 1
     assert redis.hgetall(TAIL) == before
     assert ended() == [(lease.fencing_token, Ending.RELEASED)]
-    port.release(other)
+    api.release(other)
     assert len(past()) == 2
 
 
@@ -109,25 +109,25 @@ def release(redis: Redis, keys: list[str], args: list[Any]) -> int:
     return int(call(redis, "mutex_release", keys, *args)[0])
 
 
-def test_handed_over(port: Port, redis: Redis) -> None:
+def test_handed_over(api: Api, redis: Redis) -> None:
     """Who was handed the lock is a holder as all others."""
-    first = acquire(port)
-    waiter = wait(port, redis)
-    port.release(first)
+    first = acquire(api)
+    waiter = wait(api, redis)
+    api.release(first)
     second = waiter.result(PATIENCE)
     assert ended() == [(first.fencing_token, Ending.RELEASED)]
-    port.release(second)
+    api.release(second)
     assert ended() == [
         (second.fencing_token, Ending.RELEASED),
         (first.fencing_token, Ending.RELEASED),
     ]
 
 
-def test_handed_over_and_expired(port: Port, redis: Redis) -> None:
+def test_handed_over_and_expired(api: Api, redis: Redis) -> None:
     """From the moment at which it knew."""
-    first = acquire(port)
-    waiter = wait(port, redis)
-    port.release(first)
+    first = acquire(api)
+    waiter = wait(api, redis)
+    api.release(first)
     second = waiter.result(PATIENCE)
     redis.delete(KEY)
     assert ended()[0] == (second.fencing_token, Ending.EXPIRED)
@@ -135,108 +135,108 @@ def test_handed_over_and_expired(port: Port, redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("cleared", [False, True])
-def test_handed_over_and_never_confirmed(port: Port, redis: Redis, cleared: bool) -> None:
+def test_handed_over_and_never_confirmed(api: Api, redis: Redis, cleared: bool) -> None:
     """It never knew that it had the lock, so it did not hold it."""
-    first = acquire(port)
+    first = acquire(api)
     handed(redis)
-    port.release(first)
+    api.release(first)
     assert not redis.exists(QUEUE)
     before = [(first.fencing_token, Ending.RELEASED)]
     assert ended() == before
     if cleared:
-        port.clear(redis_lock(NAME), by="eva", reason="gone")
+        api.clear(redis_lock(NAME), by="eva", reason="gone")
     redis.delete(KEY)
     assert ended() == before
-    second = acquire(port)
+    second = acquire(api)
     assert ended() == before
-    port.release(second)
+    api.release(second)
     assert ended() == [(second.fencing_token, Ending.RELEASED), *before]
 
 
-def test_no_gap(port: Port, redis: Redis) -> None:
+def test_no_gap(api: Api, redis: Redis) -> None:
     """Where one that never confirmed stands between others, fewer of them are known, and none
     that is older than one that was forgotten."""
     fences = []
     for number in range(6):
-        lease = acquire(port)
+        lease = acquire(api)
         fences.append(lease.fencing_token)
         if number == 5:
             handed(redis)
-        port.release(lease)
+        api.release(lease)
     redis.delete(KEY)
     assert [fence for fence, _ in ended()] == fences[:0:-1]
-    lease = acquire(port)
+    lease = acquire(api)
     assert [fence for fence, _ in ended()] == fences[:1:-1]
-    port.release(lease)
+    api.release(lease)
 
 
-def test_expired(port: Port, redis: Redis) -> None:
+def test_expired(api: Api, redis: Redis) -> None:
     """Nobody saw when; before somebody else has it, and afterwards."""
-    lease = acquire(port)
+    lease = acquire(api)
     redis.pexpire(KEY, 1)
     eventually(lambda: not redis.exists(KEY))
     for again in (False, True):
-        other = acquire(port) if again else None
+        other = acquire(api) if again else None
         (holder,) = past()
         assert (holder.ending, holder.lasted, holder.why) == (Ending.EXPIRED, None, "")
         assert (holder.owner, holder.fencing_token) == (lease.owner, lease.fencing_token)
     assert other is not None
-    port.release(other)
+    api.release(other)
     with pytest.raises(LeaseLost):
-        port.release(lease)
+        api.release(lease)
     assert [outcome for _, outcome in ended()] == [Ending.RELEASED, Ending.EXPIRED]
 
 
 @pytest.mark.parametrize("waited_for", [False, True])
-def test_cleared(port: Port, redis: Redis, waited_for: bool) -> None:
+def test_cleared(api: Api, redis: Redis, waited_for: bool) -> None:
     """By whom and why, and how long it was held until then."""
-    lease = acquire(port, label="a|b")
-    waiter = wait(port, redis) if waited_for else None
-    port.clear(redis_lock(NAME), by="e|va", reason="host | gone\tor\nnot")
+    lease = acquire(api, label="a|b")
+    waiter = wait(api, redis) if waited_for else None
+    api.clear(redis_lock(NAME), by="e|va", reason="host | gone\tor\nnot")
     (holder,) = past()
     assert holder.ending == Ending.CLEARED
     assert holder.why == "by e/va (host | gone?or?not)"
     assert (holder.owner, holder.label) == (lease.owner, "a|b")
     assert 0 <= holder.lasted < PATIENCE
     with pytest.raises(LeaseLost):
-        port.release(lease)
+        api.release(lease)
     if waiter is not None:
-        port.release(waiter.result(PATIENCE))
+        api.release(waiter.result(PATIENCE))
     assert ended()[-1] == (lease.fencing_token, Ending.CLEARED)
     assert len(past()) == 1 + waited_for
 
 
-def test_restored_elsewhere(port: Port, redis: Redis) -> None:
+def test_restored_elsewhere(api: Api, redis: Redis) -> None:
     """One lease, so one entry, of whoever had it last."""
-    exported = acquire(port)
-    restored = port.start(lambda: port.restore(exported.export())).result(PATIENCE)
+    exported = acquire(api)
+    restored = api.start(lambda: api.restore(exported.export())).result(PATIENCE)
     assert past() == []
     redis.delete(KEY)
     (holder,) = past()
     assert exported.owner != restored.owner
     assert (holder.owner, holder.fencing_token) == (restored.owner, exported.fencing_token)
     redis.delete(TAIL)
-    exported = acquire(port)
-    restored = port.start(lambda: port.restore(exported.export())).result(PATIENCE)
-    port.release(restored)
+    exported = acquire(api)
+    restored = api.start(lambda: api.restore(exported.export())).result(PATIENCE)
+    api.release(restored)
     (holder,) = past()
     assert (holder.owner, holder.ending) == (restored.owner, Ending.RELEASED)
     assert holder.acquired_at == exported.acquired_at
 
 
-def test_renewed_for_longer(port: Port) -> None:
+def test_renewed_for_longer(api: Api) -> None:
     """It is still one and the same."""
-    lease = acquire(port)
-    port.extend(lease, 60)
+    lease = acquire(api)
+    api.extend(lease, 60)
     assert past() == []
-    port.release(lease)
+    api.release(lease)
     assert ended() == [(lease.fencing_token, Ending.RELEASED)]
 
 
 @pytest.mark.parametrize("kind", ["string", "list"])
-def test_overwritten_by_a_stranger(port: Port, redis: Redis, kind: str) -> None:
+def test_overwritten_by_a_stranger(api: Api, redis: Redis, kind: str) -> None:
     """The holder has lost it; the stranger is no holder."""
-    lease = acquire(port)
+    lease = acquire(api)
     redis.delete(KEY)
     if kind == "string":
         redis.set(KEY, "mine")
@@ -245,32 +245,32 @@ def test_overwritten_by_a_stranger(port: Port, redis: Redis, kind: str) -> None:
     expired = [(lease.fencing_token, Ending.EXPIRED)]
     assert ended() == expired
     if kind == "string":
-        port.clear(redis_lock(NAME), by="eva", reason="old")
+        api.clear(redis_lock(NAME), by="eva", reason="old")
     redis.delete(KEY)
     with pytest.raises(LeaseLost):
-        port.release(lease)
+        api.release(lease)
     assert ended() == expired
     assert lease.state == LeaseState.LOST
 
 
-def test_the_tail_of_the_version_before(port: Port, redis: Redis) -> None:
+def test_the_tail_of_the_version_before(api: Api, redis: Redis) -> None:
     """It tells nothing of holders, and those who come now are told."""
-    lease = acquire(port)
+    lease = acquire(api)
     fields = {"fence": lease.fencing_token, "handed": "", "released": "a" * 32, "lasted": 7}
     redis.delete(TAIL)
     redis.hset(TAIL, mapping=fields)
     assert past() == []
     assert Inspector().past(NAME).lasted == 7 / 1e6
-    port.release(lease)
-    other = acquire(port)
+    api.release(lease)
+    other = acquire(api)
     assert ended() == [(lease.fencing_token, Ending.RELEASED)]
-    port.release(other)
+    api.release(other)
 
 
-def test_a_waiter_of_the_version_before(port: Port, redis: Redis) -> None:
+def test_a_waiter_of_the_version_before(api: Api, redis: Redis) -> None:
     """What it was handed it confirms now."""
-    first = acquire(port)
-    waiter = wait(port, redis)
+    first = acquire(api)
+    waiter = wait(api, redis)
     fence = int(first.fencing_token) + 5_000_000
     token = redis.zrange(QUEUE, 0, 0)[0].decode()
     with redis.pipeline() as step:
@@ -280,25 +280,25 @@ def test_a_waiter_of_the_version_before(port: Port, redis: Redis) -> None:
         step.execute()
     second = waiter.result(PATIENCE)
     assert second.fencing_token == fence
-    port.release(second)
+    api.release(second)
     assert (fence, Ending.RELEASED) in ended()
 
 
 @pytest.mark.parametrize(
     "text", ["", "x", "\t", "t|1|x|1|o|l", "t|1|1|1|o|l\twhat|1", "t|1|1|1|o|l\treleased|x"]
 )
-def test_what_cannot_be_read(port: Port, redis: Redis, text: str) -> None:
+def test_what_cannot_be_read(api: Api, redis: Redis, text: str) -> None:
     """Whoever wrote it, the others are told."""
-    lease = acquire(port)
-    port.release(lease)
+    lease = acquire(api)
+    api.release(lease)
     unused = (lease.fencing_token + 1) % 6
     redis.hset(TAIL, str(unused), text)
     assert ended() == [(lease.fencing_token, Ending.RELEASED)]
 
 
-def test_the_index_is_swept(port: Port, redis: Redis) -> None:
+def test_the_index_is_swept(api: Api, redis: Redis) -> None:
     """By the first holder of any name: of what ended a while ago without a release."""
     seconds, _ = redis.time()
     redis.zadd(INDEX, {"long ago": (seconds - 70) * 1000, "just now": (seconds - 30) * 1000})
-    port.release(acquire(port))
+    api.release(acquire(api))
     assert redis.zrange(INDEX, 0, -1) == [b"just now"]

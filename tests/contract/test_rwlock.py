@@ -1,4 +1,4 @@
-"""What a read-write lock owes, through both ports, on a real Redis."""
+"""What a read-write lock owes, synchronously and asynchronously, on a real Redis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.lease.travel import SALT
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{catalogue}"
@@ -38,129 +38,129 @@ def write(**options: object) -> redis_lock:
     return ReadWriteLock("catalogue", **options).write()  # type: ignore[arg-type]
 
 
-def other(port: Port, lock: redis_lock, wait: float | None = 0) -> Future[Lease]:
+def other(api: Api, lock: redis_lock, wait: float | None = 0) -> Future[Lease]:
     """Another thread or task asks."""
-    return port.start(lambda: port.acquire(lock, wait=wait))
+    return api.start(lambda: api.acquire(lock, wait=wait))
 
 
 def waiting(redis: Redis, number: int) -> None:
     eventually(lambda: redis.zcard(QUEUE) == number)
 
 
-def test_many_read(port: Port, redis: Redis) -> None:
+def test_many_read(api: Api, redis: Redis) -> None:
     """At a time, and meanwhile nobody writes."""
-    leases = [other(port, read()).result(PATIENCE) for _ in range(5)]
+    leases = [other(api, read()).result(PATIENCE) for _ in range(5)]
     assert redis.zcard(KEY) == 5
-    assert other(port, write()).result(PATIENCE) is None
+    assert other(api, write()).result(PATIENCE) is None
     for lease in leases[1:]:
-        port.release(lease)
-    assert other(port, write()).result(PATIENCE) is None
-    port.release(leases[0])
-    port.release(other(port, write()).result(PATIENCE))
+        api.release(lease)
+    assert other(api, write()).result(PATIENCE) is None
+    api.release(leases[0])
+    api.release(other(api, write()).result(PATIENCE))
     assert not redis.exists(*KEYS)
 
 
-def test_one_writes(port: Port, redis: Redis) -> None:
+def test_one_writes(api: Api, redis: Redis) -> None:
     """Alone."""
-    lease = port.acquire(write())
-    assert other(port, write()).result(PATIENCE) is None
-    assert other(port, read()).result(PATIENCE) is None
+    lease = api.acquire(write())
+    assert other(api, write()).result(PATIENCE) is None
+    assert other(api, read()).result(PATIENCE) is None
     with pytest.raises(LockNotAcquired) as caught:
-        port.start(lambda: port.enter(read(wait=0), lambda _: None)).result(PATIENCE)
+        api.start(lambda: api.enter(read(wait=0), lambda _: None)).result(PATIENCE)
     assert caught.value.holder.fencing_token == lease.fencing_token
-    port.release(lease)
+    api.release(lease)
     assert not redis.exists(*KEYS)
 
 
-def test_a_waiting_writer_keeps_new_readers_out(port: Port, redis: Redis) -> None:
+def test_a_waiting_writer_keeps_new_readers_out(api: Api, redis: Redis) -> None:
     """Else readers that come one after the other would keep it out for ever."""
-    reader = port.acquire(read())
-    writer = other(port, write(), wait=None)
+    reader = api.acquire(read())
+    writer = other(api, write(), wait=None)
     waiting(redis, 1)
-    assert other(port, read()).result(PATIENCE) is None
-    port.release(reader)
+    assert other(api, read()).result(PATIENCE) is None
+    api.release(reader)
     lease = writer.result(PATIENCE)
     assert lease.fencing_token > reader.fencing_token
-    port.release(lease)
+    api.release(lease)
 
 
-def test_readers_behind_a_writer_go_in_together(port: Port, redis: Redis) -> None:
+def test_readers_behind_a_writer_go_in_together(api: Api, redis: Redis) -> None:
     """In the step in which it lets go; and the next writer waits for all of them."""
-    writer = port.acquire(write())
+    writer = api.acquire(write())
     readers = []
     for number in range(3):
-        readers.append(other(port, read(), wait=None))
+        readers.append(other(api, read(), wait=None))
         waiting(redis, number + 1)
-    next_writer = other(port, write(), wait=None)
+    next_writer = other(api, write(), wait=None)
     waiting(redis, 4)
-    late = other(port, read(), wait=None)
+    late = other(api, read(), wait=None)
     waiting(redis, 5)
-    port.release(writer)
+    api.release(writer)
     assert redis.zcard(KEY) == 3
     leases = [reader.result(PATIENCE) for reader in readers]
     assert redis.zcard(QUEUE) == 2
     for lease in leases:
         assert not next_writer.done()
-        port.release(lease)
+        api.release(lease)
     lease = next_writer.result(PATIENCE)
     assert not late.done()
-    port.release(lease)
-    port.release(late.result(PATIENCE))
+    api.release(lease)
+    api.release(late.result(PATIENCE))
     assert not redis.exists(*KEYS)
 
 
-def test_a_writer_that_gives_up_lets_readers_pass(port: Port, redis: Redis) -> None:
+def test_a_writer_that_gives_up_lets_readers_pass(api: Api, redis: Redis) -> None:
     """Those that have waited behind it only."""
-    reader = port.acquire(read())
-    writer = other(port, write(), wait=1.5)
+    reader = api.acquire(read())
+    writer = other(api, write(), wait=1.5)
     waiting(redis, 1)
-    behind = other(port, read(), wait=None)
+    behind = other(api, read(), wait=None)
     waiting(redis, 2)
     assert writer.result(PATIENCE) is None
     assert redis.zcard(KEY) == 2, "in the same step"
-    port.release(behind.result(PATIENCE))
-    port.release(reader)
+    api.release(behind.result(PATIENCE))
+    api.release(reader)
 
 
-def test_a_dead_reader_keeps_a_writer_for_its_lease(port: Port, redis: Redis) -> None:
+def test_a_dead_reader_keeps_a_writer_for_its_lease(api: Api, redis: Redis) -> None:
     """And no longer."""
-    dead = port.acquire(read(ttl=1, renew=False))
-    lease = other(port, write(), wait=PATIENCE).result(PATIENCE)
+    dead = api.acquire(read(ttl=1, renew=False))
+    lease = other(api, write(), wait=PATIENCE).result(PATIENCE)
     assert dead.state == LeaseState.LOST
-    port.release(lease)
+    api.release(lease)
 
 
-def test_downgrade(port: Port, redis: Redis) -> None:
+def test_downgrade(api: Api, redis: Redis) -> None:
     """Nobody writes in between, and readers that wait go in."""
-    lease = port.acquire(write())
-    reader = other(port, read(), wait=None)
+    lease = api.acquire(write())
+    reader = other(api, read(), wait=None)
     waiting(redis, 1)
-    writer = other(port, write(), wait=None)
+    writer = other(api, write(), wait=None)
     waiting(redis, 2)
-    port.downgrade(lease)
+    api.downgrade(lease)
     assert redis.zcard(KEY) == 2, "in the same step"
     beside = reader.result(PATIENCE)
     assert redis.zcard(KEY) == 2
     assert not writer.done()
-    port.downgrade(lease)
-    port.extend(lease)
-    port.release(beside)
+    api.downgrade(lease)
+    api.extend(lease)
+    api.release(beside)
     assert not writer.done()
-    port.release(lease)
-    port.release(writer.result(PATIENCE))
+    api.release(lease)
+    api.release(writer.result(PATIENCE))
     assert not redis.exists(*KEYS)
 
 
-def test_what_can_be_downgraded(port: Port, redis: Redis) -> None:
+def test_what_can_be_downgraded(api: Api, redis: Redis) -> None:
     """A lease of a read-write lock that is held."""
-    mutex = port.acquire(redis_lock("mutex"))
+    mutex = api.acquire(redis_lock("mutex"))
     with pytest.raises(TypeError, match=r"ReadWriteLock\(…\)\.write\(\)"):
-        port.downgrade(mutex)
-    port.release(mutex)
-    lost = port.acquire(write(renew=False))
+        api.downgrade(mutex)
+    api.release(mutex)
+    lost = api.acquire(write(renew=False))
     redis.delete(KEY)
     with pytest.raises(LeaseLost):
-        port.downgrade(lost)
+        api.downgrade(lost)
     assert lost.state == LeaseState.LOST
 
 
@@ -169,43 +169,43 @@ def changed(text: str, **said: Any) -> str:
     return signing.dumps({**signing.loads(text, salt=SALT), **said}, salt=SALT)
 
 
-def test_a_semaphore_of_the_same_name(port: Port, redis: Redis) -> None:
+def test_a_semaphore_of_the_same_name(api: Api, redis: Redis) -> None:
     """Neither is let in beside the other, also where there would be room; the error names both."""
     places = Semaphore("catalogue", 5)
     for lock in (read(), write()):
-        lease = port.acquire(lock)
+        lease = api.acquire(lock)
         for wait in (0, PATIENCE):
             with pytest.raises(LockError, match=r"a read-write lock, and can't be a semaphore"):
-                other(port, places, wait=wait).result(PATIENCE)
+                other(api, places, wait=wait).result(PATIENCE)
         assert not redis.exists(QUEUE)
-        port.release(lease)
-    lease = port.acquire(places)
+        api.release(lease)
+    lease = api.acquire(places)
     for lock in (read(), write()):
         with pytest.raises(LockError, match=r"a semaphore, and can't be a read-write lock"):
-            other(port, lock, wait=PATIENCE).result(PATIENCE)
+            other(api, lock, wait=PATIENCE).result(PATIENCE)
     text = lease.export()
     with pytest.raises(LockError, match=r"a semaphore, and can't be a read-write lock"):
-        port.restore(changed(text, kind="read"))
-    lease = port.restore(text)
-    port.release(lease)
-    port.release(port.acquire(read()))
+        api.restore(changed(text, kind="read"))
+    lease = api.restore(text)
+    api.release(lease)
+    api.release(api.acquire(read()))
     assert not redis.exists(*KEYS)
 
 
-def test_export_and_restore(port: Port, redis: Redis) -> None:
+def test_export_and_restore(api: Api, redis: Redis) -> None:
     """A writer stays one, a reader too."""
-    writer = port.restore(port.acquire(write()).export())
-    assert other(port, read()).result(PATIENCE) is None
-    port.downgrade(writer)
-    reader = port.restore(writer.export())
-    beside = other(port, read()).result(PATIENCE)
+    writer = api.restore(api.acquire(write()).export())
+    assert other(api, read()).result(PATIENCE) is None
+    api.downgrade(writer)
+    reader = api.restore(writer.export())
+    beside = other(api, read()).result(PATIENCE)
     assert redis.zcard(KEY) == 2
-    port.release(beside)
-    port.release(reader)
+    api.release(beside)
+    api.release(reader)
     assert not redis.exists(*KEYS)
 
 
-def test_it_decorates_functions(port: Port, redis: Redis) -> None:
+def test_it_decorates_functions(api: Api, redis: Redis) -> None:
     """Both of its locks do."""
     catalogue = ReadWriteLock(lambda shop: f"catalogue:{shop}")
 
@@ -214,11 +214,11 @@ def test_it_decorates_functions(port: Port, redis: Redis) -> None:
         kind: bytes = record.rpartition(b"\t")[2].partition(b"|")[0]
         return kind
 
-    assert port.call(catalogue.read()(port.function(body)), 7) == b"read"
-    assert port.call(catalogue.write()(port.function(body)), 7) == b"write"
+    assert api.call(catalogue.read()(api.function(body)), 7) == b"read"
+    assert api.call(catalogue.write()(api.function(body)), 7) == b"write"
 
 
-def test_contention(port: Port, redis: Redis) -> None:
+def test_contention(api: Api, redis: Redis) -> None:
     """Readers and writers come and go: a writer is alone, and all of them come in at last."""
     inside = {"read": 0, "write": 0}
     changing = threading.Lock()
@@ -237,9 +237,9 @@ def test_contention(port: Port, redis: Redis) -> None:
         for turn in range(8):
             kind = "write" if (number + turn) % 4 == 0 else "read"
             lock = write(wait=PATIENCE) if kind == "write" else read(wait=PATIENCE)
-            port.enter(lock, lambda _, kind=kind: section(kind))
+            api.enter(lock, lambda _, kind=kind: section(kind))
 
-    for future in [port.start(lambda number=number: worker(number)) for number in range(8)]:
+    for future in [api.start(lambda number=number: worker(number)) for number in range(8)]:
         future.result(PATIENCE)
     assert not redis.exists(*KEYS)
 
@@ -283,17 +283,17 @@ class TestAgain:
             with read(reentrant=True) as again:
                 assert again is lease
 
-    def test_an_inner_block_downgrades_nothing(self, port: Port, redis: Redis) -> None:
+    def test_an_inner_block_downgrades_nothing(self, api: Api, redis: Redis) -> None:
         """The outer one writes, and counts on being alone."""
         with write() as lease:
             for inner in (write, read):
                 with inner(reentrant=True), pytest.raises(LockError, match="outermost"):
-                    port.downgrade(lease)
-            assert other(port, read()).result(PATIENCE) is None
-            port.downgrade(lease)
+                    api.downgrade(lease)
+            assert other(api, read()).result(PATIENCE) is None
+            api.downgrade(lease)
             with read(reentrant=True):
-                port.downgrade(lease)  # once more, of a reader: that takes nothing from anybody
-            port.release(other(port, read()).result(PATIENCE))
+                api.downgrade(lease)  # once more, of a reader: that takes nothing from anybody
+            api.release(other(api, read()).result(PATIENCE))
         assert not redis.exists(*KEYS)
 
     def test_others_do_not_count(self) -> None:

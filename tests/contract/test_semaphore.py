@@ -1,4 +1,4 @@
-"""What a semaphore owes, through both ports, on a real Redis."""
+"""What a semaphore owes, synchronously and asynchronously, on a real Redis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from django_redislock import (
 )
 from django_redislock.primitives import permits
 from django_redislock.transport.ports import SyncPort, run
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{export}"
@@ -33,9 +33,9 @@ def semaphore(limit: int = 2, **options: object) -> Semaphore:
     return Semaphore("export", limit, **options)  # type: ignore[arg-type]
 
 
-def other(port: Port, limit: int = 2, wait: float | None = 0, **options: object) -> Future[Lease]:
+def other(api: Api, limit: int = 2, wait: float | None = 0, **options: object) -> Future[Lease]:
     """Another thread or task asks."""
-    return port.start(lambda: port.acquire(semaphore(limit, **options), wait=wait))
+    return api.start(lambda: api.acquire(semaphore(limit, **options), wait=wait))
 
 
 def waiting(redis: Redis, number: int) -> None:
@@ -46,271 +46,271 @@ def tokens(redis: Redis) -> set[str]:
     return {token.decode() for token in redis.zrange(KEY, 0, -1)}
 
 
-def test_so_many_hold_it(port: Port, redis: Redis) -> None:
+def test_so_many_hold_it(api: Api, redis: Redis) -> None:
     """Two of two places, and the third asks in vain until one is given back."""
-    first, second = port.acquire(semaphore()), other(port).result(PATIENCE)
+    first, second = api.acquire(semaphore()), other(api).result(PATIENCE)
     assert first.state == second.state == LeaseState.HELD
     assert second.fencing_token > first.fencing_token
     assert tokens(redis) == {first.token, second.token}
-    assert other(port).result(PATIENCE) is None
-    port.release(first)
-    third = other(port).result(PATIENCE)
+    assert other(api).result(PATIENCE) is None
+    api.release(first)
+    third = other(api).result(PATIENCE)
     assert tokens(redis) == {second.token, third.token}
-    port.release(second)
-    port.release(third)
+    api.release(second)
+    api.release(third)
     assert not redis.exists(*KEYS)
     assert redis.zscore(INDEX, "export") is None
     assert redis.ttl(TAIL) > 0
 
 
-def test_a_cycle_is_two_round_trips(port: Port, redis: Redis, no_signs_of_life: None) -> None:
+def test_a_cycle_is_two_round_trips(api: Api, redis: Redis, no_signs_of_life: None) -> None:
     """One to acquire, one to release; and one request of the watchdog renews all of them."""
-    port.release(port.acquire(semaphore()))
+    api.release(api.acquire(semaphore()))
     stats = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
     for _ in range(10):
-        port.release(port.acquire(semaphore()))
+        api.release(api.acquire(semaphore()))
     assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] - stats == 20
 
 
-def test_a_conflict_says_who(port: Port) -> None:
+def test_a_conflict_says_who(api: Api) -> None:
     """The holder whose lease ends first, and how many hold it."""
-    long = port.acquire(semaphore(3, ttl=40))
-    first = other(port, 3, ttl=10, label="shop/exports.py:7 in export").result(PATIENCE)
-    more = other(port, 3, ttl=30).result(PATIENCE)
+    long = api.acquire(semaphore(3, ttl=40))
+    first = other(api, 3, ttl=10, label="shop/exports.py:7 in export").result(PATIENCE)
+    more = other(api, 3, ttl=30).result(PATIENCE)
     with pytest.raises(LockNotAcquired, match=r"and 2 more") as caught:
-        port.start(lambda: port.enter(semaphore(3, wait=0), lambda _: None)).result(PATIENCE)
+        api.start(lambda: api.enter(semaphore(3, wait=0), lambda _: None)).result(PATIENCE)
     holder = caught.value.holder
     assert caught.value.holders == 3
     assert (holder.owner, holder.label) == (first.owner, "shop/exports.py:7 in export")
     assert holder.fencing_token == first.fencing_token
     assert 0 < (holder.remaining or 0) <= 10
-    assert port.holder(semaphore(3)).fencing_token == first.fencing_token  # type: ignore[union-attr]
-    found = [holder.fencing_token for holder in port.holders(semaphore(3))]
+    assert api.holder(semaphore(3)).fencing_token == first.fencing_token  # type: ignore[union-attr]
+    found = [holder.fencing_token for holder in api.holders(semaphore(3))]
     assert found == [first.fencing_token, more.fencing_token, long.fencing_token]
     for lease in (long, first, more):
-        port.release(lease)
+        api.release(lease)
 
 
-def test_waiters_are_served_in_order_of_arrival(port: Port, redis: Redis) -> None:
+def test_waiters_are_served_in_order_of_arrival(api: Api, redis: Redis) -> None:
     """Each place that is given back goes to the first of them, in the step of the release."""
-    held = [port.acquire(semaphore()), other(port).result(PATIENCE)]
+    held = [api.acquire(semaphore()), other(api).result(PATIENCE)]
     waiters = []
     for number in range(6):
-        waiters.append(other(port, wait=None))
+        waiters.append(other(api, wait=None))
         waiting(redis, number + 1)
     fences = [lease.fencing_token for lease in held]
     for waiter in waiters:
-        port.release(held.pop(0))
+        api.release(held.pop(0))
         assert redis.zcard(KEY) == 2, "never free"
-        assert other(port).result(PATIENCE) is None, "nobody barges in"
+        assert other(api).result(PATIENCE) is None, "nobody barges in"
         lease = waiter.result(PATIENCE)
         fences.append(lease.fencing_token)
         held.append(lease)
     assert fences == sorted(set(fences))
     assert redis.zscore(KEY, held[-1].token) - redis.time()[0] * 1000 > 20_000, "its full ttl"
     for lease in held:
-        port.release(lease)
+        api.release(lease)
     assert not redis.exists(*KEYS)
 
 
-def test_a_dead_holders_place_comes_back(port: Port, redis: Redis) -> None:
+def test_a_dead_holders_place_comes_back(api: Api, redis: Redis) -> None:
     """A waiter has it soon after the lease ended, and the other holder notices nothing."""
-    alive = port.acquire(semaphore(ttl=30))
-    dead = other(port, ttl=1, renew=False).result(PATIENCE)
-    lease = other(port, wait=PATIENCE).result(PATIENCE)
+    alive = api.acquire(semaphore(ttl=30))
+    dead = other(api, ttl=1, renew=False).result(PATIENCE)
+    lease = other(api, wait=PATIENCE).result(PATIENCE)
     assert dead.state == LeaseState.LOST
     assert tokens(redis) == {alive.token, lease.token}
     assert redis.hlen(HOLDERS) == 2
-    port.release(alive)
-    port.release(lease)
+    api.release(alive)
+    api.release(lease)
     with pytest.raises(LeaseLost):
-        port.release(dead)
+        api.release(dead)
 
 
-def test_the_limit_may_change_while_it_is_held(port: Port, redis: Redis) -> None:
+def test_the_limit_may_change_while_it_is_held(api: Api, redis: Redis) -> None:
     """5 → 2 → 4: it counts for who asks with it, and nobody is thrown out."""
-    five = [other(port, 5).result(PATIENCE) for _ in range(5)]
-    assert other(port, 5).result(PATIENCE) is None
-    waiter = other(port, 2, wait=None)
+    five = [other(api, 5).result(PATIENCE) for _ in range(5)]
+    assert other(api, 5).result(PATIENCE) is None
+    waiter = other(api, 2, wait=None)
     waiting(redis, 1)
     for _ in range(3):
-        port.release(five.pop())
+        api.release(five.pop())
         assert redis.zcard(QUEUE) == 1, "two others hold it yet"
-    port.release(five.pop())
+    api.release(five.pop())
     leases = [five.pop(), waiter.result(PATIENCE)]
-    assert other(port, 2).result(PATIENCE) is None
-    leases += [other(port, 4).result(PATIENCE) for _ in range(2)]
-    assert other(port, 4).result(PATIENCE) is None
-    behind, last = other(port, 2, wait=None), None
+    assert other(api, 2).result(PATIENCE) is None
+    leases += [other(api, 4).result(PATIENCE) for _ in range(2)]
+    assert other(api, 4).result(PATIENCE) is None
+    behind, last = other(api, 2, wait=None), None
     waiting(redis, 1)
-    last = other(port, 4, wait=None)
+    last = other(api, 4, wait=None)
     waiting(redis, 2)
-    port.release(leases.pop())
+    api.release(leases.pop())
     assert redis.zcard(QUEUE) == 2, "in order of arrival, whatever they ask for"
-    port.release(leases.pop())
-    port.release(leases.pop())
+    api.release(leases.pop())
+    api.release(leases.pop())
     leases += [behind.result(PATIENCE), last.result(PATIENCE)]
     for lease in leases:
-        port.extend(lease)
-        port.release(lease)
+        api.extend(lease)
+        api.release(lease)
 
 
-def test_a_waiter_that_gives_up_lets_those_behind_it_pass(port: Port, redis: Redis) -> None:
+def test_a_waiter_that_gives_up_lets_those_behind_it_pass(api: Api, redis: Redis) -> None:
     """There is room for the second in the queue, but not for the first."""
-    lease = port.acquire(semaphore())
-    first = other(port, 1, wait=1.5)
+    lease = api.acquire(semaphore())
+    first = other(api, 1, wait=1.5)
     waiting(redis, 1)
-    second = other(port, 2, wait=None)
+    second = other(api, 2, wait=None)
     waiting(redis, 2)
     assert first.result(PATIENCE) is None
-    port.release(second.result(PATIENCE))
-    port.release(lease)
+    api.release(second.result(PATIENCE))
+    api.release(lease)
 
 
-def test_release_is_idempotent(port: Port, redis: Redis) -> None:
+def test_release_is_idempotent(api: Api, redis: Redis) -> None:
     """Also when others have released since; and a lost one is told."""
-    first, second = port.acquire(semaphore()), other(port).result(PATIENCE)
-    port.release(first)
-    port.release(second)
-    port.release(first)
+    first, second = api.acquire(semaphore()), other(api).result(PATIENCE)
+    api.release(first)
+    api.release(second)
+    api.release(first)
     assert run(first.claim.primitive.release(SyncPort("default"), first.claim)) is None
-    lost = port.acquire(semaphore(renew=False))
+    lost = api.acquire(semaphore(renew=False))
     redis.zrem(KEY, lost.token)
     with pytest.raises(LeaseLost, match="ttl passed unrenewed"):
-        port.release(lost)
+        api.release(lost)
 
 
-def test_a_withdrawn_token_gets_nothing(port: Port, redis: Redis) -> None:
+def test_a_withdrawn_token_gets_nothing(api: Api, redis: Redis) -> None:
     """A release that doubts leaves a tombstone, and an acquire that arrives late is refused."""
-    lease = port.acquire(semaphore())
+    lease = api.acquire(semaphore())
     lease.claim.doubtful = True
-    port.release(lease)
+    api.release(lease)
     with pytest.raises(LeaseLost, match="given up before"):
         run(lease.claim.primitive.acquire(SyncPort("default"), lease.claim, 0))
     assert not redis.exists(*KEYS)
 
 
-def test_extend(port: Port, redis: Redis) -> None:
+def test_extend(api: Api, redis: Redis) -> None:
     """Each lease for itself; it repairs what somebody took away."""
-    first, second = port.acquire(semaphore(ttl=10)), other(port, ttl=20).result(PATIENCE)
+    first, second = api.acquire(semaphore(ttl=10)), other(api, ttl=20).result(PATIENCE)
     ends = redis.zscore(KEY, second.token)
     redis.persist(KEY)
-    port.extend(first, 60)
+    api.extend(first, 60)
     assert first.ttl == 60
     assert redis.zscore(KEY, second.token) == ends
     assert 55_000 < redis.pttl(KEY) <= 60_000
     assert redis.zscore(INDEX, "export") == redis.zscore(KEY, first.token)
     assert redis.hget(HOLDERS, first.token).split(b"|")[3] == b"60000"
-    port.release(first)
+    api.release(first)
     assert redis.pttl(KEY) <= 20_000
     redis.zrem(KEY, second.token)
     with pytest.raises(LeaseLost):
-        port.extend(second)
+        api.extend(second)
     assert not redis.exists(KEY)
 
 
-def test_clear(port: Port, redis: Redis) -> None:
+def test_clear(api: Api, redis: Redis) -> None:
     """All who hold it lose it, and are told by whom and why; who waits gets their places."""
-    leases = [port.acquire(semaphore(renew=False)), other(port, renew=False).result(PATIENCE)]
-    waiter = other(port, wait=None)
+    leases = [api.acquire(semaphore(renew=False)), other(api, renew=False).result(PATIENCE)]
+    waiter = other(api, wait=None)
     waiting(redis, 1)
-    assert port.clear(semaphore(), by="eva", reason="hosts are gone") is not None
+    assert api.clear(semaphore(), by="eva", reason="hosts are gone") is not None
     successor = waiter.result(PATIENCE)
     assert tokens(redis) == {successor.token}
     for lease in leases:
         with pytest.raises(LeaseRevoked, match=r"eva.*hosts are gone"):
-            port.extend(lease)
-    port.release(successor)
-    assert port.clear(semaphore(), reason="nobody") is None
+            api.extend(lease)
+    api.release(successor)
+    assert api.clear(semaphore(), reason="nobody") is None
 
 
 def test_clear_more_than_can_be_seen_at_once(
-    port: Port, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    api: Api, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks again until nobody is left who held it."""
     monkeypatch.setattr(permits, "SHOWN", 2)
-    leases = [other(port, 5, renew=False).result(PATIENCE) for _ in range(5)]
-    assert len(port.holders(semaphore(5))) == 2
-    first = port.holder(semaphore(5))
-    cleared = port.clear(semaphore(5), reason="hosts are gone")
+    leases = [other(api, 5, renew=False).result(PATIENCE) for _ in range(5)]
+    assert len(api.holders(semaphore(5))) == 2
+    first = api.holder(semaphore(5))
+    cleared = api.clear(semaphore(5), reason="hosts are gone")
     assert first is not None
     assert cleared.fencing_token == first.fencing_token
     assert tokens(redis) == set()
     for lease in leases:
         with pytest.raises(LeaseRevoked):
-            port.extend(lease)
+            api.extend(lease)
 
 
-def test_export_and_restore(port: Port, redis: Redis) -> None:
+def test_export_and_restore(api: Api, redis: Redis) -> None:
     """The place goes along, with its limit."""
-    lease = port.acquire(semaphore(3, ttl=20))
+    lease = api.acquire(semaphore(3, ttl=20))
     text = lease.export()
-    restored = port.restore(text)
+    restored = api.restore(text)
     assert restored.claim.primitive == lease.claim.primitive
     assert restored.fencing_token == lease.fencing_token
     assert tokens(redis) == {restored.token}
-    assert [holder.owner for holder in port.holders(semaphore(3))] == [restored.owner]
+    assert [holder.owner for holder in api.holders(semaphore(3))] == [restored.owner]
     with pytest.raises(LeaseLost):
-        port.restore(text)
-    port.extend(restored)
-    port.release(restored)
+        api.restore(text)
+    api.extend(restored)
+    api.release(restored)
     assert not redis.exists(*KEYS)
 
 
-def test_a_mutex_of_the_same_name(port: Port, redis: Redis) -> None:
+def test_a_mutex_of_the_same_name(api: Api, redis: Redis) -> None:
     """Neither takes what the other holds, and the error says what it is."""
-    lease = port.acquire(semaphore())
+    lease = api.acquire(semaphore())
     with pytest.raises(LockError, match=r"semaphore or a read-write lock"):
-        port.acquire(redis_lock("export"), wait=0)
-    port.extend(lease)
-    port.release(lease)
-    mutex = port.acquire(redis_lock("export"))
+        api.acquire(redis_lock("export"), wait=0)
+    api.extend(lease)
+    api.release(lease)
+    mutex = api.acquire(redis_lock("export"))
     with pytest.raises(LockError, match=r"as a mutex"):
-        port.acquire(semaphore(), wait=0)
-    port.extend(mutex)
-    port.release(mutex)
-    port.release(port.acquire(semaphore()))
+        api.acquire(semaphore(), wait=0)
+    api.extend(mutex)
+    api.release(mutex)
+    api.release(api.acquire(semaphore()))
 
 
-def test_fencing_tokens_grow(port: Port, redis: Redis) -> None:
+def test_fencing_tokens_grow(api: Api, redis: Redis) -> None:
     """Also when Redis forgets, or its clock goes back."""
-    first = port.acquire(semaphore())
+    first = api.acquire(semaphore())
     redis.delete(TAIL)
-    second = other(port).result(PATIENCE)
+    second = other(api).result(PATIENCE)
     assert second.fencing_token > first.fencing_token
     ahead = second.fencing_token + 3_600_000_000
     redis.hset(TAIL, "fence", ahead)
-    port.release(first)
-    third = other(port).result(PATIENCE)
+    api.release(first)
+    third = other(api).result(PATIENCE)
     assert third.fencing_token == ahead + 1
-    port.release(second)
-    port.release(third)
+    api.release(second)
+    api.release(third)
 
 
-def test_the_last_fencing_token_is_restored(port: Port, redis: Redis) -> None:
+def test_the_last_fencing_token_is_restored(api: Api, redis: Redis) -> None:
     """When Redis has forgotten it, by whichever lease is renewed first."""
-    first, second = port.acquire(semaphore()), other(port).result(PATIENCE)
+    first, second = api.acquire(semaphore()), other(api).result(PATIENCE)
     redis.delete(TAIL)
-    port.extend(first)
+    api.extend(first)
     assert int(redis.hget(TAIL, "fence")) == second.fencing_token
     assert redis.pttl(TAIL) > 0
-    port.release(second)
-    port.release(first)
+    api.release(second)
+    api.release(first)
 
 
-def test_it_decorates_functions(port: Port, redis: Redis) -> None:
+def test_it_decorates_functions(api: Api, redis: Redis) -> None:
     """As redis_lock does: the name is a template over the arguments."""
 
     def body(shop: int) -> int:
         assert redis.zcard(f"redislock:{{export:{shop}}}") == 1
         return shop
 
-    function = Semaphore(lambda shop: f"export:{shop}", 2)(port.function(body))
-    assert port.call(function, 7) == 7
+    function = Semaphore(lambda shop: f"export:{shop}", 2)(api.function(body))
+    assert api.call(function, 7) == 7
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_contention(port: Port, redis: Redis, limit: int) -> None:
+def test_contention(api: Api, redis: Redis, limit: int) -> None:
     """Many come and go: never more than so many at a time, and all of them at last."""
     inside = threading.Semaphore(limit)
     fences: list[int] = []
@@ -322,9 +322,9 @@ def test_contention(port: Port, redis: Redis, limit: int) -> None:
 
     def worker() -> None:
         for _ in range(8):
-            port.enter(semaphore(limit, wait=PATIENCE), section)
+            api.enter(semaphore(limit, wait=PATIENCE), section)
 
-    for future in [port.start(worker) for _ in range(8)]:
+    for future in [api.start(worker) for _ in range(8)]:
         future.result(PATIENCE)
     assert len(set(fences)) == 64
     assert not redis.exists(*KEYS)
@@ -333,7 +333,7 @@ def test_contention(port: Port, redis: Redis, limit: int) -> None:
 # The same thread or task asks again.
 
 
-def test_a_thread_may_hold_several_places(port: Port, redis: Redis) -> None:
+def test_a_thread_may_hold_several_places(api: Api, redis: Redis) -> None:
     """Until it has all of them: then it would wait for itself, and is told."""
     with semaphore() as first, semaphore() as second:
         assert first.token != second.token

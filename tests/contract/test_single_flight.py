@@ -1,4 +1,4 @@
-"""What `single_flight` owes, through both ports, on a real Redis."""
+"""What `single_flight` owes, synchronously and asynchronously, on a real Redis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.locks import single_flight as flights_module
-from tests.contract.ports import Port, SyncPort
+from tests.contract.api import Api, SyncApi
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
 
@@ -53,13 +53,13 @@ class Computation:
 
 
 @pytest.fixture
-def elsewhere(port: Port) -> Callable[..., Callable[[], Any]]:
+def elsewhere(api: Api) -> Callable[..., Callable[[], Any]]:
     """Make a function of its own that computes: as another process has it, nothing is shared
     within this one."""
 
     def make(body: Callable[[], Any], **options: Any) -> Callable[[], Any]:
-        function = single_flight("rates", **options)(port.function(body))
-        return lambda: port.call(function)
+        function = single_flight("rates", **options)(api.function(body))
+        return lambda: api.call(function)
 
     return make
 
@@ -72,12 +72,12 @@ def queued(redis: Redis, number: int) -> None:
 
 
 class TestShared:
-    def test_across_processes(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+    def test_across_processes(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
         """All who came while it was computed have its result, and nothing is locked any more."""
         computation = Computation(waits=True)
-        first = port.start(elsewhere(computation))
+        first = api.start(elsewhere(computation))
         assert computation.begun.wait(PATIENCE)
-        others = [port.start(elsewhere(computation)) for _ in range(4)]
+        others = [api.start(elsewhere(computation)) for _ in range(4)]
         queued(redis, 4)
         computation.may_end.set()
         assert [call.result(PATIENCE) for call in (first, *others)] == [{"run": 1}] * 5
@@ -85,14 +85,14 @@ class TestShared:
         eventually(lambda: not redis.exists(KEY, f"{KEY}:queue"))
 
     @pytest.mark.usefixtures("no_signs_of_life")
-    def test_within_a_process(self, port: Port, redis: Redis) -> None:
+    def test_within_a_process(self, api: Api, redis: Redis) -> None:
         """All but one wait without a request of their own."""
         computation = Computation(waits=True)
-        function = single_flight("rates")(port.function(computation))
-        first = port.start(lambda: port.call(function))
+        function = single_flight("rates")(api.function(computation))
+        first = api.start(lambda: api.call(function))
         assert computation.begun.wait(PATIENCE)
         before = round_trips(redis)
-        others = [port.start(lambda: port.call(function)) for _ in range(20)]
+        others = [api.start(lambda: api.call(function)) for _ in range(20)]
         (flight,) = flights_module._flights.values()
         waiting = flight.landed
         eventually(lambda: followers(waiting) == 20)
@@ -104,7 +104,7 @@ class TestShared:
         assert not flights_module._flights
 
     def test_later_callers_compute_again(
-        self, port: Port, redis: Redis, elsewhere: Elsewhere
+        self, api: Api, redis: Redis, elsewhere: Elsewhere
     ) -> None:
         """Without a ttl the result is for those who waited, and its record goes by itself."""
         computation = Computation()
@@ -113,7 +113,7 @@ class TestShared:
         assert 0 < redis.ttl(RECORD) <= 30
 
     @pytest.mark.usefixtures("no_signs_of_life")
-    def test_kept(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+    def test_kept(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
         """With a ttl it is for those who come later, too, without the lock."""
         computation = Computation()
         call = elsewhere(computation, ttl=3600)
@@ -127,19 +127,19 @@ class TestShared:
         assert call() == {"run": 2}
 
     def test_what_was_there_before_is_no_answer(
-        self, port: Port, redis: Redis, elsewhere: Elsewhere
+        self, api: Api, redis: Redis, elsewhere: Elsewhere
     ) -> None:
         """Who waited for one that came to nothing computes, and does not take an older result."""
         computation = Computation()
         elsewhere(computation)()
         crashed = redis_lock(NAME).acquire()
         assert crashed is not None
-        waits = port.start(elsewhere(computation))
+        waits = api.start(elsewhere(computation))
         queued(redis, 1)
         crashed.release()
         assert waits.result(PATIENCE) == {"run": 2}
 
-    def test_names(self, port: Port) -> None:
+    def test_names(self, api: Api) -> None:
         """Calls with different names have nothing to do with each other."""
         seen: list[int] = []
 
@@ -152,8 +152,8 @@ class TestShared:
         async def coroutine(number: int) -> int:
             return function.__wrapped__(number)  # type: ignore[attr-defined, no-any-return]
 
-        chosen = function if isinstance(port, SyncPort) else coroutine
-        assert [port.call(chosen, number) for number in (1, 2, 1)] == [1, 2, 1]
+        chosen = function if isinstance(api, SyncApi) else coroutine
+        assert [api.call(chosen, number) for number in (1, 2, 1)] == [1, 2, 1]
         assert seen == [1, 2]
 
 
@@ -165,12 +165,12 @@ def followers(future: Future[Any]) -> int:
 
 
 class TestFailures:
-    def test_an_exception(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+    def test_an_exception(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
         """It comes out where it was raised, and those who waited are told of it."""
         computation = Computation(waits=True, error=KeyError("EUR"))
-        first = port.start(elsewhere(computation, ttl=60))
+        first = api.start(elsewhere(computation, ttl=60))
         assert computation.begun.wait(PATIENCE)
-        others = [port.start(elsewhere(computation, ttl=60)) for _ in range(3)]
+        others = [api.start(elsewhere(computation, ttl=60)) for _ in range(3)]
         queued(redis, 3)
         computation.may_end.set()
         with pytest.raises(KeyError):
@@ -184,7 +184,7 @@ class TestFailures:
             assert vars(pickle.loads(pickle.dumps(caught.value))) == vars(caught.value)
         assert computation.runs == 1
 
-    def test_it_is_not_kept(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+    def test_it_is_not_kept(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
         """Who comes later computes."""
         computation = Computation(error=ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
@@ -193,13 +193,13 @@ class TestFailures:
         computation.error = None
         assert elsewhere(computation, ttl=60)() == {"run": 2}
 
-    def test_within_a_process(self, port: Port) -> None:
+    def test_within_a_process(self, api: Api) -> None:
         """The same error as elsewhere."""
         computation = Computation(waits=True, error=ZeroDivisionError("by zero"))
-        function = single_flight("rates")(port.function(computation))
-        first = port.start(lambda: port.call(function))
+        function = single_flight("rates")(api.function(computation))
+        first = api.start(lambda: api.call(function))
         assert computation.begun.wait(PATIENCE)
-        other = port.start(lambda: port.call(function))
+        other = api.start(lambda: api.call(function))
         (flight,) = flights_module._flights.values()
         eventually(lambda: followers(flight.landed) == 1)
         computation.may_end.set()
@@ -208,7 +208,7 @@ class TestFailures:
         with pytest.raises(ZeroDivisionError):
             first.result(PATIENCE)
 
-    def test_a_message_that_fails(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+    def test_a_message_that_fails(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
         """And a very long one: what is written is bounded."""
 
         class Odd(Exception):
@@ -223,13 +223,13 @@ class TestFailures:
         assert len(redis.get(RECORD)) < 2000
 
     def test_a_result_that_can_not_be_shared(
-        self, port: Port, redis: Redis, elsewhere: Elsewhere
+        self, api: Api, redis: Redis, elsewhere: Elsewhere
     ) -> None:
         """It is told with what to write, to all."""
         computation = Computation(waits=True)
-        first = port.start(elsewhere(lambda: {computation()["run"]}))
+        first = api.start(elsewhere(lambda: {computation()["run"]}))
         assert computation.begun.wait(PATIENCE)
-        other = port.start(elsewhere(computation))
+        other = api.start(elsewhere(computation))
         queued(redis, 1)
         computation.may_end.set()
         with pytest.raises(TypeError, match="give single_flight another serializer"):
@@ -237,20 +237,20 @@ class TestFailures:
         with pytest.raises(FlightFailed, match="TypeError: The result of"):
             other.result(PATIENCE)
 
-    def test_the_wait_is_over(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+    def test_the_wait_is_over(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
         """The error says who computes; so it does for one in the same process."""
         computation = Computation(waits=True)
-        function = single_flight("rates", wait=0.05)(port.function(computation))
-        first = port.start(lambda: port.call(function))
+        function = single_flight("rates", wait=0.05)(api.function(computation))
+        first = api.start(lambda: api.call(function))
         assert computation.begun.wait(PATIENCE)
-        for other in (lambda: port.call(function), elsewhere(computation, wait=0)):
+        for other in (lambda: api.call(function), elsewhere(computation, wait=0)):
             with pytest.raises(LockNotAcquired, match=f"'{NAME}' is held by") as caught:
-                port.start(other).result(PATIENCE)
-            assert caught.value.holder.label.startswith("contract/ports.py")
+                api.start(other).result(PATIENCE)
+            assert caught.value.holder.label.startswith("contract/api.py")
         computation.may_end.set()
         assert first.result(PATIENCE) == {"run": 1}
 
-    def test_it_needs_its_own_result(self, port: Port) -> None:
+    def test_it_needs_its_own_result(self, api: Api) -> None:
         """It would wait for itself."""
 
         @single_flight("rates", wait=None)
@@ -261,12 +261,12 @@ class TestFailures:
         async def coroutine() -> Any:
             return await coroutine()
 
-        chosen = function if isinstance(port, SyncPort) else coroutine
+        chosen = function if isinstance(api, SyncApi) else coroutine
         with pytest.raises(LockReentered):
-            port.start(lambda: port.call(chosen)).result(PATIENCE)
+            api.start(lambda: api.call(chosen)).result(PATIENCE)
 
     @pytest.mark.parametrize("how", ["cleared", "deleted"])
-    def test_a_lost_lease(self, port: Port, redis: Redis, elsewhere: Elsewhere, how: str) -> None:
+    def test_a_lost_lease(self, api: Api, redis: Redis, elsewhere: Elsewhere, how: str) -> None:
         """The result is as good as any, so its caller has it; but nobody else."""
 
         def body() -> str:
@@ -281,17 +281,17 @@ class TestFailures:
 
 
 class TestSerializers:
-    def test_as_json_reads_it(self, port: Port, elsewhere: Elsewhere) -> None:
+    def test_as_json_reads_it(self, api: Api, elsewhere: Elsewhere) -> None:
         """The one that computed it gets what the others get."""
         assert elsewhere(lambda: (1, {2: "ü"}))() == [1, {"2": "ü"}]
 
     @pytest.mark.parametrize("result", [None, False, "", 0, []], ids=repr)
-    def test_nothing_is_a_result(self, port: Port, elsewhere: Elsewhere, result: Any) -> None:
+    def test_nothing_is_a_result(self, api: Api, elsewhere: Elsewhere, result: Any) -> None:
         """Also what is false."""
         call = elsewhere(lambda: result, ttl=60)
         assert call() == call() == result
 
-    def test_another_one(self, port: Port, redis: Redis, elsewhere: Elsewhere) -> None:
+    def test_another_one(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
         """Bytes stay bytes, text is text."""
         of_bytes = SimpleNamespace(dumps=lambda result: b"|\xff" + result, loads=lambda b: b[2:])
         call = elsewhere(lambda: b"bytes", ttl=60, serializer=of_bytes)
@@ -304,7 +304,7 @@ class TestSerializers:
         assert call() == call() == {1, 2}
 
 
-def test_settings(port: Port, settings: Any, elsewhere: Elsewhere) -> None:
+def test_settings(api: Api, settings: Any, elsewhere: Elsewhere) -> None:
     """They hold for its name; but it is never held until a commit."""
     settings.REDISLOCK = {
         "RELEASE": "commit",
@@ -312,7 +312,7 @@ def test_settings(port: Port, settings: Any, elsewhere: Elsewhere) -> None:
         "LOCKS": {"single_flight:*": {"TTL": 5, "WAIT": 0}},
     }
     computation = Computation(waits=True)
-    first = port.start(elsewhere(computation))
+    first = api.start(elsewhere(computation))
     assert computation.begun.wait(PATIENCE)
     holder = redis_lock(NAME).holder()
     assert holder is not None

@@ -1,4 +1,4 @@
-"""What the TimestampLock owes, through both ports, on a real Redis."""
+"""What the TimestampLock owes, synchronously and asynchronously, on a real Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django_redislock import (
     redis_lock,
 )
 from tests.classic import Classic
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 KEY = "lock.import"
@@ -48,230 +48,230 @@ def round_trips(redis: Redis) -> int:
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
 
 
-def elsewhere(port: Port, wait: float | None = 0, **options: object) -> object:
+def elsewhere(api: Api, wait: float | None = 0, **options: object) -> object:
     """What somebody else gets."""
     lock = TimestampLock(KEY, **options)
-    return port.start(lambda: port.acquire(lock, wait=wait)).result(PATIENCE)
+    return api.start(lambda: api.acquire(lock, wait=wait)).result(PATIENCE)
 
 
-def test_acquire_and_release(port: Port, redis: Redis) -> None:
+def test_acquire_and_release(api: Api, redis: Redis) -> None:
     """The key says when it ends, in whole seconds, one more than the ttl; it is gone after the
     release."""
     before = server_time(redis)
-    lease = port.acquire(TimestampLock(KEY, ttl=30))
+    lease = api.acquire(TimestampLock(KEY, ttl=30))
     assert lease.state == LeaseState.HELD
     value = redis.get(KEY).decode()
     assert value.isdecimal()
     assert int(before) + 31 <= int(value) <= server_time(redis) + 31
     assert redis.ttl(KEY) > 31, "it has to be there until its time is over"
     assert 80 < redis.ttl(TAIL) <= 90, "it goes by itself, after three leases"
-    port.release(lease)
+    api.release(lease)
     assert lease.state == LeaseState.RELEASED
     assert not redis.exists(KEY)
     assert redis.zcard("redislock:key:index") == 0
     assert 0 < redis.ttl(TAIL) <= 60
 
 
-def test_fractions(port: Port, redis: Redis) -> None:
+def test_fractions(api: Api, redis: Redis) -> None:
     """On request, what is written has fractions, and keeps them when it is renewed."""
     before = server_time(redis)
-    lease = port.acquire(TimestampLock(KEY, ttl=30, fractions=True))
+    lease = api.acquire(TimestampLock(KEY, ttl=30, fractions=True))
     first = redis.get(KEY).decode()
     assert "." in first
     assert before + 31 <= float(first) + 1e-6
     assert float(first) <= server_time(redis) + 31
-    port.extend(lease)
+    api.extend(lease)
     second = redis.get(KEY).decode()
     assert "." in second
     assert float(second) > float(first)
-    port.release(lease)
+    api.release(lease)
     assert not redis.exists(KEY)
 
 
-def test_a_cycle_is_two_round_trips(port: Port, redis: Redis, no_signs_of_life: None) -> None:
+def test_a_cycle_is_two_round_trips(api: Api, redis: Redis, no_signs_of_life: None) -> None:
     """One for an uncontended acquire, one for its release."""
-    port.release(port.acquire(TimestampLock(KEY)))
+    api.release(api.acquire(TimestampLock(KEY)))
     before = round_trips(redis)
     for _ in range(10):
-        port.release(port.acquire(TimestampLock(KEY)))
+        api.release(api.acquire(TimestampLock(KEY)))
     assert round_trips(redis) - before == 20
 
 
-def test_it_excludes(port: Port, redis: Redis) -> None:
+def test_it_excludes(api: Api, redis: Redis) -> None:
     """While one holds it, nobody else gets it; afterwards somebody does."""
-    lease = port.acquire(TimestampLock(KEY))
+    lease = api.acquire(TimestampLock(KEY))
     value = redis.get(KEY)
-    assert elsewhere(port) is None
+    assert elsewhere(api) is None
     assert redis.get(KEY) == value, "who did not get it has moved nothing"
-    port.release(lease)
-    again = elsewhere(port)
+    api.release(lease)
+    again = elsewhere(api)
     assert again is not None
-    port.release(again)
+    api.release(again)
 
 
-def test_no_fencing_token(port: Port) -> None:
+def test_no_fencing_token(api: Api) -> None:
     """It says why it has none."""
-    lease = port.acquire(TimestampLock(KEY))
+    lease = api.acquire(TimestampLock(KEY))
     with pytest.raises(LockError, match="has no fencing token: the clients"):
         lease.fencing_token  # noqa: B018
-    port.release(lease)
+    api.release(lease)
 
 
-def test_a_conflict_says_who(port: Port) -> None:
+def test_a_conflict_says_who(api: Api) -> None:
     """Of ours, all that is known."""
-    lease = port.acquire(TimestampLock(KEY, ttl=20, label="shop/imports.py:42 in load"))
+    lease = api.acquire(TimestampLock(KEY, ttl=20, label="shop/imports.py:42 in load"))
     with pytest.raises(LockNotAcquired) as caught:
-        port.start(lambda: port.enter(TimestampLock(KEY, wait=0), lambda lease: None)).result()
+        api.start(lambda: api.enter(TimestampLock(KEY, wait=0), lambda lease: None)).result()
     holder = caught.value.holder
     assert (holder.owner, holder.label) == (lease.owner, "shop/imports.py:42 in load")
     assert holder.fencing_token is None
     assert holder.acquired_at == lease.acquired_at
     assert holder.remaining is not None
     assert 15 < holder.remaining <= 21
-    assert port.holder(TimestampLock(KEY)).owner == lease.owner
-    port.release(lease)
-    assert port.holder(TimestampLock(KEY)) is None
+    assert api.holder(TimestampLock(KEY)).owner == lease.owner
+    api.release(lease)
+    assert api.holder(TimestampLock(KEY)) is None
 
 
-def test_a_waiter_gets_it(port: Port) -> None:
+def test_a_waiter_gets_it(api: Api) -> None:
     """It looks again until it is free."""
-    lease = port.acquire(TimestampLock(KEY))
-    waiter = port.start(lambda: port.acquire(TimestampLock(KEY), wait=None))
-    port.release(lease)
+    lease = api.acquire(TimestampLock(KEY))
+    waiter = api.start(lambda: api.acquire(TimestampLock(KEY), wait=None))
+    api.release(lease)
     got = waiter.result(PATIENCE)
     assert got is not None
-    port.release(got)
+    api.release(got)
 
 
-def test_a_waiter_gives_up(port: Port) -> None:
-    lease = port.acquire(TimestampLock(KEY))
+def test_a_waiter_gives_up(api: Api) -> None:
+    lease = api.acquire(TimestampLock(KEY))
     began = time.monotonic()
-    assert elsewhere(port, wait=0.3) is None
+    assert elsewhere(api, wait=0.3) is None
     assert time.monotonic() - began >= 0.3
-    port.release(lease)
+    api.release(lease)
 
 
-def test_one_whose_time_is_over_is_taken(port: Port, redis: Redis) -> None:
+def test_one_whose_time_is_over_is_taken(api: Api, redis: Redis) -> None:
     """Of an old client, or of one of ours that did not renew."""
     redis.set(KEY, int(server_time(redis)) - 5)
-    lease = port.acquire(TimestampLock(KEY, renew=False), wait=0)
+    lease = api.acquire(TimestampLock(KEY, renew=False), wait=0)
     assert lease is not None
     set_time(redis, -5)
-    other = elsewhere(port)
+    other = elsewhere(api)
     assert other is not None
-    port.release(other)
+    api.release(other)
 
 
-def test_an_old_holder_is_waited_for(port: Port, redis: Redis) -> None:
+def test_an_old_holder_is_waited_for(api: Api, redis: Redis) -> None:
     """Until its time is over."""
     ends = server_time(redis) + 1
     redis.set(KEY, f"{ends:.3f}")
-    lease = port.acquire(TimestampLock(KEY), wait=PATIENCE)
+    lease = api.acquire(TimestampLock(KEY), wait=PATIENCE)
     assert server_time(redis) > ends - 0.001
-    port.release(lease)
+    api.release(lease)
 
 
-def test_one_that_overran_leaves_its_successor_alone(port: Port, redis: Redis) -> None:
+def test_one_that_overran_leaves_its_successor_alone(api: Api, redis: Redis) -> None:
     """Also where the successor is an old client; it is told that it has lost the lock."""
-    lease = port.acquire(TimestampLock(KEY, renew=False))
+    lease = api.acquire(TimestampLock(KEY, renew=False))
     set_time(redis, -5)
     old = Classic(redis, KEY)
     assert old.acquire()
     value = redis.get(KEY)
     with pytest.raises(LeaseLost, match="a stranger holds the lock now"):
-        port.release(lease)
+        api.release(lease)
     assert redis.get(KEY) == value
 
-    lease = port.acquire(TimestampLock("lock.other", renew=False))
+    lease = api.acquire(TimestampLock("lock.other", renew=False))
     redis.set("lock.other", int(server_time(redis)) - 5)
     redis.hset("redislock:key:{lock.other}:tail", "until", redis.get("lock.other"))
-    other = port.start(lambda: port.acquire(TimestampLock("lock.other"), wait=0)).result()
+    other = api.start(lambda: api.acquire(TimestampLock("lock.other"), wait=0)).result()
     value = redis.get("lock.other")
     with pytest.raises(LeaseLost, match="holds the lock now"):
-        port.release(lease)
+        api.release(lease)
     assert redis.get("lock.other") == value
-    port.release(other)
+    api.release(other)
 
 
-def test_one_that_overran_alone(port: Port, redis: Redis) -> None:
+def test_one_that_overran_alone(api: Api, redis: Redis) -> None:
     """Nobody came meanwhile: nothing is deleted, as its time is over, and it is told."""
-    lease = port.acquire(TimestampLock(KEY, renew=False))
+    lease = api.acquire(TimestampLock(KEY, renew=False))
     set_time(redis, -5)
     with pytest.raises(LeaseLost, match="its ttl passed unrenewed"):
-        port.extend(lease)
+        api.extend(lease)
     assert lease.state == LeaseState.LOST
 
 
-def test_extend(port: Port, redis: Redis) -> None:
+def test_extend(api: Api, redis: Redis) -> None:
     """Old clients see the later time; a shorter ttl never takes away what was promised."""
-    lease = port.acquire(TimestampLock(KEY, ttl=10))
+    lease = api.acquire(TimestampLock(KEY, ttl=10))
     first = int(redis.get(KEY))
-    port.extend(lease, 60)
+    api.extend(lease, 60)
     later = int(redis.get(KEY))
     assert later >= first + 49
     assert lease.remaining() > 50
-    port.extend(lease, 10)
+    api.extend(lease, 10)
     assert int(redis.get(KEY)) == later
     assert lease.ttl == 10
-    port.release(lease)
+    api.release(lease)
 
 
-def test_one_that_was_deleted_is_lost(port: Port, redis: Redis) -> None:
+def test_one_that_was_deleted_is_lost(api: Api, redis: Redis) -> None:
     """By an old client, which does not look before it deletes."""
-    lease = port.acquire(TimestampLock(KEY))
+    lease = api.acquire(TimestampLock(KEY))
     redis.delete(KEY)
     with pytest.raises(LeaseLost, match="or its key was deleted"):
-        port.extend(lease)
+        api.extend(lease)
 
 
-def test_a_lost_tail(port: Port, redis: Redis) -> None:
+def test_a_lost_tail(api: Api, redis: Redis) -> None:
     """Evicted, or flushed: then nobody knows whose it is, and it is not ours."""
-    lease = port.acquire(TimestampLock(KEY))
+    lease = api.acquire(TimestampLock(KEY))
     redis.delete(TAIL)
     value = redis.get(KEY)
     with pytest.raises(LeaseLost):
-        port.extend(lease)
+        api.extend(lease)
     assert redis.get(KEY) == value
 
 
-def test_releasing_twice(port: Port, redis: Redis) -> None:
-    lease = port.acquire(TimestampLock(KEY))
-    port.release(lease)
-    other = elsewhere(port)
+def test_releasing_twice(api: Api, redis: Redis) -> None:
+    lease = api.acquire(TimestampLock(KEY))
+    api.release(lease)
+    other = elsewhere(api)
     value = redis.get(KEY)
-    port.release(lease)
+    api.release(lease)
     assert redis.get(KEY) == value
-    port.release(other)
+    api.release(other)
 
 
-def test_clear(port: Port, redis: Redis) -> None:
+def test_clear(api: Api, redis: Redis) -> None:
     """The holder learns by whom and why; an old one is just removed."""
-    lease = port.acquire(TimestampLock(KEY))
-    seen = port.clear(TimestampLock(KEY), by="Ada", reason="stuck")
+    lease = api.acquire(TimestampLock(KEY))
+    seen = api.clear(TimestampLock(KEY), by="Ada", reason="stuck")
     assert seen.owner == lease.owner
     assert not redis.exists(KEY)
-    other = elsewhere(port)
+    other = elsewhere(api)
     with pytest.raises(LeaseRevoked) as caught:
-        port.extend(lease)
+        api.extend(lease)
     assert (caught.value.by, caught.value.reason) == ("Ada", "stuck")
-    port.release(other)
+    api.release(other)
     assert Classic(redis, KEY).acquire()
-    assert port.clear(TimestampLock(KEY), by="Ada", reason="stuck").owner is None
+    assert api.clear(TimestampLock(KEY), by="Ada", reason="stuck").owner is None
     assert not redis.exists(KEY)
-    assert port.clear(TimestampLock(KEY), by="Ada", reason="stuck") is None
+    assert api.clear(TimestampLock(KEY), by="Ada", reason="stuck") is None
 
 
-def test_an_exported_lease(port: Port, redis: Redis) -> None:
+def test_an_exported_lease(api: Api, redis: Redis) -> None:
     """It is continued by the first that restores it."""
-    lease = port.acquire(TimestampLock(KEY, fractions=True))
+    lease = api.acquire(TimestampLock(KEY, fractions=True))
     text = lease.export()
-    restored = port.restore(text)
+    restored = api.restore(text)
     assert restored.name == KEY
     assert "." in redis.get(KEY).decode()
     with pytest.raises(LeaseLost):
-        port.restore(text)
+        api.restore(text)
     assert restored.acquired_at == lease.acquired_at
-    port.release(restored)
+    api.release(restored)
     assert not redis.exists(KEY)
 
 
@@ -287,39 +287,39 @@ def test_reentered(redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("value", [b"token", b"", b"1", b"1e9", b"nan", b"\xff", b"-1700000000"])
-def test_a_value_that_is_no_time(port: Port, redis: Redis, value: bytes) -> None:
+def test_a_value_that_is_no_time(api: Api, redis: Redis, value: bytes) -> None:
     """Of this century: a stranger holds it as long as it is there."""
     redis.set(KEY, value)
-    assert port.acquire(TimestampLock(KEY), wait=0) is None
+    assert api.acquire(TimestampLock(KEY), wait=0) is None
     assert redis.get(KEY) == value
-    holder = port.holder(TimestampLock(KEY))
+    holder = api.holder(TimestampLock(KEY))
     assert (holder.owner, holder.remaining) == (None, None)
 
 
-def test_a_key_of_another_type(port: Port, redis: Redis) -> None:
+def test_a_key_of_another_type(api: Api, redis: Redis) -> None:
     """An error at once, and nothing is written."""
     redis.rpush(KEY, "x")
     with pytest.raises(LockError):
-        port.acquire(TimestampLock(KEY), wait=None)
+        api.acquire(TimestampLock(KEY), wait=None)
     assert redis.lrange(KEY, 0, -1) == [b"x"]
 
 
-def test_it_is_another_lock_than_that_of_its_name(port: Port) -> None:
+def test_it_is_another_lock_than_that_of_its_name(api: Api) -> None:
     """What is verbatim is a key, not a name."""
-    lease = port.acquire(TimestampLock(KEY))
-    other = port.acquire(redis_lock(KEY), wait=0)
+    lease = api.acquire(TimestampLock(KEY))
+    other = api.acquire(redis_lock(KEY), wait=0)
     assert other is not None
-    port.release(other)
-    port.release(lease)
+    api.release(other)
+    api.release(lease)
 
 
-def test_by_settings(port: Port, redis: Redis, settings: object) -> None:
+def test_by_settings(api: Api, redis: Redis, settings: object) -> None:
     """`redis_lock` of that name is one, too."""
     settings.REDISLOCK = {"LOCKS": {KEY: {"KIND": "timestamp"}}}
-    lease = port.acquire(redis_lock(KEY))
+    lease = api.acquire(redis_lock(KEY))
     assert redis.get(KEY).isdigit()
-    assert elsewhere(port) is None
-    port.release(lease)
+    assert elsewhere(api) is None
+    api.release(lease)
     eventually(lambda: not redis.exists(KEY))
 
 
@@ -337,14 +337,14 @@ def test_wrong_arguments() -> None:
         Semaphore("import", 3, timestamp_key="lock").acquire()  # type: ignore[call-arg]
 
 
-def test_a_key_that_no_name_can_have(port: Port, redis: Redis) -> None:
+def test_a_key_that_no_name_can_have(api: Api, redis: Redis) -> None:
     """Is given besides."""
     key = "any{key}: of\nothers"
     redis.delete(key)
-    lease = port.acquire(TimestampLock("import", timestamp_key=key))
+    lease = api.acquire(TimestampLock("import", timestamp_key=key))
     assert redis.get(key).isdigit()
     assert not Classic(redis, key).acquire()
-    port.release(lease)
+    api.release(lease)
     assert not redis.exists(key)
 
 

@@ -12,7 +12,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock.primitives import scripts
-from tests.contract.ports import AsyncPort, Port, SyncPort
+from tests.contract.api import Api, AsyncApi, SyncApi
 from tests.faults.caches import caches
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Scene, through
@@ -21,7 +21,7 @@ from tests.faults.scene import Scene, through
 def load_scripts(redis: Redis) -> None:
     """Let the server know our scripts: a fault is then sure to hit a call that is carried out,
     and not one that is answered with NOSCRIPT."""
-    for path in files("django_redislock").joinpath("lua").iterdir():
+    for path in files("django_redislock.primitives").joinpath("lua").iterdir():
         name = path.name.removesuffix(".lua")
         if name != "mutex":  # which the others include
             redis.script_load(scripts.load(name).source)
@@ -38,20 +38,18 @@ def proxy(redis_server: RedisServer, redis: Redis, settings: Any) -> Iterator[Pr
 
 
 @pytest.fixture
-def ports() -> Iterator[dict[str, Port]]:
+def apis() -> Iterator[dict[str, Api]]:
     """Both at once."""
-    ports: dict[str, Port] = {"sync": SyncPort(), "async": AsyncPort()}
-    yield ports
-    for port in ports.values():
-        port.close()
+    apis: dict[str, Api] = {"sync": SyncApi(), "async": AsyncApi()}
+    yield apis
+    for api in apis.values():
+        api.close()
 
 
 @pytest.fixture
-def scene(
-    port: Port, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any
-) -> Scene:
+def scene(api: Api, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any) -> Scene:
     """A lock that is reached through the proxy and past it."""
-    scene = Scene(port, proxy, redis)
+    scene = Scene(api, proxy, redis)
     settings.CACHES = through(proxy, redis_server, scene)
     return scene
 

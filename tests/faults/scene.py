@@ -17,7 +17,7 @@ from redis.retry import Retry
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseState, LockUnavailable, redis_lock
 from tests import waiting
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Matcher, Proxy, Rule, script
 from tests.waiting import PATIENCE, T
@@ -61,12 +61,12 @@ def eventually(look: Callable[[], T]) -> T:
 class Scene:
     """A lock of its own, reached through the proxy and past it.
 
-    `fault` is the way in which its messages get lost; `port` is how it is called.
+    `fault` is the way in which its messages get lost; `api` is how it is called.
     """
 
     def __init__(
         self,
-        port: Port,
+        api: Api,
         proxy: Proxy,
         redis: Redis,
         *,
@@ -74,7 +74,7 @@ class Scene:
         fault: Fault = Fault.LOSE_REPLY,
         retries: int = 0,
     ) -> None:
-        self.port, self.proxy, self.redis = port, proxy, redis
+        self.api, self.proxy, self.redis = api, proxy, redis
         self.name, self.fault, self.retries = name, fault, retries
         self.key = f"redislock:{{{name}}}"
         self.using = name.replace(":", "-")
@@ -94,7 +94,7 @@ class Scene:
 
     def _asked(self) -> bool:
         try:
-            self.port.holder(self.lock())
+            self.api.holder(self.lock())
         except LockUnavailable:
             return False
         return True
@@ -106,18 +106,18 @@ class Scene:
 
     def acquire(self, wait: float | None = 20, **options: Any) -> Lease:
         """Get it through the proxy."""
-        lease: Lease = self.port.acquire(self.lock(**options), wait=wait)
+        lease: Lease = self.api.acquire(self.lock(**options), wait=wait)
         self.owned(lease)
         return lease
 
     def start(self, wait: float | None = None, **options: Any) -> Future[Any]:
         """Begin to acquire it through the proxy, as somebody else."""
-        return self.port.start(lambda: self.port.acquire(self.lock(**options), wait=wait))
+        return self.api.start(lambda: self.api.acquire(self.lock(**options), wait=wait))
 
     def start_direct(self, wait: float | None = None, **options: Any) -> Future[Any]:
         """Begin to acquire it past the proxy, as somebody else."""
         lock = redis_lock(self.name, using="direct", **options)
-        return self.port.start(lambda: self.port.acquire(lock, wait=wait))
+        return self.api.start(lambda: self.api.acquire(lock, wait=wait))
 
     def acquire_direct(self, **options: Any) -> Lease:
         """Get it past the proxy, at once, as somebody else."""
@@ -129,7 +129,7 @@ class Scene:
         """Give it back, as often as a busy machine takes longer than a short timeout."""
         for attempt in range(5):
             try:
-                self.port.release(lease)
+                self.api.release(lease)
                 break
             except LockUnavailable:
                 if attempt == 4 or self.tries > 1:
@@ -254,13 +254,13 @@ def play(scenario: Scenario, scenes: list[Scene]) -> None:
 
 
 def in_every_way(scenario: Scenario) -> Callable[..., None]:
-    """A test that runs `scenario` for each port, fault and number of the client's retries."""
+    """A test that runs `scenario` for each api, fault and number of the client's retries."""
 
     def test(
-        port: Port, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any
+        api: Api, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any
     ) -> None:
         scenes = [
-            Scene(port, proxy, redis, name=f"{kind}:{retries}", fault=fault, retries=retries)
+            Scene(api, proxy, redis, name=f"{kind}:{retries}", fault=fault, retries=retries)
             for (kind, fault), retries in product(FAULTS.items(), RETRIES)
         ]
         settings.CACHES = through(proxy, redis_server, *scenes)
@@ -270,19 +270,19 @@ def in_every_way(scenario: Scenario) -> Callable[..., None]:
 
 
 def with_every_fault(scenario: Scenario, scene: type[Scene] = Scene) -> Callable[..., None]:
-    """A test that runs `scenario` for each port and fault; the client's retries differ."""
+    """A test that runs `scenario` for each api and fault; the client's retries differ."""
 
     def test(
-        ports: dict[str, Port],
+        apis: dict[str, Api],
         proxy: Proxy,
         redis: Redis,
         redis_server: RedisServer,
         settings: Any,
     ) -> None:
         scenes = [
-            scene(port, proxy, redis, name=f"{kind}:{which}", fault=fault, retries=retries)
-            for ((kind, fault), (which, port)), retries in zip(
-                product(FAULTS.items(), ports.items()), cycle(RETRIES), strict=False
+            scene(api, proxy, redis, name=f"{kind}:{which}", fault=fault, retries=retries)
+            for ((kind, fault), (which, api)), retries in zip(
+                product(FAULTS.items(), apis.items()), cycle(RETRIES), strict=False
             )
         ]
         settings.CACHES = through(proxy, redis_server, *scenes)
@@ -294,18 +294,16 @@ def with_every_fault(scenario: Scenario, scene: type[Scene] = Scene) -> Callable
 def through_both_ports(
     scenario: Scenario, *, fault: Fault = Fault.LOSE_REPLY
 ) -> Callable[..., None]:
-    """A test that runs `scenario` for each port."""
+    """A test that runs `scenario` for each api."""
 
     def test(
-        ports: dict[str, Port],
+        apis: dict[str, Api],
         proxy: Proxy,
         redis: Redis,
         redis_server: RedisServer,
         settings: Any,
     ) -> None:
-        scenes = [
-            Scene(port, proxy, redis, name=which, fault=fault) for which, port in ports.items()
-        ]
+        scenes = [Scene(api, proxy, redis, name=which, fault=fault) for which, api in apis.items()]
         settings.CACHES = through(proxy, redis_server, *scenes)
         play(scenario, scenes)
 

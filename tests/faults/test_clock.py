@@ -17,7 +17,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer, RedisServerError, find_server
 from django_redislock import LeaseLost, LeaseState, redis_lock
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.waiters import LOCK, NAME, Line, renew_now
 from tests.waiting import PATIENCE, eventually
@@ -101,85 +101,85 @@ def clock(shared_clock: Clock, settings: Any) -> Clock:
     return shared_clock
 
 
-def test_the_fencing_token_grows(port: Port, clock: Clock) -> None:
+def test_the_fencing_token_grows(api: Api, clock: Clock) -> None:
     """Whichever way the clock jumps, and whether leases are released or expire."""
     tokens = []
     for offset in (0, JUMP, 0, -JUMP, 0, JUMP, -JUMP / 2, 0):
         clock.set(offset)
-        lease = port.acquire(redis_lock(NAME))
+        lease = api.acquire(redis_lock(NAME))
         tokens.append(lease.fencing_token)
-        port.release(lease)
-        expires = port.acquire(redis_lock(NAME, ttl=0.1, renew=False))
+        api.release(lease)
+        expires = api.acquire(redis_lock(NAME, ttl=0.1, renew=False))
         tokens.append(expires.fencing_token)
         eventually(lambda: not clock.redis.exists(LOCK))
     assert tokens == sorted(set(tokens))
 
 
-def test_forward_by_more_than_a_lease(port: Port, clock: Clock) -> None:
+def test_forward_by_more_than_a_lease(api: Api, clock: Clock) -> None:
     """The lease ends at once. Its holder is told at the next renewal; the first waiter who looks
     has the lock, the others keep their order."""
-    lease = port.acquire(redis_lock(NAME, ttl=TTL))
-    line = Line(port, clock.redis, 5)
+    lease = api.acquire(redis_lock(NAME, ttl=TTL))
+    line = Line(api, clock.redis, 5)
     clock.set(JUMP)
     first = line.one_enters()
     assert lease.state == LeaseState.HELD, "by its own clock, until it asks"
     renew_now(lease)
     eventually(lambda: lease.state == LeaseState.LOST)
     with pytest.raises(LeaseLost):
-        port.release(lease)
+        api.release(lease)
     line.all_enter(after=lease)
     assert line.order == [first, *(number for number in range(5) if number != first)]
 
 
-def test_forward_by_less_than_a_lease(port: Port, clock: Clock) -> None:
+def test_forward_by_less_than_a_lease(api: Api, clock: Clock) -> None:
     """The holder keeps it, for that much less. Those who wait are not taken for stopped, although
     none of them was seen lately by that clock."""
-    lease = port.acquire(redis_lock(NAME, ttl=TTL))
-    line = Line(port, clock.redis, 5)
+    lease = api.acquire(redis_lock(NAME, ttl=TTL))
+    line = Line(api, clock.redis, 5)
     clock.set(TTL / 2)
     assert lease.state == LeaseState.HELD
     assert 0 < clock.redis.pttl(LOCK) / 1000 <= TTL / 2
-    port.release(lease)
+    api.release(lease)
     line.one_enters()
     line.all_enter(after=lease)
     assert line.order == [0, 1, 2, 3, 4]
 
 
-def test_back(port: Port, clock: Clock) -> None:
+def test_back(api: Api, clock: Clock) -> None:
     """The lease lives longer at the server, by as much. Who comes after the jump stands behind
     those who came before, and nobody is kept from the lock."""
-    lease = port.acquire(redis_lock(NAME, ttl=TTL))
-    line = Line(port, clock.redis, 3)
+    lease = api.acquire(redis_lock(NAME, ttl=TTL))
+    line = Line(api, clock.redis, 3)
     clock.set(-JUMP)
     line.join(2)
     assert JUMP < clock.redis.pttl(LOCK) / 1000 <= TTL + JUMP
-    port.extend(lease)
+    api.extend(lease)
     assert lease.state == LeaseState.HELD
-    port.release(lease)
+    api.release(lease)
     line.all_enter(after=lease)
     assert line.order == [0, 1, 2, 3, 4]
 
 
-def test_back_and_forward_again(port: Port, clock: Clock) -> None:
+def test_back_and_forward_again(api: Api, clock: Clock) -> None:
     """A lease that was taken while the clock was wrong lives on when it is right again."""
     clock.set(-JUMP)
-    lease = port.acquire(redis_lock(NAME, ttl=2 * JUMP))
+    lease = api.acquire(redis_lock(NAME, ttl=2 * JUMP))
     clock.set(0)
-    port.extend(lease)
+    api.extend(lease)
     assert lease.state == LeaseState.HELD
-    port.release(lease)
+    api.release(lease)
     assert lease.state == LeaseState.RELEASED
 
 
 @pytest.mark.parametrize(("offset", "held"), [(-JUMP, 0), (10, 10)])
-def test_what_is_told_of_the_holder(port: Port, clock: Clock, offset: float, held: float) -> None:
+def test_what_is_told_of_the_holder(api: Api, clock: Clock, offset: float, held: float) -> None:
     """Since when, by the server's clock of that time; for how long, by that of now, and never
     less than nothing."""
-    lease = port.acquire(redis_lock(NAME, ttl=TTL))
+    lease = api.acquire(redis_lock(NAME, ttl=TTL))
     clock.set(offset)
-    holder = port.holder(redis_lock(NAME))
+    holder = api.holder(redis_lock(NAME))
     assert holder is not None
     assert holder.acquired_at == lease.acquired_at
     assert held <= holder.held < held + PATIENCE
     assert holder.remaining <= TTL - offset
-    port.release(lease)
+    api.release(lease)

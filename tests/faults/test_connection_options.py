@@ -10,7 +10,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.proxy import Fault, Proxy, command
 from tests.faults.scene import ACQUIRE, FOR_EVER, Scene, eventually, through
 from tests.waiting import PATIENCE
@@ -21,10 +21,10 @@ INTERVAL = 0.1
 
 @pytest.fixture
 def checked(
-    port: Port, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any
+    api: Api, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any
 ) -> Scene:
     """A scene whose connections check their health."""
-    scene = Scene(port, proxy, redis)
+    scene = Scene(api, proxy, redis)
     settings.CACHES = through(
         proxy, redis_server, scene, CONNECTION_POOL_KWARGS={"health_check_interval": INTERVAL}
     )
@@ -32,11 +32,11 @@ def checked(
 
 
 def test_a_client_of_one_connection(
-    port: Port, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any
+    api: Api, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any
 ) -> None:
     """`single_connection_client` is for the cache: locks take connections from its pool, and
     say that Redis could not be asked in their own words."""
-    scene = Scene(port, proxy, redis)
+    scene = Scene(api, proxy, redis)
     settings.CACHES = through(
         proxy, redis_server, scene, REDIS_CLIENT_KWARGS={"single_connection_client": True}
     )

@@ -15,7 +15,7 @@ from devtools.redis_sentinel import RedisSentinels
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LeaseState, LockUnavailable, redis_lock
 from django_redislock.fencing import StaleLease
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.proxy import Proxy
 from tests.models import Product
@@ -61,71 +61,71 @@ def pair(settings: Any) -> Iterator[Pair]:
             yield pair
 
 
-def test_a_confirmed_lease_is_on_the_replica(pair: Pair, port: Port) -> None:
+def test_a_confirmed_lease_is_on_the_replica(pair: Pair, api: Api) -> None:
     """When acquire returns, the replica has it; and so with each renewal."""
-    lease = port.acquire(redis_lock("job", ttl=30, replicas=1))
+    lease = api.acquire(redis_lock("job", ttl=30, replicas=1))
     with Redis.from_url(pair.replica.url) as replica:
         assert replica.get(KEY).decode().startswith(lease.token)
-        port.extend(lease, 600)
+        api.extend(lease, 600)
         assert replica.pttl(KEY) > 500_000
-    port.release(lease)
+    api.release(lease)
 
 
-def test_a_lease_that_no_replica_confirms_is_refused(pair: Pair, port: Port) -> None:
+def test_a_lease_that_no_replica_confirms_is_refused(pair: Pair, api: Api) -> None:
     """The acquire fails, and is undone: nobody waits for a ttl."""
     pair.cut()
     with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-        port.acquire(redis_lock("job", replicas=1), wait=0)
+        api.acquire(redis_lock("job", replicas=1), wait=0)
     with Redis.from_url(pair.primary.url) as redis:
         assert not redis.exists(KEY, f"{KEY}:queue")
-    port.release(port.acquire(redis_lock("job"), wait=0))
+    api.release(api.acquire(redis_lock("job"), wait=0))
 
 
-def test_a_replica_that_comes_back_is_waited_for(pair: Pair, port: Port) -> None:
+def test_a_replica_that_comes_back_is_waited_for(pair: Pair, api: Api) -> None:
     """As long as `wait` lasts, like for a Redis that is away."""
     pair.cut()
-    waiter = port.start(lambda: port.acquire(redis_lock("job", replicas=1), wait=PATIENCE))
+    waiter = api.start(lambda: api.acquire(redis_lock("job", replicas=1), wait=PATIENCE))
     with Redis.from_url(pair.primary.url) as redis:
         eventually(lambda: redis.exists(KEY))
     assert not waiter.done()
     pair.mend()
     lease = waiter.result(PATIENCE)
     assert lease.state == LeaseState.HELD
-    port.release(lease)
+    api.release(lease)
 
 
-def test_a_replica_that_takes_its_time(pair: Pair, port: Port) -> None:
+def test_a_replica_that_takes_its_time(pair: Pair, api: Api) -> None:
     """It has `replicas_timeout` seconds, and the lock is asked for once."""
     pair.cut()
     lock = redis_lock("job", replicas=1, replicas_timeout=PATIENCE)
-    first = port.start(lambda: port.acquire(lock, wait=0))
+    first = api.start(lambda: api.acquire(lock, wait=0))
     with Redis.from_url(pair.primary.url) as redis:
         eventually(lambda: redis.exists(KEY))
     pair.mend()
-    port.release(first.result(PATIENCE))
+    api.release(first.result(PATIENCE))
 
 
-def test_a_renewal_that_no_replica_confirms(pair: Pair, port: Port) -> None:
+def test_a_renewal_that_no_replica_confirms(pair: Pair, api: Api) -> None:
     """The lease is unknown until one does."""
-    lease = port.acquire(redis_lock("job", ttl=30, replicas=1))
+    lease = api.acquire(redis_lock("job", ttl=30, replicas=1))
     pair.cut()
     with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-        port.extend(lease)
+        api.extend(lease)
     assert lease.state == LeaseState.UNKNOWN
     lease.check()
     pair.mend()
     eventually(lambda: lease.state == LeaseState.HELD)
-    port.release(lease)
+    api.release(lease)
 
 
-def test_a_lease_that_no_replica_confirms_any_more(pair: Pair, port: Port) -> None:
+def test_a_lease_that_no_replica_confirms_any_more(pair: Pair, api: Api) -> None:
     """It is lost at its own deadline, although the primary has it: a failover could bring
     another holder from then on. What the primary has is released nevertheless."""
-    lease = port.acquire(redis_lock("job", ttl=1.5, replicas=1))
+    lease = api.acquire(redis_lock("job", ttl=1.5, replicas=1))
     pair.cut()
     eventually(lambda: lease.state == LeaseState.LOST)
     with pytest.raises(LeaseLost):
-        port.release(lease)
+        api.release(lease)
     with Redis.from_url(pair.primary.url) as redis:
         assert not redis.exists(KEY)
 
@@ -139,21 +139,21 @@ def test_one_replica_too_few(pair: Pair) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_failover_that_loses_a_lease(pair: Pair, port: Port, settings: Any) -> None:
+def test_a_failover_that_loses_a_lease(pair: Pair, api: Api, settings: Any) -> None:
     """Two believe that they hold the lock. The first one learns it at its next renewal, and its
     late write is refused by the row, which has seen a newer fencing token."""
     product = Product.objects.create(name="lamp", stock=10)
     with RedisSentinels(pair.primary, number=1) as sentinels:
         settings.CACHES = through(sentinels)
         pair.cut()
-        first = port.acquire(redis_lock("job", ttl=600))
+        first = api.acquire(redis_lock("job", ttl=600))
         assert Product.objects.fenced(first).get(pk=product.pk).stock == 10
 
         assert pair.primary.pid is not None
         os.kill(pair.primary.pid, signal.SIGSTOP)
         try:
-            second = port.start(
-                lambda: port.acquire(redis_lock("job", ttl=600), wait=2 * PATIENCE)
+            second = api.start(
+                lambda: api.acquire(redis_lock("job", ttl=600), wait=2 * PATIENCE)
             ).result(3 * PATIENCE)
             assert first.state == second.state == LeaseState.HELD
 
@@ -165,20 +165,20 @@ def test_a_failover_that_loses_a_lease(pair: Pair, port: Port, settings: Any) ->
             seen.save(lease=second)
             product.refresh_from_db()
             assert product.stock == 7
-            port.release(second)
+            api.release(second)
         finally:
             os.kill(pair.primary.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("asks", ["itself", "watchdog"])
 def test_the_first_holder_learns_of_a_failover(
-    pair: Pair, port: Port, settings: Any, asks: str
+    pair: Pair, api: Api, settings: Any, asks: str
 ) -> None:
     """At its next renewal, by whom that ever is: the new primary does not know its lease."""
     with RedisSentinels(pair.primary, number=1) as sentinels:
         settings.CACHES = through(sentinels)
         pair.cut()
-        lease = port.acquire(redis_lock("job", ttl=600 if asks == "itself" else 9))
+        lease = api.acquire(redis_lock("job", ttl=600 if asks == "itself" else 9))
         pair.primary.stop()
         eventually(lambda: sentinels.agree_on(pair.replica))
 
@@ -186,7 +186,7 @@ def test_the_first_holder_learns_of_a_failover(
             if asks == "watchdog":
                 return lease.state == LeaseState.LOST
             try:
-                port.extend(lease)
+                api.extend(lease)
             except LockUnavailable:
                 return False
             except LeaseLost:

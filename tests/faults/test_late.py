@@ -49,7 +49,7 @@ def test_acquire_after_a_refusal(scene: Scene) -> None:
     first one, when it has become free."""
     held = scene.acquire_direct()
     rule = scene.lose(ACQUIRE, fault=HOLD)
-    assert scene.port.acquire(scene.lock(), wait=1.5 * TIMEOUT) is None
+    assert scene.api.acquire(scene.lock(), wait=1.5 * TIMEOUT) is None
     scene.release(held)
     arrive(rule)
     scene.is_free(after=held)
@@ -102,7 +102,7 @@ def test_acquire_after_an_extension(scene: Scene) -> None:
     """It does not shorten the lease that its holder has extended meanwhile."""
     rule = scene.lose(ACQUIRE, fault=HOLD)
     lease = scene.acquire(wait=5, ttl=5)
-    scene.port.extend(lease, 600)
+    scene.api.extend(lease, 600)
     arrive(rule)
     assert lease.remaining() > 500
     assert scene.redis.pttl(scene.key) / 1000 >= lease.remaining()
@@ -116,7 +116,7 @@ def test_release_after_another_acquire(scene: Scene) -> None:
     lease = scene.acquire()
     rule = scene.lose(RELEASE, fault=HOLD)
     with pytest.raises(LockUnavailable):
-        scene.port.release(lease)
+        scene.api.release(lease)
     scene.release(lease)
     successor = scene.acquire()
     arrive(rule)
@@ -131,7 +131,7 @@ def test_release_after_others_wait(scene: Scene) -> None:
     lease = scene.acquire()
     rule = scene.lose(RELEASE, fault=HOLD)
     with pytest.raises(LockUnavailable):
-        scene.port.release(lease)
+        scene.api.release(lease)
     scene.release(lease)
     successor = scene.acquire_direct()
     waiter = scene.start_direct()
@@ -164,7 +164,7 @@ def test_extension_while_a_successor_holds(scene: Scene) -> None:
     lease = scene.acquire()
     rule = scene.lose(EXTEND, fault=HOLD)
     with pytest.raises(LockUnavailable):
-        scene.port.extend(lease, 600)
+        scene.api.extend(lease, 600)
     scene.release(lease)
     successor = scene.acquire_direct(ttl=20, renew=False)
     arrive(rule)
@@ -198,7 +198,7 @@ def test_an_answer_that_is_slow(scene: Scene) -> None:
     counts from the sending, also that of an extension."""
 
     def slowly(call: Callable[[], Any], rule: Rule) -> Any:
-        future = scene.port.start(call)
+        future = scene.api.start(call)
         rule.happened()
         eventually(lambda: rule.carried_out == 1)
         time.sleep(0.2)  # more than the margin for the drift of clocks
@@ -209,7 +209,7 @@ def test_an_answer_that_is_slow(scene: Scene) -> None:
     lease = slowly(lambda: scene.acquire(ttl=5, renew=False), rule)
     assert lease.remaining() <= scene.redis.pttl(scene.key) / 1000
     rule = scene.lose(EXTEND, fault=Fault.HOLD_REPLY)
-    slowly(lambda: scene.port.extend(lease), rule)
+    slowly(lambda: scene.api.extend(lease), rule)
     assert lease.remaining() <= scene.redis.pttl(scene.key) / 1000
     scene.release(lease)
     scene.is_free(after=lease)
@@ -224,7 +224,7 @@ def test_an_answer_that_comes_when_the_lease_has_ended(scene: Scene) -> None:
     def body(lease: object) -> None:
         scene.owned(lease)  # type: ignore[arg-type]
 
-    entered = scene.port.start(lambda: scene.port.enter(scene.lock(ttl=0.8, wait=20), body))
+    entered = scene.api.start(lambda: scene.api.enter(scene.lock(ttl=0.8, wait=20), body))
     rule.happened()
     eventually(lambda: rule.carried_out == 1 and not scene.redis.exists(scene.key))
     rule.let_go()

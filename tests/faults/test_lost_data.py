@@ -13,7 +13,7 @@ from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, LeaseState, redis_lock
 from django_redislock.transport import command as exchange
 from django_redislock.transport import ports
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.waiters import LOCK, NAME, QUEUE, TAIL, Line, renew_now
 from tests.waiting import PATIENCE, eventually
@@ -53,59 +53,59 @@ def flushed(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return called
 
 
-def test_scripts_forgotten(port: Port, redis: Redis, flushed: list[str]) -> None:
+def test_scripts_forgotten(api: Api, redis: Redis, flushed: list[str]) -> None:
     """Nobody notices when the server forgets the scripts before every single call."""
-    lease = port.acquire(redis_lock(NAME))
-    line = Line(port, redis, 3)
-    port.extend(lease)
+    lease = api.acquire(redis_lock(NAME))
+    line = Line(api, redis, 3)
+    api.extend(lease)
     ends = redis.zscore("redislock:index", NAME)
     renew_now(lease)
     eventually(lambda: redis.zscore("redislock:index", NAME) > ends)
-    assert port.holder(redis_lock(NAME)).fencing_token == lease.fencing_token
-    port.release(lease)
+    assert api.holder(redis_lock(NAME)).fencing_token == lease.fencing_token
+    api.release(lease)
     line.all_enter(after=lease)
     assert line.order == [0, 1, 2]
-    cleared = port.acquire(redis_lock(NAME))
-    assert port.clear(redis_lock(NAME), reason="test") is not None
+    cleared = api.acquire(redis_lock(NAME))
+    assert api.clear(redis_lock(NAME), reason="test") is not None
     with pytest.raises(LeaseLost):
-        port.release(cleared)
+        api.release(cleared)
     # Not all: between the flush and the call somebody else may have sent the script.
     assert flushed.count("EVAL") > 10
 
 
-def test_all_keys_flushed(port: Port, harmed: Redis) -> None:
+def test_all_keys_flushed(api: Api, harmed: Redis) -> None:
     """The holder is told at its next renewal. The first waiter who looks has the lock, the others
     keep their order; and the fencing token goes on, although its last value is lost."""
-    lease = port.acquire(redis_lock(NAME))
-    line = Line(port, harmed, 5)
+    lease = api.acquire(redis_lock(NAME))
+    line = Line(api, harmed, 5)
     harmed.flushdb()
     renew_now(lease)
     eventually(lambda: lease.state == LeaseState.LOST)
     first = line.one_enters()
     with pytest.raises(LeaseLost):
-        port.release(lease)
+        api.release(lease)
     line.all_enter(after=lease)
     assert line.order == [first, *(number for number in range(5) if number != first)]
 
 
 @pytest.mark.parametrize("key", [QUEUE, f"{LOCK}:waiters", TAIL, "redislock:index"])
-def test_one_key_lost(port: Port, harmed: Redis, key: str) -> None:
+def test_one_key_lost(api: Api, harmed: Redis, key: str) -> None:
     """Besides that of the lock itself, none matters to the holder, nor to the order of those
     who have looked again since."""
-    lease = port.acquire(redis_lock(NAME))
-    line = Line(port, harmed, 5)
+    lease = api.acquire(redis_lock(NAME))
+    line = Line(api, harmed, 5)
     assert harmed.delete(key)
     eventually(lambda: harmed.zcard(QUEUE) == harmed.hlen(f"{LOCK}:waiters") == 5)
-    port.extend(lease)
-    port.release(lease)
+    api.extend(lease)
+    api.release(lease)
     line.all_enter(after=lease)
     assert line.order == [0, 1, 2, 3, 4]
 
 
-def test_evicted(port: Port, harmed: Redis) -> None:
+def test_evicted(api: Api, harmed: Redis) -> None:
     """In a full cache that evicts whatever was not used lately, the lock goes like any key."""
-    lease = port.acquire(redis_lock(NAME))
-    line = Line(port, harmed, 3)
+    lease = api.acquire(redis_lock(NAME))
+    line = Line(api, harmed, 3)
     harmed.config_set("maxmemory-policy", "allkeys-lru")
     harmed.config_set("maxmemory", harmed.info("memory")["used_memory"] + 2_000_000)
     pages = 0
@@ -122,13 +122,13 @@ def test_evicted(port: Port, harmed: Redis) -> None:
 
 
 def test_flushed_after_a_grant_that_came_twice(
-    port: Port, harmed: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
+    api: Api, harmed: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A waiter reads its grant from the server while its process passes on the same grant. When
     the data is lost and it has to wait again, it does not believe the copy."""
     old = "lock.invoice"
     settings.REDISLOCK = {}
-    first = port.acquire(redis_lock(NAME))
+    first = api.acquire(redis_lock(NAME))
     harmed.set(old, int(time.time()) + 600)
     asked: list[str] = []
     answered: list[str] = []
@@ -146,16 +146,16 @@ def test_flushed_after_a_grant_that_came_twice(
 
     monkeypatch.setattr(ports._AnyPort, "script", script)
     waits = redis_lock(NAME, ttl=6, wait=PATIENCE, label="waits", timestamp_key=old)
-    waiter = port.start(lambda: port.acquire(waits))
+    waiter = api.start(lambda: api.acquire(waits))
     eventually(lambda: len(answered) == 3)
     with harmed.pipeline(transaction=True) as pipeline:
         pipeline.flushdb().set(old, int(time.time()) + 600).execute()
-    second = port.acquire(redis_lock(NAME), wait=0)
+    second = api.acquire(redis_lock(NAME), wait=0)
     eventually(lambda: len(asked) == 4)
     harmed.delete(old)
     eventually(lambda: len(asked) > 5 or waiter.done())
     assert not waiter.done(), "two hold it"
-    port.release(second)
+    api.release(second)
     third = waiter.result(PATIENCE)
     assert third.fencing_token > second.fencing_token
-    port.release(third)
+    api.release(third)

@@ -24,7 +24,7 @@ def give_back(scene: Scene, lease: Lease) -> None:
     """Release it, and repeat it where it has to be repeated."""
     if scene.tries == 1:
         with pytest.raises(LockUnavailable):
-            scene.port.release(lease)
+            scene.api.release(lease)
     scene.release(lease)
 
 
@@ -50,7 +50,7 @@ def test_two_lost(scene: Scene) -> None:
     lease = scene.acquire()
     rule = scene.lose(RELEASE, times=scene.tries)
     with pytest.raises(LockUnavailable):
-        scene.port.release(lease)
+        scene.api.release(lease)
     assert rule.count == scene.tries
     assert lease.state != LeaseState.RELEASED
     assert lease.lost is None
@@ -65,7 +65,7 @@ def test_repeated_after_others_have_held_it(scene: Scene) -> None:
     lease = scene.acquire()
     rule = scene.lose(RELEASE, times=scene.tries)
     with pytest.raises(LockUnavailable):
-        scene.port.release(lease)
+        scene.api.release(lease)
     if not rule.carried_out:
         # The first one did not arrive, so nobody else has held it: let it.
         assert scene.holder() == lease.token
@@ -88,16 +88,16 @@ def test_repeated_after_it_was_never_sent(scene: Scene) -> None:
     scene.meet()
     scene.proxy.cut()
     with pytest.raises(LockUnavailable):
-        scene.port.holder(scene.lock())  # the connection is away, and this process knows it
+        scene.api.holder(scene.lock())  # the connection is away, and this process knows it
     with pytest.raises(LockUnavailable) as caught:
-        scene.port.release(lease)
+        scene.api.release(lease)
     assert not caught.value.doubtful
     scene.redis.delete(scene.key)
     successor = scene.acquire_direct()
     scene.meet()
     scene.proxy.mend()
     with pytest.raises(LeaseLost):
-        scene.port.release(lease)
+        scene.api.release(lease)
     scene.owned(successor)
     scene.release(successor)
 
@@ -109,7 +109,7 @@ def test_repeated_when_its_time_is_over(scene: Scene) -> None:
     lease = scene.acquire(ttl=0.9, on_lost=lambda lease: lost.set())
     rule = scene.lose(RELEASE, times=scene.tries)
     with pytest.raises(LockUnavailable):
-        scene.port.release(lease)
+        scene.api.release(lease)
     assert rule.count == scene.tries
     if lease.remaining() == 0:
         return  # a slow machine: it really was too late
@@ -152,7 +152,7 @@ def test_leaving_a_block(scene: Scene) -> None:
     """What the block did was done under the lock, so nothing is raised; the lock is given back
     in the background, long before its ttl."""
     rule = scene.lose(RELEASE, times=scene.tries)
-    lease = scene.port.enter(scene.lock(ttl=600), lambda lease: lease)
+    lease = scene.api.enter(scene.lock(ttl=600), lambda lease: lease)
     assert rule.count == scene.tries
     eventually(lambda: scene.left() == [])
     assert lease.lost is None
@@ -170,7 +170,7 @@ def test_the_bodys_exception_is_not_hidden(scene: Scene) -> None:
         raise oops
 
     with pytest.raises(Oops) as caught:
-        scene.port.enter(scene.lock(ttl=600), body)
+        scene.api.enter(scene.lock(ttl=600), body)
     assert caught.value is oops
     eventually(lambda: scene.left() == [])
     scene.is_free()
@@ -188,7 +188,7 @@ def test_leaving_a_block_while_others_wait(scene: Scene) -> None:
         scene.queued(2)
         scene.lose(RELEASE, times=scene.tries)
 
-    scene.port.enter(scene.lock(ttl=600), body)
+    scene.api.enter(scene.lock(ttl=600), body)
     first, second = (waiters[0].result(PATIENCE), waiters[1])
     scene.owned(first)
     assert not second.done()
@@ -211,7 +211,7 @@ def test_left_while_nobody_is_reached(scene: Scene) -> None:
         return lease
 
     lock = scene.lock(ttl=1, on_lost=lambda lease: lost.set())
-    lease = scene.port.enter(lock, body)
+    lease = scene.api.enter(lock, body)
     successor = scene.start_direct().result(PATIENCE)
     scene.owned(successor)
     eventually(lambda: lease.remaining() == 0)
@@ -229,7 +229,7 @@ def test_left_while_nobody_is_reached(scene: Scene) -> None:
 def test_of_a_lease_that_an_operator_cleared(scene: Scene) -> None:
     """Lost messages don't hide it: who cleared it and why is told nevertheless."""
     lease = scene.acquire(ttl=600)
-    scene.port.clear(scene.lock(), by="eva", reason="stuck")
+    scene.api.clear(scene.lock(), by="eva", reason="stuck")
     rule = scene.lose(RELEASE)
     with pytest.raises(LeaseRevoked, match=r"cleared by eva \(stuck\)"):
         give_back(scene, lease)
@@ -243,7 +243,7 @@ def test_no_renewal_while_it_is_given_back(scene: Scene) -> None:
     """Of a block that was left no lease lives on, also when its release never gets through: it
     is not renewed any more, and ends with its ttl."""
     rule = scene.lose(RELEASE, times=FOR_EVER, fault=Fault.RESET_BEFORE)
-    scene.port.enter(scene.lock(ttl=1), lambda lease: None)
+    scene.api.enter(scene.lock(ttl=1), lambda lease: None)
     eventually(lambda: not scene.redis.exists(scene.key))
     assert rule.count >= 2
     rule.let_go()

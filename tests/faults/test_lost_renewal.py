@@ -108,7 +108,7 @@ def test_all_lost(scene: Scene) -> None:
 
     lock = scene.lock(ttl=1, on_lost=lambda lease: told.append(now()))
     with pytest.raises(LeaseLost, match="ttl of 1 s passed unrenewed"):
-        scene.port.enter(lock, body)
+        scene.api.enter(lock, body)
     assert rule.count >= 1
     (witness,), (successor,) = witnesses, waiters
     witness.ends()
@@ -137,7 +137,7 @@ def test_silence(scene: Scene) -> None:
     assert 0 <= told[0] - ends < 1
     scene.meet()
     with pytest.raises(LeaseLost):
-        scene.port.release(lease)
+        scene.api.release(lease)
 
 
 @with_every_fault
@@ -146,13 +146,13 @@ def test_extend_lost(scene: Scene) -> None:
     lease = scene.acquire(ttl=3)
     rule = scene.lose(EXTEND)
     with pytest.raises(LockUnavailable):
-        scene.port.extend(lease, 5)
+        scene.api.extend(lease, 5)
     assert rule.count == 1
     assert lease.state == UNKNOWN
     eventually(lambda: lease.state == HELD)
     scene.owned(lease)
     assert lease.remaining() <= scene.redis.pttl(scene.key) / 1000
-    scene.port.extend(lease, 5)
+    scene.api.extend(lease, 5)
     assert 4 < lease.remaining() <= 5
     scene.release(lease)
     scene.is_free(after=lease)
@@ -178,5 +178,5 @@ def test_a_ttl_that_somebody_removed_when_nobody_renews(scene: Scene) -> None:
     assert scene.redis.persist(scene.key)
     eventually(lambda: lease.state == LOST)
     with pytest.raises(LeaseLost):
-        scene.port.release(lease)
+        scene.api.release(lease)
     scene.is_free(after=lease)

@@ -20,15 +20,15 @@ def test_one_lost(scene: Scene) -> None:
     rule = scene.lose(ADOPT)
     if scene.tries == 1:
         with pytest.raises(LockUnavailable):
-            scene.port.restore(text)
+            scene.api.restore(text)
     if scene.tries == 1 and rule.carried_out:
         scene.is_free()
         with pytest.raises(LeaseLost):
-            scene.port.restore(text)
+            scene.api.restore(text)
         return
-    lease = scene.port.restore(text)
+    lease = scene.api.restore(text)
     scene.owned(lease)
     with pytest.raises(LeaseLost):
-        scene.port.restore(text)
+        scene.api.restore(text)
     scene.release(lease)
     scene.is_free(after=lease)

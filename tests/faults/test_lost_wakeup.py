@@ -17,12 +17,12 @@ def pass_through(scene: Scene, wait: float | None = None) -> Future[Any]:
     """Begin to wait through the proxy, and give the lock back at once; returns the lease."""
 
     def enter() -> Lease:
-        lease: Lease = scene.port.acquire(scene.lock(), wait=wait)
+        lease: Lease = scene.api.acquire(scene.lock(), wait=wait)
         scene.owned(lease)
         scene.release(lease)
         return lease
 
-    return scene.port.start(enter)
+    return scene.api.start(enter)
 
 
 def line_up(scene: Scene, number: int) -> tuple[list[Future[Any]], list[str]]:

@@ -11,7 +11,7 @@ from redis import Redis
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseState, LockUnavailable, MultiLock, redis_lock
 from django_redislock.transport import server as connections
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.scene import FAULTS, TIMEOUT
@@ -47,33 +47,33 @@ def direct(name: str) -> redis_lock:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_lost_acquire(port: Port, proxy: Proxy, redis: Redis, fault: Fault) -> None:
+def test_a_lost_acquire(api: Api, proxy: Proxy, redis: Redis, fault: Fault) -> None:
     """Asked again with the same token, all names are ours, whatever the first send has done."""
     rule = proxy.on(ACQUIRE, fault)
-    lease = port.acquire(MultiLock(NAMES, ttl=600), wait=PATIENCE)
+    lease = api.acquire(MultiLock(NAMES, ttl=600), wait=PATIENCE)
     assert rule.count == 1
     values = [redis.get(key(name)).decode() for name in NAMES]
     assert all(value.startswith(lease.token) for value in values)
     assert list(lease.fencing_tokens.values()) == [int(value.split("|")[1]) for value in values]
-    port.release(lease)
+    api.release(lease)
     assert left(redis) == []
 
 
-def test_an_acquire_that_nobody_heard_of(port: Port, proxy: Proxy, redis: Redis) -> None:
+def test_an_acquire_that_nobody_heard_of(api: Api, proxy: Proxy, redis: Redis) -> None:
     """It is taken back at every name."""
     rule = proxy.on(ACQUIRE, Fault.RESET_AFTER, times=1000)
     with pytest.raises(LockUnavailable):
-        port.acquire(MultiLock(NAMES, ttl=600), wait=0)
+        api.acquire(MultiLock(NAMES, ttl=600), wait=0)
     rule.happened()
     rule.let_go()
     eventually(lambda: left(redis) == [])
 
 
-def test_an_acquire_that_arrives_too_late(port: Port, proxy: Proxy, redis: Redis) -> None:
+def test_an_acquire_that_arrives_too_late(api: Api, proxy: Proxy, redis: Redis) -> None:
     """It was withdrawn at every name, so it gets none of them."""
     rule = proxy.on(ACQUIRE, Fault.HOLD_REQUEST)
     with pytest.raises(LockUnavailable):
-        port.acquire(MultiLock(NAMES, ttl=600), wait=0)
+        api.acquire(MultiLock(NAMES, ttl=600), wait=0)
     eventually(lambda: len(redis.keys("redislock:{*}:gone:*")) == len(NAMES))
     rule.let_go()
     eventually(lambda: rule.carried_out == 1)
@@ -83,7 +83,7 @@ def test_an_acquire_that_arrives_too_late(port: Port, proxy: Proxy, redis: Redis
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("away", NAMES)
 def test_a_node_of_a_cluster_is_away(
-    port: Port, proxy: Proxy, redis: Redis, fault: Fault, away: str, monkeypatch: Any
+    api: Api, proxy: Proxy, redis: Redis, fault: Fault, away: str, monkeypatch: Any
 ) -> None:
     """While it waits for that one, it keeps nobody from the names that are elsewhere; and it has
     all of them when it is back."""
@@ -91,80 +91,80 @@ def test_a_node_of_a_cluster_is_away(
     rule = proxy.on(
         lambda words: ACQUIRE(words) and words[3] == key(away).encode(), fault, times=10**9
     )
-    several = port.start(lambda: port.acquire(MultiLock(NAMES, ttl=600), wait=None))
+    several = api.start(lambda: api.acquire(MultiLock(NAMES, ttl=600), wait=None))
     rule.happened()
-    others = [port.acquire(direct(name), wait=PATIENCE) for name in NAMES if name != away]
+    others = [api.acquire(direct(name), wait=PATIENCE) for name in NAMES if name != away]
     assert all(others)
     rule.happened(rule.count + 2)
     for other in others:
-        port.release(other)
+        api.release(other)
     rule.let_go()
     lease = several.result(PATIENCE)
     assert all(redis.get(key(name)).decode().startswith(lease.token) for name in NAMES)
-    port.release(lease)
+    api.release(lease)
     eventually(lambda: left(redis) == [])
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_lost_release(port: Port, proxy: Proxy, redis: Redis, fault: Fault) -> None:
+def test_a_lost_release(api: Api, proxy: Proxy, redis: Redis, fault: Fault) -> None:
     """Leaving the block is no error, and soon none of the names is held."""
     rule = proxy.on(RELEASE, fault)
-    port.enter(MultiLock(NAMES, ttl=600), lambda _: None)
+    api.enter(MultiLock(NAMES, ttl=600), lambda _: None)
     rule.happened()
     eventually(lambda: left(redis) == [])
 
 
-def test_a_release_is_repeated(port: Port, proxy: Proxy) -> None:
+def test_a_release_is_repeated(api: Api, proxy: Proxy) -> None:
     """The names may be others' by then: that is no loss."""
-    lease = port.acquire(MultiLock(NAMES, ttl=600))
+    lease = api.acquire(MultiLock(NAMES, ttl=600))
     rule = proxy.on(RELEASE, Fault.RESET_AFTER, times=2)
     with pytest.raises(LockUnavailable):
-        port.release(lease)
+        api.release(lease)
     rule.happened(2)
-    others = [port.acquire(direct(name)) for name in NAMES]
-    port.release(lease)
+    others = [api.acquire(direct(name)) for name in NAMES]
+    api.release(lease)
     assert lease.state == LeaseState.RELEASED
     for other in others:
         other.check()
-        port.release(other)
+        api.release(other)
 
 
-def test_a_lost_wakeup(port: Port, proxy: Proxy, redis: Redis) -> None:
+def test_a_lost_wakeup(api: Api, proxy: Proxy, redis: Redis) -> None:
     """Its next slice finds the name its own, or free, and takes the others too."""
-    single = port.acquire(direct("b"))
-    waiter = port.start(lambda: port.acquire(MultiLock(NAMES), wait=PATIENCE))
+    single = api.acquire(direct("b"))
+    waiter = api.start(lambda: api.acquire(MultiLock(NAMES), wait=PATIENCE))
     eventually(lambda: redis.zcard(key("b", ":queue")))
     proxy.deaf = True
-    port.release(single)
+    api.release(single)
     lease = waiter.result(PATIENCE)
-    port.release(lease)
+    api.release(lease)
     assert left(redis) == []
 
 
-def test_a_waiter_that_is_gone(port: Port, proxy: Proxy, redis: Redis) -> None:
+def test_a_waiter_that_is_gone(api: Api, proxy: Proxy, redis: Redis) -> None:
     """What was handed to it goes on to the next one when its claim window is over."""
-    single = port.acquire(direct("b"))
+    single = api.acquire(direct("b"))
     rule = proxy.on(ACQUIRE, Fault.LOSE_REQUEST, times=0)
-    gone = port.start(lambda: port.acquire(MultiLock(NAMES), wait=PATIENCE))
+    gone = api.start(lambda: api.acquire(MultiLock(NAMES), wait=PATIENCE))
     eventually(lambda: redis.zcard(key("b", ":queue")))
-    next_one = port.start(lambda: port.acquire(direct("b"), wait=PATIENCE))
+    next_one = api.start(lambda: api.acquire(direct("b"), wait=PATIENCE))
     eventually(lambda: redis.zcard(key("b", ":queue")) == 2)
     rule.times = 10**9  # from here on, nothing of it arrives
-    port.release(single)
+    api.release(single)
     lease = next_one.result(PATIENCE)
     rule.let_go()
-    port.release(lease)
-    port.release(gone.result(PATIENCE))
+    api.release(lease)
+    api.release(gone.result(PATIENCE))
     assert left(redis) == []
 
 
-def test_names_that_were_lost_while_it_waited(port: Port, proxy: Proxy, redis: Redis) -> None:
+def test_names_that_were_lost_while_it_waited(api: Api, proxy: Proxy, redis: Redis) -> None:
     """A FLUSHDB in the middle: it comes back to its place, and gets all of them in the end."""
-    single = port.acquire(direct("b"))
-    waiter = port.start(lambda: port.acquire(MultiLock(NAMES), wait=PATIENCE))
+    single = api.acquire(direct("b"))
+    waiter = api.start(lambda: api.acquire(MultiLock(NAMES), wait=PATIENCE))
     eventually(lambda: redis.zcard(key("b", ":queue")))
     redis.delete(*redis.keys("redislock:*"))
     lease = waiter.result(PATIENCE)
     assert all(redis.get(key(name)).decode().startswith(lease.token) for name in NAMES)
     assert single.token != lease.token
-    port.release(lease)
+    api.release(lease)

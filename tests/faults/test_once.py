@@ -12,7 +12,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, once, redis_lock, single_flight
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
@@ -108,7 +108,7 @@ class TestLostMessages:
 
     @pytest.mark.parametrize("carried_out", [True, False], ids=["reply", "request"])
     def test_the_record(
-        self, port: Port, proxy: Proxy, redis: Redis, through: str, carried_out: bool
+        self, api: Api, proxy: Proxy, redis: Redis, through: str, carried_out: bool
     ) -> None:
         """What was done is done, whatever happens to the message that says so."""
         faults = {
@@ -118,16 +118,16 @@ class TestLostMessages:
             ("swallowed", False): Fault.LOSE_REQUEST,
         }
         rule = proxy.on(WRITE, faults[through, carried_out])
-        assert port.enter(once("job"), lambda first: first) is True
+        assert api.enter(once("job"), lambda first: first) is True
         rule.happened()
         assert eventually(lambda: redis.get(RECORD)) == b"done"
         eventually(lambda: not redis.exists(KEY))
-        assert port.enter(once("job"), lambda first: first) is False
+        assert api.enter(once("job"), lambda first: first) is False
 
-    def test_the_question(self, port: Port, proxy: Proxy) -> None:
+    def test_the_question(self, api: Api, proxy: Proxy) -> None:
         """A connection that was closed while it was idle is no reason not to do it."""
         rule = proxy.on(script("record_get"), Fault.RESET_BEFORE)
-        assert port.enter(once("job"), lambda first: first) is True
+        assert api.enter(once("job"), lambda first: first) is True
         rule.happened()
 
     @pytest.mark.parametrize("release", ["exit", "commit"])
@@ -154,55 +154,53 @@ class TestRedisAway:
             settings.CACHES = caches(server.url)
             yield server
 
-    def test_before(self, port: Port, settings: Any) -> None:
+    def test_before(self, api: Api, settings: Any) -> None:
         """Nothing is done, since nobody could know."""
         settings.CACHES = caches("unix:///nowhere/redis.sock")
         ran: list[Any] = []
         for options in ({"wait": 0}, {"wait": 0.2}, {"wait": 0, "on_conflict": "skip"}):
             with pytest.raises(LockUnavailable):
-                port.enter(once("job", **options), ran.append)
+                api.enter(once("job", **options), ran.append)
             flight = single_flight("number", wait=options["wait"])
             with pytest.raises(LockUnavailable):
-                port.call(flight(port.function(lambda: ran.append(1))))
+                api.call(flight(api.function(lambda: ran.append(1))))
         with pytest.raises(LockUnavailable):
-            port.forget(once("job"))
+            api.forget(once("job"))
         with pytest.raises(LockUnavailable):
-            port.initialise("salt", 1)
+            api.initialise("salt", 1)
         assert ran == []
 
-    def test_it_comes_back_within_the_wait(
-        self, port: Port, own: RedisServer, redis: Redis
-    ) -> None:
+    def test_it_comes_back_within_the_wait(self, api: Api, own: RedisServer, redis: Redis) -> None:
         """Who waits for the lock waits for Redis, too."""
-        assert port.enter(once("another"), lambda first: first)
+        assert api.enter(once("another"), lambda first: first)
         own.stop()
-        waits = port.start(lambda: port.enter(once("job", wait=PATIENCE), lambda first: first))
+        waits = api.start(lambda: api.enter(once("job", wait=PATIENCE), lambda first: first))
         own.start()
         assert waits.result(PATIENCE) is True
 
-    def test_at_the_end(self, port: Port, own: RedisServer) -> None:
+    def test_at_the_end(self, api: Api, own: RedisServer) -> None:
         """It was done: leaving does not raise, and it is written down when Redis is back."""
-        assert port.enter(once("job"), lambda first: own.stop() or first) is True
+        assert api.enter(once("job"), lambda first: own.stop() or first) is True
         own.start()
         with Redis.from_url(own.url) as redis:
             assert eventually(lambda: redis.get(RECORD)) == b"done"
-        assert port.enter(once("job"), lambda first: first) is False
+        assert api.enter(once("job"), lambda first: first) is False
 
-    def test_at_the_end_of_a_computation(self, port: Port, own: RedisServer) -> None:
+    def test_at_the_end_of_a_computation(self, api: Api, own: RedisServer) -> None:
         """Its caller has the result, which nobody else can be told."""
-        function = single_flight("number")(port.function(lambda: own.stop() or 7))
-        assert port.call(function) == 7
+        function = single_flight("number")(api.function(lambda: own.stop() or 7))
+        assert api.call(function) == 7
         own.start()
 
 
 class TestInitialise:
     @pytest.mark.parametrize("fault", [Fault.RESET_BEFORE, Fault.RESET_AFTER])
-    def test_a_lost_message(self, port: Port, proxy: Proxy, fault: Fault) -> None:
+    def test_a_lost_message(self, api: Api, proxy: Proxy, fault: Fault) -> None:
         """It is sent again, and finds its own value."""
         rule = proxy.on(script("record_first"), fault)
-        assert port.initialise("salt", 7) == 7
+        assert api.initialise("salt", 7) == 7
         rule.happened()
-        assert port.initialise("salt", 8) == 7
+        assert api.initialise("salt", 8) == 7
 
 
 class TestSingleFlight:
@@ -249,13 +247,13 @@ class TestSingleFlight:
         assert second.says() == "got 8"
         assert [third.says(), third.says()] == ["asking", "got 8"]
 
-    def test_it_could_not_look_first(self, port: Port, proxy: Proxy) -> None:
+    def test_it_could_not_look_first(self, api: Api, proxy: Proxy) -> None:
         """Who does not know what was there when it came takes no result for its own."""
         runs: list[int] = []
-        function = single_flight("number")(port.function(lambda: runs.append(1) or len(runs)))
-        assert port.call(function) == 1
+        function = single_flight("number")(api.function(lambda: runs.append(1) or len(runs)))
+        assert api.call(function) == 1
         rule = proxy.on(script("record_get"), Fault.RESET_BEFORE, times=2)
-        assert port.call(function) == 2
+        assert api.call(function) == 2
         rule.happened(2)
 
     def test_forked(self, start: Start) -> None:

@@ -42,7 +42,7 @@ from django_redislock.primitives import redlock
 from django_redislock.transport import ports
 from django_redislock.transport.cluster import Cluster
 from django_redislock.transport.ports import SyncPort
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.interruption import KINDS, every_place
@@ -213,84 +213,84 @@ def lock(using: list[str] = ALIASES, ttl: float = TTL, **options: Any) -> Redloc
     return Redlock("job", using, ttl=ttl, **options)
 
 
-def elsewhere(port: Port, lock: Redlock, wait: float | None = 0) -> Any:
+def elsewhere(api: Api, lock: Redlock, wait: float | None = 0) -> Any:
     """What another thread or task gets."""
-    return port.start(lambda: port.acquire(lock, wait=wait)).result(PATIENCE)
+    return api.start(lambda: api.acquire(lock, wait=wait)).result(PATIENCE)
 
 
-def conflict(port: Port, **options: Any) -> LockNotAcquired:
+def conflict(api: Api, **options: Any) -> LockNotAcquired:
     """What another thread or task is told."""
     with pytest.raises(LockNotAcquired) as caught:
-        port.start(lambda: port.enter(lock(**options), lambda _: None)).result(PATIENCE)
+        api.start(lambda: api.enter(lock(**options), lambda _: None)).result(PATIENCE)
     return caught.value
 
 
 # All servers are there.
 
 
-def test_acquire_and_release(port: Port, nodes: Nodes) -> None:
+def test_acquire_and_release(api: Api, nodes: Nodes) -> None:
     """It is held on every server, and after its release on none."""
-    lease = port.acquire(lock())
+    lease = api.acquire(lock())
     assert lease.state == LeaseState.HELD
     eventually(lambda: nodes.holding(lease) == ALIASES)
     assert 0 < lease.remaining() <= TTL
-    port.release(lease)
+    api.release(lease)
     assert lease.state == LeaseState.RELEASED
     eventually(lambda: nodes.held() == [])
 
 
-def test_behind_killed_waiters(port: Port, nodes: Nodes) -> None:
+def test_behind_killed_waiters(api: Api, nodes: Nodes) -> None:
     """Those of a plain lock of its name, which a script removes a thousand at a time."""
     for client in nodes.clients.values():
         crowd(client, 2500)
-    lease = port.acquire(lock(), wait=0)
+    lease = api.acquire(lock(), wait=0)
     assert lease is not None
-    port.release(lease)
+    api.release(lease)
 
 
-def test_no_fencing_token(port: Port, nodes: Nodes) -> None:
+def test_no_fencing_token(api: Api, nodes: Nodes) -> None:
     """Whoever asks for it is told why there is none."""
-    lease = port.acquire(lock())
+    lease = api.acquire(lock())
     with pytest.raises(LockError, match="Redlock has no fencing token: its servers"):
         assert lease.fencing_token
     with pytest.raises(LockError, match="Redlock has no fencing token"):
         assert lease.fencing_tokens
-    port.release(lease)
+    api.release(lease)
 
 
-def test_a_conflict_says_who(port: Port, nodes: Nodes) -> None:
+def test_a_conflict_says_who(api: Api, nodes: Nodes) -> None:
     """And nothing remains of who didn't get it."""
-    lease = port.acquire(lock(label="shop/jobs.py:7"))
-    error = conflict(port, wait=0)
+    lease = api.acquire(lock(label="shop/jobs.py:7"))
+    error = conflict(api, wait=0)
     assert error.holder.label == "shop/jobs.py:7"
     assert error.holder.owner == lease.owner
     assert nodes.holding(lease) == ALIASES
     assert not any(client.exists(f"{KEY}:queue") for client in nodes.clients.values())
-    port.release(lease)
+    api.release(lease)
 
 
-def test_it_waits(port: Port, nodes: Nodes) -> None:
+def test_it_waits(api: Api, nodes: Nodes) -> None:
     """It asks again at random times until it is free."""
-    lease = port.acquire(lock())
-    waiter = port.start(lambda: port.acquire(lock(), wait=PATIENCE))
-    assert elsewhere(port, lock(), wait=0.3) is None
+    lease = api.acquire(lock())
+    waiter = api.start(lambda: api.acquire(lock(), wait=PATIENCE))
+    assert elsewhere(api, lock(), wait=0.3) is None
     assert not waiter.done()
-    port.release(lease)
-    port.release(waiter.result(PATIENCE))
+    api.release(lease)
+    api.release(waiter.result(PATIENCE))
 
 
-def test_extend(port: Port, nodes: Nodes) -> None:
+def test_extend(api: Api, nodes: Nodes) -> None:
     """On every server that has it."""
-    lease = port.acquire(lock(renew=False))
-    port.extend(lease, 600)
+    lease = api.acquire(lock(renew=False))
+    api.extend(lease, 600)
     assert 500 < lease.remaining() <= 600
     eventually(lambda: all(client.pttl(KEY) > 500_000 for client in nodes.clients.values()))
-    port.release(lease)
+    api.release(lease)
 
 
-def test_renewal(port: Port, nodes: Nodes) -> None:
+def test_renewal(api: Api, nodes: Nodes) -> None:
     """The watchdog of these servers extends it, and shows at each of them that it lives."""
-    lease = port.acquire(lock(ttl=2))
+    lease = api.acquire(lock(ttl=2))
     before = lease._deadline
     watchdog(lease.using)._show_at = 0.0
     eventually(lambda: lease._deadline > before)
@@ -299,19 +299,19 @@ def test_renewal(port: Port, nodes: Nodes) -> None:
         assert info is not None
         assert info.state == "held"
         eventually(lambda alias=alias: nodes.clients[alias].keys("redislock:process:*"))
-    port.release(lease)
+    api.release(lease)
 
 
-def test_holder_and_clear(port: Port, nodes: Nodes) -> None:
+def test_holder_and_clear(api: Api, nodes: Nodes) -> None:
     """Who holds the majority; an operator takes it away everywhere."""
-    assert port.holder(lock()) is None
-    assert port.clear(lock(), reason="none") is None
-    lease = port.acquire(lock(renew=False))
-    assert port.holder(lock()).owner == lease.owner
-    cleared = port.clear(lock(), by="eva", reason="stuck")
+    assert api.holder(lock()) is None
+    assert api.clear(lock(), reason="none") is None
+    lease = api.acquire(lock(renew=False))
+    assert api.holder(lock()).owner == lease.owner
+    cleared = api.clear(lock(), by="eva", reason="stuck")
     assert isinstance(cleared, Holder)
     with pytest.raises(LeaseRevoked, match=r"eva.*stuck"):
-        port.extend(lease)
+        api.extend(lease)
     eventually(lambda: nodes.held() == [])
 
 
@@ -325,7 +325,7 @@ def test_not_twice_by_one_holder(nodes: Nodes) -> None:
         lease.check()
 
 
-def test_two_that_race(port: Port, nodes: Nodes) -> None:
+def test_two_that_race(api: Api, nodes: Nodes) -> None:
     """They never hold it at the same time, and both come to their end."""
     inside = 0
     most = 0
@@ -334,25 +334,25 @@ def test_two_that_race(port: Port, nodes: Nodes) -> None:
     def race() -> None:
         nonlocal inside, most
         for _ in range(6):
-            lease = port.acquire(lock(), wait=PATIENCE)
+            lease = api.acquire(lock(), wait=PATIENCE)
             with guard:
                 inside += 1
                 most = max(most, inside)
             lease.check()
             with guard:
                 inside -= 1
-            port.release(lease)
+            api.release(lease)
 
-    for racer in [port.start(race) for _ in range(3)]:
+    for racer in [api.start(race) for _ in range(3)]:
         racer.result(3 * PATIENCE)
     assert most == 1
 
 
-def test_as_a_decorator(port: Port, nodes: Nodes) -> None:
+def test_as_a_decorator(api: Api, nodes: Nodes) -> None:
     """With a name made from the arguments."""
     seen: list[list[str]] = []
-    function = port.function(lambda _: seen.append(nodes.held()))
-    port.call(Redlock("{arguments[0]}", ALIASES, ttl=TTL)(function), "job")
+    function = api.function(lambda _: seen.append(nodes.held()))
+    api.call(Redlock("{arguments[0]}", ALIASES, ttl=TTL)(function), "job")
     assert len(seen[0]) >= 3
     eventually(lambda: nodes.held() == [])
 
@@ -360,102 +360,102 @@ def test_as_a_decorator(port: Port, nodes: Nodes) -> None:
 # Some of them are away.
 
 
-def test_a_minority_may_be_down(port: Port, nodes: Nodes) -> None:
+def test_a_minority_may_be_down(api: Api, nodes: Nodes) -> None:
     """Nobody notices, on acquire, renewal and release."""
     nodes.stop("b", "d")
-    lease = port.acquire(lock(), wait=0)
+    lease = api.acquire(lock(), wait=0)
     eventually(lambda: lease.state == LeaseState.HELD)
-    port.extend(lease)
-    assert conflict(port, wait=0).holder.owner == lease.owner
-    port.release(lease)
+    api.extend(lease)
+    assert conflict(api, wait=0).holder.owner == lease.owner
+    api.release(lease)
 
 
-def test_a_majority_that_is_down(port: Port, nodes: Nodes) -> None:
+def test_a_majority_that_is_down(api: Api, nodes: Nodes) -> None:
     """It can't be asked, and what was taken of the others is given back."""
     nodes.stop("b", "c", "d")
     with pytest.raises(LockUnavailable, match="No majority of the servers a, b, c, d, e"):
-        port.acquire(lock(), wait=0)
+        api.acquire(lock(), wait=0)
     live = [nodes.clients[alias] for alias in ("a", "e")]
     eventually(lambda: not any(client.exists(KEY) for client in live))
 
 
-def test_a_majority_that_comes_back(port: Port, nodes: Nodes) -> None:
+def test_a_majority_that_comes_back(api: Api, nodes: Nodes) -> None:
     """It is waited for, as long as `wait` lasts."""
     nodes.stop("b", "c", "d")
-    waiter = port.start(lambda: port.acquire(lock(), wait=PATIENCE))
+    waiter = api.start(lambda: api.acquire(lock(), wait=PATIENCE))
     nodes.restart("b")
-    port.release(waiter.result(PATIENCE))
+    api.release(waiter.result(PATIENCE))
 
 
-def test_one_that_hangs_delays_nobody(port: Port, nodes: Nodes) -> None:
+def test_one_that_hangs_delays_nobody(api: Api, nodes: Nodes) -> None:
     """The majority decides; the others are waited for only a little longer. What they have got
     of it, and not heard of its release, ends with its ttl."""
-    port.release(port.acquire(lock()))  # all are connected
+    api.release(api.acquire(lock()))  # all are connected
     with nodes.paused("a", "b"):
         began = now()
         for _ in range(10):
-            lease = port.acquire(lock(ttl=10), wait=0)
-            port.extend(lease)
-            port.release(lease)
+            lease = api.acquire(lock(ttl=10), wait=0)
+            api.extend(lease)
+            api.release(lease)
         assert now() - began < 30 * redlock.within(TTL) / 2
     eventually(lambda: nodes.held() == [])
 
 
-def test_a_majority_that_hangs(port: Port, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_majority_that_hangs(api: Api, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is given up soon. When the servers go on, they carry out what was sent to them, and
     nothing of it remains."""
     monkeypatch.setattr(redlock, "WITHIN", 0.5)
-    port.release(port.acquire(lock()))
+    api.release(api.acquire(lock()))
     with nodes.paused("a", "b", "c"):
         with pytest.raises(LockUnavailable, match="did not answer within"):
-            port.acquire(lock(ttl=600), wait=0)
+            api.acquire(lock(ttl=600), wait=0)
     eventually(lambda: nodes.held() == [])
-    port.release(port.acquire(lock(), wait=PATIENCE))
+    api.release(api.acquire(lock(), wait=PATIENCE))
 
 
-def test_a_minority_is_given_back(port: Port, nodes: Nodes) -> None:
+def test_a_minority_is_given_back(api: Api, nodes: Nodes) -> None:
     """Who gets two of five because others have the rest holds none of them afterwards."""
     for number, alias in enumerate("abc"):
         redis_lock("job", using=alias, ttl=TTL, label=f"holder {number}").acquire()
-    error = conflict(port, wait=0)
+    error = conflict(api, wait=0)
     assert error.holder.label.startswith("holder")
     assert nodes.held() == ["a", "b", "c"]
 
 
-def test_a_stranger_on_a_minority(port: Port, nodes: Nodes) -> None:
+def test_a_stranger_on_a_minority(api: Api, nodes: Nodes) -> None:
     """He keeps nobody from the majority, and his lock is left to him."""
     redis_lock("job", using="a", ttl=TTL).acquire()
     before = nodes.token("a")
-    lease = port.acquire(lock(), wait=0)
+    lease = api.acquire(lock(), wait=0)
     eventually(lambda: nodes.holding(lease) == ["b", "c", "d", "e"])
-    port.release(lease)
+    api.release(lease)
     assert nodes.token("a") == before
 
 
-def test_a_conflict_leaves_nothing(port: Port, nodes: Nodes) -> None:
+def test_a_conflict_leaves_nothing(api: Api, nodes: Nodes) -> None:
     """Who is told no by some and yes by others has nothing to be remembered for: each of many
     tries would leave its token on every server."""
     for alias in "abc":
         redis_lock("job", using=alias, ttl=TTL).acquire()
-    assert port.acquire(lock(), wait=0.5) is None
+    assert api.acquire(lock(), wait=0.5) is None
     assert nodes.held() == ["a", "b", "c"]
     for client in nodes.clients.values():
         assert not client.keys(f"{KEY}:gone:*")
 
 
 def test_one_token_while_a_majority_hangs(
-    port: Port, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    api: Api, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other try is begun before the last one is taken back: its tokens would be left behind
     at each of them."""
-    port.release(port.acquire(lock()))
+    api.release(api.acquire(lock()))
     monkeypatch.setattr(redlock, "WITHIN", 0.3)
     with nodes.paused("c", "d", "e"), pytest.raises(LockUnavailable):
-        port.acquire(lock(), wait=2)
+        api.acquire(lock(), wait=2)
     eventually(lambda: len(nodes.clients["a"].keys(f"{KEY}:gone:*")) == 1)
     eventually(lambda: nodes.held() == [])
     monkeypatch.setattr(redlock, "WITHIN", 5.0)
-    port.release(port.acquire(lock(), wait=PATIENCE))
+    api.release(api.acquire(lock(), wait=PATIENCE))
 
 
 def test_how_long_it_pauses() -> None:
@@ -491,13 +491,13 @@ def test_when_the_answers_decide() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.RESET_AFTER, Fault.HOLD_REQUEST])
 def test_a_lost_answer_is_undone_too(
-    port: Port, nodes: Nodes, behind_proxy: Proxy, fault: Fault
+    api: Api, nodes: Nodes, behind_proxy: Proxy, fault: Fault
 ) -> None:
     """The server has granted it, or will, and nobody heard: it is taken back there as well."""
     nodes.stop("a", "b", "c")  # so that it fails
     rule = behind_proxy.on(script("mutex_acquire"), fault)
     with pytest.raises(LockUnavailable):
-        port.acquire(lock(ttl=600), wait=0)
+        api.acquire(lock(ttl=600), wait=0)
     rule.happened()
     rule.let_go()
     eventually(lambda: rule.carried_out == 1)
@@ -506,13 +506,13 @@ def test_a_lost_answer_is_undone_too(
 
 
 def test_an_acquire_that_arrives_after_its_undo(
-    port: Port, nodes: Nodes, behind_proxy: Proxy
+    api: Api, nodes: Nodes, behind_proxy: Proxy
 ) -> None:
     """It gets nothing: there is a tombstone. It would lock that server for a whole ttl."""
     nodes.stop("a", "b", "c")
     rule = behind_proxy.on(script("mutex_acquire"), Fault.HOLD_REQUEST)
     with pytest.raises(LockUnavailable):
-        port.acquire(lock(ttl=600), wait=0)
+        api.acquire(lock(ttl=600), wait=0)
     eventually(lambda: nodes.clients["e"].keys(f"{KEY}:gone:*"))
     assert rule.carried_out == 0
     rule.let_go()
@@ -520,27 +520,27 @@ def test_an_acquire_that_arrives_after_its_undo(
     assert nodes.clients["e"].exists(KEY) == 0
 
 
-def test_a_late_acquire_after_the_release(port: Port, nodes: Nodes, behind_proxy: Proxy) -> None:
+def test_a_late_acquire_after_the_release(api: Api, nodes: Nodes, behind_proxy: Proxy) -> None:
     """The majority had decided, and its lease was released, when one server hears of it."""
     rule = behind_proxy.on(script("mutex_acquire"), Fault.HOLD_REQUEST)
-    lease = port.acquire(lock(ttl=600), wait=0)
-    port.release(lease)
+    lease = api.acquire(lock(ttl=600), wait=0)
+    api.release(lease)
     eventually(lambda: nodes.clients["e"].keys(f"{KEY}:gone:*"))
     rule.let_go()
     eventually(lambda: rule.carried_out == 1)
     assert nodes.held() == []
 
 
-def test_a_lost_answer_to_a_release(port: Port, nodes: Nodes, behind_proxy: Proxy) -> None:
+def test_a_lost_answer_to_a_release(api: Api, nodes: Nodes, behind_proxy: Proxy) -> None:
     """The majority has released it."""
-    lease = port.acquire(lock())
+    lease = api.acquire(lock())
     behind_proxy.on(script("mutex_release"), Fault.LOSE_REPLY)
-    port.release(lease)
+    api.release(lease)
     assert lease.state == LeaseState.RELEASED
     eventually(lambda: nodes.held() == [])
 
 
-def test_a_release_that_is_repeated(port: Port, nodes: Nodes, settings: Any) -> None:
+def test_a_release_that_is_repeated(api: Api, nodes: Nodes, settings: Any) -> None:
     """Its answers got lost, and others have held the lock since: that is no loss."""
     with ExitStack() as stack:
         proxies = {alias: stack.enter_context(Proxy(nodes.servers[alias])) for alias in "abc"}
@@ -549,15 +549,15 @@ def test_a_release_that_is_repeated(port: Port, nodes: Nodes, settings: Any) -> 
         }
         release = script("mutex_release")
         rules = [proxy.on(release, Fault.RESET_AFTER) for proxy in proxies.values()]
-        lease = port.acquire(lock(), wait=0)
+        lease = api.acquire(lock(), wait=0)
         with pytest.raises(LockUnavailable):
-            port.release(lease)
+            api.release(lease)
         for rule in rules:
             eventually(lambda rule=rule: rule.carried_out == 1)
         eventually(lambda: nodes.held() == [])
-        other = elsewhere(port, lock(), wait=0)
-        port.start(lambda: port.release(other)).result(PATIENCE)
-        port.release(lease)
+        other = elsewhere(api, lock(), wait=0)
+        api.start(lambda: api.release(other)).result(PATIENCE)
+        api.release(lease)
         assert lease.state == LeaseState.RELEASED
 
 
@@ -565,89 +565,89 @@ def test_a_release_that_is_repeated(port: Port, nodes: Nodes, settings: Any) -> 
 
 
 def test_an_answer_that_takes_too_long(
-    port: Port, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    api: Api, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is granted after the validity is over is undone."""
     monkeypatch.setattr(redlock, "deadline", lambda sent, ttl: sent)
     with pytest.raises(LockUnavailable, match="took longer than the lease lives"):
-        port.acquire(lock(), wait=0)
+        api.acquire(lock(), wait=0)
     eventually(lambda: nodes.held() == [])
 
 
-def test_its_validity_counts_from_the_sending(port: Port, nodes: Nodes) -> None:
+def test_its_validity_counts_from_the_sending(api: Api, nodes: Nodes) -> None:
     """Less a margin for clocks that drift."""
     before = now()
-    lease = port.acquire(lock(ttl=10, renew=False))
+    lease = api.acquire(lock(ttl=10, renew=False))
     assert lease.remaining() <= 10 - (now() - lease.began) - 0.1
     assert before <= lease.began
-    port.release(lease)
+    api.release(lease)
 
 
-def test_a_lease_that_is_not_renewed(port: Port, nodes: Nodes) -> None:
+def test_a_lease_that_is_not_renewed(api: Api, nodes: Nodes) -> None:
     """It ends at its deadline, and the servers are free soon after."""
-    lease = port.acquire(lock(ttl=1, renew=False))
-    other = elsewhere(port, lock(), wait=PATIENCE)
+    lease = api.acquire(lock(ttl=1, renew=False))
+    other = elsewhere(api, lock(), wait=PATIENCE)
     assert lease.state == LeaseState.LOST
-    port.release(other)
+    api.release(other)
 
 
 # While it is held.
 
 
-def test_servers_that_go_away_one_by_one(port: Port, nodes: Nodes) -> None:
+def test_servers_that_go_away_one_by_one(api: Api, nodes: Nodes) -> None:
     """With a majority it is renewed; without one it is unknown, and lost at its own deadline."""
-    lease = port.acquire(lock(ttl=3))
+    lease = api.acquire(lock(ttl=3))
     nodes.stop("a", "b")
-    port.extend(lease)
+    api.extend(lease)
     assert lease.state == LeaseState.HELD
     nodes.stop("c")
     with pytest.raises(LockUnavailable):
-        port.extend(lease)
+        api.extend(lease)
     assert lease.state == LeaseState.UNKNOWN
     lease.check()
     eventually(lambda: lease.state == LeaseState.LOST)
     assert lease.remaining() == 0
     with pytest.raises(LeaseLost):
-        port.release(lease)
+        api.release(lease)
 
 
-def test_servers_that_come_back_in_time(port: Port, nodes: Nodes) -> None:
+def test_servers_that_come_back_in_time(api: Api, nodes: Nodes) -> None:
     """An unknown lease is held again."""
-    lease = port.acquire(lock(ttl=20))
+    lease = api.acquire(lock(ttl=20))
     with nodes.paused("a", "b", "c"):
         with pytest.raises(LockUnavailable):
-            port.extend(lease)
+            api.extend(lease)
         assert lease.state == LeaseState.UNKNOWN
     eventually(lambda: lease.state == LeaseState.HELD)
-    port.release(lease)
+    api.release(lease)
 
 
-def test_a_server_that_has_lost_it_is_not_given_it_back(port: Port, nodes: Nodes) -> None:
+def test_a_server_that_has_lost_it_is_not_given_it_back(api: Api, nodes: Nodes) -> None:
     """Renewal extends what is there: another holder may have asked that server since."""
-    lease = port.acquire(lock())
+    lease = api.acquire(lock())
     eventually(lambda: nodes.holding(lease) == ALIASES)
     nodes.clients["a"].delete(KEY)
-    port.extend(lease)
+    api.extend(lease)
     assert nodes.holding(lease) == ["b", "c", "d", "e"]
-    port.release(lease)
+    api.release(lease)
 
 
-def test_a_majority_that_has_lost_it(port: Port, nodes: Nodes) -> None:
+def test_a_majority_that_has_lost_it(api: Api, nodes: Nodes) -> None:
     """The lease is lost, and no waiting helps."""
-    lease = port.acquire(lock(renew=False))
+    lease = api.acquire(lock(renew=False))
     for alias in "abc":
         nodes.clients[alias].delete(KEY)
     with pytest.raises(LeaseLost):
-        port.extend(lease)
+        api.extend(lease)
     assert lease.state == LeaseState.LOST
     with pytest.raises(LeaseLost):
-        port.release(lease)
+        api.release(lease)
     assert nodes.held() == []
 
 
-def test_neither_extended_nor_refused_by_a_majority(port: Port, nodes: Nodes) -> None:
+def test_neither_extended_nor_refused_by_a_majority(api: Api, nodes: Nodes) -> None:
     """One lease that is in doubt costs none of the others its renewal."""
-    doubted, sound = port.acquire(lock()), port.acquire(Redlock("other", ALIASES, ttl=TTL))
+    doubted, sound = api.acquire(lock()), api.acquire(Redlock("other", ALIASES, ttl=TTL))
     eventually(lambda: nodes.holding(doubted) == ALIASES)
     for alias in "ab":
         nodes.clients[alias].delete(KEY)
@@ -656,49 +656,49 @@ def test_neither_extended_nor_refused_by_a_majority(port: Port, nodes: Nodes) ->
     for lease in doubted, sound:
         lease.due = 0.0
     watchdog(lease.using).reconsider(sound)
-    port.extend(sound)
+    api.extend(sound)
     assert sound._deadline > before
     nodes.clients["c"].delete(KEY)
     with pytest.raises((LockUnavailable, LeaseLost)):
-        port.extend(doubted)
+        api.extend(doubted)
     sound.check()
-    port.release(sound)
+    api.release(sound)
 
 
-def test_the_documented_hole(port: Port, nodes: Nodes) -> None:
+def test_the_documented_hole(api: Api, nodes: Nodes) -> None:
     """A server that restarts without its data, and is used again at once, lets a second holder
     in: the majorities of both have only that server in common. So it has to stay away for the
     longest ttl."""
     nodes.stop("d", "e")
-    first = port.acquire(lock(renew=False))
+    first = api.acquire(lock(renew=False))
     assert nodes.servers["c"].running
     nodes.restart("c", "d", "e")
-    second = elsewhere(port, lock(), wait=0)
+    second = elsewhere(api, lock(), wait=0)
     assert second is not None
     first.check()
     assert first.state == second.state == LeaseState.HELD
-    port.release(second)
+    api.release(second)
 
 
-def test_a_server_that_stays_away_for_a_ttl(port: Port, nodes: Nodes) -> None:
+def test_a_server_that_stays_away_for_a_ttl(api: Api, nodes: Nodes) -> None:
     """Then nobody gets in: those that came back empty are no majority."""
     nodes.stop("d", "e")
-    first = port.acquire(lock())
+    first = api.acquire(lock())
     nodes.stop("c")  # and it stays away
     nodes.restart("d", "e")
-    assert elsewhere(port, lock(), wait=0) is None
+    assert elsewhere(api, lock(), wait=0) is None
     first.check()
-    port.release(first)
+    api.release(first)
 
 
-def test_a_killed_holder(nodes: Nodes, port: Port, start: Callable[..., Worker]) -> None:
+def test_a_killed_holder(nodes: Nodes, api: Api, start: Callable[..., Worker]) -> None:
     """Its lock is free after the ttl: nobody renews it."""
     urls = [nodes.servers[alias].url for alias in ALIASES]
     worker = start("tests.faults.redlock_programs:hold", "3", *urls)
     assert worker.says() == "held"
-    assert elsewhere(port, lock(), wait=0) is None
+    assert elsewhere(api, lock(), wait=0) is None
     worker.close()
-    port.release(elsewhere(port, lock(), wait=PATIENCE))
+    api.release(elsewhere(api, lock(), wait=PATIENCE))
 
 
 # Several processes contend.
@@ -764,7 +764,7 @@ def test_contenders_beside_a_minority_that_hangs_or_is_slow(
 
 
 def test_a_server_that_was_silent_is_not_waited_for_again(
-    port: Port, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    api: Api, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the others don't make a majority, a silent server is waited for once or twice; when
     it answers again, it counts again."""
@@ -774,12 +774,12 @@ def test_a_server_that_was_silent_is_not_waited_for_again(
     with nodes.paused("e"):
         times = [now()]
         for _ in range(4):
-            assert port.acquire(of_three, wait=0) is None
+            assert api.acquire(of_three, wait=0) is None
             times.append(now())
     first, _, *others = (b - a for a, b in pairwise(times))
     assert first > 0.9
     assert sum(others) < 1.0
-    port.release(port.acquire(of_three, wait=PATIENCE))
+    api.release(api.acquire(of_three, wait=PATIENCE))
 
 
 # They disagree, and one is slow.
@@ -797,31 +797,31 @@ def slow_once(proxy: Proxy, name: str, fault: Fault = Fault.HOLD_REPLY) -> None:
     threading.Thread(target=later, daemon=True).start()
 
 
-def test_the_slow_one_decides_a_renewal(port: Port, nodes: Nodes, behind_proxy: Proxy) -> None:
+def test_the_slow_one_decides_a_renewal(api: Api, nodes: Nodes, behind_proxy: Proxy) -> None:
     """A server that came back empty is faster than one that has the lease: both are heard."""
     of_three = Redlock("job", ["a", "b", "e"], ttl=TTL, renew=False)
-    lease = port.acquire(of_three)
+    lease = api.acquire(of_three)
     eventually(lambda: nodes.holding(lease) == ["a", "b", "e"])
     nodes.clients["b"].delete(KEY)
     slow_once(behind_proxy, "mutex_extend")
-    port.extend(lease)
+    api.extend(lease)
     assert lease.state == LeaseState.HELD
     slow_once(behind_proxy, "mutex_release")
-    port.release(lease)
+    api.release(lease)
     assert nodes.held() == []
 
 
-def test_the_slow_one_decides_who_holds_it(port: Port, nodes: Nodes, behind_proxy: Proxy) -> None:
+def test_the_slow_one_decides_who_holds_it(api: Api, nodes: Nodes, behind_proxy: Proxy) -> None:
     """And a lock that is cleared is away there, too."""
     of_three = Redlock("job", ["a", "b", "e"], ttl=TTL, renew=False)
-    lease = port.acquire(of_three)
+    lease = api.acquire(of_three)
     eventually(lambda: nodes.holding(lease) == ["a", "b", "e"])
     nodes.clients["b"].delete(KEY)
     slow_once(behind_proxy, "mutex_holder")
-    assert port.holder(of_three).owner == lease.owner
+    assert api.holder(of_three).owner == lease.owner
     slow_once(behind_proxy, "mutex_holder")
     slow_once(behind_proxy, "mutex_clear", Fault.HOLD_REQUEST)
-    assert port.clear(of_three, reason="stuck") is not None
+    assert api.clear(of_three, reason="stuck") is not None
     assert nodes.held() == []
 
 
@@ -865,15 +865,15 @@ def test_two_aliases_of_one_server(nodes: Nodes, settings: Any) -> None:
         Redlock("job", ["a", "b", "f"]).acquire(wait=0)
 
 
-def test_by_settings(nodes: Nodes, settings: Any, port: Port) -> None:
+def test_by_settings(nodes: Nodes, settings: Any, api: Api) -> None:
     """An entry of LOCKS makes any lock a Redlock, without touching the code."""
     settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["a", "b", "c"]}}}
     for one in redis_lock("job"), Redlock("job"):
-        lease = port.acquire(one)
+        lease = api.acquire(one)
         assert isinstance(lease.using, Servers)
-        assert port.holder(one).owner == lease.owner
+        assert api.holder(one).owner == lease.owner
         eventually(lambda lease=lease: nodes.holding(lease) == ["a", "b", "c"])
-        port.release(lease)
+        api.release(lease)
 
 
 def test_operators_see_the_majority(nodes: Nodes, settings: Any) -> None:
@@ -893,23 +893,23 @@ def test_operators_see_the_majority(nodes: Nodes, settings: Any) -> None:
         lease.release()
 
 
-def test_an_operator_clears_all_servers(port: Port, nodes: Nodes, settings: Any) -> None:
+def test_an_operator_clears_all_servers(api: Api, nodes: Nodes, settings: Any) -> None:
     """By its name it is cleared everywhere; a server that can't be asked is named."""
     settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
     for away in (), ("b",):
-        lease = port.acquire(Redlock("job", ttl=TTL, renew=False))
+        lease = api.acquire(Redlock("job", ttl=TTL, renew=False))
         eventually(lambda lease=lease: len(nodes.holding(lease)) == 3)
         nodes.stop(*away)
         done = call("clear", "job", "--yes", "--reason=stuck")
         assert done.code == 0
         assert ("'b' could not be asked" in done.out) == bool(away)
         with pytest.raises(LeaseRevoked):
-            port.extend(lease)
+            api.extend(lease)
         nodes.restart(*away)
         assert nodes.held() == []
 
 
-def test_an_operator_clears_without_a_majority(port: Port, nodes: Nodes, settings: Any) -> None:
+def test_an_operator_clears_without_a_majority(api: Api, nodes: Nodes, settings: Any) -> None:
     """That is no success, whatever the others say."""
     settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
     nodes.stop("b", "a")
@@ -918,15 +918,15 @@ def test_an_operator_clears_without_a_majority(port: Port, nodes: Nodes, setting
     assert "No majority of the servers c, b, a" in done.err
 
 
-def test_an_operator_clears_one_server(port: Port, nodes: Nodes, settings: Any) -> None:
+def test_an_operator_clears_one_server(api: Api, nodes: Nodes, settings: Any) -> None:
     """With --using it is cleared there, and the command says which servers still have it."""
     settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
-    lease = port.acquire(Redlock("job", ttl=TTL, renew=False))
+    lease = api.acquire(Redlock("job", ttl=TTL, renew=False))
     eventually(lambda: len(nodes.holding(lease)) == 3)
     done = call("clear", "job", "--using=b", "--yes", "--reason=stuck")
     assert "'c', 'a' were not asked" in done.out
     assert nodes.held() == ["a", "c"]
-    port.release(lease)
+    api.release(lease)
 
 
 @pytest.mark.parametrize(
@@ -945,10 +945,10 @@ def test_wrong_settings(settings: Any, entry: dict[str, Any], match: str) -> Non
         redis_lock("job").acquire(wait=0)
 
 
-def test_it_stays_where_it_is(port: Port, nodes: Nodes) -> None:
+def test_it_stays_where_it_is(api: Api, nodes: Nodes) -> None:
     """Its leases are not exported."""
-    lease = port.acquire(lock())
+    lease = api.acquire(lock())
     with pytest.raises(LockError, match="can't be exported"):
         lease.export()
     lease.check()
-    port.release(lease)
+    api.release(lease)

@@ -26,7 +26,7 @@ from django_redislock import LeaseLost, LeaseState, LockUnavailable, ReadWriteLo
 from django_redislock.primitives import queued, waiting
 from django_redislock.transport import command as exchange
 from django_redislock.transport import server as connections
-from tests.contract.ports import Port, SyncPort
+from tests.contract.api import Api, SyncApi
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.waiters import renew_now
@@ -323,9 +323,9 @@ STATES = {
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
-def test_a_refusal(port: Port, harmed: Harmed, refused: list[str | None], state: State) -> None:
+def test_a_refusal(api: Api, harmed: Harmed, refused: list[str | None], state: State) -> None:
     """Waited through if it may pass, told if not; the holder goes on, and nothing is left."""
-    check(port, harmed, refused, state)
+    check(api, harmed, refused, state)
 
 
 def test_an_exhausted_pool(harmed: Harmed, settings: Any, refused: list[str | None]) -> None:
@@ -334,30 +334,28 @@ def test_an_exhausted_pool(harmed: Harmed, settings: Any, refused: list[str | No
     one = f"{as_clerk(harmed.server)}#one"
     settings.CACHES = caches(one, CONNECTION_POOL_KWARGS={"max_connections": 1})
     check(
-        SyncPort(), harmed, refused, State(exhausted, "connections", refuses=("release", "extend"))
+        SyncApi(), harmed, refused, State(exhausted, "connections", refuses=("release", "extend"))
     )
 
 
-def check(port: Port, harmed: Harmed, refused: list[str | None], state: State) -> None:
+def check(api: Api, harmed: Harmed, refused: list[str | None], state: State) -> None:
     """Everything that one can do with a lock, while the server is in that state."""
-    kept = port.acquire(harmed.lock("kept"))
-    given = port.acquire(harmed.lock("given"))
+    kept = api.acquire(harmed.lock("kept"))
+    given = api.acquire(harmed.lock("given"))
     inside, leave = threading.Event(), threading.Event()
     # Whose release is refused for good, that lease is left to its end.
     of_block = harmed.lock("block", ttl=30 if state.passing else 8)
-    block = port.start(
-        lambda: port.enter(of_block, lambda _: (inside.set(), leave.wait(PATIENCE)))
-    )
+    block = api.start(lambda: api.enter(of_block, lambda _: (inside.set(), leave.wait(PATIENCE))))
     assert inside.wait(PATIENCE)
-    holder = port.acquire(harmed.lock("job"))
-    waiter = port.start(lambda: port.acquire(harmed.lock("job"), wait=None))
+    holder = api.acquire(harmed.lock("job"))
+    waiter = api.start(lambda: api.acquire(harmed.lock("job"), wait=None))
     eventually(lambda: harmed.queued("job") == 1)
 
     with state.begin(harmed):
         for wait in (0, 0.2):
             began = time.monotonic()
             with pytest.raises(LockUnavailable, match=state.says) as caught:
-                port.acquire(harmed.lock("free"), wait=wait)
+                api.acquire(harmed.lock("free"), wait=wait)
             assert isinstance(caught.value.__cause__, RedisError)
             assert caught.value.passing is state.passing
             assert not state.passing or time.monotonic() - began >= wait
@@ -370,11 +368,11 @@ def check(port: Port, harmed: Harmed, refused: list[str | None], state: State) -
                 waiter.result(PATIENCE)
 
         with expecting(state, "release"):
-            port.release(given)
+            api.release(given)
         leave.set()
         block.result(PATIENCE)  # the body is done, and it was done under the lock
         with expecting(state, "extend"):
-            port.extend(kept)
+            api.extend(kept)
         assert kept.state == ("unknown" if "extend" in state.refuses else "held")
         failed = refused.count(harmed.name("kept"))
         renew_now(kept)
@@ -386,11 +384,11 @@ def check(port: Port, harmed: Harmed, refused: list[str | None], state: State) -
 
     renew_now(kept)
     eventually(lambda: kept.state == LeaseState.HELD)
-    port.release(kept)
-    port.release(given)
-    port.release(holder)
+    api.release(kept)
+    api.release(given)
+    api.release(holder)
     if state.passing:
-        port.release(waiter.result(PATIENCE))
+        api.release(waiter.result(PATIENCE))
     eventually(lambda: not harmed.left())
 
 
@@ -413,10 +411,10 @@ CALLED = {
 
 
 @pytest.mark.parametrize("command", sorted({"EVAL", "EVALSHA"} | CALLED - {"PUBLISH", "PUBSUB"}))
-def test_a_missing_permission(port: Port, harmed: Harmed, command: str) -> None:
+def test_a_missing_permission(api: Api, harmed: Harmed, command: str) -> None:
     """Whatever needs it fails at once, and names what the user may not do."""
-    given = port.acquire(harmed.lock("given"))
-    waiter = port.start(lambda: port.acquire(harmed.lock("given"), wait=None))
+    given = api.acquire(harmed.lock("given"))
+    waiter = api.start(lambda: api.acquire(harmed.lock("given"), wait=None))
     eventually(lambda: harmed.queued("given") == 1)
     if command == "EVAL":
         harmed.redis.script_flush()  # only a script that the server doesn't know is sent
@@ -424,16 +422,16 @@ def test_a_missing_permission(port: Port, harmed: Harmed, command: str) -> None:
 
     def attempt(call: Callable[[], Any]) -> Any:
         try:
-            return port.start(call).result(PATIENCE)
+            return api.start(call).result(PATIENCE)
         except LockUnavailable as error:
             errors.append(error)
 
     with without(harmed, command):
         began = time.monotonic()
-        taken = attempt(lambda: port.acquire(harmed.lock("free"), wait=PATIENCE))
-        attempt(lambda: port.acquire(harmed.lock("given"), wait=0))
-        attempt(lambda: port.acquire(harmed.lock("given"), wait=0.1))
-        attempt(lambda: port.release(given))
+        taken = attempt(lambda: api.acquire(harmed.lock("free"), wait=PATIENCE))
+        attempt(lambda: api.acquire(harmed.lock("given"), wait=0))
+        attempt(lambda: api.acquire(harmed.lock("given"), wait=0.1))
+        attempt(lambda: api.release(given))
         took = time.monotonic() - began
     assert errors
     for error in errors:
@@ -442,29 +440,29 @@ def test_a_missing_permission(port: Port, harmed: Harmed, command: str) -> None:
     assert took < PATIENCE / 3
 
     with suppress(LeaseLost):  # its key may be deleted, and only the rest have failed
-        port.release(given)
+        api.release(given)
     with suppress(LockUnavailable):
-        port.release(waiter.result(PATIENCE))
+        api.release(waiter.result(PATIENCE))
     if taken is not None:
-        port.release(taken)
+        api.release(taken)
     # A script that ended halfway may have left a place in the queue, of which the next one takes
     # care, and a waiter's description, which lives for a minute.
-    port.release(port.acquire(harmed.lock("given"), wait=PATIENCE))
+    api.release(api.acquire(harmed.lock("given"), wait=PATIENCE))
     eventually(lambda: not {key for key in harmed.left() if not key.endswith(":waiters")})
 
 
 @pytest.mark.parametrize("rule", ["-publish", "-pubsub", "-subscribe", "resetchannels"])
-def test_nobody_may_be_woken(port: Port, harmed: Harmed, settings: Any, rule: str) -> None:
+def test_nobody_may_be_woken(api: Api, harmed: Harmed, settings: Any, rule: str) -> None:
     """Without the permissions that only waking takes, a waiter finds the lock by looking."""
-    settings.REDISLOCK = {"PREFIX": f"redislock{rule}-{type(port).__name__}"}  # a new inbox
+    settings.REDISLOCK = {"PREFIX": f"redislock{rule}-{type(api).__name__}"}  # a new inbox
     with changed(harmed, rule, "&redislock*" if rule == "resetchannels" else f"+{rule[1:]}"):
-        holder = port.acquire(harmed.lock("job"))
+        holder = api.acquire(harmed.lock("job"))
         waiters = [
-            port.start(lambda: port.enter(harmed.lock("job", wait=PATIENCE), lambda _: None))
+            api.start(lambda: api.enter(harmed.lock("job", wait=PATIENCE), lambda _: None))
             for _ in range(3)
         ]
         eventually(lambda: len(harmed.redis.keys(f"*{harmed.name('job')}}}:queue")) == 1)
-        port.release(holder)
+        api.release(holder)
         for waiter in waiters:
             waiter.result(PATIENCE)
     eventually(lambda: not harmed.left())
@@ -492,27 +490,27 @@ def test_tasks_wait_for_a_connection(
     assert not harmed.left()
 
 
-def test_handed_on_in_a_full_memory(port: Port, harmed: Harmed) -> None:
+def test_handed_on_in_a_full_memory(api: Api, harmed: Harmed) -> None:
     """Who waited before Redis was full still gets the lock when it is released."""
-    holder = port.acquire(harmed.lock("job"))
-    waiter = port.start(lambda: port.acquire(harmed.lock("job"), wait=PATIENCE))
+    holder = api.acquire(harmed.lock("job"))
+    waiter = api.start(lambda: api.acquire(harmed.lock("job"), wait=PATIENCE))
     eventually(lambda: harmed.queued("job") == 1)
     with out_of_memory(harmed):
-        port.release(holder)
+        api.release(holder)
         lease = waiter.result(PATIENCE)
         assert lease.fencing_token > holder.fencing_token
-        port.release(lease)
+        api.release(lease)
     assert not harmed.left()
 
 
-def test_downgraded_in_a_full_memory(port: Port, harmed: Harmed) -> None:
+def test_downgraded_in_a_full_memory(api: Api, harmed: Harmed) -> None:
     """A writer that reads on needs no more memory than it had; who waited to read goes in."""
     both = ReadWriteLock(harmed.name("job"))
-    writer = port.acquire(both.write())
-    reader = port.start(lambda: port.acquire(both.read(), wait=PATIENCE))
+    writer = api.acquire(both.write())
+    reader = api.start(lambda: api.acquire(both.read(), wait=PATIENCE))
     eventually(lambda: harmed.queued("job") == 1)
     with out_of_memory(harmed):
-        port.downgrade(writer)
-        port.release(reader.result(PATIENCE))
-        port.release(writer)
+        api.downgrade(writer)
+        api.release(reader.result(PATIENCE))
+        api.release(writer)
     assert not harmed.left()

@@ -18,7 +18,7 @@ from devtools.redis_sentinel import RedisSentinels
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import Lease, LeaseState, LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.waiting import PATIENCE, eventually
 
@@ -94,80 +94,78 @@ def arrived(watched: Watched, waiters: int = 0) -> None:
         eventually(lambda: redis.exists(KEY) and redis.zcard(f"{KEY}:queue") == waiters)
 
 
-def extended(port: Port, lease: Lease) -> bool:
+def extended(api: Api, lease: Lease) -> bool:
     try:
-        port.extend(lease)
+        api.extend(lease)
     except LockUnavailable:
         return False
     return True
 
 
-def test_holding_and_waiting(watched: Watched, failover: Callable[[], None], port: Port) -> None:
+def test_holding_and_waiting(watched: Watched, failover: Callable[[], None], api: Api) -> None:
     """The lease goes on, and those who wait get the lock, in the order in which they came, once
     their process listens at the new primary. Before that, the first one to ask would have it."""
-    lease = port.acquire(redis_lock("job", ttl=60))
+    lease = api.acquire(redis_lock("job", ttl=60))
     waiters = []
     for number in range(3):
         waiters.append(
-            port.start(lambda: port.acquire(redis_lock("job", ttl=60), wait=2 * PATIENCE))
+            api.start(lambda: api.acquire(redis_lock("job", ttl=60), wait=2 * PATIENCE))
         )
         eventually(lambda n=number: len(Inspector().waiters("job")) == n + 1)
     arrived(watched, waiters=3)
     failover()
-    eventually(lambda: extended(port, lease))
+    eventually(lambda: extended(api, lease))
     assert lease.state == LeaseState.HELD
     with Redis.from_url(watched.replica.url) as redis:
         eventually(lambda: redis.pubsub_channels("redislock:inbox:*"))
     for waiter in waiters:
         assert not waiter.done()
-        port.release(lease)
+        api.release(lease)
         following = waiter.result(2 * PATIENCE)
         assert following.fencing_token > lease.fencing_token
         lease = following
-    port.release(lease)
+    api.release(lease)
     with Redis.from_url(watched.replica.url) as redis:
         assert not redis.exists(KEY, f"{KEY}:queue")
 
 
-def test_while_nobody_is_primary(watched: Watched, port: Port) -> None:
+def test_while_nobody_is_primary(watched: Watched, api: Api) -> None:
     """A renewal fails, and the lease is unknown; who waits goes on waiting."""
-    lease = port.acquire(redis_lock("job", ttl=60))
-    waiter = port.start(lambda: port.acquire(redis_lock("job"), wait=2 * PATIENCE))
+    lease = api.acquire(redis_lock("job", ttl=60))
+    waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=2 * PATIENCE))
     arrived(watched, waiters=1)
     assert watched.primary.pid is not None
     os.kill(watched.primary.pid, signal.SIGSTOP)
     with pytest.raises(LockUnavailable):
-        port.extend(lease)
+        api.extend(lease)
     assert lease.state == LeaseState.UNKNOWN
     lease.check()
     os.kill(watched.primary.pid, signal.SIGKILL)
-    eventually(lambda: extended(port, lease))
+    eventually(lambda: extended(api, lease))
     assert lease.state == LeaseState.HELD
-    port.release(lease)
-    port.release(waiter.result(2 * PATIENCE))
+    api.release(lease)
+    api.release(waiter.result(2 * PATIENCE))
 
 
-def test_renewed_by_the_watchdog(
-    watched: Watched, failover: Callable[[], None], port: Port
-) -> None:
+def test_renewed_by_the_watchdog(watched: Watched, failover: Callable[[], None], api: Api) -> None:
     """It finds the new primary by itself."""
-    lease = port.acquire(redis_lock("job", ttl=12))
+    lease = api.acquire(redis_lock("job", ttl=12))
     arrived(watched)
     failover()
     due = lease.due
     eventually(lambda: lease.due > due and lease.state == LeaseState.HELD)
     with Redis.from_url(watched.replica.url) as redis:
         assert redis.get(KEY).decode().startswith(lease.token)
-    port.release(lease)
+    api.release(lease)
 
 
-def test_a_lease_that_was_confirmed(watched: Watched, port: Port) -> None:
+def test_a_lease_that_was_confirmed(watched: Watched, api: Api) -> None:
     """With `replicas` it is on the new primary for sure. That has no replica itself yet, so no
     renewal counts until the old primary is back, and follows it."""
-    lease = port.acquire(redis_lock("job", ttl=60, replicas=1))
+    lease = api.acquire(redis_lock("job", ttl=60, replicas=1))
     watched.kill()
     with pytest.raises(LockUnavailable):
-        port.extend(lease)
+        api.extend(lease)
     assert lease.state == LeaseState.UNKNOWN
     with Redis.from_url(watched.replica.url) as redis:
         assert redis.get(KEY).decode().startswith(lease.token)
@@ -176,6 +174,6 @@ def test_a_lease_that_was_confirmed(watched: Watched, port: Port) -> None:
     follow = ["--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1"]
     follow.append(str(watched.replica.tcp_port))
     with RedisServer(tcp_port=watched.primary.tcp_port, args=follow):
-        eventually(lambda: extended(port, lease))
+        eventually(lambda: extended(api, lease))
         assert lease.state == LeaseState.HELD
-        port.release(lease)
+        api.release(lease)

@@ -166,7 +166,7 @@ class SemaphoreScene(Scene):
 
     def start_direct(self, wait: float | None = None, **options: Any) -> Future[Any]:
         lock = Semaphore(self.name, 2, using="direct", **options)
-        return self.port.start(lambda: self.port.acquire(lock, wait=wait))
+        return self.api.start(lambda: self.api.acquire(lock, wait=wait))
 
     def owned(self, lease: Lease | None) -> None:
         assert lease is not None, "told that others hold it"
@@ -208,7 +208,7 @@ def test_a_release_that_is_lost(scene: Scene) -> None:
     lease = scene.acquire()
     rule = scene.lose(RELEASE, times=scene.tries)
     with pytest.raises(LockUnavailable):
-        scene.port.release(lease)
+        scene.api.release(lease)
     if rule.carried_out:
         for _ in range(8):
             scene.release(scene.acquire_direct())
@@ -223,9 +223,9 @@ def test_a_renewal_that_is_lost(scene: Scene) -> None:
     lease = scene.acquire(ttl=10, renew=False)
     scene.lose(EXTEND)
     with pytest.raises(LockUnavailable):
-        scene.port.extend(lease)
+        scene.api.extend(lease)
     assert lease.state == LeaseState.UNKNOWN
-    scene.port.extend(lease)
+    scene.api.extend(lease)
     scene.owned(lease)
     scene.release(lease)
     scene.is_free(after=lease)
@@ -248,10 +248,10 @@ def test_a_downgrade_that_is_lost(scene: Scene) -> None:
     scene.lose(DOWNGRADE)
     if scene.tries == 1:
         with pytest.raises(LockUnavailable):
-            scene.port.downgrade(lease)
-    scene.port.downgrade(lease)
-    beside = scene.port.start(lambda: scene.port.acquire(readers)).result(PATIENCE)
+            scene.api.downgrade(lease)
+    scene.api.downgrade(lease)
+    beside = scene.api.start(lambda: scene.api.acquire(readers)).result(PATIENCE)
     scene.owned(beside)
-    scene.port.release(beside)
+    scene.api.release(beside)
     scene.release(lease)
     assert scene.left() == []

@@ -23,7 +23,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseState, LockUnavailable, redis_lock
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.scene import TIMEOUT
@@ -48,7 +48,7 @@ def stalled(server: RedisServer) -> Iterator[None]:
 @pytest.fixture
 def server(settings: Any) -> Iterator[RedisServer]:
     """A server of its own. "patient" waits for its answers; "hasty" and "other" give up
-    soon. Each port has its own of them."""
+    soon. Each api has its own of them."""
     with RedisServer() as server:
         if server.external:
             pytest.skip("it is somebody else's server, which is not ours to stop")
@@ -90,10 +90,10 @@ def queued(redis: Redis, name: str, number: int = 1) -> None:
 
 
 class Stage:
-    """What one port does; the names and aliases of the other one's are others."""
+    """What one api does; the names and aliases of the other one's are others."""
 
-    def __init__(self, which: str, port: Port, redis: Redis) -> None:
-        self.port, self.redis = port, redis
+    def __init__(self, which: str, api: Api, redis: Redis) -> None:
+        self.api, self.redis = api, redis
         self._which = which
 
     def lock(self, name: str, using: str, **options: Any) -> redis_lock:
@@ -104,19 +104,19 @@ class Stage:
 
     def start(self, name: str, using: str, wait: float | None, **options: Any) -> Future[Any]:
         lock = self.lock(name, using, **options)
-        return self.port.start(lambda: self.port.acquire(lock, wait=wait))
+        return self.api.start(lambda: self.api.acquire(lock, wait=wait))
 
 
 @pytest.fixture
-def stages(ports: dict[str, Port], redis: Redis) -> list[Stage]:
-    return [Stage(which, port, redis) for which, port in ports.items()]
+def stages(apis: dict[str, Api], redis: Redis) -> list[Stage]:
+    return [Stage(which, api, redis) for which, api in apis.items()]
 
 
 def test_acquire(stages: list[Stage], server: RedisServer, redis: Redis) -> None:
     """Who has time for it gets the lock, who has not is told so and leaves nothing."""
     held, early = [], []
     for stage in stages:
-        held.append(stage.port.acquire(stage.lock("queue", "patient")))
+        held.append(stage.api.acquire(stage.lock("queue", "patient")))
         early.append(stage.start("queue", "hasty", None))
         queued(redis, stage.name("queue"))
     with stalled(server):
@@ -139,15 +139,15 @@ def test_acquire(stages: list[Stage], server: RedisServer, redis: Redis) -> None
     for number, future in enumerate(patient):
         lease = future.result(PATIENCE)
         owned(redis, lease)
-        stages[number // 4].port.release(lease)
+        stages[number // 4].api.release(lease)
     for stage, lease, *waiters in zip(stages, held, early, late, strict=True):
         queued(redis, stage.name("queue"), 2)
         owned(redis, lease)
-        stage.port.release(lease)
+        stage.api.release(lease)
         for waiter in waiters:
             successor = waiter.result(PATIENCE)
             owned(redis, successor)
-            stage.port.release(successor)
+            stage.api.release(successor)
     eventually(lambda: left(redis) == set())
 
 
@@ -162,11 +162,11 @@ def test_release(stages: list[Stage], server: RedisServer, redis: Redis) -> None
 
     def enter(stage: Stage) -> Future[Any]:
         lock = stage.lock("block", "other", ttl=600)
-        return stage.port.start(lambda: stage.port.enter(lock, body))
+        return stage.api.start(lambda: stage.api.enter(lock, body))
 
     patient, hasty, unsent, waiters = [], [], [], []
     for stage in stages:
-        acquire = stage.port.acquire
+        acquire = stage.api.acquire
         patient.append(acquire(stage.lock("patient", "patient", ttl=600)))
         # The first of them has the open connection, on which its release is sent. The other
         # one has to open one, and fails in that.
@@ -179,13 +179,13 @@ def test_release(stages: list[Stage], server: RedisServer, redis: Redis) -> None
     with stalled(server):
         begun.set()
         releasing = [
-            stage.port.start(partial(stage.port.release, lease))
+            stage.api.start(partial(stage.api.release, lease))
             for stage, lease in zip(stages, patient, strict=True)
         ]
         for stage, *leases in zip(stages, hasty, unsent, strict=True):
             for lease in leases:
                 with pytest.raises(LockUnavailable):
-                    stage.port.release(lease)
+                    stage.api.release(lease)
         for block in blocks:
             block.result(PATIENCE)
         assert not any(future.done() for future in releasing)
@@ -197,10 +197,10 @@ def test_release(stages: list[Stage], server: RedisServer, redis: Redis) -> None
         owned(redis, successor)
         assert successor.fencing_token > leases[0].fencing_token
         for lease in leases:
-            stage.port.release(lease)
+            stage.api.release(lease)
             assert lease.state == LeaseState.RELEASED
         owned(redis, successor)
-        stage.port.release(successor)
+        stage.api.release(successor)
     eventually(lambda: left(redis) == set())
 
 
@@ -209,8 +209,8 @@ def test_renewal(stages: list[Stage], server: RedisServer, redis: Redis) -> None
     lost, and its holder knows it before the server goes on."""
     long, short, waiters = [], [], []
     for stage in stages:
-        long.append(stage.port.acquire(stage.lock("long", "hasty", ttl=6)))
-        short.append(stage.port.acquire(stage.lock("short", "hasty", ttl=1)))
+        long.append(stage.api.acquire(stage.lock("long", "hasty", ttl=6)))
+        short.append(stage.api.acquire(stage.lock("short", "hasty", ttl=1)))
         waiters.append(stage.start("short", "patient", None))
         queued(redis, stage.name("short"))
     with stalled(server):
@@ -225,5 +225,5 @@ def test_renewal(stages: list[Stage], server: RedisServer, redis: Redis) -> None
         owned(redis, survivor)
         assert survivor.remaining() <= redis.pttl(f"redislock:{{{survivor.name}}}") / 1000
         for lease in (survivor, successor):
-            stage.port.release(lease)
+            stage.api.release(lease)
     eventually(lambda: left(redis) == set())

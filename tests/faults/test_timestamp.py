@@ -18,7 +18,7 @@ from django_redislock.primitives import mutex_and_timestamp as migration
 from django_redislock.primitives import timestamp
 from django_redislock.transport.ports import SyncPort, run
 from tests.classic import Classic
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, Rule, script
 from tests.processes import Worker
@@ -64,11 +64,11 @@ def held_by(redis: Redis, lease: Lease) -> bool:
     return bool(redis.exists(KEY)) and holder.startswith(lease.token.encode())
 
 
-def release(port: Port, lease: Lease) -> None:
+def release(api: Api, lease: Lease) -> None:
     """As often as it takes."""
     for _ in range(3):
         try:
-            port.release(lease)
+            api.release(lease)
             break
         except LockUnavailable:
             pass
@@ -76,9 +76,7 @@ def release(port: Port, lease: Lease) -> None:
 
 
 @BOTH
-def test_a_killed_holder(
-    start: Callable[..., Worker], port: Port, redis: Redis, both: bool
-) -> None:
+def test_a_killed_holder(start: Callable[..., Worker], api: Api, redis: Redis, both: bool) -> None:
     """It has renewed its lock; what the key says then is the time at which the next one gets it,
     ours or an old client."""
     program = "hold_both" if both else "hold"
@@ -86,12 +84,12 @@ def test_a_killed_holder(
     assert holder.says() == "holding"
     first = int(redis.get(KEY))
     eventually(lambda: int(redis.get(KEY)) > first)
-    assert port.acquire(lock(both), wait=0) is None
+    assert api.acquire(lock(both), wait=0) is None
     holder.kill()
     ends = int(redis.get(KEY))
-    lease = port.acquire(lock(both), wait=PATIENCE)
+    lease = api.acquire(lock(both), wait=PATIENCE)
     assert redis.time()[0] >= ends
-    port.release(lease)
+    api.release(lease)
     assert free(redis)
 
     holder = start(f"tests.faults.timestamp_programs:{program}", "1")
@@ -105,36 +103,36 @@ def test_a_killed_holder(
 @BOTH
 @FAULTS
 def test_an_acquire_is_lost(
-    port: Port, lossy: Proxy, redis: Redis, fault: Fault, both: bool
+    api: Api, lossy: Proxy, redis: Redis, fault: Fault, both: bool
 ) -> None:
     """It asks again with its token, and holds one lock."""
     rule = lossy.on(script("timestamp_acquire"), fault)
-    lease = port.acquire(lock(both), wait=PATIENCE)
+    lease = api.acquire(lock(both), wait=PATIENCE)
     assert rule.count == 1
     assert held_by(redis, lease)
     assert lease.remaining() > 25
-    release(port, lease)
+    release(api, lease)
     assert free(redis)
 
 
 @BOTH
 def test_an_acquire_that_may_not_wait_is_lost(
-    port: Port, lossy: Proxy, redis: Redis, both: bool
+    api: Api, lossy: Proxy, redis: Redis, both: bool
 ) -> None:
     """It is told that Redis could not be asked; what the server did is taken back."""
     rule = lossy.on(script("timestamp_acquire"), Fault.LOSE_REPLY)
     with pytest.raises(LockUnavailable):
-        port.acquire(lock(both), wait=0)
+        api.acquire(lock(both), wait=0)
     assert rule.count == 1
     eventually(lambda: free(redis))
 
 
 @BOTH
-def test_an_acquire_that_arrives_late(port: Port, lossy: Proxy, redis: Redis, both: bool) -> None:
+def test_an_acquire_that_arrives_late(api: Api, lossy: Proxy, redis: Redis, both: bool) -> None:
     """After it was withdrawn: it is no lock that nobody holds."""
     rule = lossy.on(script("timestamp_acquire"), Fault.HOLD_REQUEST)
     with pytest.raises(LockUnavailable):
-        port.acquire(lock(both), wait=0)
+        api.acquire(lock(both), wait=0)
     tombstones = f"redislock:key:{{{KEY}}}:gone:*"
     eventually(lambda: list(redis.scan_iter(match=tombstones, count=1000)))
     arrive(rule)
@@ -148,13 +146,13 @@ def arrive(rule: Rule) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.RESET_BEFORE, Fault.LOSE_REPLY])
 def test_an_outage_while_it_waits_for_an_old_client(
-    port: Port, lossy: Proxy, redis: Redis, fault: Fault
+    api: Api, lossy: Proxy, redis: Redis, fault: Fault
 ) -> None:
     """Longer than a round of the wait, which is a third of the ttl: it goes on, and gets it."""
     old = Classic(redis, KEY)
     assert old.acquire()
     rule = lossy.on(script("timestamp_acquire"), fault, times=10**9)
-    waiter = port.start(lambda: port.acquire(lock(True, ttl=0.9), wait=PATIENCE))
+    waiter = api.start(lambda: api.acquire(lock(True, ttl=0.9), wait=PATIENCE))
     rule.happened(6)
     assert not waiter.done()
     old.release()
@@ -162,7 +160,7 @@ def test_an_outage_while_it_waits_for_an_old_client(
     lease = waiter.result(PATIENCE)
     assert held_by(redis, lease)
     lease.check()
-    port.release(lease)
+    api.release(lease)
     assert free(redis)
 
 
@@ -207,22 +205,22 @@ def test_the_second_comes_after_the_first_is_over(redis: Redis, wait: float | No
 @FAULTS
 @pytest.mark.parametrize("name", ["timestamp_release", "mutex_release"])
 def test_a_release_is_lost(
-    port: Port, lossy: Proxy, redis: Redis, fault: Fault, both: bool, name: str
+    api: Api, lossy: Proxy, redis: Redis, fault: Fault, both: bool, name: str
 ) -> None:
     """It is no loss, and can be repeated."""
     if name == "mutex_release" and not both:
         pytest.skip("there is no mutex")
-    lease = port.acquire(lock(both))
+    lease = api.acquire(lock(both))
     rule = lossy.on(script(name), fault)
-    release(port, lease)
+    release(api, lease)
     assert rule.count == 1
     assert lease.lost is None
     assert free(redis)
 
 
-def test_a_release_by_who_does_not_know_of_the_first(port: Port, redis: Redis) -> None:
+def test_a_release_by_who_does_not_know_of_the_first(api: Api, redis: Redis) -> None:
     """The server remembers that it was released."""
-    lease = port.acquire(TimestampLock(KEY))
+    lease = api.acquire(TimestampLock(KEY))
     first, second = replace(lease.claim), replace(lease.claim)
     assert run(timestamp.WHOLE.release(SyncPort("default"), first)) is None
     assert run(timestamp.WHOLE.release(SyncPort("default"), second)) is None
@@ -230,26 +228,26 @@ def test_a_release_by_who_does_not_know_of_the_first(port: Port, redis: Redis) -
 
 
 def test_a_release_is_repeated_after_others_have_held_it(
-    port: Port, lossy: Proxy, redis: Redis
+    api: Api, lossy: Proxy, redis: Redis
 ) -> None:
     """What they hold is left alone."""
-    lease = port.acquire(TimestampLock(KEY))
+    lease = api.acquire(TimestampLock(KEY))
     lossy.on(script("timestamp_release"), Fault.LOSE_REPLY)
     with pytest.raises(LockUnavailable):
-        port.release(lease)
-    other = port.acquire(TimestampLock(KEY, using="direct"), wait=PATIENCE)
+        api.release(lease)
+    other = api.acquire(TimestampLock(KEY, using="direct"), wait=PATIENCE)
     value = redis.get(KEY)
-    port.release(lease)
+    api.release(lease)
     assert lease.state == LeaseState.RELEASED
     assert redis.get(KEY) == value
-    port.release(other)
+    api.release(other)
 
 
 @BOTH
-def test_renewals_are_lost(port: Port, lossy: Proxy, redis: Redis, both: bool) -> None:
+def test_renewals_are_lost(api: Api, lossy: Proxy, redis: Redis, both: bool) -> None:
     """One costs nothing; when all are, the lease is lost at its own deadline, which comes before
     the time that is written at the key."""
-    lease = port.acquire(lock(both, ttl=3))
+    lease = api.acquire(lock(both, ttl=3))
     rule = lossy.on(script("timestamp_extend"), Fault.LOSE_REPLY, times=10**9)
     rule.happened()
     eventually(lambda: lease.lost is not None)

@@ -29,7 +29,7 @@ from django_redislock import (
 from django_redislock.primitives.waiting import LEAST
 from django_redislock.transport import ports
 from django_redislock.transport import server as connections
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
@@ -71,14 +71,14 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["connected", "not connected"])
-def test_wait_is_an_upper_bound(port: Port, server: RedisServer, warm: bool) -> None:
+def test_wait_is_an_upper_bound(api: Api, server: RedisServer, warm: bool) -> None:
     """A server that is stopped takes no more than `wait`, or `LEAST` if that is more."""
     if warm:
-        port.release(port.acquire(redis_lock("warm")))
+        api.release(api.acquire(redis_lock("warm")))
     with stopped(server):
         for wait in (0, 0.5, 2.5):
             lock = redis_lock("job", wait=wait)
-            assert seconds(lambda lock=lock: port.acquire(lock)) < max(wait, LEAST) + MARGIN
+            assert seconds(lambda lock=lock: api.acquire(lock)) < max(wait, LEAST) + MARGIN
 
 
 def test_what_looks_before_it_locks(server: RedisServer) -> None:
@@ -111,12 +111,12 @@ def test_a_try_begins_at_the_end(server: RedisServer) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.RESET_AFTER], ids=lambda it: it.name)
 def test_taking_back_costs_the_caller_nothing(
-    port: Port, proxy: Proxy, redis: Redis, fault: Fault
+    api: Api, proxy: Proxy, redis: Redis, fault: Fault
 ) -> None:
     """What a doubtful acquire may have done is undone, in the background if there is no time."""
     proxy.on(script("mutex_acquire"), fault, times=9)
     held_up = proxy.on(script("mutex_release"), Fault.HOLD_REQUEST, times=9)
-    assert seconds(lambda: port.acquire(redis_lock("job", wait=0))) < LEAST + MARGIN
+    assert seconds(lambda: api.acquire(redis_lock("job", wait=0))) < LEAST + MARGIN
     assert redis.exists("redislock:{job}")
     held_up.let_go()
     eventually(lambda: not redis.exists("redislock:{job}"))
@@ -174,7 +174,7 @@ class TestNeverSilent:
 
     def test_a_server_that_does_not_answer(
         self,
-        port: Port,
+        api: Api,
         server: RedisServer,
         settings: Any,
         caplog: pytest.LogCaptureFixture,
@@ -184,7 +184,7 @@ class TestNeverSilent:
         settings.CACHES = caches(server.url + "&client_name=hasty", SOCKET_TIMEOUT=0.2)
         where = re.escape(connections.server("default").where)
         with stopped(server), pytest.raises(LockUnavailable) as caught:
-            port.acquire(redis_lock("job", wait=2))
+            api.acquire(redis_lock("job", wait=2))
         assert re.match(
             rf"Redis 'default' \({where}\) did not answer for [23]\S* s while locking 'job': "
             r"TimeoutError: ",
@@ -200,28 +200,28 @@ class TestNeverSilent:
         assert 1 <= len(others) <= 4
         assert all(one.levelno == logging.WARNING for one in others)
 
-    def test_a_server_that_is_away(self, port: Port, settings: Any) -> None:
+    def test_a_server_that_is_away(self, api: Api, settings: Any) -> None:
         """What redis-py says comes last, and the error is told from a lease's release, too."""
-        lease = port.acquire(redis_lock("job"))
+        lease = api.acquire(redis_lock("job"))
         settings.CACHES = caches("redis://localhost:1")
         for call, doing in (
-            (lambda: port.acquire(redis_lock("job", wait=0)), "locking"),
-            (lambda: port.extend(lease), "extending"),
-            (lambda: port.release(lease), "releasing"),
-            (lambda: port.holder(redis_lock("job")), "asking for"),
+            (lambda: api.acquire(redis_lock("job", wait=0)), "locking"),
+            (lambda: api.extend(lease), "extending"),
+            (lambda: api.release(lease), "releasing"),
+            (lambda: api.holder(redis_lock("job")), "asking for"),
         ):
             with pytest.raises(LockUnavailable) as caught:
                 call()
             text = f"Redis 'default' (localhost:1) could not be asked while {doing} 'job': "
             assert str(caught.value).startswith(f"{text}ConnectionError: ")
 
-    def test_a_busy_lock(self, port: Port, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_busy_lock(self, api: Api, caplog: pytest.LogCaptureFixture) -> None:
         """A long wait says who holds it, since when, and who comes before; ever more rarely."""
-        holder = port.acquire(redis_lock("job", label="shop/tasks.py:7"))
-        other = port.start(lambda: port.acquire(redis_lock("job"), wait=PATIENCE))
+        holder = api.acquire(redis_lock("job", label="shop/tasks.py:7"))
+        other = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
         with Redis.from_url(os.environ["REDISLOCK_TEST_URL"]) as redis:
             eventually(lambda: redis.zcard("redislock:{job}:queue") == 1)
-        waiter = port.start(lambda: port.acquire(redis_lock("job", label="me"), wait=4))
+        waiter = api.start(lambda: api.acquire(redis_lock("job", label="me"), wait=4))
         assert waiter.result(PATIENCE) is None
         lines = [
             one.getMessage() for one in self.waits(caplog) if "Before us 1" in one.getMessage()
@@ -232,14 +232,14 @@ class TestNeverSilent:
             r"for \d+.\d s; the lease ends in .*\. Before us 1 wait\.",
             lines[0],
         )
-        port.release(holder)
-        port.release(other.result(PATIENCE))
+        api.release(holder)
+        api.release(other.result(PATIENCE))
 
     def test_no_trouble_is_told(
-        self, port: Port, redis: Redis, caplog: pytest.LogCaptureFixture
+        self, api: Api, redis: Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A connection that the server has closed is nothing to write about."""
-        port.release(port.acquire(redis_lock("job")))
+        api.release(api.acquire(redis_lock("job")))
         redis.client_kill_filter(_type="normal", skipme=True)
-        port.release(port.acquire(redis_lock("job")))
+        api.release(api.acquire(redis_lock("job")))
         assert not self.waits(caplog)

@@ -11,7 +11,7 @@ from redis import Redis
 
 from django_redislock import Lease, redis_lock
 from django_redislock.lease.watchdog import watchdog
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 NAME = "invoice:42"
@@ -29,12 +29,12 @@ def renew_now(lease: Lease) -> None:
 class Line:
     """Waiters who come one after the other. Each stays inside until the door opens."""
 
-    def __init__(self, port: Port, redis: Redis, count: int) -> None:
+    def __init__(self, api: Api, redis: Redis, count: int) -> None:
         self.door = threading.Event()
         self.order: list[int] = []
         """Who has entered, by the number of arrival."""
         self.fencing_tokens: list[int] = []
-        self._port, self._redis = port, redis
+        self._port, self._redis = api, redis
         self._ends: list[Future[Any]] = []
         self.join(count)
 

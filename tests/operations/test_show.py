@@ -9,7 +9,7 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import redis_lock
-from tests.contract.ports import InThreads
+from tests.contract.api import InThreads
 from tests.operations.calling import call, granted, strangers
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually

@@ -18,7 +18,7 @@ from django_redislock.testing import (
     locks_in_memory,
     lose_lease,
 )
-from tests.contract.ports import Port
+from tests.contract.api import Api
 
 pytest.importorskip("fakeredis")
 
@@ -34,11 +34,11 @@ def _world(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class TestLocked:
-    def test_it_was(self, port: Port) -> None:
+    def test_it_was(self, api: Api) -> None:
         """By name, or by pattern; and what has happened is told."""
         with assert_locked("invoice:42") as events, assert_locked("invoice:*"):
-            port.enter(redis_lock("invoice:42"), lambda _: None)
-            port.start(lambda: port.enter(redis_lock("order:7"), lambda _: None)).result()
+            api.enter(redis_lock("invoice:42"), lambda _: None)
+            api.start(lambda: api.enter(redis_lock("order:7"), lambda _: None)).result()
         assert [(event.outcome, event.name) for event in events] == [
             ("acquired", "invoice:42"),
             ("released", "invoice:42"),
@@ -46,16 +46,16 @@ class TestLocked:
             ("released", "order:7"),
         ]
 
-    def test_one_of_several(self, port: Port) -> None:
+    def test_one_of_several(self, api: Api) -> None:
         """A `MultiLock` locks each of its names."""
         with assert_locked("account:2"):
-            port.enter(MultiLock(["account:1", "account:2"]), lambda _: None)
+            api.enter(MultiLock(["account:1", "account:2"]), lambda _: None)
 
-    def test_it_was_not(self, port: Port) -> None:
+    def test_it_was_not(self, api: Api) -> None:
         """What was locked instead is said."""
         with pytest.raises(AssertionError, match=r"'invoice:42' was .* locked was 'invoice:4'"):
             with assert_locked("invoice:42"):
-                port.enter(redis_lock("invoice:4"), lambda _: None)
+                api.enter(redis_lock("invoice:4"), lambda _: None)
 
     def test_what_went_wrong_comes_first(self) -> None:
         """The block's own exception is not replaced."""
@@ -69,7 +69,7 @@ class TestLocked:
 
 
 class TestHeld:
-    def test_here(self, port: Port) -> None:
+    def test_here(self, api: Api) -> None:
         """By this thread or task, until it is released."""
 
         async def work() -> None:
@@ -86,15 +86,15 @@ class TestHeld:
             with pytest.raises(AssertionError, match=r"is not held here; held is 'order:7'"):
                 assert_held("invoice:42")
 
-    def test_elsewhere(self, port: Port) -> None:
+    def test_elsewhere(self, api: Api) -> None:
         """What another thread holds is not held here."""
-        port.start(lambda: port.acquire(redis_lock("invoice:42"))).result()
+        api.start(lambda: api.acquire(redis_lock("invoice:42"))).result()
         with pytest.raises(AssertionError):
             assert_held("invoice:42")
 
 
 class TestLose:
-    def test_it_is_lost(self, port: Port) -> None:
+    def test_it_is_lost(self, api: Api) -> None:
         """By name or as it is: `check()` raises, callbacks were called, others may have it."""
         lost: list[Lease] = []
 
@@ -104,12 +104,12 @@ class TestLose:
             assert lost[-1:] == [lease]
             with pytest.raises(LeaseLost, match="lose_lease"):
                 lease.check()
-            other = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=0)).result()
-            port.release(other)
+            other = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=0)).result()
+            api.release(other)
 
         for _ in range(2):
             with pytest.raises(LeaseLost):
-                port.enter(redis_lock("invoice:42"), body)
+                api.enter(redis_lock("invoice:42"), body)
         assert len(lost) == 2
 
     def test_receivers(self) -> None:

@@ -31,7 +31,7 @@ from django_redislock.testing import (
     locks_in_memory,
     redis_unavailable,
 )
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 pytest.importorskip("fakeredis")
@@ -55,7 +55,7 @@ def waiting(name: str) -> bool:
 
 
 class TestClock:
-    def test_a_lease_runs_out(self, port: Port, memory: Memory) -> None:
+    def test_a_lease_runs_out(self, api: Api, memory: Memory) -> None:
         """It is lost when `advance` returns, its callbacks were called, and others may have it."""
         lost: list[Lease] = []
 
@@ -63,46 +63,46 @@ class TestClock:
             threading.Event().wait(0.1)
             lost.append(lease)
 
-        lease = port.acquire(redis_lock("invoice:42", ttl=30, on_lost=slowly))
+        lease = api.acquire(redis_lock("invoice:42", ttl=30, on_lost=slowly))
         memory.advance(31)
         assert lost == [lease]
         assert lease.state == "lost"
-        assert port.acquire(redis_lock("invoice:42"), wait=0).fencing_token > lease.fencing_token
+        assert api.acquire(redis_lock("invoice:42"), wait=0).fencing_token > lease.fencing_token
 
-    def test_it_is_renewed(self, port: Port, memory: Memory) -> None:
+    def test_it_is_renewed(self, api: Api, memory: Memory) -> None:
         """What has time left is renewed when `advance` returns."""
-        lease = port.acquire(redis_lock("invoice:42", ttl=30))
+        lease = api.acquire(redis_lock("invoice:42", ttl=30))
         for _ in range(5):
             memory.advance(25)
             assert lease.remaining() > 25
         assert Inspector().get("invoice:42").holder.owner == lease.owner
 
-    def test_a_lease_that_is_not_renewed(self, port: Port, memory: Memory) -> None:
+    def test_a_lease_that_is_not_renewed(self, api: Api, memory: Memory) -> None:
         """It ends after its ttl, and `max_hold` ends every one."""
         leases = [
-            port.acquire(redis_lock("invoice:42", ttl=30, renew=False)),
-            port.acquire(redis_lock("order:7", ttl=30, max_hold=40)),
+            api.acquire(redis_lock("invoice:42", ttl=30, renew=False)),
+            api.acquire(redis_lock("order:7", ttl=30, max_hold=40)),
         ]
         memory.advance(20)
         memory.advance(20.1)
         assert [lease.state for lease in leases] == ["lost", "lost"]
 
     @pytest.mark.parametrize("lock", [redis_lock, TimestampLock], ids=["mutex", "timestamp"])
-    def test_a_waiter_gives_up(self, port: Port, memory: Memory, lock: Any) -> None:
+    def test_a_waiter_gives_up(self, api: Api, memory: Memory, lock: Any) -> None:
         """When its time is over by that clock."""
         began = now()
-        held = port.acquire(lock("invoice:42", ttl=360_000))
-        waiter = port.start(lambda: port.acquire(lock("invoice:42"), wait=1000))
+        held = api.acquire(lock("invoice:42", ttl=360_000))
+        waiter = api.start(lambda: api.acquire(lock("invoice:42"), wait=1000))
         # It may not have begun to wait when this begins.
         eventually(lambda: memory.advance(600) or waiter.done())
         assert waiter.result() is None
         assert held.state == "held"
         assert now() - began >= 1000
 
-    def test_a_waiter_succeeds(self, port: Port, memory: Memory) -> None:
+    def test_a_waiter_succeeds(self, api: Api, memory: Memory) -> None:
         """It has the lock when the lease before it has ended."""
-        port.acquire(redis_lock("invoice:42", ttl=1000))
-        waiter = port.start(lambda: port.acquire(redis_lock("invoice:42"), wait=5000))
+        api.acquire(redis_lock("invoice:42", ttl=1000))
+        waiter = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=5000))
         eventually(lambda: waiting("invoice:42"))
         memory.advance(1001)
         assert waiter.result(PATIENCE).state == "held"
@@ -180,11 +180,11 @@ class TestWorld:
                 pass
 
     @pytest.mark.usefixtures("memory")
-    def test_replicas(self, port: Port) -> None:
+    def test_replicas(self, api: Api) -> None:
         """Those that the settings ask for are no hindrance."""
-        lease = port.acquire(redis_lock("invoice:42", replicas=2))
-        port.extend(lease)
-        port.release(lease)
+        lease = api.acquire(redis_lock("invoice:42", replicas=2))
+        api.extend(lease)
+        api.release(lease)
 
     @pytest.mark.usefixtures("memory")
     def test_semaphores(self) -> None:
@@ -192,20 +192,20 @@ class TestWorld:
         leases = [Semaphore("invoice:42", 2).acquire(wait=0) for _ in range(2)]
         assert None not in leases
 
-    def test_one_within_another(self, port: Port) -> None:
+    def test_one_within_another(self, api: Api) -> None:
         """The inner one counts; what is busy within is so besides."""
         with locks_always_free(), locks_in_memory():
-            lease = port.acquire(redis_lock("invoice:42"))
+            lease = api.acquire(redis_lock("invoice:42"))
             assert redis_lock("invoice:42").holder().owner == lease.owner
             with locks_always_busy("order:*"):
-                assert port.acquire(redis_lock("order:7")) is None
+                assert api.acquire(redis_lock("order:7")) is None
                 assert redis_lock("invoice:42").holder().owner == lease.owner
-                port.release(lease)
+                api.release(lease)
             assert redis_lock("invoice:42").holder() is None
             with redis_unavailable(), pytest.raises(LockUnavailable):
-                port.acquire(redis_lock("invoice:42"))
+                api.acquire(redis_lock("invoice:42"))
             with locks_always_free():
-                port.acquire(redis_lock("invoice:42"))
+                api.acquire(redis_lock("invoice:42"))
             assert redis_lock("invoice:42").holder() is None
 
     def test_a_stopped_wall_clock(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ from django_redislock.testing.no_server import SCRIPT
 from django_redislock.testing.pretence import _grant
 from django_redislock.transport import ports
 from django_redislock.views import lock_view
-from tests.contract.ports import Port
+from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 AT_ONCE = 3.0
@@ -92,7 +92,7 @@ every_lock = pytest.mark.parametrize("make", LOCKS.values(), ids=LOCKS)
 
 class TestFree:
     @every_lock
-    def test_it_is_granted(self, port: Port, redis: Redis, make: Any) -> None:
+    def test_it_is_granted(self, api: Api, redis: Redis, make: Any) -> None:
         """Whatever its kind, renewed and given back; of that no server hears."""
 
         def body(lease: Lease) -> None:
@@ -101,15 +101,15 @@ class TestFree:
             assert lease.claim.primitive.unfenced or lease.fencing_tokens
 
         with locks_always_free():
-            port.enter(make(), body)
-            port.release(port.acquire(make()))
+            api.enter(make(), body)
+            api.release(api.acquire(make()))
         assert redis.keys("redislock*") == []
 
-    def test_nobody_is_kept_out(self, port: Port) -> None:
+    def test_nobody_is_kept_out(self, api: Api) -> None:
         """Another thread or task has it at the same time, with a larger fencing token."""
         with locks_always_free():
-            first = port.acquire(redis_lock("invoice:42"))
-            second = port.start(lambda: port.acquire(redis_lock("invoice:42"))).result(PATIENCE)
+            first = api.acquire(redis_lock("invoice:42"))
+            second = api.start(lambda: api.acquire(redis_lock("invoice:42"))).result(PATIENCE)
             assert second.fencing_token > first.fencing_token
 
     def test_it_is_renewed(self) -> None:
@@ -135,26 +135,26 @@ class TestFree:
         with locks_always_free(), redis_lock("invoice:42"), pytest.raises(LockReentered):
             redis_lock("invoice:42").acquire()
 
-    def test_it_travels(self, port: Port) -> None:
+    def test_it_travels(self, api: Api) -> None:
         """A lease may be exported, restored, and turned into one for reading."""
         with locks_always_free():
             for lock in (redis_lock("invoice:42"), TimestampLock("import")):
-                port.release(port.restore(port.acquire(lock).export()))
-            lease = port.acquire(ReadWriteLock("catalogue").write())
-            port.downgrade(lease)
-            assert port.holders(redis_lock("invoice:42")) == []
+                api.release(api.restore(api.acquire(lock).export()))
+            lease = api.acquire(ReadWriteLock("catalogue").write())
+            api.downgrade(lease)
+            assert api.holders(redis_lock("invoice:42")) == []
 
-    def test_each_time_is_the_first(self, port: Port) -> None:
+    def test_each_time_is_the_first(self, api: Api) -> None:
         """Records are not kept."""
         with locks_always_free():
             for _ in range(2):
-                assert port.enter(once("import"), lambda first: first) is True
-            assert port.initialise("salt", "abc") == "abc"
-            function = single_flight("rates", ttl=60)(port.function(lambda: 7))
-            assert port.call(function) == 7
+                assert api.enter(once("import"), lambda first: first) is True
+            assert api.initialise("salt", "abc") == "abc"
+            function = single_flight("rates", ttl=60)(api.function(lambda: 7))
+            assert api.call(function) == 7
 
     def test_it_answers_as_a_server_does(
-        self, port: Port, settings: Any, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+        self, api: Api, settings: Any, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """To each script in the form in which a real one does that has nothing."""
         cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_server.url}
@@ -173,19 +173,21 @@ class TestFree:
 
         monkeypatch.setattr(ports._AnyPort, "script", compare)
         for lock in (redis_lock, TimestampLock, partial(Semaphore, limit=2)):
-            assert port.holder(lock("invoice:42")) is None
-            lease = port.restore(port.acquire(lock("invoice:42")).export())
-            port.extend(lease)
-            port.release(lease)
-        lease = port.acquire(ReadWriteLock("catalogue").write())
-        port.downgrade(lease)
-        port.release(lease)
-        port.enter(MultiLock(["account:1", "account:2"]), lambda lease: lease.extend())
+            assert api.holder(lock("invoice:42")) is None
+            lease = api.restore(api.acquire(lock("invoice:42")).export())
+            api.extend(lease)
+            api.release(lease)
+        lease = api.acquire(ReadWriteLock("catalogue").write())
+        api.downgrade(lease)
+        api.release(lease)
+        api.enter(MultiLock(["account:1", "account:2"]), lambda lease: lease.extend())
         run = once("import")
-        port.enter(run, lambda first: first)
-        port.forget(once("report"))
-        port.initialise("salt", "abc")
-        lua = {path.stem for path in files("django_redislock").joinpath("lua").iterdir()}
+        api.enter(run, lambda first: first)
+        api.forget(once("report"))
+        api.initialise("salt", "abc")
+        lua = {
+            path.stem for path in files("django_redislock.primitives").joinpath("lua").iterdir()
+        }
         granted = {name for name in lua if f'"{name}"' in getsource(_grant)}
         granted |= {name for name in lua if name.endswith(("_extend", "_release"))}
         # Signs of life are shown by a thread, now and then.
@@ -219,29 +221,29 @@ class TestFree:
 @pytest.mark.usefixtures("at_once")
 class TestBusy:
     @every_lock
-    def test_it_is_refused(self, port: Port, make: Any) -> None:
+    def test_it_is_refused(self, api: Api, make: Any) -> None:
         """At once, and somebody holds it."""
         with locks_always_busy("invoice:*", holder="worker-7"):
             with pytest.raises(LockNotAcquired, match="'invoice:42' is held by worker-7"):
-                port.enter(make(), lambda _: pytest.fail("it ran"))
-            assert port.acquire(make()) is None
+                api.enter(make(), lambda _: pytest.fail("it ran"))
+            assert api.acquire(make()) is None
         with locks_always_busy(holder="worker-7"):
-            assert port.holder(redis_lock("invoice:42")).owner == "worker-7"
+            assert api.holder(redis_lock("invoice:42")).owner == "worker-7"
 
-    def test_others_are_free(self, port: Port) -> None:
+    def test_others_are_free(self, api: Api) -> None:
         """Those whose names don't match."""
         with locks_always_busy("invoice:*"):
-            port.release(port.acquire(redis_lock("order:7")))
+            api.release(api.acquire(redis_lock("order:7")))
 
-    def test_a_name_with_brackets(self, port: Port) -> None:
+    def test_a_name_with_brackets(self, api: Api) -> None:
         """It is the name that was written, and need not be read as a pattern."""
         with locks_always_busy("order[7]"):
-            assert port.acquire(redis_lock("order[7]")) is None
+            assert api.acquire(redis_lock("order[7]")) is None
 
-    def test_work_is_done_elsewhere(self, port: Port) -> None:
+    def test_work_is_done_elsewhere(self, api: Api) -> None:
         """`once` finds somebody at it."""
         with locks_always_busy():
-            assert port.enter(once("import"), lambda first: first) is False
+            assert api.enter(once("import"), lambda first: first) is False
 
     def test_signals(self) -> None:
         """Receivers hear of it."""
@@ -278,18 +280,18 @@ class TestBusy:
 @pytest.mark.usefixtures("at_once")
 class TestUnavailable:
     @every_lock
-    def test_nobody_can_ask(self, port: Port, make: Any) -> None:
+    def test_nobody_can_ask(self, api: Api, make: Any) -> None:
         """Nor is Redis waited for."""
         with redis_unavailable():
-            for ask in (port.acquire, port.holder):
+            for ask in (api.acquire, api.holder):
                 with pytest.raises(LockUnavailable):
                     ask(make())
 
-    def test_records(self, port: Port) -> None:
+    def test_records(self, api: Api) -> None:
         """Nothing is done whose lock can't be had."""
         with redis_unavailable():
             with pytest.raises(LockUnavailable):
-                port.enter(once("import"), lambda _: pytest.fail("it ran"))
+                api.enter(once("import"), lambda _: pytest.fail("it ran"))
             with pytest.raises(LockUnavailable):
                 initialise("salt", "abc")
 

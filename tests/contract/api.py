@@ -1,4 +1,4 @@
-"""The same calls through both ports, so that a contract is written once."""
+"""The same calls synchronously and asynchronously, so that a contract is written once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_redislock.lease.lock import Lock
 from tests.waiting import PATIENCE
 
 
-class Port(Protocol):
+class Api(Protocol):
     """What the tests ask of a lock, blocking their thread."""
 
     def start(self, call: Callable[[], Any]) -> Future[Any]:
@@ -53,7 +53,7 @@ class InThreads:
         return future
 
 
-class SyncPort(InThreads):
+class SyncApi(InThreads):
     def function(self, body: Callable[..., Any]) -> Callable[..., Any]:
         def work(*arguments: Any) -> Any:
             return body(*arguments)
@@ -101,7 +101,7 @@ class SyncPort(InThreads):
         pass
 
 
-class AsyncPort(InThreads):
+class AsyncApi(InThreads):
     """Each call is a task of its own on one event loop that runs in a thread."""
 
     def __init__(self) -> None:
