@@ -63,7 +63,7 @@ def server(**options: Any) -> RedisServer:
 
 
 def lock_and_wait() -> list[str]:
-    """Lock, wait, be woken and release, synchronously and asynchronously. Returns the names that were held."""
+    """Lock, wait, be woken and release, sync and async. Returns the names that were held."""
     names = []
 
     async def asynchronous() -> None:

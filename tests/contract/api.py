@@ -1,4 +1,4 @@
-"""The same calls synchronously and asynchronously, so that a contract is written once."""
+"""The same calls sync and async, so that a contract is written once."""
 
 from __future__ import annotations
 

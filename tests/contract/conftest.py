@@ -1,4 +1,4 @@
-"""For the tests of contracts, each of which runs synchronously and asynchronously."""
+"""For the tests of contracts, each of which runs sync and async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `initialise` owes, synchronously and asynchronously, on a real Redis."""
+"""What `initialise` owes, sync and async, on a real Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lock owes that is a mutex and a timestamp lock in one, synchronously and asynchronously."""
+"""What a lock owes that is a mutex and a timestamp lock in one, sync and async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lock on several names owes, synchronously and asynchronously, on a real Redis."""
+"""What a lock on several names owes, sync and async, on a real Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the mutex owes, synchronously and asynchronously, on a real Redis."""
+"""What the mutex owes, sync and async, on a real Redis."""
 
 from __future__ import annotations
 

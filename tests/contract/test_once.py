@@ -1,4 +1,4 @@
-"""What `once` and `deduplicate` owe, synchronously and asynchronously, on a real Redis."""
+"""What `once` and `deduplicate` owe, sync and async, on a real Redis."""
 
 from __future__ import annotations
 

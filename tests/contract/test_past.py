@@ -1,4 +1,4 @@
-"""A lock remembers its last holders, and what became of them: synchronously and asynchronously."""
+"""A lock remembers its last holders, and what became of them: sync and async."""
 
 from __future__ import annotations
 

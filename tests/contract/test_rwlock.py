@@ -1,4 +1,4 @@
-"""What a read-write lock owes, synchronously and asynchronously, on a real Redis."""
+"""What a read-write lock owes, sync and async, on a real Redis."""
 
 from __future__ import annotations
 

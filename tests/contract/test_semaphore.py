@@ -1,4 +1,4 @@
-"""What a semaphore owes, synchronously and asynchronously, on a real Redis."""
+"""What a semaphore owes, sync and async, on a real Redis."""
 
 from __future__ import annotations
 

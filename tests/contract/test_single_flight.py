@@ -1,4 +1,4 @@
-"""What `single_flight` owes, synchronously and asynchronously, on a real Redis."""
+"""What `single_flight` owes, sync and async, on a real Redis."""
 
 from __future__ import annotations
 

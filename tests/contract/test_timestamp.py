@@ -1,4 +1,4 @@
-"""What the TimestampLock owes, synchronously and asynchronously, on a real Redis."""
+"""What the TimestampLock owes, sync and async, on a real Redis."""
 
 from __future__ import annotations
 
