@@ -30,6 +30,7 @@ from .primitives import mutex, waiting
 from .primitives.contract import Claim, Grant, Sight
 from .primitives.keys import Keys
 from .settings import conf
+from .settings.policy import Policy
 from .transport.ports import SyncPort, run
 from .transport.server import ClientName
 
@@ -178,9 +179,7 @@ class Lock(RedisLock):
 
     # How it is done.
 
-    async def _attempt(
-        self, token: Any, claim: Claim, policy: conf.Policy, wait: float | None
-    ) -> bool:
+    async def _attempt(self, token: Any, claim: Claim, policy: Policy, wait: float | None) -> bool:
         using = ClientName.of(self.redis)
         port = _PlainIO(using, conf.prefix(), terms=policy.terms())
         began = port.now()
@@ -209,7 +208,7 @@ class Lock(RedisLock):
         return False
 
     def _hold(
-        self, token: Any, claim: Claim, got: Grant, policy: conf.Policy, using: ClientName
+        self, token: Any, claim: Claim, got: Grant, policy: Policy, using: ClientName
     ) -> None:
         lease = None
         if not self.timeout:

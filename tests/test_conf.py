@@ -18,7 +18,7 @@ from redis import Redis
 
 from django_redislock import LeaseState, LockNotAcquired, current_lease, redis_lock
 from django_redislock.settings import conf
-from django_redislock.settings.conf import Policy
+from django_redislock.settings.policy import Policy
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"

@@ -37,6 +37,7 @@ from django_redislock.client import Lock
 from django_redislock.fencing import FencedModel
 from django_redislock.periodic import registry
 from django_redislock.settings import conf
+from django_redislock.settings.policy import Policy
 from django_redislock.settings.validators import MIN_TTL
 from tests.faults.caches import caches
 from tests.models import Product
@@ -267,14 +268,12 @@ def test_periodic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_settings() -> None:
     """The README shows every setting with its default."""
     shown = run(block("REDISLOCK = {"))["REDISLOCK"]
-    assert conf._parse(shown).locks.find("report:7") == {"ttl": 300.0, "wait": 0.0}
-    assert conf._parse(shown).jobs.find("legacy.x") == {"enabled": False}
+    assert conf.parse(shown).locks.find("report:7") == {"ttl": 300.0, "wait": 0.0}
+    assert conf.parse(shown).jobs.find("legacy.x") == {"enabled": False}
     del shown["LOCKS"], shown["JOBS"]
     kinds = conf.ENTRY_VALIDATORS.keys() - conf.SETTING_VALIDATORS.keys()  # of LOCKS only
     defaults = {
-        field.upper(): value
-        for field, value in conf.Policy()._asdict().items()
-        if field not in kinds
+        field.upper(): value for field, value in Policy()._asdict().items() if field not in kinds
     }
     assert shown == defaults
     assert shown["TTL"] > MIN_TTL

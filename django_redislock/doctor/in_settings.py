@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from ..primitives.keys import MAX_NAME
 from ..settings import conf
 from ..settings.configured import aliases, entries, source
+from ..settings.policy import DEFAULTS, JOB_SETTINGS
 from .finding import Finding
 from .in_caches import alias_findings
 
@@ -32,7 +33,7 @@ def problems() -> list[Problem]:
     found: dict[str, Problem] = {}
     for path, part in _parts(source()):
         try:
-            conf._parse(part)
+            conf.parse(part)
         except ImproperlyConfigured as error:
             incomplete = isinstance(error, conf.Incomplete)
             single_field = len(path) == 3  # of an entry, where others may complete it
@@ -130,20 +131,8 @@ _ENTRIES = {
     "LOCKS": '"LOCKS": {"report:*": {"TTL": 300}}',
     "JOBS": '"JOBS": {"shop.periodic.report": {"EVERY": 300}}',
 }
-_JOB = {
-    "SCHEDULE": "*/5 * * * *",
-    "EVERY": 300,
-    "TZ": "Europe/Berlin",
-    "ENABLED": True,
-    "AT_MOST_FOR": 60,
-    "AT_LEAST_FOR": 0,
-    "OVERLAP": "skip",
-    "ON_CRASH": "lose",
-    "CATCH_UP": "latest",
-    "GRACE": 60,
-    "JITTER": 0,
-}
-"""What can be said of a job, with values that are good ones."""
+_LOCK = {field.upper(): value for field, value in DEFAULTS.items()}
+_JOB = {field.upper(): setting.example for field, setting in JOB_SETTINGS.items()}
 _TIMEOUTS = ("TIMEOUT", "EXPIRE", "BLOCKING_TIMEOUT")
 """What other libraries call the one or the other."""
 
@@ -156,9 +145,7 @@ def _remedy(path: tuple[str, ...]) -> str:
         return _ENTRIES[path[0]]
     if key.upper() in _TIMEOUTS and path[0] != "JOBS":
         return '"TTL": 30 for how long a lease lives; "WAIT": 10 for how long to wait'
-    known = dict(_JOB) if path[0] == "JOBS" else {}
-    if path[0] != "JOBS":
-        known |= {field.upper(): value for field, value in conf.Policy()._asdict().items()}
+    known = _JOB if path[0] == "JOBS" else _LOCK
     if key not in known:
         meant = [key.upper(), *get_close_matches(key.upper(), known, 1, 0.65)]
         key = next((name for name in meant if name in known), "")

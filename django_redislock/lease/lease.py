@@ -25,7 +25,7 @@ from .current import innermost
 
 if TYPE_CHECKING:
     from ..primitives.contract import Claim, Grant
-    from ..settings.conf import Policy
+    from ..settings.policy import Policy
     from .watchdog import Watchdog
 
 logger = logging.getLogger("django_redislock")

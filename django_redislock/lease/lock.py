@@ -16,6 +16,7 @@ from ..primitives import permits, waiting
 from ..primitives.contract import Claim, Grant, Primitive, Sight
 from ..primitives.keys import Keys, validate_name
 from ..settings import conf, kinds
+from ..settings.policy import ARGUMENT_VALIDATORS, Policy
 from ..settings.validators import (
     refuse_unknown,
     validate_flag,
@@ -24,6 +25,7 @@ from ..settings.validators import (
     validate_operator,
     validate_wait,
 )
+from ..transport import server as connections
 from ..transport.ports import AsyncPort, SyncPort, run
 from . import claims as operations
 from . import lock_order, transactions
@@ -118,9 +120,9 @@ class Lock:
             self._obey(dict(options))
 
     def _obey(self, given: dict[str, Any]) -> None:
-        for field, validate in conf.VALIDATORS.items():
+        for field, validate in ARGUMENT_VALIDATORS.items():
             if field in given:
-                self._explicit[field] = validate(given.pop(field))
+                self._explicit[field] = validate(given.pop(field), field)
         self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
         self._cancel_on_lost = validate_flag(given.pop("cancel_on_lost", False), "cancel_on_lost")
         self._label = validate_label(given.pop("label", ""))
@@ -156,7 +158,7 @@ class Lock:
         options = "".join(f", {field}={value!r}" for field, value in self._explicit.items())
         return f"<{type(self).__name__} {self._template!r}{options}>"
 
-    def policy(self) -> conf.Policy:
+    def policy(self) -> Policy:
         """What the arguments and the settings make of it right now."""
         return conf.policy(self.name, self._explicit)
 
@@ -292,11 +294,11 @@ class Lock:
         lost = [one for one in everybody if one.lease.lost is not None]
         return mine[-1] if mine else (lost or everybody)[0]
 
-    def _primitive(self, policy: conf.Policy) -> Primitive:
+    def _primitive(self, policy: Policy) -> Primitive:
         return kinds.primitive(policy)
 
-    def _keys(self, policy: conf.Policy | None = None) -> Keys:
-        return kinds.keys(policy or self.policy(), self.name)
+    def _keys(self, policy: Policy | None = None) -> Keys:
+        return kinds.keys(policy or self.policy(), self.name, connections.clustered)
 
     def _parts(self) -> tuple[Keys, ...]:
         """The keys of each name, where these are several."""
@@ -435,7 +437,7 @@ class Lock:
             return None
         raise LockReentered(self.name, last.label)
 
-    def _lease(self, claim: Claim, grant: Grant, policy: conf.Policy, me: label.Holding) -> Lease:
+    def _lease(self, claim: Claim, grant: Grant, policy: Policy, me: label.Holding) -> Lease:
         lease = Lease(operations.LEASES, claim, grant, policy, me)
         if self._on_lost is not None or self._cancel_on_lost:
             self._follow(lease, me, depth=0)

@@ -20,30 +20,14 @@ from ..primitives.keys import Keys, validate_key, validate_name
 from ..primitives.permits import Permits
 from ..primitives.timestamp import Timestamp
 from ..settings import conf, kinds
-from ..settings.validators import MIN_TTL, validate_label, validate_using
+from ..settings.policy import DEFAULTS, EXPORT_VALIDATORS, Policy
+from ..settings.validators import MIN_TTL, validate_label
+from ..transport import server as connections
 
 if TYPE_CHECKING:
     from .lease import Lease
 
 SALT = "django_redislock.lease.lease"
-
-_TERMS = (
-    "using",
-    "kind",
-    "limit",
-    "timestamp_key",
-    "fractions",
-    "ttl",
-    "renew",
-    "replicas",
-    "replicas_timeout",
-    "max_hold",
-    "release",
-)
-"""What goes along of a lease's policy."""
-_OPTIONAL = ("limit", "timestamp_key")
-"""None where its kind has none."""
-_VALIDATORS: conf.Validators = {**conf.ENTRY_VALIDATORS, "using": validate_using}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +37,7 @@ class Exported:
     name: str
     token: str
     label: str
-    policy: conf.Policy
+    policy: Policy
 
     @classmethod
     def of(cls, lease: Lease) -> Exported:
@@ -66,7 +50,7 @@ class Exported:
         if isinstance(primitive, Permits) and kind == "semaphore":
             limit = primitive.limit
         left = lease.hold_left(now())
-        policy = conf.Policy(
+        policy = Policy(
             using=lease.using,
             prefix=conf.prefix(),
             kind=kind,
@@ -91,7 +75,7 @@ class Exported:
             "token": self.token,
             "label": self.label,
             "prefix": self.policy.prefix,
-            **{term: policy[term] for term in _TERMS},
+            **{term: policy[term] for term in EXPORT_VALIDATORS},
         }
         return signing.dumps(said, salt=SALT)
 
@@ -118,16 +102,16 @@ class Exported:
     @classmethod
     def _of(cls, said: dict[str, Any]) -> Exported:
         terms: dict[str, Any] = {}
-        for term in _TERMS:
+        for term, validate in EXPORT_VALIDATORS.items():
             value = said[term]
-            unsaid = value is None and term in _OPTIONAL
-            terms[term] = None if unsaid else _VALIDATORS[term](value)
+            unsaid = value is None and DEFAULTS[term] is None
+            terms[term] = None if unsaid else validate(value, term)
         if said["prefix"] != conf.prefix():
             raise ValueError(
                 f"REDISLOCK['PREFIX'] was {said['prefix']!r} there, and here it is "
                 f"{conf.prefix()!r}"
             )
-        policy = conf.Policy(prefix=conf.prefix(), **terms)
+        policy = Policy(prefix=conf.prefix(), **terms)
         kinds.primitive(policy)  # which its terms must make together
         is_key = policy.kind == "timestamp"
         return cls(
@@ -139,4 +123,4 @@ class Exported:
 
     @property
     def keys(self) -> Keys:
-        return kinds.keys(self.policy, self.name)
+        return kinds.keys(self.policy, self.name, connections.clustered)

@@ -15,6 +15,7 @@ from ..primitives.contract import Primitive, Sight
 from ..primitives.keys import Keys, validate_name
 from ..settings import conf, kinds
 from ..settings.naming import name_maker
+from ..settings.policy import Policy
 from ..transport.ports import AsyncPort, SyncPort
 from .redis_lock import WRAPPERS, FunctionDecorator, LockFor
 
@@ -82,14 +83,14 @@ class MultiLock(FunctionDecorator, Lock):
     ) -> Callable[..., Any]:
         return WRAPPERS[kind](function, lock_for)
 
-    def _primitive(self, policy: conf.Policy) -> Primitive:  # noqa: ARG002
+    def _primitive(self, policy: Policy) -> Primitive:  # noqa: ARG002
         for name in self.names:
             if kinds.primitive(own := conf.policy(name, {})) is not mutex:
                 what = "to be migrated" if own.kind == "mutex" else f"a {own.kind}"
                 raise ValueError(f"MultiLock takes plain locks; LOCKS has {name!r} as {what}")
         return multi
 
-    def _keys(self, policy: conf.Policy | None = None) -> Keys:  # noqa: ARG002
+    def _keys(self, policy: Policy | None = None) -> Keys:  # noqa: ARG002
         return Keys.of(conf.prefix(), self.name)  # of no key: for who looks for it by its name
 
     def _parts(self) -> tuple[Keys, ...]:

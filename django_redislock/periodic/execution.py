@@ -23,7 +23,7 @@ from ..primitives import ledger, mutex
 from ..primitives.contract import Claim, Grant, Port
 from ..primitives.ledger import Answer, Outcome, RunInfo, Wanted
 from ..primitives.waiting import backoff
-from ..settings import conf
+from ..settings.policy import Policy
 from ..transport.ports import AsyncPort, SyncPort, run
 from . import events
 from .job import Job
@@ -47,7 +47,7 @@ class Request:
 
     job: Job
     wanted: Wanted
-    policy: conf.Policy
+    policy: Policy
     claim: Claim
     run_id: str
 
@@ -90,7 +90,7 @@ class Assignment:
     """A run that is ours, and that has to be performed here."""
 
     job: Job
-    policy: conf.Policy
+    policy: Policy
     claim: Claim
     grant: Grant
     run: RunInfo

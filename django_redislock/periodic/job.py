@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 from ..primitives.keys import Keys
 from ..primitives.ledger import Wanted
 from ..settings import conf
+from ..settings.policy import Policy
 from .schedule import SECOND, Schedule
 
 ATTEMPTS = 3
@@ -92,7 +93,7 @@ class Job:
         return Keys.of(conf.prefix(), self.lock)
 
     @property
-    def policy(self) -> conf.Policy:
+    def policy(self) -> Policy:
         """How its lock behaves. Raises `ImproperlyConfigured`."""
         bound = {} if self.at_most_for is None else {"max_hold": self.at_most_for}
         return conf.policy(self.lock, bound)

@@ -21,6 +21,7 @@ from django.utils.timezone import get_default_timezone
 from ..base import label
 from ..primitives.keys import validate_name
 from ..settings import conf
+from ..settings.policy import JOB_VALIDATORS
 from ..settings.validators import refuse_unknown
 from .job import Job, JobOptions
 from .schedule import Cron, Every, shortest
@@ -77,9 +78,9 @@ def _made_twice(known: Job, written: Any) -> bool:
 
 
 def _job(name: Any, call: Callable[[], Any], where: str, given: dict[str, Any]) -> Job:
-    unknown = {what: value for what, value in given.items() if what not in conf.JOB_VALIDATORS}
+    unknown = {what: value for what, value in given.items() if what not in JOB_VALIDATORS}
     refuse_unknown(unknown, "periodic")
-    values = {field: conf.JOB_VALIDATORS[field](value) for field, value in given.items()}
+    values = {field: JOB_VALIDATORS[field](value, field) for field, value in given.items()}
     validate_name(f"periodic:{name}" if isinstance(name, str) else name)
     if ("schedule" in values) == ("every" in values):
         raise TypeError("write either a cron expression or every=, the seconds between two runs")

@@ -1,4 +1,5 @@
-"""What the settings say of all locks and jobs, when nothing is wrong with them."""
+"""What the settings name as a whole: entries, aliases, replicas. All but `source` and the entries
+expect settings without an error."""
 
 from __future__ import annotations
 
@@ -8,41 +9,42 @@ from django.conf import settings
 
 from ..base.servers import aliases_of
 from . import conf
+from .policy import Policy
 
 
 def source() -> Any:
-    """`REDISLOCK`, whatever is wrong with it."""
+    """Return `REDISLOCK` as it is written, right or wrong."""
     return getattr(settings, "REDISLOCK", {})
 
 
 def entries() -> list[str]:
-    """The names and patterns in `LOCKS`."""
+    """Return the keys of `LOCKS`: names and patterns."""
     return list(source().get("LOCKS", ()))
 
 
 def job_entries() -> list[str]:
-    """The names and patterns in `JOBS`."""
+    """Return the keys of `JOBS`: names and patterns."""
     return list(source().get("JOBS", ()))
 
 
-def policies() -> list[conf.Policy]:
-    """What locks may be, as far as the settings say."""
-    # A name as an entry has it follows that entry; "" stands for all that no entry names.
+def policies() -> list[Policy]:
+    """Return each policy that a lock without arguments can have."""
+    # A pattern, taken as a name, follows its own entry. "" follows none.
     return [conf.policy(name, {}) for name in ("", *entries())]
 
 
 def aliases() -> list[str]:
-    """The aliases of CACHES that locks use."""
-    used = (aliases_of(policy.using) for policy in policies())
-    return list(dict.fromkeys(alias for those in used for alias in those))
+    """Return the aliases of CACHES that locks use."""
+    names = (alias for policy in policies() for alias in aliases_of(policy.using))
+    return list(dict.fromkeys(names))
 
 
 def replicas(alias: str) -> int:
-    """How many replicas have to confirm a lock on an alias, at most."""
+    """Return the largest `replicas` of a lock on an alias."""
     return max((policy.replicas for policy in policies() if policy.using == alias), default=0)
 
 
 def replicas_timeout(alias: str) -> float | None:
-    """How long they have for it, at most; None: none has to."""
-    those = (one for one in policies() if one.using == alias and one.replicas)
-    return max((policy.replicas_timeout for policy in those), default=None)
+    """Return the longest `replicas_timeout` of a lock on an alias. None: no lock asks replicas."""
+    asking = (policy for policy in policies() if policy.using == alias and policy.replicas)
+    return max((policy.replicas_timeout for policy in asking), default=None)

@@ -1,21 +1,16 @@
-"""Which kinds of locks there are, by the names that `LOCKS` in the settings has for them."""
+"""The primitive and the keys of a lock, by the `kind` of its policy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..base.servers import EXAMPLE, Servers
-from ..primitives import mutex, permits, timestamp
-from ..primitives import mutex_and_timestamp as migration
+from ..primitives import mutex, mutex_and_timestamp, permits, timestamp
 from ..primitives.contract import Primitive
 from ..primitives.keys import Keys, refuse_untagged
 from ..primitives.redlock import Redlock
-from ..transport import server as connections
-
-if TYPE_CHECKING:
-    from .conf import Policy
+from .policy import Policy
 
 
 def _redlock(policy: Policy) -> Primitive:
@@ -25,18 +20,20 @@ def _redlock(policy: Policy) -> Primitive:
 
 
 KINDS: dict[str, Callable[[Policy], Primitive]] = {
-    "mutex": lambda policy: migration if policy.timestamp_key else mutex,
+    "mutex": lambda policy: mutex_and_timestamp if policy.timestamp_key else mutex,
     "redlock": _redlock,
     "semaphore": lambda policy: permits.semaphore(policy.limit),
     "read": lambda _: permits.READ,
     "write": lambda _: permits.WRITE,
     "timestamp": lambda policy: timestamp.FRACTIONS if policy.fractions else timestamp.WHOLE,
 }
-"""What makes the primitive of a policy. Raises `ValueError` where the policy lacks something."""
+"""Each of these returns the primitive of a policy, or raises `ValueError` if a setting that its
+kind needs is missing."""
 
 
 def primitive(policy: Policy) -> Primitive:
-    """The primitive of a policy. Raises `ValueError` where that makes no lock."""
+    """Return the primitive of a policy. Raises `ValueError` for settings that contradict each
+    other."""
     if isinstance(policy.using, Servers) and policy.kind != "redlock":
         raise ValueError("several servers in USING need 'KIND': 'redlock' beside them")
     if policy.timestamp_key and policy.kind not in ("mutex", "timestamp"):
@@ -49,16 +46,17 @@ def primitive(policy: Policy) -> Primitive:
     return KINDS[policy.kind](policy)
 
 
-def keys(policy: Policy, name: str) -> Keys:
-    """The keys of a lock. Raises `ValueError` for a key of others that a cluster can't lock."""
+def keys(policy: Policy, name: str, clustered: Callable[[str], bool]) -> Keys:
+    """Return the keys of a lock. Raises `ValueError` for a timestamp key that can't be locked
+    where `policy.using` is `clustered`."""
     if policy.timestamp_key is None and policy.kind != "timestamp":
         return Keys.of(policy.prefix, name)
-    also = (policy.timestamp_key or "").replace("{name}", name)
+    key = (policy.timestamp_key or "").replace("{name}", name)
     if policy.kind == "timestamp":
-        its = theirs = Keys.verbatim(policy.prefix, (also or name).encode())
+        keys = of_timestamp = Keys.verbatim(policy.prefix, (key or name).encode())
     else:
-        its = replace(Keys.of(policy.prefix, name), also=also)
-        theirs = its.beside()
-    if connections.clustered(policy.using):
-        refuse_untagged(theirs)
-    return its
+        keys = replace(Keys.of(policy.prefix, name), also=key)
+        of_timestamp = keys.beside()
+    if clustered(policy.using):
+        refuse_untagged(of_timestamp)
+    return keys

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from ..settings import conf
+from ..settings.policy import Policy
 from .condition import Condition
 
 
@@ -27,8 +28,8 @@ def _apart() -> Iterator[None]:
 
     def apart() -> conf._Settings:
         its = read()
-        prefix = its.given.get("prefix", conf.Policy().prefix)
-        given = its.given | {"prefix": f"{prefix}-test-{os.getpid()}"}
+        prefix = its.given.get("prefix", Policy().prefix)
+        given = {**its.given, "prefix": f"{prefix}-test-{os.getpid()}"}
         return its._replace(given=given, policies={})
 
     with mock.patch.object(conf, "_settings", apart):

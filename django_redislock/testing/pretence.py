@@ -15,7 +15,7 @@ from ..base.exceptions import Holder, LockError, LockNotAcquired, LockUnavailabl
 from ..lease.lock import Lock
 from ..primitives.contract import Claim, Port, Primitive, Sight
 from ..primitives.keys import Keys, name_of
-from ..settings import conf
+from ..settings.policy import Policy
 from .condition import Condition
 from .no_server import PRIMITIVES, Caches, answering, configured, finding, pretended
 from .patterns import matches, validate_pattern
@@ -124,7 +124,7 @@ def _somebody(owner: str) -> Holder:
 @contextmanager
 def _busy(pattern: str, holder: Holder) -> Iterator[None]:
     def stand_in(original: Any) -> Any:
-        def primitive(lock: Lock, policy: conf.Policy) -> Primitive:
+        def primitive(lock: Lock, policy: Policy) -> Primitive:
             is_: Primitive = original(lock, policy)
             for name in getattr(lock, "names", (lock.name,)):
                 if matches(name, pattern):

@@ -6,7 +6,7 @@ from django.test import override_settings
 
 from django_redislock import redis_lock
 from django_redislock.settings import conf
-from django_redislock.settings.conf import Policy
+from django_redislock.settings.policy import Policy
 from tests.operations.calling import AWAY, call, run
 
 SETTINGS = {

@@ -56,7 +56,11 @@ def test_by_a_cron_expression(settings: Any) -> None:
         (("* * * * *",), {"every": 3}, "write either a cron expression or every="),
         (("whenever",), {}, "'whenever' is no cron expression: Wrong number of fields"),
         ((30,), {}, "schedule must be a cron expression such as"),
-        ((), {"every": 0.5}, "every must be 1 second or more, not 0.5"),
+        (
+            (),
+            {"every": 0.5},
+            "every must be between 1 and .* seconds, not 0.5; .* write a loop",
+        ),
         ((), {"every": "30"}, "every must be a number of seconds"),
         ((), {"every": True}, "every must be a number of seconds"),
         ((), {"every": float("nan")}, "every must be between"),

@@ -579,7 +579,7 @@ class TestBadInput:
             ({"methods": [1]}, TypeError, r"methods must be a list"),
             ({"methods": []}, ValueError, r"methods must be in capitals"),
             ({"methods": ["post"]}, ValueError, r"methods must be in capitals"),
-            ({"status": 200}, ValueError, r"status must be an HTTP status that tells of an error"),
+            ({"status": 200}, ValueError, r"status must be the HTTP status of an error"),
             ({"status": "409"}, TypeError, r"status must be an HTTP status"),
             ({"response": 409}, TypeError, r"response must be a function of the request and"),
             ({"response": "later"}, TypeError, r"such as 'shop.views.busy'"),

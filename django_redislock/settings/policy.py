@@ -1,0 +1,168 @@
+"""The settings of a lock and of a periodic job: each one with its default, its validator, and the
+places where it can be written.
+
+The arguments of locks, `REDISLOCK` and its `LOCKS` and `JOBS`, exported leases, the system checks
+and `manage.py redislock config` all read these two tables. In the settings a name is in capitals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Flag, auto
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+
+from ..primitives.contract import NO_TERMS, Terms
+from ..primitives.keys import validate_key
+from .validators import (
+    Validator,
+    one_of,
+    validate_every,
+    validate_flag,
+    validate_limit,
+    validate_on_conflict,
+    validate_prefix,
+    validate_release,
+    validate_replicas,
+    validate_replicas_timeout,
+    validate_response,
+    validate_schedule,
+    validate_seconds,
+    validate_seconds_or_none,
+    validate_servers,
+    validate_status,
+    validate_ttl,
+    validate_ttl_or_none,
+    validate_using,
+    validate_wait,
+    validate_zone,
+)
+
+Kind = Literal["mutex", "redlock", "semaphore", "read", "write", "timestamp"]
+
+
+class Source(Flag):
+    """Where a setting can be written."""
+
+    ARGUMENT = auto()
+    """As an argument of a lock."""
+    PROJECT = auto()
+    """In `REDISLOCK`, for all locks."""
+    ENTRY = auto()
+    """In an entry of `LOCKS`, for some locks."""
+    EXPORT = auto()
+    """In the text that `Lease.export()` returns."""
+
+
+SETTINGS = Source.PROJECT | Source.ENTRY
+ANY_LOCK = SETTINGS | Source.ARGUMENT
+ANY_LEASE = ANY_LOCK | Source.EXPORT
+KIND = Source.ENTRY | Source.EXPORT
+
+
+class Rule(NamedTuple):
+    """The validator of a setting, and the sources for which it holds."""
+
+    validate: Validator
+    sources: Source
+
+
+class Policy(NamedTuple):
+    """The settings of one lock. Times are seconds."""
+
+    using: Annotated[
+        str,
+        Rule(validate_using, ANY_LEASE & ~Source.ENTRY),
+        Rule(validate_servers, Source.ENTRY),
+    ] = "default"
+    """An alias of CACHES. For a Redlock, several of them (`base.servers.Servers`)."""
+    ttl: Annotated[float, Rule(validate_ttl, ANY_LEASE)] = 30.0
+    """How long a lease lives without renewal."""
+    wait: Annotated[float | None, Rule(validate_wait, ANY_LOCK)] = 10.0
+    """How long to wait for the lock. 0: try once. None: no limit."""
+    renew: Annotated[bool, Rule(validate_flag, ANY_LEASE)] = True
+    """Extend the lease as long as its holder lives."""
+    replicas: Annotated[int, Rule(validate_replicas, ANY_LEASE)] = 0
+    """How many replicas have to confirm a lease, and each renewal of it."""
+    replicas_timeout: Annotated[float, Rule(validate_replicas_timeout, ANY_LEASE)] = 1.0
+    """How long replicas have to confirm."""
+    max_hold: Annotated[float | None, Rule(validate_ttl_or_none, ANY_LEASE)] = None
+    """When renewal ends, counted from the acquire. None: never."""
+    release: Annotated[str, Rule(validate_release, ANY_LEASE)] = "exit"
+    """When a block releases its lock."""
+    on_conflict: Annotated[str | Callable[..., Any], Rule(validate_on_conflict, ANY_LOCK)] = (
+        "raise"
+    )
+    """What a decorated function does without the lock."""
+    view_wait: Annotated[float | None, Rule(validate_wait, SETTINGS)] = 0.0
+    """How long a view waits for its lock, instead of `wait`."""
+    view_status: Annotated[int, Rule(validate_status, SETTINGS)] = 409
+    """The status of the response to a request that did not get its lock."""
+    view_response: Annotated[
+        Callable[..., Any] | str | None, Rule(validate_response, SETTINGS)
+    ] = None
+    """A function of the request and the error that makes the response, or its dotted path."""
+    lock_order: Annotated[str, Rule(one_of("off", "warn", "raise"), SETTINGS)] = "off"
+    """What to do when locks are taken in two orders; `lease.lock_order` finds them."""
+    prefix: Annotated[str, Rule(validate_prefix, Source.PROJECT)] = "redislock"
+    """The beginning of all keys. It is the same for all locks."""
+    kind: Annotated[str, Rule(one_of(*get_args(Kind)), KIND)] = "mutex"
+    """The primitive, one of `kinds.KINDS`."""
+    limit: Annotated[int | None, Rule(validate_limit, KIND)] = None
+    """How many may hold a semaphore at a time."""
+    timestamp_key: Annotated[str | None, Rule(validate_key, KIND)] = None
+    """The key of a timestamp lock: its own one, or one that is taken together with a mutex."""
+    fractions: Annotated[bool, Rule(validate_flag, KIND)] = False
+    """A timestamp lock writes fractions of a second."""
+
+    def terms(self) -> Terms:
+        """Return the terms of each command that acquires or extends a lease."""
+        if not self.replicas:
+            return NO_TERMS
+        return Terms(replicas=self.replicas, replicas_timeout=self.replicas_timeout)
+
+
+DEFAULTS: Mapping[str, Any] = Policy()._asdict()
+
+_RULES = {
+    field: hint.__metadata__ for field, hint in get_type_hints(Policy, include_extras=True).items()
+}
+
+
+def validators(source: Source) -> dict[str, Validator]:
+    """Return the validators of what a source can say, by the fields of `Policy`."""
+    return {
+        field: rule.validate
+        for field, rules in _RULES.items()
+        for rule in rules
+        if source in rule.sources
+    }
+
+
+ARGUMENT_VALIDATORS = validators(Source.ARGUMENT)
+EXPORT_VALIDATORS = validators(Source.EXPORT)
+
+
+class JobSetting(NamedTuple):
+    """A setting of a periodic job."""
+
+    validate: Validator
+    example: Any
+
+
+JOB_SETTINGS: Mapping[str, JobSetting] = {
+    "schedule": JobSetting(validate_schedule, "*/5 * * * *"),
+    "every": JobSetting(validate_every, 300),
+    "tz": JobSetting(validate_zone, "Europe/Berlin"),
+    "enabled": JobSetting(validate_flag, True),
+    "at_most_for": JobSetting(validate_ttl_or_none, 60),
+    "at_least_for": JobSetting(validate_seconds, 0),
+    "overlap": JobSetting(one_of("skip", "wait"), "skip"),
+    "on_crash": JobSetting(one_of("lose", "retry"), "lose"),
+    "catch_up": JobSetting(one_of("latest", "none", "all"), "latest"),
+    "grace": JobSetting(validate_seconds_or_none, 60),
+    "jitter": JobSetting(validate_seconds, 0),
+}
+"""The settings that `@periodic` and `JOBS` have. `periodic.job.JobOptions` describes them."""
+JOB_VALIDATORS: Mapping[str, Validator] = {
+    field: setting.validate for field, setting in JOB_SETTINGS.items()
+}
