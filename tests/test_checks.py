@@ -558,7 +558,7 @@ class TestW005:
 def test_each_id_is_documented() -> None:
     """docs/checks.md has one row for each, and this file or that of the doctor a test."""
     package = ROOT / "django_redislock"
-    source = "".join(path.read_text("utf-8") for path in (package / "diagnosis").glob("*.py"))
+    source = "".join(path.read_text("utf-8") for path in (package / "doctor").glob("*.py"))
     found = set(re.findall(r"\b[EWI]\d{3}\b", source))
     page = (ROOT / "docs" / "checks.md").read_text("utf-8")
     rows = re.findall(r"^\| `redislock\.(\w+)` ", page, re.MULTILINE)

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from django.conf import settings
@@ -17,8 +17,8 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import LeaseState, LockNotAcquired, current_lease, redis_lock
-from django_redislock.settings import conf
-from django_redislock.settings.policy import Policy
+from django_redislock.settings import conf, kinds
+from django_redislock.settings.policy import Kind, Policy
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -148,6 +148,10 @@ class TestPrecedence:
 
         with configured(LOCKS={"report:7": {"TTL": 77}, "report:*": {"TTL": 70}}):
             assert (report(7), report(8)) == (77, 70)
+
+    def test_the_kinds(self) -> None:
+        """Each kind that `KIND` may name has a primitive."""
+        assert list(kinds.KINDS) == list(get_args(Kind))
 
 
 class TestReadLive:

@@ -271,7 +271,7 @@ def test_the_settings() -> None:
     assert conf.parse(shown).locks.find("report:7") == {"ttl": 300.0, "wait": 0.0}
     assert conf.parse(shown).jobs.find("legacy.x") == {"enabled": False}
     del shown["LOCKS"], shown["JOBS"]
-    kinds = conf.ENTRY_VALIDATORS.keys() - conf.SETTING_VALIDATORS.keys()  # of LOCKS only
+    kinds = conf.ENTRY_VALIDATORS.keys() - conf.PROJECT_VALIDATORS.keys()  # of LOCKS only
     defaults = {
         field.upper(): value for field, value in Policy()._asdict().items() if field not in kinds
     }
