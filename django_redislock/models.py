@@ -125,7 +125,7 @@ class Lock(Live):
     def at(cls, id: str) -> Self | None:
         """The lock of that id, if it is held. Raises `LockUnavailable`, and as `LockId.parse`."""
         where = LockId.parse(id)
-        return next(map(cls.of, where.inspector().those([where.name])), None)
+        return next(map(cls.of, where.inspector().held([where.name])), None)
 
     @classmethod
     def free(cls, id: str) -> Self:

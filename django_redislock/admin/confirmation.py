@@ -28,7 +28,7 @@ from ..inspection import HolderInfo, Inspector, LockInfo
 from ..inspection.clearing import Outcome, Target
 from ..inspection.lock_id import LockId
 from ..inspection.sentences import translated
-from ..inspection.words import clean, whose
+from ..inspection.words import clean, holder_in_full
 from ..models import Lock
 
 logger = logging.getLogger("django_redislock")
@@ -93,7 +93,7 @@ def targets(seen: dict[str, list[str]]) -> Iterator[Target]:
         servers[using, cache_locks][name] = its_digests
     for (using, cache_locks), digests in servers.items():
         inspector = Inspector(using, cache_locks=cache_locks)
-        found = {lock.name: lock for lock in inspector.those(list(digests))}
+        found = {lock.name: lock for lock in inspector.held(list(digests))}
         for name, known in digests.items():
             lock = found.get(name)
             same = lock and _those(lock, known)
@@ -151,7 +151,7 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
             object_repr=clean(target.name)[:200],
             action_flag=CHANGE,
             change_message=words[target.outcome]
-            % {"reason": reason.rstrip("."), "holder": translated(whose(target.lock))},
+            % {"reason": reason.rstrip("."), "holder": translated(holder_in_full(target.lock))},
         )
         for target in targets
         if target.lock is not None and target.outcome in words

@@ -1,4 +1,4 @@
-"""What becomes of locks that an operator clears, whether from a shell or from the admin."""
+"""Clear locks for an operator, from a shell or from the admin, and say what became of each."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Outcome(StrEnum):
     CHANGED = "changed hands"
     FREE = "free"
     REFUSED = "refused"
-    """By the server: the key is neither a lock nor a string."""
+    """The server refused: the key is neither a lock nor a string."""
     UNKNOWN = "unknown"
-    """Redis was asked, and did not answer."""
+    """Redis was asked and did not answer."""
     NOT_ASKED = "not asked"
-    """Redis did not answer before."""
+    """Redis did not answer for a target before."""
 
 
 @dataclass(slots=True)
 class Target:
-    """A lock that is to be cleared."""
+    """A lock to clear."""
 
     name: str
     inspector: Inspector | RedlockInspector
     lock: LockInfo | None
-    """Its holder, as the operator saw it; None: it was free."""
+    """The lock with the holders that the operator saw; None: it was free."""
     outcome: Outcome = Outcome.NOT_ASKED
     error: str = ""
-    """What went wrong; of a Redlock that was cleared, where it may still be held."""
+    """What went wrong; for a cleared Redlock, where it may still be held."""
 
     def clear(self, by: str, reason: str) -> bool:
-        """False: Redis did not answer."""
+        """Clear the lock and set `outcome`. Returns False if Redis did not answer."""
         assert self.lock is not None
         try:
             cleared = self.inspector.clear(self.lock, by=by, reason=reason)
@@ -69,9 +69,9 @@ class Target:
     def clear_all(
         self, by: str, reason: str, meant: Callable[[LockInfo], LockInfo | None]
     ) -> bool:
-        """`clear`, and then the others who are meant, where they were too many to be seen at once.
+        """Clear the lock, and again while it has more holders than one answer can show.
 
-        `meant` leaves of a lock those of its holders; who came later should not be one of them.
+        `meant` reduces a lock to the holders to clear; it should leave out later holders.
         """
         cleared, answered = False, True
         assert self.lock is not None
@@ -85,7 +85,7 @@ class Target:
             if self.lock.holding <= permits.SHOWN:
                 break
             try:
-                again = next(self.inspector.those([self.name]), None)
+                again = next(self.inspector.held([self.name]), None)
             except LockUnavailable as error:
                 self.outcome, self.error, answered = Outcome.UNKNOWN, str(error), False
                 break

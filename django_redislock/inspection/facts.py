@@ -1,4 +1,4 @@
-"""What is told of locks: of those that are held, who waits for them, and who held them."""
+"""Facts about locks: their holders, their waiters, their past holders."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .sentences import Sentence
 class State(StrEnum):
     HELD = "held"
     UNKNOWN = "unknown"
-    """Its process has been silent for a while, and may yet come back; or what one of several
-    holders has said of itself is lost."""
+    """Its process has been silent for a while, but may come back; or what one of several holders
+    said of itself is lost."""
     STALE = "stale"
     """Its holder can't come back."""
 
@@ -27,97 +27,98 @@ class Kind(StrEnum):
     MUTEX = "mutex"
     SEMAPHORE = "semaphore"
     READ = "read"
-    """A read-write lock that is held for reading."""
+    """A read-write lock, held for reading."""
     WRITE = "write"
-    """One that is held for writing."""
+    """A read-write lock, held for writing."""
     FOREIGN = "foreign"
-    """A value that this package did not write, or of which it can't tell what it has been."""
+    """A value that this package did not write, or can't read any more."""
     TIMESTAMP = "timestamp"
-    """A value that is a time, as the old `SETNX` locks have it; of a `TimestampLock` of ours, who
-    holds it is known."""
+    """A value that is a time, as the old `SETNX` locks have it; the holder is known if it is our
+    `TimestampLock`."""
 
 
 UNREADABLE = Sentence(_("what is written there can't be read"))
-"""What others have written, or what was damaged."""
+"""Said of foreign or damaged entries."""
 
 SHARED = frozenset({Kind.SEMAPHORE, Kind.READ, Kind.WRITE})
-"""Those that several may hold."""
+"""Kinds that several holders may share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderInfo:
-    """One who holds a lock, as it was seen. Times are seconds."""
+    """A holder of a lock, as it was read. Times are seconds."""
 
     holder: Holder
     state: State
     why: str
-    """Why it is unknown or stale."""
+    """The reason if it is unknown or stale."""
     ttl: float | None
-    """How long its lease lives without renewal."""
+    """The seconds that its lease lives without renewal."""
     seen: bytes = field(repr=False)
-    """What binds `clear` to this very holder: a secret, since it is its token."""
+    """The holder's token, to which `clear` is bound: a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
-    """A lock that is held, as it was seen. Times are seconds."""
+    """A held lock, as it was read. Times are seconds."""
 
     name: str
     using: str
     kind: Kind
     state: State
-    """The worst one of its holders."""
+    """The worst state of its holders."""
     why: str
-    """Why it is unknown or stale."""
+    """The reason if it is unknown or stale."""
     holders: tuple[HolderInfo, ...]
-    """Those who hold it, up to 1000; the one whose lease ends first comes first."""
+    """Its holders, up to 1000; the holder whose lease ends first comes first."""
     holding: int
-    """How many hold it."""
+    """The number of holders."""
     limit: int | None
-    """How many may hold a semaphore, as the last one said who has a place."""
+    """The limit of a semaphore, as its newest holder said."""
     waiters: int
     keys: Keys = field(repr=False)
     has_permits: bool = field(repr=False)
-    """It is a semaphore or a read-write lock, also where nothing tells which."""
+    """It is a semaphore or a read-write lock, even if it can't be read which."""
 
     @property
     def holder(self) -> Holder:
-        """Who holds it; of several, the one whose lease ends first."""
+        """The holder; of several, the one whose lease ends first."""
         return self.holders[0].holder
 
     @property
     def ttl(self) -> float | None:
-        """How long that lease lives without renewal."""
+        """The seconds that this holder's lease lives without renewal."""
         return self.holders[0].ttl
 
     @property
     def seen(self) -> bytes:
-        """What binds `clear` to that holder: a secret, since it is its token."""
+        """This holder's token, to which `clear` is bound: a secret."""
         return self.holders[0].seen
 
     def only(self, wanted: Callable[[HolderInfo], bool]) -> LockInfo | None:
-        """The lock with those of its holders that are wanted: what `clear` takes it from."""
+        """The lock with the wanted holders, from whom `clear` then takes it; None if there are
+        none."""
         holders = tuple(filter(wanted, self.holders))
         return replace(self, holders=holders) if holders else None
 
     @property
     def cache_lock(self) -> bool:
-        """It is one of the drop-in for `cache.lock()`, or a `TimestampLock`: named by its key."""
+        """It is named by its key: a lock of `cache.lock()`, or a `TimestampLock`."""
         return bool(self.keys.stem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaiterInfo:
-    """Who waits for a lock. Times are seconds."""
+    """A waiter for a lock. Times are seconds."""
 
     position: int
     kind: Kind
-    """What for: of a read-write lock, whether to read or to write."""
+    """What it waits for: whether to read or to write a read-write lock."""
     owner: str
     label: str
     waited: float
     silent: float
-    """Since it last showed that it waits."""
+    """Seconds since its last sign that it waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,51 +127,51 @@ class Page:
 
     items: list[LockInfo]
     total: int
-    """How many there are of those that were asked for."""
+    """The number of locks that match, on all pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How many locks there are."""
+    """Numbers of locks."""
 
     total: int
     states: dict[State, int]
     contended: int
-    """With somebody waiting."""
+    """Locks with a waiter."""
     waiters: int
 
 
 class Ending(StrEnum):
     RELEASED = "released"
     EXPIRED = "expired"
-    """Its ttl passed unrenewed, or its key was deleted or overwritten."""
+    """Its TTL passed without a renewal, or its key was deleted or overwritten."""
     CLEARED = "cleared"
     """By an operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastHolder:
-    """Who held a lock, and what became of it."""
+    """A past holder of a lock."""
 
     owner: str
     label: str
     fencing_token: int
     acquired_at: datetime
     lasted: float | None
-    """Seconds for which it was held; None when it has expired: nobody saw when."""
+    """Seconds for which it held the lock; None if the lease expired, since nobody saw when."""
     ending: Ending
     why: str
-    """By whom it was cleared, and the reason."""
+    """Who cleared it, and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What is known of a lock's last holders, for a minute after them at least."""
+    """What is known about a lock's past holders, for at least a minute after the last one."""
 
     fencing_token: int | None
     lasted: float | None
-    """For how many seconds it was held the last time."""
+    """Seconds for which the last holder held it."""
     holders: list[PastHolder]
-    """Up to five, the last one first; without the one that holds it now."""
+    """Up to five past holders, the last one first; the present holder is not among them."""
     unreadable: int = 0
-    """So many entries can't be read: others have written them, or something went wrong."""
+    """The number of entries that can't be read: they are foreign or damaged."""

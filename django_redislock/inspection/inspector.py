@@ -1,4 +1,4 @@
-"""Asks the server about locks."""
+"""Inspect the locks on one server."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any
 
 from ..base import label
 from ..base.exceptions import Holder, LockUnavailable
-from ..lease import claims as operations
+from ..lease import claims
 from ..lease.watchdog import PRESENCE
 from ..primitives import mutex, permits, timestamp
 from ..primitives.contract import Primitive, Sight, batches
 from ..primitives.keys import Keys, name_of, presence, validate_name
 from ..settings import conf
 from ..settings.validators import validate_operator, validate_using
-from ..transport import server as connections
+from ..transport import server
 from ..transport.ports import SyncPort, run
 from . import reading
 from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo
-from .reading import Seen
+from .reading import Raw
 
 BATCH = 500
-"""Locks in one request: it keeps Redis for about a millisecond."""
+"""Locks in one request, which keeps Redis busy for about a millisecond."""
 
 AT_ONCE = 1000
-"""Names or waiters that are read in one request."""
+"""Names or waiters in one request."""
 
 MOST_KEYS = 100_000
-"""So many keys of a database, or of all nodes of a cluster, are looked at, whatever they are."""
+"""The number of keys of a database, or of all nodes of a cluster, that a scan looks at."""
 
 OTHER_TYPE = b"no string"
-"""What lua/inspection_locks.lua has for the value at a key that can be no lock."""
+"""What lua/inspection_locks.lua returns for a key that can't be a lock."""
 
 PAST = 5
-"""Former holders of a lock: one less than lua/lock.lua has room for."""
+"""Past holders of a lock that are returned: one less than lua/lock.lua keeps."""
 
 ORDERS = {
     "remaining": lambda lock: (lock.holder.remaining is None, lock.holder.remaining or 0.0),
@@ -47,15 +47,15 @@ ORDERS = {
     "owner": lambda lock: lock.holder.owner or "",
     "state": lambda lock: lock.state,
 }
-"""By what locks can be ordered; the lease that ends first, the longest held, the most waited for
-come first."""
+"""Orders of locks. The lease that ends first comes first, so do the lock held longest and the lock
+with most waiters."""
 
 
 class Inspector:
-    """What there is at the server of one alias of CACHES. Raises `LockUnavailable`.
+    """The locks on the server of one alias of CACHES. Raises `LockUnavailable`.
 
-    With `cache_locks`, those of the drop-in for `cache.lock()` and each `TimestampLock`, which are
-    named by their keys.
+    With `cache_locks`: the locks that are named by their keys, which are those of `cache.lock()`
+    and each `TimestampLock`.
     """
 
     def __init__(self, using: str | None = None, *, cache_locks: bool = False) -> None:
@@ -63,19 +63,19 @@ class Inspector:
         self._prefix = conf.prefix()
         self._cache_locks = cache_locks
         self._index = self._keys_of("-").index
-        self._clustered = connections.clustered(self.using)
+        self._clustered = server.clustered(self.using)
         self.unasked: dict[str, LockUnavailable] = {}
-        """Of a cluster: the nodes that could not be asked the last time, and why."""
+        """The nodes of a cluster that could not be asked last time, with the errors."""
 
     # One lock.
 
     def get(self, name: str) -> LockInfo | None:
-        """The lock of that name; None: nobody holds it."""
-        found = self._look([self._keys(name)])
+        """Return the lock of that name; None: nobody holds it."""
+        found = self._read([self._keys(name)])
         return found[0] if found else None
 
     def waiters(self, lock: str | LockInfo, limit: int = 100) -> list[WaiterInfo]:
-        """The first ones who wait for a lock, by its name or as it was seen, in order."""
+        """Return the first waiters of a lock, in order."""
         keys = self._keys(lock)
         found: dict[bytes, WaiterInfo] = {}
         first: Any = "-inf"
@@ -86,16 +86,16 @@ class Inspector:
                 [keys.queue, keys.waiters],
                 [first, min(limit - before + 1, AT_ONCE)],
             )
-            for token, arrived, says in some:  # the first one is the last one of the answer before
+            for token, arrived, text in some:  # the first one ended the answer before
                 if token not in found:
-                    found[token] = reading.waiter(len(found), arrived, says, int(time))
+                    found[token] = reading.waiter(len(found), arrived, text, int(time))
             if len(found) == before:
                 break
             first = some[-1][1]
         return [*found.values()][:limit]
 
     def past(self, lock: str | LockInfo) -> Past:
-        """What is known of those who held it before."""
+        """Return what is known about past holders."""
         keys = self._keys(lock)
         fence, lasted, value, *known = self._ask(
             "inspection_tail", [keys.tail, keys.lock, keys.holders], []
@@ -113,10 +113,10 @@ class Inspector:
         )
 
     def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
-        """Take a lock away from the holders that were seen, and hand it to the next waiter.
+        """Take a lock away from the holders in `lock`, and hand it to the next waiter.
 
-        They get `LeaseRevoked`, with `by` and `reason`, at their next renewals. False: it has
-        changed hands since it was seen, and nothing was done.
+        These holders get `LeaseRevoked`, with `by` and `reason`, at their next renewals. Returns
+        False if the lock has changed hands since it was read; nothing was done then.
         """
         by, reason = validate_operator(by, reason)
         primitive: Primitive = mutex
@@ -124,9 +124,9 @@ class Inspector:
             primitive = permits.READ
         elif lock.cache_lock and lock.kind == Kind.TIMESTAMP:
             primitive = timestamp.WHOLE
-        seen = [Sight(one.seen, one.holder) for one in lock.holders]
+        holders = [Sight(one.seen, one.holder) for one in lock.holders]
         return run(
-            operations.clear(self._io(), primitive, lock.keys, self.using, seen, by, reason)
+            claims.clear(self._port(), primitive, lock.keys, self.using, holders, by, reason)
         )
 
     # Many locks.
@@ -142,11 +142,11 @@ class Inspector:
         offset: int = 0,
         limit: int | None = 100,
     ) -> Page:
-        """Some of the locks that are held.
+        """Return some of the held locks.
 
-        `pattern` is one of names, as in `LOCKS`; `host` the beginning of an owner; with `foreign`
-        also what `discover` finds. Without these, and in the order of what remains, only the page
-        itself is read.
+        `pattern` is a pattern of names, as in `LOCKS`; `host` is the beginning of an owner;
+        `foreign` adds what `discover` finds. Without these, and in the order of what remains, only
+        the locks of the page are read.
         """
         if order not in ORDERS:
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
@@ -171,24 +171,24 @@ class Inspector:
         return Page(items=found[offset:end], total=len(found))
 
     def all(self, pattern: str = "*") -> Iterator[LockInfo]:
-        """All locks of such names, in the order in which their leases end."""
+        """Yield all locks whose names match, in the order in which their leases end."""
         if self._clustered:
             names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
-            ours = filter(_ours, self._those(names, lenient=True))
+            ours = filter(_is_ours, self._held(names, lenient=True))
             yield from sorted(ours, key=ORDERS["remaining"])
             return
-        yield from self.those([name for name in self._index_names() if fnmatchcase(name, pattern)])
+        yield from self.held([name for name in self._index_names() if fnmatchcase(name, pattern)])
 
-    def those(self, names: Sequence[str]) -> Iterator[LockInfo]:
-        """Those of them that are held; a batch at a time."""
-        return self._those(names)
+    def held(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """Yield the locks of these names that are held. They are read in batches."""
+        return self._held(names)
 
     def stale(self) -> list[LockInfo]:
-        """The locks whose holders can't come back."""
+        """Return the locks whose holders can't come back."""
         return [lock for lock in self.all() if lock.state == State.STALE]
 
     def counts(self) -> Counts:
-        """How many locks there are, of which state."""
+        """Count the locks, by state."""
         locks = list(self.all())
         states = Counter(lock.state for lock in locks)
         return Counts(
@@ -199,10 +199,10 @@ class Inspector:
         )
 
     def discover(self, *, limit: int = MOST_KEYS) -> list[LockInfo]:
-        """Locks below our prefix that are not in the index: values of others, above all.
+        """Return the locks below our prefix that are not in the index: foreign values, mostly.
 
-        Looks at up to about `limit` keys of the database, whatever they are. Nothing is found of
-        `cache_locks`: whether a key of the cache is a lock, only the cache's code knows.
+        Looks at up to about `limit` keys of the database, whatever they are. Finds nothing with
+        `cache_locks`: only the project's code knows which keys of the cache are locks.
         """
         if self._cache_locks:
             return []
@@ -211,25 +211,25 @@ class Inspector:
             names = sorted(set(names).difference(self._index_names()))
         return [
             lock
-            for lock in self._those(names, lenient=self._clustered)
-            if lock.seen != OTHER_TYPE and not (self._clustered and _ours(lock))
+            for lock in self._held(names, lenient=self._clustered)
+            if lock.seen != OTHER_TYPE and not (self._clustered and _is_ours(lock))
         ]
 
-    # How it is done.
+    # Requests.
 
     def _scan(self, limit: int) -> list[str]:
-        """The names of what could be locks, among about `limit` keys."""
+        """Return the names of keys that could be locks, among about `limit` keys."""
         if self._cache_locks:
             return []
         names: dict[str, None] = {}
         looked = 0
         pattern = f"{_escaped(self._prefix)}:{{*}}"
-        pools = connections.primaries(connections.shared_pool(self.using))
+        pools = server.primaries(server.shared_pool(self.using))
         self.unasked = {}
         for pool in pools:
             port, cursor = SyncPort(self.using, pool=pool), b"0"
             options = pool.connection_kwargs
-            with self._perhaps((options.get("host"), options.get("port")), self._clustered):
+            with self._tolerating((options.get("host"), options.get("port")), self._clustered):
                 while looked < limit:
                     cursor, found = run(
                         port.script("inspection_scan", [], [cursor, pattern, 1000])
@@ -246,8 +246,8 @@ class Inspector:
         return sorted(names)
 
     @contextmanager
-    def _perhaps(self, node: tuple[Any, ...] | None, lenient: bool) -> Iterator[None]:
-        """If `lenient`, leave out what is at a node of the cluster that can't be asked."""
+    def _tolerating(self, node: tuple[Any, ...] | None, lenient: bool) -> Iterator[None]:
+        """If `lenient`, leave out a node of the cluster that can't be asked."""
         try:
             yield
         except LockUnavailable as error:
@@ -255,15 +255,15 @@ class Inspector:
                 raise
             self.unasked[":".join(map(str, node or ("?",)))] = error
 
-    def _io(self) -> SyncPort:
+    def _port(self) -> SyncPort:
         return SyncPort(self.using)
 
     def _ask(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        return run(self._io().script(script, keys, args))
+        return run(self._port().script(script, keys, args))
 
     def _keys(self, lock: str | LockInfo) -> Keys:
         if isinstance(lock, LockInfo):
-            return lock.keys  # the name may be a stranger's, and none that anybody could write
+            return lock.keys  # a foreign name may not be valid
         return self._keys_of(lock if self._cache_locks else validate_name(lock))
 
     def _keys_of(self, name: str) -> Keys:
@@ -272,13 +272,13 @@ class Inspector:
         return Keys.of(self._prefix, name)
 
     def _index_names(self) -> list[str]:
-        """All names of the index; of leases that should have ended, the last `MOST_KEYS`."""
+        """Return the names in the index; of overdue leases, only the last `MOST_KEYS`."""
         ends: dict[bytes, float] = {}
         first: Any = "-inf"
         while True:
             now, some = self._ask("inspection_index", [self._index], [first, AT_ONCE])
             before = len(ends)
-            # A lease that is renewed meanwhile comes again, later; none is passed over.
+            # A lease that is renewed meanwhile comes again later, so none is missed.
             ends.update(zip(some[::2], map(float, some[1::2]), strict=True))
             if len(ends) == before:
                 break
@@ -288,85 +288,85 @@ class Inspector:
         return [name.decode(errors="replace") for name in names[max(0, ended - MOST_KEYS) :]]
 
     def _listed(self, offset: int, end: int | None) -> Page:
-        """A page of the index, of which nothing but itself is read.
+        """Read one page of the index, and only its locks.
 
-        The index still has the names of leases that ended without a release, and nothing is
-        written here: so those names are looked at first, and counted only if they are held.
+        The index still has the names of leases that ended without a release, and inspection
+        doesn't write: so these names are read first, and counted only if they are held.
         """
         if end is None or end - offset > AT_ONCE:
             found = list(self.all())
             return Page(items=found[offset:end], total=len(found))
         number, ended, names = self._names(offset, end)
-        still = list(self.those(ended))
+        still = list(self.held(ended))
         held = still[offset:end]
         skipped = max(0, offset - len(still)) - max(0, offset - len(ended))
         wanted = skipped + end - max(offset, len(still))
         names = names[skipped : max(skipped, wanted)]
-        live = list(self.those(names))
+        live = list(self.held(names))
         gone = len(names) - len(live)
         return Page(items=held + live, total=len(still) + number - gone)
 
     def _names(self, offset: int, end: int) -> tuple[int, list[str], list[str]]:
-        """How many leases should live, by the index; names whose leases should have ended; and
-        those of the others that may be from `offset` to `end` among all."""
+        """Return how many leases should be live, by the index; the names whose leases should have
+        ended; and the live names that may be at `offset` to `end` among all."""
         number, *both = self._ask("inspection_names", [self._index], [offset, end, BATCH])
         ended, names = ([name.decode(errors="replace") for name in some] for some in both)
         return number, ended, names
 
-    def _those(self, names: Sequence[str], *, lenient: bool = False) -> Iterator[LockInfo]:
+    def _held(self, names: Sequence[str], *, lenient: bool = False) -> Iterator[LockInfo]:
         for start in range(0, len(names), BATCH):
             some = [self._keys_of(name) for name in names[start : start + BATCH]]
-            yield from self._look(some, lenient=lenient)
+            yield from self._read(some, lenient=lenient)
 
-    def _look(self, locks: Sequence[Keys], *, lenient: bool = False) -> list[LockInfo]:
-        """Those of them that are held."""
-        found = self._seen(locks, lenient)
+    def _read(self, locks: Sequence[Keys], *, lenient: bool = False) -> list[LockInfo]:
+        """Return the locks of these keys that are held."""
+        found = self._raw(locks, lenient)
         if self._cache_locks:
             self._add_written(found)
-        left = self._left({process for seen in found for process in seen.processes})
-        return [reading.lock(seen, self.using, left) for seen in found]
+        left = self._left({process for raw in found for process in raw.processes})
+        return [reading.lock(raw, self.using, left) for raw in found]
 
-    def _seen(self, locks: Sequence[Keys], lenient: bool) -> list[Seen]:
-        found: dict[int, Seen] = {}
-        pool = connections.shared_pool(self.using)
-        for batch in batches(self._io(), [lock.lock for lock in locks], BATCH):
-            node = connections.node_of(pool, locks[batch[0]].lock)
-            with self._perhaps(node, lenient):
-                self._add_seen(found, locks, batch)
+    def _raw(self, locks: Sequence[Keys], lenient: bool) -> list[Raw]:
+        found: dict[int, Raw] = {}
+        pool = server.shared_pool(self.using)
+        for batch in batches(self._port(), [lock.lock for lock in locks], BATCH):
+            node = server.node_of(pool, locks[batch[0]].lock)
+            with self._tolerating(node, lenient):
+                self._add_raw(found, locks, batch)
         return [found[position] for position in sorted(found)]
 
-    def _add_seen(self, found: dict[int, Seen], locks: Sequence[Keys], batch: list[int]) -> None:
-        port = self._io()
-        unseen = batch
-        while unseen:  # where several have many holders, not all are looked at in one request
-            some = [locks[position] for position in unseen]
+    def _add_raw(self, found: dict[int, Raw], locks: Sequence[Keys], batch: list[int]) -> None:
+        port = self._port()
+        unread = batch
+        while unread:  # if locks have many holders, one answer does not have all locks
+            some = [locks[position] for position in unread]
             keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
             names = [lock.name for lock in some]
             args: list[Any] = [*names, permits.SHOWN, int(self._cache_locks)]
-            time, *seen = run(port.script("inspection_locks", [*keys, self._index], args))
-            for position, answer in zip(unseen, seen, strict=False):
-                value, pttl, waiters, holding, *all_ = answer
+            time, *answers = run(port.script("inspection_locks", [*keys, self._index], args))
+            for position, answer in zip(unread, answers, strict=False):
+                value, pttl, waiters, holding, *shared = answer
                 if value is not None:
-                    each = all_ or [[value, pttl, None]]
-                    found[position] = Seen(locks[position], waiters, holding, each, int(time))
-            unseen = unseen[len(seen) :]
+                    values = shared or [[value, pttl, None]]
+                    found[position] = Raw(locks[position], waiters, holding, values, int(time))
+            unread = unread[len(answers) :]
 
-    def _add_written(self, found: list[Seen]) -> None:
-        """What ours, who hold timestamp locks, have written beside their keys."""
-        times = [position for position, seen in enumerate(found) if seen.is_timestamp]
+    def _add_written(self, found: list[Raw]) -> None:
+        """Add what our holders of timestamp locks have written beside the keys."""
+        times = [position for position, raw in enumerate(found) if raw.is_timestamp]
         tails = [found[position].keys.tail for position in times]
-        for batch in batches(self._io(), tails, BATCH):
+        for batch in batches(self._port(), tails, BATCH):
             some = self._ask("inspection_written", [tails[number] for number in batch], [])
             for number, (holder, until) in zip(batch, some, strict=True):
-                seen = found[times[number]]
-                value = seen.each[0][0]
+                raw = found[times[number]]
+                value = raw.values[0][0]
                 if holder and until and reading.same_time(value, until):
-                    found[times[number]] = seen._replace(written=holder)
+                    found[times[number]] = raw._replace(written=holder)
 
     def _left(self, processes: set[str]) -> dict[str, float | None]:
-        """For how many seconds each process is believed to live yet; None: it is not."""
+        """Return for how many seconds each process is sure to live; None: not at all."""
         known = sorted(process for process in processes if process.isalnum())
-        port, keys = self._io(), [presence(self._index, process) for process in known]
+        port, keys = self._port(), [presence(self._index, process) for process in known]
         left: dict[str, float | None] = {}
         for batch in batches(port, keys, BATCH):
             some = [keys[position] for position in batch]
@@ -375,17 +375,18 @@ class Inspector:
             except LockUnavailable:
                 if not self._clustered:
                     raise
-                # It may be at another node than the lock, and what can't be asked is not dead.
+                # The process's key may be on another node than the lock; while that node can't
+                # be asked, the process counts as alive.
                 pttls = [PRESENCE * 1000] * len(some)
             for position, pttl in zip(batch, pttls, strict=True):
                 left[known[position]] = pttl / 1000 if pttl > 0 else None
         return left
 
 
-def _ours(lock: LockInfo) -> bool:
+def _is_ours(lock: LockInfo) -> bool:
     return lock.has_permits or lock.holder.owner is not None
 
 
 def _escaped(text: str) -> str:
-    """For the patterns of Redis."""
+    """Escape a text for the patterns of Redis."""
     return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)

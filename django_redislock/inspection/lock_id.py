@@ -1,4 +1,4 @@
-"""The primary key of `Lock`: where a lock is, as one text."""
+"""The primary key of `Lock`: the server and the name of a lock as one text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import Inspector, LockInfo
 class LockId(NamedTuple):
     """`alias:name`, or `{alias}:key` for a lock of the drop-in for `cache.lock()`.
 
-    As a text it is printable, so that it comes back from a form, and can be kept in any database.
+    The text is printable, so that it survives forms and fits into any database.
     """
 
     using: str
@@ -25,8 +25,8 @@ class LockId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises `ValueError` if there can be no such lock."""
-        # Of two aliases, the longer one is meant.
+        """Read an id. Raises `ValueError` if no lock can have it."""
+        # If one alias begins with another one, the longer one is meant.
         for using in sorted(aliases(), key=len, reverse=True):
             for cache_locks, begins in ((False, f"{using}:"), (True, f"{{{using}}}:")):
                 if text.startswith(begins):

@@ -1,4 +1,4 @@
-"""What the server has of locks, read: what each value says, and how it is to be judged."""
+"""Read the values that the server has for locks, and judge the state of each lock."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ from .facts import (
 from .sentences import Sentence
 
 
-class Seen(NamedTuple):
-    """A lock that is held, as the server told it."""
+class Raw(NamedTuple):
+    """A held lock as the server has it, not read yet."""
 
     keys: Keys
     waiters: int
     holding: int
-    each: list[tuple[bytes, int, bytes | None]]
-    """Of each holder: what it says of itself, its TTL in ms; its token, where several may be."""
+    values: list[tuple[bytes, int, bytes | None]]
+    """For each holder: its value, its TTL in ms, and its token if several may hold the lock."""
     now_us: int
     written: bytes | None = None
-    """What ours, who hold a timestamp lock, have written beside its key."""
+    """What our holder of a timestamp lock has written beside its key."""
 
     @property
     def is_timestamp(self) -> bool:
-        value, _ttl, token = self.each[0]
+        value, _ttl, token = self.values[0]
         if token is not None or not self.keys.stem:
             return False
         return foreign(value, None, self.now_us / 1e6)[0] == Kind.TIMESTAMP
 
     @property
     def processes(self) -> set[str]:
-        """Those that hold it, as far as anybody knows."""
-        says = [value for value, _ttl, _token in self.each] + [self.written or b""]
-        return {value[:8].decode(errors="replace") for value in says}
+        """The processes of its holders, as far as they are known."""
+        values = [value for value, _ttl, _token in self.values] + [self.written or b""]
+        return {value[:8].decode(errors="replace") for value in values}
 
 
-def lock(seen: Seen, using: str, left: dict[str, float | None]) -> LockInfo:
-    """`left`: for how many seconds each process is believed to live yet; None: it is not."""
+def lock(raw: Raw, using: str, left: dict[str, float | None]) -> LockInfo:
+    """Read a lock. `left`: for how many seconds each process is sure to live; None: not at all."""
     kind, limit, newest = Kind.FOREIGN, None, 0
     holders = []
-    for value, pttl, token in seen.each:
-        its_kind, one = _holder(seen, value, pttl, token, left)
+    for value, pttl, token in raw.values:
+        its_kind, one = _holder(raw, value, pttl, token, left)
         if token is None:
             kind = its_kind
         elif (one.holder.fencing_token or 0) > newest:
@@ -68,44 +68,44 @@ def lock(seen: Seen, using: str, left: dict[str, float | None]) -> LockInfo:
         holders.append(one)
     worst = max(holders, key=lambda one: list(State).index(one.state))
     why = worst.why
-    if why and seen.holding > 1:
+    if why and raw.holding > 1:
         alike = sum(one.state == worst.state for one in holders)
         why = Sentence(
             _("%(number)s of %(holding)s holders: %(why)s"),
             number=alike,
-            holding=seen.holding,
+            holding=raw.holding,
             why=why,
         )
     return LockInfo(
-        name=seen.keys.name,
+        name=raw.keys.name,
         using=using,
         kind=kind,
         state=worst.state,
         why=why,
         holders=tuple(holders),
-        holding=seen.holding,
+        holding=raw.holding,
         limit=limit,
-        waiters=seen.waiters,
-        keys=seen.keys,
-        has_permits=seen.each[0][2] is not None,
+        waiters=raw.waiters,
+        keys=raw.keys,
+        has_permits=raw.values[0][2] is not None,
     )
 
 
 def _holder(
-    seen: Seen, value: bytes, pttl: int, token: bytes | None, left: dict[str, float | None]
+    raw: Raw, value: bytes, pttl: int, token: bytes | None, left: dict[str, float | None]
 ) -> tuple[Kind, HolderInfo]:
-    """One who holds a lock, by what it has written; and the kind, if it is not `SHARED`."""
-    holder = Holder.parse(value, pttl, seen.now_us)
+    """Read one holder's value; and the kind of the lock, unless that is `SHARED`."""
+    holder = Holder.parse(value, pttl, raw.now_us)
     kind, state, why, ttl = Kind.MUTEX, State.HELD, "", None
     sight = Sight.of(value, holder)
     if holder.owner is None:
-        kind, state, why = foreign(value, holder.remaining, seen.now_us / 1e6)
+        kind, state, why = foreign(value, holder.remaining, raw.now_us / 1e6)
         if token:
             state, why = State.UNKNOWN, Sentence(_("what its holder said of itself is lost"))
-        elif seen.is_timestamp:
-            remains_ms = max(0, round(float(value) * 1000 - seen.now_us / 1000))
-            value = seen.written or value
-            holder = timestamp.holder_of(value, remains_ms, seen.now_us)
+        elif raw.is_timestamp:
+            remains_ms = max(0, round(float(value) * 1000 - raw.now_us / 1000))
+            value = raw.written or value
+            holder = timestamp.holder_of(value, remains_ms, raw.now_us)
     if holder.owner is not None and state == State.HELD:
         ttl = int(value.split(b"|", 4)[3]) / 1000
         process = process_of(value[:8].decode())
@@ -117,7 +117,7 @@ def _holder(
 
 
 def _shared(value: bytes) -> tuple[Kind, int | None]:
-    """The kind and limit that lua/permits.lua writes behind a tab."""
+    """Read the kind and limit, which lua/permits.lua writes behind a tab."""
     kind, *limits = value.partition(b"\t")[2].split(b"|")
     limit = number(limits[0]) if limits else None
     if kind == b"semaphore" and limit is not None:
@@ -126,15 +126,18 @@ def _shared(value: bytes) -> tuple[Kind, int | None]:
 
 
 def decide(holder: Holder, ttl: float, independent: bool, left: float | None) -> tuple[State, str]:
-    """The state of one of our locks, and why. `independent`: it needs no living process; `left`:
-    for how long its process is believed to live yet, None: it is not."""
+    """Judge the state of one of our locks, and say why.
+
+    `independent`: it needs no living process. `left`: for how many seconds its process is sure to
+    live; None: not at all.
+    """
     if left is not None and left > PRESENCE - 2 * PRESENCE_EVERY:
         return State.HELD, ""
     if holder.remaining is None:
         return State.STALE, Sentence(_("it has no TTL, and its process shows no sign of life"))
     if independent:
         return State.HELD, ""
-    # Its leases are a sign of life, too: when it was acquired, or renewed.
+    # An acquire or a renewal is a sign of life, too.
     assert holder.held is not None
     silent = min(holder.held, max(0.0, ttl - holder.remaining))
     if left is not None:
@@ -152,7 +155,7 @@ _FIRST_TIME, _LAST_TIME = 946_684_800.0, 4_102_444_800.0
 
 
 def foreign(value: bytes, remaining: float | None, time: float) -> tuple[Kind, State, str]:
-    """The kind and state of a value that this package did not write, and why."""
+    """Judge a foreign value: its kind and state, and why."""
     try:
         ends = float(value)
     except ValueError:
@@ -174,17 +177,17 @@ _WANTED = {b"": Kind.MUTEX, **{kind.value.encode(): kind for kind in SHARED}}
 
 
 def same_time(value: bytes, until: bytes) -> bool:
-    """Whether the time at the key of a timestamp lock is the one that ours has written."""
+    """Say whether the time at the key of a timestamp lock is the one that our holder wrote."""
     try:
         return abs(float(value) - float(until)) <= timestamp.A_LITTLE
     except ValueError:
         return False
 
 
-def waiter(position: int, arrived_us: bytes, says: bytes | None, now_us: int) -> WaiterInfo:
-    """Read what a waiter says of itself, as lua/queue.lua describes it."""
+def waiter(position: int, arrived_us: bytes, text: bytes | None, now_us: int) -> WaiterInfo:
+    """Read a waiter's entry, as lua/queue.lua describes it."""
     waited = _since(arrived_us, now_us)
-    written = _WAITER.fullmatch(says or b"")
+    written = _WAITER.fullmatch(text or b"")
     if written is None or (written[4] or b"") not in _WANTED:
         return WaiterInfo(
             position=position,
@@ -215,13 +218,13 @@ _ENDINGS = {b"": Ending.EXPIRED, **{ending.value.encode(): ending for ending in 
 
 
 def past_holder(text: bytes) -> PastHolder | None:
-    """Read a holder in a lock's tail, as lua/mutex.lua describes it; None: it is none."""
+    """Read a past holder in a lock's tail, as lua/mutex.lua describes it; None: unreadable."""
     value, _, end = text.partition(b"\t")
     holder = Holder.parse(value, -1, 0)
     if holder.owner is None or holder.fencing_token is None or holder.acquired_at is None:
         return None
     ending, lasted, *words = (end.split(b"|", 3) + [b""] * 3)[:4]
-    # Negative, where the clock was set back meanwhile.
+    # The time is negative if the clock was set back meanwhile.
     how, took = _ENDINGS.get(ending), number(lasted.removeprefix(b"-"))
     if how is None or (lasted and took is None):
         return None

@@ -1,7 +1,7 @@
-"""English sentences that a page can say in the language of whoever reads it.
+"""English sentences that a page can translate.
 
-What a lock's state is due to is told in many places: to programs as JSON, in logs, on a terminal.
-There it is English, so that it can be searched for. The pages of the admin translate it.
+The reason for a lock's state appears in JSON, in logs and on terminals, always in English, so that
+it can be searched for. The pages of the admin translate it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 
 
 class Sentence(str):
-    """An English text, with what it is made from. The template is to be marked for translation."""
+    """An English text that knows its template and values. Mark the template for translation."""
 
     template: str
     values: dict[str, object]
@@ -23,11 +23,11 @@ class Sentence(str):
         return sentence
 
     def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, object]]:
-        return (self.template,), self.values  # so that what holds it can be pickled
+        return (self.template,), self.values  # for pickle
 
 
 def translated(text: str) -> str:
-    """A sentence, and those within it, in the active language; other texts as they are."""
+    """Translate a sentence, and the sentences within it; return other texts unchanged."""
     if not isinstance(text, Sentence):
         return text
     values = {

@@ -1,4 +1,4 @@
-"""Asks the servers of a Redlock about it."""
+"""Inspect Redlocks: ask all of their servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ..base.exceptions import LockUnavailable
 from ..base.servers import Servers
-from ..lease import claims as operations
+from ..lease import claims
 from ..primitives.contract import Sight
 from ..primitives.redlock import Redlock
 from ..settings.validators import validate_operator
@@ -21,17 +21,19 @@ T = TypeVar("T")
 
 
 class RedlockInspector:
-    """What there is of Redlocks at all servers of one. A server that can't be asked is left out;
-    raises `LockUnavailable` when no majority can be asked."""
+    """The Redlocks on a group of servers.
+
+    A server that can't be asked is left out. Raises `LockUnavailable` if no majority can be asked.
+    """
 
     def __init__(self, servers: Servers) -> None:
         self.using = servers
         self.unasked: dict[str, LockUnavailable] = {}
-        """The servers that could not be asked the last time, and why."""
+        """The servers that could not be asked last time, with the errors."""
         self._each = [Inspector(alias) for alias in servers.aliases]
 
     def get(self, name: str) -> LockInfo | None:
-        """The lock of that name, if one lease is on a majority of the servers, or may be."""
+        """Return the lock if one lease is, or may be, on a majority of the servers."""
         found = [lock for lock in self._ask(lambda one: one.get(name)) if lock is not None]
         at = Counter(lock.seen for lock in found)
         for lock in found:
@@ -39,30 +41,29 @@ class RedlockInspector:
                 return replace(lock, using=self.using)
         return None
 
-    def those(self, names: Sequence[str]) -> Iterator[LockInfo]:
-        """Those of them that are held."""
+    def held(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """Yield the locks of these names that are held."""
         return filter(None, map(self.get, names))
 
     def waiters(self, lock: str | LockInfo, limit: int = 100) -> list[WaiterInfo]:  # noqa: ARG002
-        """Nobody: a Redlock has no queue."""
+        """Return an empty list: a Redlock has no queue."""
         return []
 
     def past(self, lock: str | LockInfo) -> Past:
-        """What the first server that answers knows of those who held it before."""
+        """Return what the first server that answers knows about past holders."""
         return self._ask(lambda one: one.past(lock))[0]
 
     def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
-        """Take it away at all servers, as `Inspector.clear`; `unasked` are those that may still
-        have it."""
+        """Clear the lock on all servers, as `Inspector.clear` does. It may stay on `unasked`."""
         by, reason = validate_operator(by, reason)
         port, kind = SyncPort(self.using), Redlock(self.using)
         seen = [Sight(one.seen, one.holder) for one in lock.holders]
-        done = run(operations.clear(port, kind, lock.keys, self.using, seen, by, reason))
+        done = run(claims.clear(port, kind, lock.keys, self.using, seen, by, reason))
         self._ask(lambda one: one.get(lock.name))
         return done
 
     def _ask(self, question: Callable[[Inspector], T]) -> list[T]:
-        """The answers of those that give one."""
+        """Return the answers of the servers that answered."""
         answers: list[T] = []
         self.unasked = {}
         for one in self._each:

@@ -1,4 +1,4 @@
-"""Times, holders, settings and strangers' texts, in the words of people."""
+"""Texts for people: times, holders, settings, and foreign texts made safe to show."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _OTHERS = {
     Kind.FOREIGN: "a value of others",
     Kind.TIMESTAMP: "a time of an old lock",
 }
-"""Who holds what we have not written."""
+"""Shown instead of the holder of a value that we did not write."""
 
 
 def clean(text: str) -> str:
-    """A line of a screen, from a name or an error: others' names may hold anything."""
+    """Make one printable line of a text: foreign names may have any character."""
     return label.clean(text, MAX_LINE)
 
 
 def duration(seconds: float | None) -> str:
-    """In two units at most."""
+    """A time in at most two units."""
     if seconds is None:
         return NOTHING
     if seconds < 59.95:
@@ -55,24 +55,24 @@ def remaining(lock: LockInfo) -> str:
 
 
 def holder(lock: LockInfo) -> str:
-    """Who holds it, in short; of several, how many, and the one whose lease ends first."""
-    its = _owner(lock)
-    return f"{crowd(lock)}: {its}" if lock.kind in SHARED else its
+    """The holder in short; of several, their number and the one whose lease ends first."""
+    owner = _owner(lock)
+    return f"{holding(lock)}: {owner}" if lock.kind in SHARED else owner
 
 
 def _owner(lock: LockInfo) -> str:
     return lock.holder.owner or _OTHERS.get(lock.kind, NOTHING)
 
 
-def crowd(lock: LockInfo) -> str:
-    """How many hold one that several may hold."""
+def holding(lock: LockInfo) -> str:
+    """The number of holders of a lock that several may hold."""
     if lock.kind == Kind.SEMAPHORE:
         return f"{lock.holding} of {lock.limit}"
     return "writer" if lock.kind == Kind.WRITE else count(lock.holding, "reader")
 
 
-def whose(lock: LockInfo) -> str:
-    """Who holds it, where and since when."""
+def holder_in_full(lock: LockInfo) -> str:
+    """The holder, its label, and since when it holds the lock."""
     text = _owner(lock)
     if lock.holder.label:
         text += f" ({lock.holder.label})"
@@ -94,21 +94,15 @@ def count(number: int, word: str) -> str:
 
 
 def value_text(value: Any) -> str:
-    """The value of a setting, as it would be written there."""
+    """The value of a setting, as it would be written in the settings."""
     if isinstance(value, float):
         return f"{value:.15g}"
-    told = setting_value(value)
-    return str(told) if callable(value) else repr(told)
+    return of_function(value) if callable(value) else repr(value)
 
 
 def place_text(term: str, setting: Setting) -> str:
-    """Where a setting is written."""
+    """The place where a setting is written."""
     if setting.source == "default":
         return Sentence(_("the default"))
     entry = "" if setting.entry is None else f"['LOCKS'][{setting.entry!r}]"
     return f"REDISLOCK{entry}['{term}']"
-
-
-def setting_value(value: Any) -> Any:
-    """A function is told by where it is defined."""
-    return of_function(value) if callable(value) else value

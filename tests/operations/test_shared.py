@@ -172,7 +172,7 @@ class TestClear:
             raise LockUnavailable("Redis is away")
 
         lock_cleared.connect(
-            lambda **_: monkeypatch.setattr(Inspector, "those", away), weak=False, dispatch_uid="x"
+            lambda **_: monkeypatch.setattr(Inspector, "held", away), weak=False, dispatch_uid="x"
         )
         try:
             done = call("clear", "exports", "--yes", "--reason", "it hangs")

@@ -19,7 +19,7 @@ from ...base import label
 from ...commands import BUSY, UNAVAILABLE
 from ...inspection import LockInfo, State
 from ...inspection.clearing import Outcome, Target
-from ...inspection.words import clean, count, whose
+from ...inspection.words import clean, count, holder_in_full
 from ..arguments import (
     add_by,
     add_json,
@@ -52,7 +52,9 @@ class Clear:
         )
         parser.add_argument("--pattern", help="All locks whose names match, as in 'invoice:*'.")
         parser.add_argument(
-            "--stale", action="store_true", help="Only locks whose holders can't come back."
+            "--stale",
+            action="store_true",
+            help="Only locks whose holders can't come back.",
         )
         parser.add_argument(
             "--host",
@@ -256,7 +258,7 @@ def _compare(target: Target, as_of: datetime | None) -> None:
 
 
 def _sentence(target: Target) -> str:
-    held = "" if target.lock is None else f"held by {whose(target.lock)}"
+    held = "" if target.lock is None else f"held by {holder_in_full(target.lock)}"
     return clean(
         {
             Outcome.CLEARED: f"Cleared {target.name!r}, {held}. {target.error}".strip(),

@@ -19,7 +19,7 @@ from ...inspection import (
     RedlockInspector,
     WaiterInfo,
 )
-from ...inspection.words import NOTHING, count, crowd, duration, holder, instant
+from ...inspection.words import NOTHING, count, duration, holder, holding, instant
 from ...settings import conf
 from ..arguments import add_json, add_limit, add_using, inspector_of, name_argument
 from ..failing import FREE
@@ -121,7 +121,7 @@ class Sheet:
         yield "State", f"{text}: {lock.why}" if lock.why else text
         if lock.kind in SHARED:
             yield "Kind", _KINDS[lock.kind]
-            yield "Held by", crowd(lock)
+            yield "Held by", holding(lock)
             return
         yield "Holder", holder(lock)
         yield "Label", lock.holder.label or NOTHING
