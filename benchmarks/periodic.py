@@ -17,7 +17,7 @@ SCHEDULERS, JOBS, EVERY = 50, 200, 30.0
 def measure(*, seconds: float = 90.0, every: float = EVERY) -> list[Row]:
     with private_server() as server:
         django_project(default=url(server))
-        from django_redislock.periodic import Ledger, Outcome, periodic
+        from django_redislock.periodic import Ledger, RunOutcome, periodic
         from django_redislock.periodic.execution import Assignment, perform
         from django_redislock.periodic.job import Job
         from django_redislock.periodic.registry import jobs
@@ -55,7 +55,7 @@ def measure(*, seconds: float = 90.0, every: float = EVERY) -> list[Row]:
         over.set()
         for thread in threads:
             thread.join()
-        ran = sum(run.outcome == Outcome.DONE for job in Ledger().jobs() for run in job.runs)
+        ran = sum(run.outcome == RunOutcome.DONE for job in Ledger().jobs() for run in job.runs)
     rows: list[Row] = []
     case = {"schedulers": SCHEDULERS, "jobs": JOBS, "every": every}
     figures = {

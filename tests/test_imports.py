@@ -25,7 +25,7 @@ FLOORS = [
     {"admin", "management", "apps"},
 ]
 
-LEFT = {("periodic", "locks"), ("primitives", "signals")}
+LEFT = {("primitives", "signals")}
 """Imports between rooms of one floor that are still to go."""
 
 

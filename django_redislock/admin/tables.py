@@ -14,7 +14,7 @@ from ..inspection import UNREADABLE, Ending, HolderInfo, Kind, LockInfo, Past, W
 from ..inspection.sentences import translated
 from ..inspection.words import place_text, value_text
 from ..models import Lock
-from ..primitives.ledger import Outcome, RunInfo
+from ..primitives.ledger import RunInfo, RunOutcome
 from ..settings import conf
 from . import cells, columns
 
@@ -27,12 +27,12 @@ _ENDINGS = {
     Ending.CLEARED: gettext_lazy("cleared"),
 }
 _OUTCOMES = [
-    (Outcome.RUNNING.value, gettext_lazy("running")),
-    (Outcome.DONE.value, gettext_lazy("done")),
-    (Outcome.FAILED.value, gettext_lazy("failed")),
-    (Outcome.LOST.value, gettext_lazy("lost")),
-    (Outcome.SKIPPED.value, gettext_lazy("skipped")),
-    (Outcome.UNREADABLE.value, gettext_lazy("unreadable")),
+    (RunOutcome.RUNNING.value, gettext_lazy("running")),
+    (RunOutcome.DONE.value, gettext_lazy("done")),
+    (RunOutcome.FAILED.value, gettext_lazy("failed")),
+    (RunOutcome.LOST.value, gettext_lazy("lost")),
+    (RunOutcome.SKIPPED.value, gettext_lazy("skipped")),
+    (RunOutcome.UNREADABLE.value, gettext_lazy("unreadable")),
 ]
 
 

@@ -22,7 +22,7 @@ from ..base import label
 from ..base.clock import now
 from ..base.exceptions import LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
-from ..lease.lock import Lock, refuse_event_loop
+from ..lease.lock import Lock, call, refuse_event_loop
 from ..primitives import record
 from ..primitives.contract import Port
 from ..primitives.keys import validate_name
@@ -30,7 +30,7 @@ from ..primitives.waiting import Deadline
 from ..settings.validators import refuse_unknown, validate_kept, validate_wait
 from ..transport.ports import AsyncPort, SyncPort, run
 from .completion import Completion, awaiting_commit, give_back
-from .redis_lock import FunctionDecorator, LockFor, call, redis_lock
+from .redis_lock import FunctionDecorator, LockFor, redis_lock
 
 BEGUN, DONE = b"begun", b"done"
 

@@ -17,7 +17,7 @@ from ..base import label
 from ..base.exceptions import LockNotAcquired
 from ..lease.current import Steps
 from ..lease.lease import Lease
-from ..lease.lock import UNSET, Lock, Options, refuse_event_loop
+from ..lease.lock import UNSET, Lock, Options, call, refuse_event_loop
 from ..primitives.keys import validate_key, validate_name
 from ..settings.naming import name_maker
 from ..transport.ports import AsyncPort, SyncPort, run
@@ -222,18 +222,6 @@ def _settle(lock: Lock, conflict: LockNotAcquired) -> Any:
     if on_conflict == "raise":
         raise conflict
     return None  # signals.py has told and logged it
-
-
-def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of a function that is not to run longer than its lock is held."""
-    result = function(*args, **kwargs)
-    if inspect.iscoroutine(result):
-        result.close()
-        raise TypeError(
-            f"{function!r} does not look like a coroutine function and returns a "
-            f"coroutine, which would run without the lock: decorate what is inside"
-        )
-    return result
 
 
 def _wrap_function(function: Callable[..., Any], lock_for: LockFor) -> Callable[..., Any]:

@@ -28,14 +28,14 @@ from ..base import fork, label
 from ..base.clock import now
 from ..base.exceptions import FlightFailed, LeaseLost, LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
-from ..lease.lock import UNSET, Lock, refuse_event_loop
+from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..primitives import record
 from ..primitives.contract import Port
 from ..primitives.waiting import Deadline
 from ..settings.validators import refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort, run
 from .completion import give_back
-from .redis_lock import FunctionDecorator, LockFor, call, redis_lock
+from .redis_lock import FunctionDecorator, LockFor, redis_lock
 
 logger = logging.getLogger("django_redislock")
 

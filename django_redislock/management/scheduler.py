@@ -14,7 +14,7 @@ from ..periodic.execution import STOPPED
 from ..periodic.job import Job
 from ..periodic.runner import Runner
 from ..periodic.workers import Crew
-from ..primitives.ledger import Outcome
+from ..primitives.ledger import RunOutcome
 from .events import ENDING, NUDGE, Events, Interrupted, require_main_thread
 from .failing import WRONG
 
@@ -70,9 +70,9 @@ class Scheduler:
         if self._runner.away:
             return UNAVAILABLE
         outcomes = self._crew.outcomes
-        if outcomes[Outcome.LOST] or outcomes[None]:
+        if outcomes[RunOutcome.LOST] or outcomes[None]:
             return LOST
-        return WRONG if outcomes[Outcome.FAILED] else 0
+        return WRONG if outcomes[RunOutcome.FAILED] else 0
 
     def _stopped_within(self, seconds: float | None) -> bool:
         """Wait for something to happen. True: we are asked to end."""

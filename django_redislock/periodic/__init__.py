@@ -6,7 +6,7 @@
 Every host runs `manage.py runperiodic`. docs/periodic.md tells the rest.
 """
 
-from ..primitives.ledger import Outcome, Pause, RunInfo
+from ..primitives.ledger import Pause, RunInfo, RunOutcome
 from .events import job_finished, job_started
 from .registry import periodic
 from .report import JobInfo, JobState, Ledger
@@ -15,9 +15,9 @@ __all__ = [
     "JobInfo",
     "JobState",
     "Ledger",
-    "Outcome",
     "Pause",
     "RunInfo",
+    "RunOutcome",
     "job_finished",
     "job_started",
     "periodic",

@@ -17,7 +17,7 @@ from django.dispatch import Signal
 
 from .. import signals
 from ..base import messenger
-from ..primitives.ledger import Outcome, RunInfo
+from ..primitives.ledger import RunInfo, RunOutcome
 
 logger = logging.getLogger("django_redislock")
 
@@ -27,11 +27,11 @@ job_finished = Signal()
 """`event.outcome` says how: done, failed, lost or skipped."""
 
 _LEVELS = {
-    Outcome.RUNNING: (logging.DEBUG, "The job %(job)r starts: planned for %(planned)s."),
-    Outcome.DONE: (logging.INFO, "The job %(job)r is done, after %(duration).3f s."),
-    Outcome.FAILED: (logging.ERROR, "The job %(job)r has failed: %(why)s"),
-    Outcome.LOST: (logging.WARNING, "A run of the job %(job)r is lost: %(why)s."),
-    Outcome.SKIPPED: (logging.INFO, "%(planned)s of the job %(job)r is skipped: %(why)s."),
+    RunOutcome.RUNNING: (logging.DEBUG, "The job %(job)r starts: planned for %(planned)s."),
+    RunOutcome.DONE: (logging.INFO, "The job %(job)r is done, after %(duration).3f s."),
+    RunOutcome.FAILED: (logging.ERROR, "The job %(job)r has failed: %(why)s"),
+    RunOutcome.LOST: (logging.WARNING, "A run of the job %(job)r is lost: %(why)s."),
+    RunOutcome.SKIPPED: (logging.INFO, "%(planned)s of the job %(job)r is skipped: %(why)s."),
 }
 
 
@@ -43,6 +43,6 @@ def tell(event: RunInfo, error: BaseException | None = None) -> None:
         extra = {f"job_{field}": value for field, value in fields.items()}
         arguments = fields | {"duration": event.duration or 0.0}
         logger.log(level, message, arguments, extra=extra, exc_info=error)
-    signal = job_started if event.outcome == Outcome.RUNNING else job_finished
+    signal = job_started if event.outcome == RunOutcome.RUNNING else job_finished
     if signal.receivers:
         messenger.later(partial(signals.deliver, signal, event, event.job))

@@ -18,10 +18,10 @@ from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..lease import claims as operations
 from ..lease.cancellation import Cancellation
 from ..lease.lease import Lease
-from ..locks.redis_lock import call
+from ..lease.lock import call
 from ..primitives import ledger, mutex
 from ..primitives.contract import Claim, Grant, Port
-from ..primitives.ledger import Answer, Outcome, RunInfo, Wanted
+from ..primitives.ledger import Answer, RunInfo, RunOutcome, Wanted
 from ..primitives.waiting import backoff
 from ..settings.policy import Policy
 from ..transport.ports import AsyncPort, SyncPort, run
@@ -129,21 +129,21 @@ class Assignment:
         """Its function has returned, or raised `error`. None: that is not known any more, or it
         is tried again."""
         outcome, why = _outcome(lease, error)
-        if outcome == Outcome.LOST and error is not None and self._tried_again:
+        if outcome == RunOutcome.LOST and error is not None and self._tried_again:
             return None
-        raised = error if outcome == Outcome.FAILED else None
+        raised = error if outcome == RunOutcome.FAILED else None
         return await self._entered(port, outcome, why, lease.remaining(), raised)
 
     async def missed(self, error: LockError, port: Port) -> RunInfo | None:
         """It has no lease to run under."""
         if self._tried_again:
             return None
-        return await self._entered(port, Outcome.LOST, label.clean(str(error)), 0.0)
+        return await self._entered(port, RunOutcome.LOST, label.clean(str(error)), 0.0)
 
     async def _entered(
         self,
         port: Port,
-        outcome: Outcome,
+        outcome: RunOutcome,
         why: str,
         remaining: float,
         raised: BaseException | None = None,
@@ -171,7 +171,7 @@ class Assignment:
         if not self._tried_again:
             with suppress(LockUnavailable):
                 port = SyncPort(self.policy.using)
-                run(ledger.finish(port, self.claim.keys, self.run, Outcome.LOST, STOPPED))
+                run(ledger.finish(port, self.claim.keys, self.run, RunOutcome.LOST, STOPPED))
 
     def linger(self, lease: Lease, lingers: Lingers) -> None:
         """Hold the lock for longer than the job took, if that was asked for."""
@@ -181,14 +181,14 @@ class Assignment:
             lingers(lease, left)
 
 
-def _outcome(lease: Lease, error: BaseException | None) -> tuple[Outcome, str]:
+def _outcome(lease: Lease, error: BaseException | None) -> tuple[RunOutcome, str]:
     if lease.lost is not None:
-        return Outcome.LOST, label.clean(lease.lost.why)
+        return RunOutcome.LOST, label.clean(lease.lost.why)
     if error is None:
-        return Outcome.DONE, ""
+        return RunOutcome.DONE, ""
     if isinstance(error, asyncio.CancelledError):
-        return Outcome.LOST, STOPPED
-    return Outcome.FAILED, label.clean(f"{type(error).__name__}: {label.message(error)}")
+        return RunOutcome.LOST, STOPPED
+    return RunOutcome.FAILED, label.clean(f"{type(error).__name__}: {label.message(error)}")
 
 
 def perform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:

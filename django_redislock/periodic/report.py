@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from ..base.exceptions import server_time
 from ..primitives import ledger
-from ..primitives.ledger import Entries, Outcome, Pause, RunInfo
+from ..primitives.ledger import Entries, Pause, RunInfo, RunOutcome
 from ..settings.validators import validate_operator, validate_using
 from ..transport.ports import SyncPort, run
 from .job import Job
@@ -59,7 +59,7 @@ class JobInfo:
     @property
     def last(self) -> RunInfo | None:
         """The last run that was not skipped; it may be running."""
-        return next((run for run in self.runs if run.outcome != Outcome.SKIPPED), None)
+        return next((run for run in self.runs if run.outcome != RunOutcome.SKIPPED), None)
 
 
 class Ledger:
@@ -136,13 +136,13 @@ def _state(job: Job, entries: Entries, now: datetime) -> JobState:
         return JobState.DISABLED
     if entries.paused is not None:
         return JobState.PAUSED
-    outcomes = [run.outcome for run in entries.runs if run.outcome != Outcome.SKIPPED]
-    running = Outcome.RUNNING in outcomes
+    outcomes = [run.outcome for run in entries.runs if run.outcome != RunOutcome.SKIPPED]
+    running = RunOutcome.RUNNING in outcomes
     if not running and _overdue(job, entries.claimed, now):
         return JobState.OVERDUE
     if running:
         return JobState.RUNNING
-    return JobState.FAILING if outcomes and outcomes[0] != Outcome.DONE else JobState.OK
+    return JobState.FAILING if outcomes and outcomes[0] != RunOutcome.DONE else JobState.OK
 
 
 def _overdue(job: Job, claimed: int | None, now: datetime) -> bool:

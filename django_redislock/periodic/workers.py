@@ -15,7 +15,7 @@ from django.db import close_old_connections, connections
 from ..base.clock import now
 from ..lease import claims as operations
 from ..lease.lease import Lease
-from ..primitives.ledger import Outcome, RunInfo
+from ..primitives.ledger import RunInfo, RunOutcome
 from .execution import Assignment, aperform, perform
 from .job import Job
 
@@ -43,7 +43,7 @@ class Crew:
         self._waiting: set[str] = set()
         """Coroutines that have not begun."""
         self._lingering: dict[Lease, float] = {}
-        self.outcomes: Counter[Outcome | None] = Counter()
+        self.outcomes: Counter[RunOutcome | None] = Counter()
         """How its runs have ended; None: that could not be entered."""
         self._changing = threading.Lock()
 

@@ -42,7 +42,7 @@ BATCH = 100
 Overlap = Literal["skip", "wait"]
 
 
-class Outcome(StrEnum):
+class RunOutcome(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
@@ -64,7 +64,7 @@ class RunInfo:
 
     job: str
     id: str
-    outcome: Outcome
+    outcome: RunOutcome
     planned: datetime | None
     """The tick; None: somebody wanted it at that moment."""
     started: datetime | None
@@ -187,7 +187,7 @@ def _run(job: str, run_id: bytes, text: bytes, fence: bytes | None = None) -> Ru
         return RunInfo(
             job=job,
             id=label.read(run_id),
-            outcome=Outcome.UNREADABLE,
+            outcome=RunOutcome.UNREADABLE,
             planned=None,
             started=None,
             ended=None,
@@ -202,7 +202,7 @@ def _run(job: str, run_id: bytes, text: bytes, fence: bytes | None = None) -> Ru
     return RunInfo(
         job=job,
         id=label.read(run_id),
-        outcome=Outcome(outcome.decode()),
+        outcome=RunOutcome(outcome.decode()),
         planned=_instant(planned),
         started=_instant(started),
         ended=_instant(ended),
@@ -250,7 +250,7 @@ async def claim(port: Port, lock: Claim, job: str, run_id: str, wanted: Wanted) 
 
 
 async def finish(
-    port: Port, keys: Keys, run: RunInfo, outcome: Outcome, why: str
+    port: Port, keys: Keys, run: RunInfo, outcome: RunOutcome, why: str
 ) -> RunInfo | None:
     """Write down how a run has ended. Repeated, it does no harm. None: it is forgotten already, or
     can't be read any more.
@@ -259,7 +259,7 @@ async def finish(
     """
     text = await port.script("ledger_finish", [keys.ledger], [run.id, outcome, why])
     known = _run(run.job, run.id.encode(), text or b"")
-    return None if known is None or known.outcome == Outcome.UNREADABLE else known
+    return None if known is None or known.outcome == RunOutcome.UNREADABLE else known
 
 
 async def look(port: Port, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:

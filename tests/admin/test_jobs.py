@@ -10,7 +10,7 @@ from redis import Redis
 
 from django_redislock.models import PeriodicJob
 from django_redislock.periodic import Ledger
-from django_redislock.primitives.ledger import Outcome
+from django_redislock.primitives.ledger import RunOutcome
 from tests.admin.conftest import client_of
 from tests.operations.calling import AWAY
 from tests.periodic.conftest import make, now, registry  # noqa: F401
@@ -27,9 +27,9 @@ def job(make: Any, now: Any, redis: Redis) -> Any:  # noqa: F811
     hour = 3_600_000_000
     last = now() // hour * hour
     for tick, outcome, why in (
-        (last - hour, Outcome.DONE, ""),
-        (last, Outcome.LOST, "its process died"),
-        (None, Outcome.FAILED, "ValueError: 3"),
+        (last - hour, RunOutcome.DONE, ""),
+        (last, RunOutcome.LOST, "its process died"),
+        (None, RunOutcome.FAILED, "ValueError: 3"),
     ):
         finish(job, claim(job, tick), outcome, why)
         redis.delete("redislock:{periodic:shop.report}")

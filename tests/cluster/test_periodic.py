@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from devtools.redis_cluster import RedisCluster
-from django_redislock.periodic import JobState, Ledger, Outcome, periodic, registry
+from django_redislock.periodic import JobState, Ledger, RunOutcome, periodic, registry
 from django_redislock.periodic.execution import Request
 from django_redislock.periodic.job import Job
 from django_redislock.primitives import ledger
@@ -35,13 +35,13 @@ def test_looked_at_claimed_and_written_down(planned: list[Job]) -> None:
     for job in planned[::2]:
         answer = Request.of(job, Wanted(tick=None, overlap="skip")).send()
         assert answer.run is not None
-        run(ledger.finish(port, job.keys, answer.run, Outcome.DONE, ""))
+        run(ledger.finish(port, job.keys, answer.run, RunOutcome.DONE, ""))
     Ledger().pause("job-1", by="ann", reason="a move")
 
     found = Ledger().jobs()
     assert [info.name for info in found] == [job.name for job in planned]
     for at, info in enumerate(found):
-        assert [its.outcome for its in info.runs] == [Outcome.DONE] * (at % 2 == 0)
+        assert [its.outcome for its in info.runs] == [RunOutcome.DONE] * (at % 2 == 0)
         assert info.state == (JobState.PAUSED if at == 1 else JobState.OK)
 
 

@@ -34,7 +34,7 @@ from django_redislock.commands import LockedCommand
 from django_redislock.periodic.execution import Assignment, Request, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.schedule import Every
-from django_redislock.primitives.ledger import Outcome, Wanted
+from django_redislock.primitives.ledger import RunOutcome, Wanted
 from django_redislock.views import idempotent_view, lock_view
 from tests.models import Product
 from tests.settings import CACHES
@@ -258,7 +258,7 @@ def run_of_a_job(name: str) -> None:
         request.take_back()
         raise
     ended = perform(assignment, lambda *_: None)
-    if ended is not None and ended.outcome == Outcome.FAILED:
+    if ended is not None and ended.outcome == RunOutcome.FAILED:
         raise Entered(ended.why)
 
 

@@ -18,7 +18,7 @@ from redis import Redis
 
 from django_redislock import current_lease, redis_lock
 from django_redislock.management.commands import runperiodic as command
-from django_redislock.periodic import JobState, Ledger, Outcome, job_finished
+from django_redislock.periodic import JobState, Ledger, RunOutcome, job_finished
 from django_redislock.periodic.job import Job
 from django_redislock.transport import event_loops as loops
 from tests.faults.caches import caches
@@ -88,7 +88,7 @@ class TestByHand:
         assert runperiodic("job").code == 0
         [run] = Ledger().runs("job")
         assert [run.fencing_token] == fences
-        assert (run.planned, run.outcome) == (None, Outcome.DONE)
+        assert (run.planned, run.outcome) == (None, RunOutcome.DONE)
 
     def test_a_coroutine(self, make: Make) -> None:
         """On a loop of its own."""
@@ -276,7 +276,7 @@ class TestStopping:
         last = Ledger().job("job")
         assert last is not None
         assert last.last is not None
-        assert last.last.outcome == Outcome.DONE
+        assert last.last.outcome == RunOutcome.DONE
         assert redis_lock("periodic:job").holder() is None
 
     def test_a_coroutine_is_cancelled(self, start: Start, tmp_path: Path, make: Make) -> None:
@@ -289,8 +289,8 @@ class TestStopping:
         assert worker.says() == "cancelled"
         assert worker.ends() == 76
         assert redis_lock("periodic:job").holder() is None
-        run = next(run for run in Ledger().runs("job") if run.outcome != Outcome.SKIPPED)
-        assert (run.outcome, run.why) == (Outcome.LOST, "its scheduler was stopped")
+        run = next(run for run in Ledger().runs("job") if run.outcome != RunOutcome.SKIPPED)
+        assert (run.outcome, run.why) == (RunOutcome.LOST, "its scheduler was stopped")
 
     def test_a_thread_ends_with_the_process(
         self, start: Start, tmp_path: Path, make: Make
@@ -303,8 +303,8 @@ class TestStopping:
         worker.signal(signal.SIGTERM)
         assert worker.ends() == 76
         assert redis_lock("periodic:job").holder() is not None
-        run = next(run for run in Ledger().runs("job") if run.outcome != Outcome.SKIPPED)
-        assert (run.outcome, run.why) == (Outcome.LOST, "its scheduler was stopped")
+        run = next(run for run in Ledger().runs("job") if run.outcome != RunOutcome.SKIPPED)
+        assert (run.outcome, run.why) == (RunOutcome.LOST, "its scheduler was stopped")
 
     def test_a_lock_that_outlives_its_job(self, start: Start, tmp_path: Path, make: Make) -> None:
         """It is given back: who stops a scheduler wants it to be gone."""

@@ -13,7 +13,7 @@ from django.core.management import call_command
 from redis import Redis
 
 from django_redislock.management.commands.runperiodic import Command
-from django_redislock.periodic import JobState, Outcome, job_finished
+from django_redislock.periodic import JobState, RunOutcome, job_finished
 from django_redislock.periodic.job import Job, JobOptions
 from django_redislock.periodic.registry import jobs
 from django_redislock.settings import conf
@@ -90,7 +90,7 @@ def test_an_alert(capsys: pytest.CaptureFixture[str]) -> None:
     """The receiver tells of what has gone wrong."""
     alert = run(ALERT)["alert"]
     try:
-        for outcome in Outcome:
+        for outcome in RunOutcome:
             event = SimpleNamespace(job="job", outcome=outcome, why="why")
             job_finished.send(sender=None, event=event)
     finally:
@@ -120,7 +120,7 @@ def test_the_options() -> None:
     assert {
         state for state in JobState if f"`{state}`" in rows or f"| `{state}` |" in PAGE
     } == set(JobState)
-    assert all(f"| `{outcome}` |" in PAGE for outcome in Outcome)
+    assert all(f"| `{outcome}` |" in PAGE for outcome in RunOutcome)
 
 
 def test_the_arguments_of_runperiodic() -> None:

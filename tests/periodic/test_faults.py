@@ -14,7 +14,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
-from django_redislock.periodic import Outcome, RunInfo
+from django_redislock.periodic import RunInfo, RunOutcome
 from django_redislock.primitives import ledger
 from django_redislock.primitives.keys import Keys
 from django_redislock.transport.ports import SyncPort, run
@@ -38,7 +38,7 @@ def entries() -> tuple[RunInfo, ...]:
 
 def runs() -> list[RunInfo]:
     """The same without what was passed over, the oldest first."""
-    return [run for run in reversed(entries()) if run.outcome != Outcome.SKIPPED]
+    return [run for run in reversed(entries()) if run.outcome != RunOutcome.SKIPPED]
 
 
 def missed_a_tick(redis: Redis) -> None:
@@ -88,7 +88,7 @@ def test_longer_than_its_period(one_of_two: Any) -> None:
     """Ticks are passed over while it runs, by whichever scheduler; then it goes on."""
     first, _ = one_of_two("holds", "1")
     skipped = eventually(
-        lambda: [run for run in entries() if run.outcome == Outcome.SKIPPED][1:], within=60
+        lambda: [run for run in entries() if run.outcome == RunOutcome.SKIPPED][1:], within=60
     )
     assert all(run.why.startswith("the lock was held by ") for run in skipped)
     assert len(runs()) == 1
@@ -96,7 +96,7 @@ def test_longer_than_its_period(one_of_two: Any) -> None:
     assert len(set(planned)) == len(planned)
     first.go_on()
     eventually(lambda: runs()[1:])
-    assert runs()[0].outcome == Outcome.DONE
+    assert runs()[0].outcome == RunOutcome.DONE
 
 
 def test_longer_than_its_period_and_waiting(one_of_two: Any) -> None:
@@ -120,7 +120,7 @@ def test_killed_in_a_job(program: str, one_of_two: Any, redis: Redis, journal: P
     missed_a_tick(redis)
     first, other = one_of_two(program, HOUR)
     first.signal(signal.SIGKILL)
-    eventually(lambda: runs()[0].outcome == Outcome.LOST)
+    eventually(lambda: runs()[0].outcome == RunOutcome.LOST)
     if program == "holds":
         assert len(runs()) == 1
         # So it stays, also for who begins now and looks at all that there is.
@@ -133,7 +133,7 @@ def test_killed_in_a_job(program: str, one_of_two: Any, redis: Redis, journal: P
     assert (again.attempt, again.planned) == (2, runs()[0].planned)
     assert again.fencing_token > runs()[0].fencing_token
     other.go_on()
-    eventually(lambda: runs()[1].outcome == Outcome.DONE)
+    eventually(lambda: runs()[1].outcome == RunOutcome.DONE)
     assert len(journal.read_text().splitlines()) == 2
 
 
@@ -174,8 +174,8 @@ def test_stopped_in_a_job(one_of_two: Any, redis: Redis) -> None:
     first.signal(signal.SIGCONT)
     first.go_on()
     other.go_on()
-    eventually(lambda: runs()[1].outcome == Outcome.DONE)
-    assert (runs()[0].outcome, runs()[0].attempt) == (Outcome.LOST, 1)
+    eventually(lambda: runs()[1].outcome == RunOutcome.DONE)
+    assert (runs()[0].outcome, runs()[0].attempt) == (RunOutcome.LOST, 1)
     assert len(runs()) == 2
 
 
@@ -263,5 +263,5 @@ def test_messages_get_lost(
     # All that were run have their end.
     ran = {int(line.split()[1]) for line in journal.read_text().splitlines()}
     eventually(
-        lambda: all(run.outcome == Outcome.DONE for run in runs() if run.fencing_token in ran)
+        lambda: all(run.outcome == RunOutcome.DONE for run in runs() if run.fencing_token in ran)
     )

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import LockError, LockNotAcquired, LockUnavailable, current_lease, redis_lock
-from django_redislock.periodic import JobInfo, JobState, Ledger, Outcome, RunInfo
+from django_redislock.periodic import JobInfo, JobState, Ledger, RunInfo, RunOutcome
 from django_redislock.periodic.execution import Assignment, Request, aperform, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.runner import Runner
@@ -39,7 +39,7 @@ def request(job: Job, tick: int | None, **terms: Any) -> Request:
     return Request.of(job, Wanted(tick=tick, **{"overlap": "skip", **terms}))
 
 
-def finish(job: Job, answer: Answer, outcome: Outcome = Outcome.DONE, why: str = "") -> Any:
+def finish(job: Job, answer: Answer, outcome: RunOutcome = RunOutcome.DONE, why: str = "") -> Any:
     assert answer.run is not None
     return run(ledger.finish(SyncPort("default"), job.keys, answer.run, outcome, why))
 
@@ -109,7 +109,7 @@ def test_taken_back_it_is_not_run_by_a_late_message(make: Make, now: Callable[[]
     asked.take_back()
     assert asked.send().what == "taken"
     assert redis_lock("periodic:job").holder() is None
-    assert newest().outcome == Outcome.LOST
+    assert newest().outcome == RunOutcome.LOST
 
 
 def test_not_before_its_time(make: Make, now: Callable[[], int]) -> None:
@@ -137,14 +137,14 @@ def test_a_paused_job_passes_over_its_ticks(
     """One entry for all, or they would push out what ran before; resumed it goes on from there."""
     job = make()
     before = claim(job, now())
-    finish(job, before, Outcome.FAILED, "no paper")
+    finish(job, before, RunOutcome.FAILED, "no paper")
     redis.delete(LOCK)
     assert Ledger().pause("job", by="ann", reason="the printer is broken | empty")
     assert info().state == JobState.PAUSED
     for tick in [now() for _ in range(3)]:
         for _ in range(2):
             claim(job, tick)
-    assert [run.outcome for run in info().runs] == [Outcome.SKIPPED, Outcome.FAILED]
+    assert [run.outcome for run in info().runs] == [RunOutcome.SKIPPED, RunOutcome.FAILED]
     assert newest().why == "paused by ann: the printer is broken | empty"
     late = now()
     assert Ledger().resume("job")
@@ -188,7 +188,7 @@ def test_an_error_that_can_not_be_told(make: Make, now: Callable[[], int]) -> No
     asked = request(make(job), now())
     ended = perform(Assignment.of(asked, asked.send()), lambda *_: None)
     assert ended is not None
-    assert (ended.outcome, ended.why) == (Outcome.FAILED, "Odd: its message can't be read")
+    assert (ended.outcome, ended.why) == (RunOutcome.FAILED, "Odd: its message can't be read")
 
 
 def test_no_such_job() -> None:
@@ -256,13 +256,13 @@ def test_a_run_without_its_lease_is_lost(
     job = make()
     first = claim(job, now())
     redis.delete(LOCK)
-    assert newest().outcome == Outcome.LOST, "to whoever looks, before it is written"
+    assert newest().outcome == RunOutcome.LOST, "to whoever looks, before it is written"
     assert info().state == JobState.FAILING
     second = claim(job, now())
     assert second.what == "run"
     assert second.closed is not None
     assert first.run is not None
-    assert (second.closed.id, second.closed.outcome) == (first.run.id, Outcome.LOST)
+    assert (second.closed.id, second.closed.outcome) == (first.run.id, RunOutcome.LOST)
     assert [event.outcome for event in told.settle()] == ["running", "lost", "running"]
 
 
@@ -293,9 +293,9 @@ def test_or_is_tried_again(make: Make, now: Callable[[], int], redis: Redis) -> 
     assert last.what == "taken"
     assert last.closed is not None
     assert [(one.outcome, one.attempt) for one in info().runs] == [
-        (Outcome.LOST, 3),
-        (Outcome.LOST, 2),
-        (Outcome.LOST, 1),
+        (RunOutcome.LOST, 3),
+        (RunOutcome.LOST, 2),
+        (RunOutcome.LOST, 1),
     ]
 
 
@@ -316,9 +316,9 @@ def test_whose_end_is_entered_late(make: Make, now: Callable[[], int], redis: Re
     first = claim(job, now())
     redis.delete(LOCK)
     claim(job, now())
-    assert finish(job, first).outcome == Outcome.DONE
-    assert finish(job, first, Outcome.FAILED).outcome == Outcome.DONE, "once"
-    assert [one.outcome for one in info().runs] == [Outcome.RUNNING, Outcome.DONE]
+    assert finish(job, first).outcome == RunOutcome.DONE
+    assert finish(job, first, RunOutcome.FAILED).outcome == RunOutcome.DONE, "once"
+    assert [one.outcome for one in info().runs] == [RunOutcome.RUNNING, RunOutcome.DONE]
     assert info().done is not None
 
 
@@ -342,11 +342,11 @@ def test_it_is_bounded(make: Make, now: Callable[[], int], redis: Redis) -> None
         assert claim(job, now()).what == "skipped"
     runs = info().runs
     assert len(runs) == 21
-    assert (runs[-1].outcome, info().state) == (Outcome.RUNNING, JobState.RUNNING)
+    assert (runs[-1].outcome, info().state) == (RunOutcome.RUNNING, JobState.RUNNING)
     assert redis.hlen(LEDGER) == 21 + len({"claimed", "open", "runs"})
-    assert finish(job, first).outcome == Outcome.DONE
+    assert finish(job, first).outcome == RunOutcome.DONE
     assert len(info().runs) == 20
-    assert newest().outcome == Outcome.DONE
+    assert newest().outcome == RunOutcome.DONE
     assert redis.hlen(LEDGER) == 20 + len({"claimed", "runs", "done"})
     assert 0 < redis.pttl(LEDGER) <= 366 * 86_400_000
 
@@ -422,7 +422,7 @@ class TestPerforming:
         ended = self.perform(make(job))
         assert ended == newest()
         assert ended is not None
-        assert (ended.outcome, info().state) == (Outcome.DONE, JobState.OK)
+        assert (ended.outcome, info().state) == (RunOutcome.DONE, JobState.OK)
         [holder] = seen
         assert holder.fencing_token == ended.fencing_token
         assert redis_lock("periodic:job").holder() is None
@@ -437,7 +437,7 @@ class TestPerforming:
 
         ended = self.perform(make(job))
         assert ended is not None
-        assert ended.outcome == Outcome.FAILED
+        assert ended.outcome == RunOutcome.FAILED
         assert ended.why == f"{type(error).__name__}: {str(error).replace(chr(10), '?')}"
         assert info().state == JobState.FAILING
         assert redis_lock("periodic:job").holder() is None
@@ -455,7 +455,7 @@ class TestPerforming:
 
         ended = self.perform(make(job))
         assert ended is not None
-        assert ended.outcome == Outcome.LOST
+        assert ended.outcome == RunOutcome.LOST
         assert "cleared by ann (stuck)" in ended.why
 
     def test_lost_and_tried_again(self, make: Make, now: Callable[[], int], redis: Redis) -> None:
@@ -494,7 +494,7 @@ class TestPerforming:
         ended = asyncio.run(aperform(Assignment.of(asked, asked.send()), lambda *_: None))
         assert cancelled == ["the lease was lost"]
         assert ended is not None
-        assert ended.outcome == Outcome.LOST
+        assert ended.outcome == RunOutcome.LOST
         assert "cleared by ann (stuck)" in ended.why
 
     def test_at_least_for(self, make: Make) -> None:
@@ -503,7 +503,7 @@ class TestPerforming:
         [(lease, seconds)] = self.lingering
         assert 50 < seconds <= 60
         assert redis_lock("periodic:job").holder() is not None
-        assert newest().outcome == Outcome.DONE
+        assert newest().outcome == RunOutcome.DONE
         lease.settle()
         assert redis_lock("periodic:job").holder() is None
 
@@ -520,7 +520,7 @@ class TestPerforming:
         finally:
             job_started.disconnect(bad)
         assert ended is not None
-        assert ended.outcome == Outcome.DONE
+        assert ended.outcome == RunOutcome.DONE
         assert len(told.settle()) == 2
 
 
@@ -545,7 +545,7 @@ def test_a_broken_ledger(make: Make, redis: Redis, write: Any) -> None:
     for words in (["jobs"], ["jobs", "job"], ["jobs", "--json"]):
         harmless(printed(*words))
     if redis.type(LEDGER) != b"hash":
-        assert [run.outcome for run in infos["job"].runs] == [Outcome.UNREADABLE]
+        assert [run.outcome for run in infos["job"].runs] == [RunOutcome.UNREADABLE]
         assert "unreadable" in printed("jobs", "job")
     now, (sight, _) = run(ledger.look(SyncPort("default"), [broken.keys, healthy.keys]))
     tick = now // 1_000_000 * 1_000_000

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import redis_lock
-from django_redislock.periodic import Ledger, Outcome, registry
+from django_redislock.periodic import Ledger, RunOutcome, registry
 from django_redislock.periodic import runner as runners
 from django_redislock.periodic.execution import Assignment, perform
 from django_redislock.periodic.job import Job
@@ -214,8 +214,8 @@ def test_an_orphan(make: Make, missed: Any, redis: Redis) -> None:
     second.runner._planners[0]._look_all_at = 0.0
     assert second.starts() == ["job"]
     assert [(run.outcome, run.attempt) for run in Ledger().runs("job")] == [
-        (Outcome.DONE, 2),
-        (Outcome.LOST, 1),
+        (RunOutcome.DONE, 2),
+        (RunOutcome.LOST, 1),
     ]
 
 

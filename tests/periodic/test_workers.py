@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import LockUnavailable
-from django_redislock.periodic import Ledger, Outcome
+from django_redislock.periodic import Ledger, RunOutcome
 from django_redislock.periodic.execution import Assignment, Request, aperform, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.workers import Crew
@@ -114,7 +114,7 @@ def test_a_function_around_a_coroutine(make: Make) -> None:
 
     ended = perform(assigned(make(around, name="around")), lambda *_: None)
     assert ended is not None
-    assert ended.outcome == Outcome.FAILED
+    assert ended.outcome == RunOutcome.FAILED
     assert "coroutine" in ended.why
 
 
@@ -139,4 +139,4 @@ def test_done_while_redis_was_away(
     monkeypatch.setattr(mutex, "extend", away)
     ended = asyncio.run(aperform(assigned(make(work, name="work")), lambda *_: None))
     assert ended is not None
-    assert ended.outcome == Outcome.DONE
+    assert ended.outcome == RunOutcome.DONE

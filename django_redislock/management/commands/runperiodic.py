@@ -19,7 +19,7 @@ from ...periodic.execution import Assignment, Request, aperform, perform
 from ...periodic.job import Job
 from ...periodic.registry import discover, jobs
 from ...periodic.schedule import SECOND
-from ...primitives.ledger import Outcome, RunInfo, Wanted
+from ...primitives.ledger import RunInfo, RunOutcome, Wanted
 from ..arguments import job_of_name, number_argument, seconds_argument
 from ..failing import WRONG, errors_as_exit_codes
 from ..output import Cell, Column, Printer
@@ -118,7 +118,7 @@ def _run_by_hand(job: Job) -> None:
 def _judge(ended: RunInfo | None) -> None:
     if ended is None:
         raise CommandError("How it ended could not be written down.", returncode=UNAVAILABLE)
-    if ended.outcome == Outcome.LOST:
+    if ended.outcome == RunOutcome.LOST:
         raise CommandError(f"Its lease is lost: {ended.why}.", returncode=LOST)
-    if ended.outcome == Outcome.FAILED:
+    if ended.outcome == RunOutcome.FAILED:
         raise CommandError(ended.why, returncode=WRONG)

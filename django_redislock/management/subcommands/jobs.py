@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from ...inspection.words import NOTHING, clean, count, duration, instant
 from ...periodic.report import JobInfo, JobState, Ledger
-from ...primitives.ledger import Outcome, RunInfo
+from ...primitives.ledger import RunInfo, RunOutcome
 from ..arguments import add_json, job_of_name
 from ..failing import WRONG
 from ..output import Cell, Column, Paint, Printer
@@ -42,10 +42,10 @@ def _paint(outcome: str, printer: Printer) -> Paint:
         JobState.FAILING: style.ERROR,
         JobState.OVERDUE: style.ERROR,
         JobState.PAUSED: style.WARNING,
-        Outcome.DONE: style.SUCCESS,
-        Outcome.FAILED: style.ERROR,
-        Outcome.LOST: style.ERROR,
-        Outcome.SKIPPED: style.WARNING,
+        RunOutcome.DONE: style.SUCCESS,
+        RunOutcome.FAILED: style.ERROR,
+        RunOutcome.LOST: style.ERROR,
+        RunOutcome.SKIPPED: style.WARNING,
     }
     return paints.get(outcome, str)
 
