@@ -32,7 +32,7 @@ from .primitives.keys import Keys
 from .settings import conf
 from .settings.policy import Policy
 from .transport.ports import SyncPort, run
-from .transport.server import ClientName
+from .transport.server import Server, server_of_client
 
 T = TypeVar("T")
 
@@ -127,26 +127,27 @@ class Lock(RedisLock):
             super().do_release(expected_token)
             return
         try:
-            port, using = self._io(), ClientName.of(self.redis)
+            server = server_of_client(self.redis)
+            port = _PlainIO(server)
             self._forget()
             refusal = _ask(mutex.release(port, claim))
         except BaseException:
             # redis-py forgets the token whatever comes, so nobody can try again.
             claim.doubtful = True
-            operations.withdraw(ClientName.of(self.redis), claim)
+            operations.withdraw(server_of_client(self.redis), claim)
             raise
         more: dict[str, Any] = {}
         if held:
             fence, began = held.grant.fencing_token, held.grant.sent
             more = {"fencing_token": fence, "held": now() - began}
         if refusal is None:
-            run(operations.tell(port, "released", claim, using, **more))
+            run(operations.tell(port, "released", claim, server, **more))
             return
         lost = refusal.error(claim.keys.name)
         if held and held.lease:
             held.lease.lose(lost)  # if it does not know that yet
         else:
-            run(operations.tell(port, "lost", claim, using, why=lost.why, **more))
+            run(operations.tell(port, "lost", claim, server, why=lost.why, **more))
         raise LockNotOwnedError(
             "Cannot release a lock that's no longer owned", lock_name=_text(self.name)
         ) from lost
@@ -180,18 +181,18 @@ class Lock(RedisLock):
     # How it is done.
 
     async def _attempt(self, token: Any, claim: Claim, policy: Policy, wait: float | None) -> bool:
-        using = ClientName.of(self.redis)
-        port = _PlainIO(using, conf.prefix(), terms=policy.terms())
+        server = server_of_client(self.redis)
+        port = _PlainIO(server, conf.prefix(), terms=policy.terms())
         began = port.now()
         until = waiting.end(began, wait)
         try:
             got = await mutex.acquire(port, claim, wait)
             if not isinstance(got, LockNotAcquired):
-                self._hold(token, claim, got, policy, using)
+                self._hold(token, claim, got, policy, server)
                 fence, waited = got.fencing_token, port.now() - began
                 try:
                     await operations.tell(
-                        port, "acquired", claim, using, fencing_token=fence, waited=waited
+                        port, "acquired", claim, server, fencing_token=fence, waited=waited
                     )
                 except BaseException:
                     self._forget()
@@ -199,22 +200,20 @@ class Lock(RedisLock):
                     raise
                 return True
         except BaseException as error:
-            await operations.cut_short(error, _PlainIO, using, claim, until)
+            await operations.cut_short(error, _PlainIO, server, claim, until)
             raise
         if claim.doubtful:
-            await operations.settle(_PlainIO, using, claim, until)
+            await operations.settle(_PlainIO, server, claim, until)
         waited, holder = got.waited, got.holder
-        await operations.tell(port, "not acquired", claim, using, waited=waited, holder=holder)
+        await operations.tell(port, "not acquired", claim, server, waited=waited, holder=holder)
         return False
 
-    def _hold(
-        self, token: Any, claim: Claim, got: Grant, policy: Policy, using: ClientName
-    ) -> None:
+    def _hold(self, token: Any, claim: Claim, got: Grant, policy: Policy, server: Server) -> None:
         lease = None
         if not self.timeout:
-            policy = policy._replace(using=using, renew=True, release="exit")
-            lease = Lease(operations.LEASES, claim, got, policy, label.holder())
-            watchdog(using).watch(lease)
+            policy = policy._replace(using=server.using, renew=True, release="exit")
+            lease = Lease(operations.LEASES, server, claim, got, policy, label.holder())
+            watchdog(server).watch(lease)
         self._forget()  # what was held before is lost, or the lock could not be ours again
         self.local.held = _Held(token, claim, got, lease, tokens.process)
         self.local.token = token
@@ -228,7 +227,7 @@ class Lock(RedisLock):
         return Keys.verbatim(conf.prefix(), self._encode(self.name))
 
     def _io(self) -> _PlainIO:
-        return _PlainIO(ClientName.of(self.redis))
+        return _PlainIO(server_of_client(self.redis))
 
     def _held(self, token: Any) -> _Held | None:
         """What we hold by `token`; nothing, if that was brought here from elsewhere.

@@ -17,7 +17,7 @@ from .inspection.live import Live, Snapshot
 from .inspection.lock_id import LockId
 from .periodic.report import JobInfo, JobState, Ledger
 from .settings.configured import aliases
-from .transport import server as connections
+from .transport.server import server_of
 
 FREE = "free"
 
@@ -139,7 +139,7 @@ def servers() -> list[str]:
     locks would be seen twice."""
     found: dict[str, str] = {}
     for alias in aliases():
-        found.setdefault(connections.address(alias), alias)
+        found.setdefault(server_of(alias).address, alias)
     return list(found.values())
 
 

@@ -16,7 +16,8 @@ from redis import Redis
 
 from django_redislock import LockNotAcquired, current_lease, redis_lock
 from django_redislock.lease.watchdog import watchdog
-from django_redislock.transport.event_loops import loops
+from django_redislock.transport.event_loops import opened
+from django_redislock.transport.server import server_of
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -26,7 +27,7 @@ QUEUE = f"{KEY}:queue"
 @pytest.fixture(autouse=True)
 def _no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests count connections, and it may need one at any time."""
-    monkeypatch.setattr(watchdog("default"), "_show_at", float("inf"))
+    monkeypatch.setattr(watchdog(server_of("default")), "_show_at", float("inf"))
 
 
 def others(redis: Redis) -> int:
@@ -60,7 +61,7 @@ def test_500_async_views_under_wsgi_leave_no_connection(redis: Redis) -> None:
         assert response.content == b"ok"
         assert others(redis) <= before + 1
     eventually(lambda: others(redis) <= before)
-    assert not loops
+    assert not opened()
 
 
 def test_one_client_per_loop(redis: Redis) -> None:
@@ -72,8 +73,7 @@ def test_one_client_per_loop(redis: Redis) -> None:
 
     async def main() -> int:
         await asyncio.gather(*(use(number) for number in range(200)))
-        (pools,) = loops.values()
-        return len(pools)
+        return len(opened())
 
     assert asyncio.run(main()) == 1
 
@@ -94,8 +94,7 @@ def test_more_tasks_than_connections(redis: Redis) -> None:
 
     async def main() -> None:
         await asyncio.gather(*(use(number) for number in range(100)))
-        (pools,) = loops.values()
-        (shared,) = pools.values()
+        (shared,) = opened()
         assert shared.pool.max_connections == 3
 
     with override_settings(CACHES=caches):
@@ -157,9 +156,8 @@ def test_a_cancelled_acquire_leaves_no_key(redis: Redis, cold: bool) -> None:
             assert task.cancelled()
             assert unlocked(redis), f"cancelled after {steps} turns"
             if cold:
-                for pools in list(loops.values()):
-                    for shared in pools.values():
-                        await shared.pool.disconnect()
+                for shared in opened():
+                    await shared.pool.disconnect()
         raise AssertionError("never got to the end")
 
     assert asyncio.run(main()) > 2

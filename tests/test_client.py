@@ -39,9 +39,9 @@ from devtools.redis_server import RedisServer
 from django_redislock import redis_lock, signals
 from django_redislock.client import Lock, LockingClient
 from django_redislock.lease import watchdog as renewal
-from django_redislock.transport import inbox
-from django_redislock.transport import server as connections
+from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.ports import SyncPort
+from django_redislock.transport.server import every, server_of_client
 from tests.blocks import blocks
 from tests.contract.api import InThreads
 from tests.faults.proxy import Fault, Proxy, script
@@ -1113,7 +1113,7 @@ class TestServers:
         threads = set()
         for _ in range(3):
             with Redis.from_url(url) as client, client.lock(KEY, lock_class=Lock):
-                threads.add(renewal.watchdog(connections.ClientName.of(client)))
+                threads.add(renewal.watchdog(server_of_client(client)))
         assert len(threads) == 1
 
     def test_another_database_or_user_is_another_server(self) -> None:
@@ -1121,7 +1121,7 @@ class TestServers:
 
         def address(**options: Any) -> str:
             with Redis(**options) as client:
-                return connections.address(connections.ClientName.of(client))
+                return server_of_client(client).address
 
         different = [{}, {"db": 1}, {"host": "a"}, {"password": "b"}, {"username": "c"}]
         assert len({address(**options) for options in different}) == len(different)
@@ -1144,17 +1144,17 @@ class TestServers:
     def test_what_listens_ends_with_its_client(self, gone: RedisServer) -> None:
         """When the server has gone, too: nobody asks for it for ever."""
         client = Redis.from_url(gone.url.replace("db=0", "db=2"))
-        address = connections.address(connections.ClientName.of(client))
+        address = server_of_client(client).address
         with client.lock(KEY, lock_class=Lock):
             waiting = client.lock(KEY, lock_class=Lock, blocking_timeout=0.2)
             assert waiting.acquire() is False
-        ((_, box),) = [entry for entry in inbox._inboxes.items() if entry[0][1] == address]
+        (box,) = [box for box in every(Inbox) if box.started and box._server.address == address]
         assert box.listening.wait(PATIENCE)
         client.close()
         del client, waiting
         gc.collect()
         gone.stop()
-        eventually(lambda: box not in inbox._inboxes.values())
+        eventually(lambda: box not in every(Inbox))
 
     def test_redis_lock_with_this_client(self) -> None:
         """An alias that LockingClient serves is as good as any."""

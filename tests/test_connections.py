@@ -36,8 +36,8 @@ from devtools.redis_server import (
 )
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.transport import command as exchange
-from django_redislock.transport import server as connections
 from django_redislock.transport import wire
+from django_redislock.transport.server import server_of
 from tests.faults.interruption import KINDS, OURS, REDIS_PY, every_place
 from tests.waiting import PATIENCE, eventually
 
@@ -107,7 +107,7 @@ def tcp() -> Iterator[RedisServer]:
 
 def test_unix_socket(redis: Redis) -> None:
     """The tests' own server is one."""
-    assert connections.address("default").startswith("unix://")
+    assert server_of("default").address.startswith("unix://")
     assert lock_and_wait() == ["sync", "async"]
 
 
@@ -143,10 +143,10 @@ def test_pool_options(tcp: RedisServer) -> None:
     options = {"SOCKET_TIMEOUT": 3, "SOCKET_CONNECT_TIMEOUT": 2, "CONNECTION_POOL_KWARGS": pool}
     with override_settings(CACHES=entry(url, **options)):
         assert lock_and_wait() == ["sync", "async"]
-        kwargs = connections.async_pool("default").connection_kwargs
+        kwargs = server_of("default").async_pool().connection_kwargs
         assert (kwargs["socket_timeout"], kwargs["socket_connect_timeout"]) == (3, 2)
         assert (kwargs["client_name"], kwargs["db"]) == ("the-shop", 3)
-        assert connections.async_pool("default").max_connections == 5
+        assert server_of("default").async_pool().max_connections == 5
 
 
 def test_resp3(tcp: RedisServer) -> None:
@@ -165,7 +165,7 @@ def test_a_blocking_pool(tcp: RedisServer) -> None:
     }
     with override_settings(CACHES=entry(url, **options)):
         assert lock_and_wait() == ["sync", "async"]
-        assert connections.async_pool("default").timeout == 7  # type: ignore[attr-defined]
+        assert server_of("default").async_pool().timeout == 7  # type: ignore[attr-defined]
 
 
 def hopeless(match: str) -> None:
@@ -467,7 +467,7 @@ def test_a_pool_that_others_disconnect(tcp: RedisServer) -> None:
             pool.disconnect()
 
     with override_settings(CACHES=entry(f"redis://:open sesame@127.0.0.1:{tcp.tcp_port}/0")):
-        pool = connections.shared_pool("default")
+        pool = server_of("default").shared_pool()
         others = threading.Thread(target=disconnect)
         others.start()
         try:

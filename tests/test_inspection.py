@@ -27,6 +27,7 @@ from django_redislock.inspection.reading import decide, foreign
 from django_redislock.lease.watchdog import PRESENCE, watchdog
 from django_redislock.primitives import permits
 from django_redislock.transport.ports import SyncPort
+from django_redislock.transport.server import server_of
 from tests.operations.calling import granted
 from tests.processes import Worker
 from tests.test_decorators import held_elsewhere
@@ -412,8 +413,8 @@ class TestStale:
     @pytest.fixture
     def due(self) -> None:
         """This process has not shown any sign of life lately."""
-        watchdog("default")._show_at = 0.0
-        watchdog("default")._next = float("inf")
+        watchdog(server_of("default"))._show_at = 0.0
+        watchdog(server_of("default"))._next = float("inf")
 
     @pytest.mark.usefixtures("due")
     def test_a_sign_of_life(self, redis: Redis) -> None:

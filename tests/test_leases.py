@@ -27,6 +27,7 @@ from django_redislock.primitives import mutex
 from django_redislock.primitives.contract import Claim
 from django_redislock.signals import LockEvent, lock_lost
 from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.server import server_of
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -217,7 +218,7 @@ def test_on_lost_is_for_losses_in_the_block(redis: Redis, monkeypatch: pytest.Mo
     with redis_lock("job", ttl=0.3, on_lost=told.append) as lease:
         monkeypatch.setattr(mutex, "release", away)
     eventually(lambda: lease.state == LeaseState.RELEASED)
-    eventually(lambda: not watchdog("default")._to_release)
+    eventually(lambda: not watchdog(server_of("default"))._to_release)
     lease.release()
     assert not told
 
@@ -226,7 +227,7 @@ def test_a_renewal_does_not_bring_back_a_lost_lease(redis: Redis) -> None:
     """Its own deadline passed before the answer came: others may have held the lock since."""
     lease = redis_lock("job", ttl=0.3, renew=False).acquire()
     assert lease is not None
-    watchdog("default").forget(lease)
+    watchdog(server_of("default")).forget(lease)
 
     class Slow(SyncPort):
         async def script(self, *call):  # type: ignore[no-untyped-def]
@@ -234,7 +235,7 @@ def test_a_renewal_does_not_bring_back_a_lost_lease(redis: Redis) -> None:
             eventually(lambda: not redis.exists(KEY))
             return answer
 
-    run(renew(Slow("default"), [lease], 0.5))
+    run(renew(Slow(server_of("default")), [lease], 0.5))
     assert lease.state == LeaseState.LOST
 
 
@@ -253,8 +254,8 @@ def test_what_cannot_be_released_does_not_stop_the_rest(
         return await real(port, claim)
 
     monkeypatch.setattr(mutex, "release", fail)
-    watchdog("default").release_later(first)
-    watchdog("default").release_later(second)
+    watchdog(server_of("default")).release_later(first)
+    watchdog(server_of("default")).release_later(second)
     eventually(lambda: not redis.exists(KEY))
     assert "'first' could not be released" in caplog.text
 
@@ -341,7 +342,7 @@ def test_to_look_at_a_lease_changes_nothing(
     try:
         lease = redis_lock("job", ttl=0.2, renew=False, on_lost=told.append).acquire()
         assert lease is not None
-        watchdog("default").forget(lease)  # or it would be told by the watchdog
+        watchdog(server_of("default")).forget(lease)  # or it would be told by the watchdog
         eventually(lambda: not lease.remaining())
         threads = threading.active_count()
         assert lease.state == LeaseState.LOST

@@ -10,6 +10,7 @@ from redis import Redis
 
 from django_redislock.primitives.keys import Keys
 from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.server import server_of
 from tests.memory import MemoryServer
 
 KEYS = Keys.of("redislock", "twin")
@@ -78,7 +79,7 @@ def test_it_answers_as_the_lua_does(redis: Redis, seed: int) -> None:
     rng = random.Random(seed)
     memory = MemoryServer()
     memory.listening["redislock:inbox:alive"] = lambda token: None
-    port = SyncPort("default")
+    port = SyncPort(server_of("default"))
     with redis.pubsub() as listener:
         listener.subscribe("redislock:inbox:alive")
         listener.get_message(timeout=5)

@@ -37,7 +37,7 @@ from django_redislock.contrib.patterns import OTHER, pattern
 from django_redislock.contrib.prometheus import metrics
 from django_redislock.settings import naming
 from django_redislock.signals import LockEvent
-from django_redislock.transport.server import ClientName
+from django_redislock.transport.server import server_of_client
 from django_redislock.views import lock_view
 from tests.blocks import blocks
 from tests.test_decorators import held_elsewhere
@@ -223,7 +223,7 @@ class TestActive:
 
     def test_the_drop_in(self, redis: Redis) -> None:
         """A lock that is renewed is active; one that runs out without a word is not."""
-        using = str(ClientName.of(redis))
+        using = server_of_client(redis).using
         lock = redis.lock("job", lock_class=DropIn)
         lock.acquire()
         assert active(using=using) == 1
@@ -434,6 +434,7 @@ def test_multiprocess(tmp_path: Path) -> None:
         """
 import os
 from django_redislock import redis_lock
+from django_redislock.transport.server import server_of_client
 from prometheus_client import CollectorRegistry, multiprocess
 
 def active():

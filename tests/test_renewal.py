@@ -27,6 +27,7 @@ from django_redislock.lease import watchdog as renewal_module
 from django_redislock.primitives import mutex
 from django_redislock.primitives.contract import Port
 from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.server import server_of
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -56,7 +57,8 @@ def test_an_alias_that_is_gone(
     redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two aliases for one server the first one goes: the leases of the other are renewed."""
-    monkeypatch.setattr(renewal_module, "_watchdogs", {})
+    server = server_of("default")
+    server.drop(renewal_module.watchdog(server))
     entries = settings.CACHES
     with override_settings(CACHES={**entries, "direct": entries["default"]}):
         with redis_lock("another", using="direct"):
@@ -210,7 +212,7 @@ def test_a_renewal_that_is_overtaken_by_the_release(redis: Redis) -> None:
     told: list[object] = []
     lease = redis_lock("job", on_lost=told.append).acquire()
     assert lease is not None
-    port = SyncPort("default")
+    port = SyncPort(server_of("default"))
     lease.close()  # the release has begun,
     run(mutex.release(port, lease.claim))  # and has arrived, but its answer has not
     run(renewal_module.renew(port, [lease]))
@@ -229,7 +231,7 @@ def test_a_renewal_that_arrives_late_takes_nothing_away(redis: Redis) -> None:
             lease.extend(600)
             return await super().script(*call)
 
-    run(renewal_module.renew(Overtaken("default"), [lease]))
+    run(renewal_module.renew(Overtaken(server_of("default")), [lease]))
     assert redis.pttl(KEY) > 500_000
     assert lease.remaining() > 500
     lease.release()
@@ -248,7 +250,7 @@ def test_a_renewal_sends_the_ttl_that_it_believes_in(redis: Redis) -> None:
             return time
 
     lease.claim.ttl = 40
-    run(renewal_module.renew(Changed("default"), [lease]))
+    run(renewal_module.renew(Changed(server_of("default")), [lease]))
     assert lease.remaining() <= redis.pttl(KEY) / 1000
     lease.release()
 
@@ -465,7 +467,7 @@ class TestManyLeases:
             return looks[-1]
 
         monkeypatch.setattr(renewal_module.Watchdog, "_look", counted)
-        watched = renewal_module.watchdog("default")
+        watched = renewal_module.watchdog(server_of("default"))
         monkeypatch.setattr(watched, "_show_at", float("inf"))
         watched._next = float("inf")
         return looks
@@ -485,7 +487,7 @@ class TestManyLeases:
 
     def test_released_leases_leave_little_behind(self, redis: Redis, looks: list[float]) -> None:
         """Also when the watchdog has seen each of them, and they would be due much later."""
-        watched = renewal_module.watchdog("default")
+        watched = renewal_module.watchdog(server_of("default"))
         for n in range(2 * renewal_module.BATCH):
             before = len(looks)
             with redis_lock("job", ttl=60_000 - 100 * n):
@@ -498,7 +500,7 @@ class TestManyLeases:
         """A short lease that becomes due while many long ones are being renewed is the next."""
         monkeypatch.setattr(renewal_module, "BATCH", 2)
         monkeypatch.setattr(renewal_module, "MOMENT", 0.0)
-        watched = renewal_module.watchdog("default")
+        watched = renewal_module.watchdog(server_of("default"))
         long = [redis_lock(f"long:{n}", ttl=60).acquire() for n in range(20)]
         short = redis_lock("short", ttl=9).acquire()
         assert short is not None
@@ -525,7 +527,7 @@ class TestManyLeases:
         self, redis: Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An error in the middle of a look costs no lease its renewal."""
-        watched = renewal_module.watchdog("default")
+        watched = renewal_module.watchdog(server_of("default"))
         failed = threading.Event()
         real = watched._renew
 

@@ -37,11 +37,16 @@ from django_redislock.primitives import ledger, mutex, shapes
 from django_redislock.primitives.contract import Claim
 from django_redislock.primitives.keys import Keys
 from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.server import server_of
 
 Answer = Callable[[bytes], bytes]
 """Of a script that has brought this nonce."""
 Operation = Callable[["Server", Answer], Any]
 """It gets the second one to the request that matters."""
+
+
+def port() -> SyncPort:
+    return SyncPort(server_of("default"))
 
 
 def bulk(word: bytes) -> bytes:
@@ -154,7 +159,7 @@ def server(_server: Server) -> Iterator[Server]:
     with override_settings(CACHES={"default": one}):
         yield _server
         # It would go on to ask this server for what could not be taken back.
-        renewal.watchdog("default")._to_release.clear()
+        renewal.watchdog(server_of("default"))._to_release.clear()
 
 
 def own(*numbers: int) -> Answer:
@@ -193,7 +198,7 @@ def plain(call: Callable[[], Any]) -> Operation:
 
 
 def extend(lease: Any) -> Any:
-    return run(lease.claim.primitive.extend(SyncPort("default"), [lease.claim], [10.0]))
+    return run(lease.claim.primitive.extend(port(), [lease.claim], [10.0]))
 
 
 def release(lease: Any) -> Any:
@@ -248,11 +253,11 @@ def new() -> Claim:
 
 def claim() -> Any:
     wanted = ledger.Wanted(tick=AT)
-    return run(ledger.claim(SyncPort("default"), new(), "job", "r" * 16, wanted))
+    return run(ledger.claim(port(), new(), "job", "r" * 16, wanted))
 
 
 def adopt() -> Any:
-    return run(mutex.adopt(SyncPort("default"), "s" * 32, new()))
+    return run(mutex.adopt(port(), "s" * 32, new()))
 
 
 SEEN = [b"t" * 32]
@@ -284,11 +289,11 @@ OPERATIONS: dict[str, Operation] = {
     "discover": plain(lambda: Inspector("default").discover()),
     "show": plain(lambda: Inspector("default").get("shapes")),
     "past": plain(lambda: Inspector("default").past("shapes")),
-    "clear": plain(lambda: run(mutex.clear(SyncPort("default"), KEYS, SEEN, "me", "why"))),
+    "clear": plain(lambda: run(mutex.clear(port(), KEYS, SEEN, "me", "why"))),
     "adopt": plain(adopt),
     "ledger, claim": plain(claim),
-    "ledger, look": plain(lambda: run(ledger.look(SyncPort("default"), [KEYS]))),
-    "ledger, read": plain(lambda: run(ledger.read(SyncPort("default"), ["job"], [KEYS]))),
+    "ledger, look": plain(lambda: run(ledger.look(port(), [KEYS]))),
+    "ledger, read": plain(lambda: run(ledger.read(port(), ["job"], [KEYS]))),
 }
 
 

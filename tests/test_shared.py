@@ -28,6 +28,7 @@ from django_redislock import (
 )
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.ports import SyncPort
+from django_redislock.transport.server import server_of
 from tests.waiting import PATIENCE, eventually
 
 
@@ -141,7 +142,7 @@ class TestLeases:
             assert lease is not None
             assert lease.state == LeaseState.HELD
             lease.release()
-        assert watchdog("default").held("redislock:{job}") == []
+        assert watchdog(server_of("default")).held("redislock:{job}") == []
 
     def test_each_thread_finds_its_own(self) -> None:
         """Many threads enter and leave one key all the time; each counts on the lease it has."""
@@ -162,12 +163,12 @@ class TestLeases:
         for thread in threads:
             thread.join(PATIENCE)
         assert errors == []
-        assert watchdog("default").held("redislock:{job}") == []
-        assert watchdog("default")._tokens.get("redislock:{job}") is None
+        assert watchdog(server_of("default")).held("redislock:{job}") == []
+        assert watchdog(server_of("default"))._tokens.get("redislock:{job}") is None
 
     def test_many_cost_a_thread_no_more_than_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever enters and leaves looks at none of the others' leases."""
-        watched = watchdog("default")
+        watched = watchdog(server_of("default"))
         me, asked = threading.current_thread(), []
 
         def ask(token: str) -> None:
@@ -211,7 +212,7 @@ class TestLeases:
     def test_three_threads_at_one_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two forget their leases at once, so that nobody is there, and a third one comes in
         between: it is not forgotten with them."""
-        watched = watchdog("default")
+        watched = watchdog(server_of("default"))
         third: list[Lease | None] = []
 
         class Places(dict[Any, dict[str, None]]):

@@ -27,6 +27,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.lease.watchdog import watchdog
+from django_redislock.transport.server import server_of
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -154,7 +155,7 @@ def let_the_watchdog_release() -> None:
     """Return when it has done all that it had been told to release in the background."""
     lease = redis_lock("another").acquire()
     assert lease is not None
-    watchdog("default").release_later(lease)
+    watchdog(server_of("default")).release_later(lease)
     eventually(lambda: redis_lock("another").holder() is None)
 
 

@@ -23,8 +23,8 @@ from redis._parsers import _RESP2Parser
 from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
 from django_redislock.primitives import scripts
-from django_redislock.transport import server as connections
-from django_redislock.transport.event_loops import shared
+from django_redislock.transport.event_loops import of_loop
+from django_redislock.transport.server import server_of
 from tests.waiting import eventually
 
 Commands = list[tuple[Any, ...]]
@@ -85,7 +85,7 @@ def test_in_threads(
 ) -> None:
     """Each request gets its own answer, whatever is unread on the connection of the pool."""
     with override_settings(CACHES=entry(redis_server, protocol, parser)):
-        pool: Any = connections.shared_pool("default")
+        pool: Any = server_of("default").shared_pool()
 
         def leave(left: str) -> None:
             connection = pool.get_connection()
@@ -132,7 +132,7 @@ def test_on_an_event_loop(
     """So it is with the connections of an event loop."""
 
     async def main() -> None:
-        pool: Any = (await shared(asyncio.get_running_loop(), "default")).pool
+        pool: Any = (await of_loop(asyncio.get_running_loop(), server_of("default"))).pool
 
         async def leave(left: str) -> None:
             connection = await pool.get_connection()

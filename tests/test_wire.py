@@ -24,8 +24,8 @@ from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.primitives import scripts
 from django_redislock.transport import command as exchange
-from django_redislock.transport import server as connections
 from django_redislock.transport import wire
+from django_redislock.transport.server import server_of
 from tests.faults.interruption import KINDS, OURS, every_place
 from tests.waiting import PATIENCE, eventually
 
@@ -144,7 +144,7 @@ def test_a_connection_that_was_closed_meanwhile(redis: Redis) -> None:
 
 def test_a_connection_with_somebody_elses_answer(redis: Redis) -> None:
     """Code of the project that was ended between sending and reading: its answer is not ours."""
-    pool = connections.shared_pool("default")
+    pool = server_of("default").shared_pool()
     assert isinstance(pool, ConnectionPool)
     theirs = pool.get_connection()
     theirs.send_command("EVAL", "return {1, 2, 3}", 0)

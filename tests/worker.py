@@ -99,11 +99,12 @@ def careless() -> None:
 
     from django_redislock import redis_lock
     from django_redislock.lease.watchdog import watchdog
-    from django_redislock.transport import event_loops as loops
+    from django_redislock.transport.event_loops import opened
+    from django_redislock.transport.server import server_of
 
     warnings.simplefilter("ignore", ResourceWarning)
     # The test counts connections: no sign of life, which has one of its own.
-    watchdog("default")._show_at = float("inf")
+    watchdog(server_of("default"))._show_at = float("inf")
 
     async def use() -> None:
         async with redis_lock("job"):
@@ -112,12 +113,12 @@ def careless() -> None:
     loop = asyncio.new_event_loop()
     loop.run_until_complete(use())
     loop.close()
-    say("loops", len(loops.loops))
+    say("loops", len(opened()))
     told()
     asyncio.run(use())
     del loop
     gc.collect()
-    say("loops", len(loops.loops))
+    say("loops", len(opened()))
     told()
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from ..base import fork
-from ..lease import claims as operations
 from ..lease.lease import Lease
+from ..lease.watchdog import Watchdog
 from ..signals import LockEvent
+from ..transport.server import every
 
 T = TypeVar("T")
 
@@ -74,5 +75,6 @@ def _id(event: LockEvent) -> _Id:
 
 def _lease(event: LockEvent) -> Lease | None:
     """The lease that was acquired. None for `cache.lock(…, timeout=…)`: nobody watches those."""
-    held = operations.held(event.using, event.key)
-    return next((lease for lease in held if lease.fence == event.fencing_token), None)
+    held = (lease for watchdog in every(Watchdog) for lease in watchdog.held(event.key))
+    its = (event.using, event.fencing_token)
+    return next((lease for lease in held if (lease.using, lease.fence) == its), None)

@@ -16,7 +16,8 @@ import redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from ..settings import conf, configured
-from ..transport import server as connections
+from ..transport import pools
+from ..transport.server import server_of
 from . import keyspace, permissions
 
 
@@ -57,21 +58,21 @@ def look(alias: str, *, thorough: bool = True) -> list[Server]:
     takes longer than a moment, and no command that is meant to fail. Raises `Away`."""
     pool, clients = None, []
     try:
-        pool = connections.background_pool(alias)
-        for its in connections.primaries(pool):
+        pool = server_of(alias).background_pool()
+        for its in pools.primaries(pool):
             clients.append(redis.Redis(connection_pool=its))
             with suppress(NoPermissionError):
                 clients[-1].ping()  # what fails here is not one question, but all of them
     except Exception as error:  # a provider of credentials, for one, may raise anything
         if pool is not None:
-            connections.close(pool)
+            pools.close(pool)
         raise _away(alias, error) from error
     try:
         return [_Asking(client, alias).look(thorough=thorough) for client in clients]
     except (RedisError, OSError) as error:
         raise _away(alias, error) from error
     finally:
-        connections.close(pool)
+        pools.close(pool)
 
 
 def _away(alias: str, error: Exception) -> Away:
@@ -86,7 +87,7 @@ class _Asking:
         self._unseen: list[str] = []
 
     def look(self, *, thorough: bool) -> Server:
-        prefix, clustered = conf.prefix(), connections.clustered(self._alias)
+        prefix, clustered = conf.prefix(), server_of(self._alias).clustered
         round_trip, skew = 0.0, 0.0
         with self._perhaps("its clock"):
             round_trip, skew = _clock(self._client.time)

@@ -13,8 +13,8 @@ from redis.connection import BlockingConnectionPool, Connection
 
 from ..settings.configured import aliases, replicas_timeout
 from ..transport import location
-from ..transport import server as connections
 from ..transport.cluster import Cluster
+from ..transport.server import server_of
 from .finding import Finding, listed
 
 MIN_CONNECTIONS = 10
@@ -24,7 +24,7 @@ MIN_CONNECTIONS = 10
 def alias_findings(alias: str) -> Iterator[Finding]:
     """What keeps locks from using an alias at all."""
     try:
-        connections.shared_pool(alias)
+        server_of(alias).shared_pool()
     except Exception as error:  # whatever the entry says, and whatever that is imported by it
         reason = str(error)
         if not isinstance(error, ImproperlyConfigured):  # those say themselves whose they are
@@ -40,7 +40,7 @@ def alias_findings(alias: str) -> Iterator[Finding]:
 
 def advice(alias: str) -> Iterator[Finding]:
     """What is better done otherwise, in an entry of CACHES that can be used."""
-    pool = connections.shared_pool(alias)
+    pool = server_of(alias).shared_pool()
     if isinstance(pool, Cluster):
         pool = pool.pool(pool.seeds[0])  # that of each node has the same options
     yield from _shared_with_the_cache(alias)

@@ -18,8 +18,9 @@ from ..primitives.contract import Primitive, Sight, batches
 from ..primitives.keys import Keys, name_of, presence, validate_name
 from ..settings import conf
 from ..settings.validators import validate_operator, validate_using
-from ..transport import server
+from ..transport import pools
 from ..transport.ports import SyncPort, run
+from ..transport.server import server_of
 from . import reading
 from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo
 from .reading import Raw
@@ -60,10 +61,10 @@ class Inspector:
 
     def __init__(self, using: str | None = None, *, cache_locks: bool = False) -> None:
         self.using = conf.policy("", {}).using if using is None else validate_using(using)
+        self._server = server_of(self.using)
         self._prefix = conf.prefix()
         self._cache_locks = cache_locks
         self._index = self._keys_of("-").index
-        self._clustered = server.clustered(self.using)
         self.unasked: dict[str, LockUnavailable] = {}
         """The nodes of a cluster that could not be asked last time, with the errors."""
 
@@ -126,7 +127,7 @@ class Inspector:
             primitive = timestamp.WHOLE
         holders = [Sight(one.seen, one.holder) for one in lock.holders]
         return run(
-            claims.clear(self._port(), primitive, lock.keys, self.using, holders, by, reason)
+            claims.clear(self._port(), primitive, lock.keys, self._server, holders, by, reason)
         )
 
     # Many locks.
@@ -153,7 +154,7 @@ class Inspector:
         end = None if limit is None else offset + limit
         states = frozenset(states)
         listed = pattern == "*" and not (states or host or foreign) and order == "remaining"
-        if listed and not self._clustered:
+        if listed and not self._server.clustered:
             return self._listed(offset, end)
         locks = self.all(pattern)
         if foreign:
@@ -172,7 +173,7 @@ class Inspector:
 
     def all(self, pattern: str = "*") -> Iterator[LockInfo]:
         """Yield all locks whose names match, in the order in which their leases end."""
-        if self._clustered:
+        if self._server.clustered:
             names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
             ours = filter(_is_ours, self._held(names, lenient=True))
             yield from sorted(ours, key=ORDERS["remaining"])
@@ -207,12 +208,12 @@ class Inspector:
         if self._cache_locks:
             return []
         names = self._scan(limit)
-        if not self._clustered:
+        if not self._server.clustered:
             names = sorted(set(names).difference(self._index_names()))
         return [
             lock
-            for lock in self._held(names, lenient=self._clustered)
-            if lock.seen != OTHER_TYPE and not (self._clustered and _is_ours(lock))
+            for lock in self._held(names, lenient=self._server.clustered)
+            if lock.seen != OTHER_TYPE and not (self._server.clustered and _is_ours(lock))
         ]
 
     # Requests.
@@ -224,12 +225,14 @@ class Inspector:
         names: dict[str, None] = {}
         looked = 0
         pattern = f"{_escaped(self._prefix)}:{{*}}"
-        pools = server.primaries(server.shared_pool(self.using))
+        nodes = pools.primaries(self._server.shared_pool())
         self.unasked = {}
-        for pool in pools:
-            port, cursor = SyncPort(self.using, pool=pool), b"0"
+        for pool in nodes:
+            port, cursor = SyncPort(self._server, pool=pool), b"0"
             options = pool.connection_kwargs
-            with self._tolerating((options.get("host"), options.get("port")), self._clustered):
+            with self._tolerating(
+                (options.get("host"), options.get("port")), self._server.clustered
+            ):
                 while looked < limit:
                     cursor, found = run(
                         port.script("inspection_scan", [], [cursor, pattern, 1000])
@@ -241,7 +244,7 @@ class Inspector:
                             names[name] = None
                     if int(cursor) == 0:
                         break
-        if len(self.unasked) == len(pools):
+        if len(self.unasked) == len(nodes):
             raise next(iter(self.unasked.values()))
         return sorted(names)
 
@@ -256,7 +259,7 @@ class Inspector:
             self.unasked[":".join(map(str, node or ("?",)))] = error
 
     def _port(self) -> SyncPort:
-        return SyncPort(self.using)
+        return SyncPort(self._server)
 
     def _ask(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         return run(self._port().script(script, keys, args))
@@ -328,9 +331,9 @@ class Inspector:
 
     def _raw(self, locks: Sequence[Keys], lenient: bool) -> list[Raw]:
         found: dict[int, Raw] = {}
-        pool = server.shared_pool(self.using)
+        pool = self._server.shared_pool()
         for batch in batches(self._port(), [lock.lock for lock in locks], BATCH):
-            node = server.node_of(pool, locks[batch[0]].lock)
+            node = pools.node_of(pool, locks[batch[0]].lock)
             with self._tolerating(node, lenient):
                 self._add_raw(found, locks, batch)
         return [found[position] for position in sorted(found)]
@@ -373,7 +376,7 @@ class Inspector:
             try:
                 pttls = run(port.script("inspection_processes", some, []))
             except LockUnavailable:
-                if not self._clustered:
+                if not self._server.clustered:
                     raise
                 # The process's key may be on another node than the lock; while that node can't
                 # be asked, the process counts as alive.

@@ -14,6 +14,7 @@ from ..primitives.contract import Sight
 from ..primitives.redlock import Redlock
 from ..settings.validators import validate_operator
 from ..transport.ports import SyncPort, run
+from ..transport.server import server_of
 from .facts import LockInfo, Past, WaiterInfo
 from .inspector import Inspector
 
@@ -56,9 +57,9 @@ class RedlockInspector:
     def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
         """Clear the lock on all servers, as `Inspector.clear` does. It may stay on `unasked`."""
         by, reason = validate_operator(by, reason)
-        port, kind = SyncPort(self.using), Redlock(self.using)
+        server, kind = server_of(self.using), Redlock(self.using)
         seen = [Sight(one.seen, one.holder) for one in lock.holders]
-        done = run(claims.clear(port, kind, lock.keys, self.using, seen, by, reason))
+        done = run(claims.clear(SyncPort(server), kind, lock.keys, server, seen, by, reason))
         self._ask(lambda one: one.get(lock.name))
         return done
 

@@ -24,6 +24,7 @@ from ..primitives.waiting import LEAST
 from ..settings import kinds
 from ..signals import LockEvent
 from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.server import Server, server_of
 from . import transactions
 from .lease import Lease
 from .travel import Exported
@@ -32,26 +33,26 @@ from .watchdog import Withdrawal, renew, watchdog
 logger = logging.getLogger("django_redislock")
 
 
-def held(using: str, key: str, me: Holding | None = None) -> list[Lease]:
+def held(server: Server, key: str, me: Holding | None = None) -> list[Lease]:
     """The leases that this process holds on a key, or one thread or task of it, to notice that it
     would wait for itself. The last one is the newest."""
-    return watchdog(using).held(key, me)
+    return watchdog(server).held(key, me)
 
 
 async def tell(
-    port: Port, outcome: signals.Outcome, claim: Claim, using: str, **more: Any
+    port: Port, outcome: signals.Outcome, claim: Claim, server: Server, **more: Any
 ) -> None:
     """What became of a claim, to the log and to whoever listens."""
     if signals.wanted(outcome):
-        await port.tell(event(outcome, claim, using, **more))
+        await port.tell(event(outcome, claim, server, **more))
 
 
-def event(outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> LockEvent:
+def event(outcome: signals.Outcome, claim: Claim, server: Server, **more: Any) -> LockEvent:
     """What became of a claim."""
     return LockEvent(
         outcome=outcome,
         name=claim.keys.name,
-        using=using,
+        using=server.using,
         owner=claim.owner,
         label=claim.label,
         key=claim.keys.lock,
@@ -62,11 +63,11 @@ def event(outcome: signals.Outcome, claim: Claim, using: str, **more: Any) -> Lo
 async def acquired(port: Port, lease: Lease, began: float) -> Lease:
     """From now on this process holds `lease`, which it has asked for since `began`; renews it, and
     says so."""
-    watchdog(lease.using).watch(lease)
+    watchdog(lease.server).watch(lease)
     if not signals.wanted("acquired"):
         return lease
     fence, waited = lease.fence, port.now() - began
-    await tell(port, "acquired", lease.claim, lease.using, fencing_token=fence, waited=waited)
+    await tell(port, "acquired", lease.claim, lease.server, fencing_token=fence, waited=waited)
     return lease
 
 
@@ -74,7 +75,7 @@ async def clear(
     port: Port,
     primitive: Primitive,
     keys: Keys,
-    using: str,
+    server: Server,
     seen: Sequence[Sight],
     by: str,
     reason: str,
@@ -89,7 +90,7 @@ async def clear(
                 outcome="cleared",
                 name=keys.name,
                 key=keys.lock,
-                using=using,
+                using=server.using,
                 owner=sight.holder.owner,
                 label=sight.holder.label,
                 fencing_token=sight.holder.fencing_token,
@@ -102,46 +103,46 @@ async def clear(
     return bool(cleared)
 
 
-def withdraw(using: str, claim: Claim) -> None:
+def withdraw(server: Server, claim: Claim) -> None:
     """Take back in the background what an acquire may have done, or may still do: a server that
     stalled may carry it out later, and would keep the lock for nobody."""
     logger.warning("%r may stay locked for %.3g s", claim.keys.name, claim.ttl)
-    watchdog(using).release_later(Withdrawal(claim))
+    watchdog(server).release_later(Withdrawal(claim))
 
 
-async def undo(port: Port, using: str, claim: Claim) -> None:
+async def undo(port: Port, server: Server, claim: Claim) -> None:
     """Take back what an acquire or a release that was cut short has done, or may still do."""
     try:
         await claim.primitive.release(port, claim)
     except LockUnavailable:
-        withdraw(using, claim)
+        withdraw(server, claim)
     except LockError:
         pass  # a key of a wrong type: nothing is locked, and the caller is told already
 
 
-async def take_back(port: Port, using: str, claim: Claim) -> None:
+async def take_back(port: Port, server: Server, claim: Claim) -> None:
     """`undo` to its end; by the watchdog where an event loop ends meanwhile."""
     try:
-        await port.finish(undo(port, using, claim))
+        await port.finish(undo(port, server, claim))
     except BaseException:
-        watchdog(using).release_later(Withdrawal(claim))
+        watchdog(server).release_later(Withdrawal(claim))
         raise
 
 
-async def interrupted(error: BaseException, port: Port, using: str, claim: Claim) -> None:
+async def interrupted(error: BaseException, port: Port, server: Server, claim: Claim) -> None:
     """An acquire or a release ended with an exception from elsewhere. A task that is cancelled
     takes back what it did. What a signal's handler raises goes through at once, even where the
     server hangs: the watchdog takes it back."""
     if isinstance(error, asyncio.CancelledError):
-        await take_back(port, using, claim)
+        await take_back(port, server, claim)
     else:
-        watchdog(using).release_later(Withdrawal(claim))
+        watchdog(server).release_later(Withdrawal(claim))
 
 
 async def cut_short(
     error: BaseException,
     port_type: Callable[..., Port],
-    using: str,
+    server: Server,
     claim: Claim,
     until: float = float("inf"),
 ) -> None:
@@ -150,23 +151,25 @@ async def cut_short(
     caller's time is over."""
     answered = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
     claim.doubtful |= not answered
-    watchdog(using).forget(claim)
+    watchdog(server).forget(claim)
     if claim.sent and not isinstance(error, LockError):
-        await interrupted(error, port_type(using), using, claim)
+        await interrupted(error, port_type(server), server, claim)
     elif claim.sent:
         # A server that has just answered takes it back at once, also when the time is over.
         silent = isinstance(error, LockUnavailable) and error.silent
-        await settle(port_type, using, claim, now() if silent else max(until, now() + LEAST))
+        await settle(port_type, server, claim, now() if silent else max(until, now() + LEAST))
 
 
-async def settle(port_type: Callable[..., Port], using: str, claim: Claim, until: float) -> None:
+async def settle(
+    port_type: Callable[..., Port], server: Server, claim: Claim, until: float
+) -> None:
     """Take back what an acquire may have done, until then; in the background what is left."""
     left = until - now()
     if left > 0:
         within = None if left == float("inf") else left
-        await take_back(port_type(using, terms=Terms(within)), using, claim)
+        await take_back(port_type(server, terms=Terms(within)), server, claim)
     else:
-        withdraw(using, claim)
+        withdraw(server, claim)
 
 
 def _terms(lease: Lease) -> Terms:
@@ -177,11 +180,11 @@ class LeaseOperations:
     """What leases of every kind ask for; what differs is their claim's primitive."""
 
     def extend(self, lease: Lease, ttl: float | None = None) -> None:
-        port = SyncPort(lease.using, terms=_terms(lease))
+        port = SyncPort(lease.server, terms=_terms(lease))
         run(self._extend(port, lease, ttl))
 
     async def aextend(self, lease: Lease, ttl: float | None = None) -> None:
-        port = AsyncPort(lease.using, terms=_terms(lease))
+        port = AsyncPort(lease.server, terms=_terms(lease))
         await self._extend(port, lease, ttl)
 
     async def _extend(self, port: Port, lease: Lease, ttl: float | None) -> None:
@@ -192,10 +195,10 @@ class LeaseOperations:
         lease.check()
 
     def downgrade(self, lease: Lease) -> None:
-        run(self._downgrade(SyncPort(lease.using), lease))
+        run(self._downgrade(SyncPort(lease.server), lease))
 
     async def adowngrade(self, lease: Lease) -> None:
-        await self._downgrade(AsyncPort(lease.using), lease)
+        await self._downgrade(AsyncPort(lease.server), lease)
 
     async def _downgrade(self, port: Port, lease: Lease) -> None:
         claim = lease.claim
@@ -234,16 +237,16 @@ class LeaseOperations:
             )
 
     def release(self, lease: Lease) -> None:
-        run(self.release_through(SyncPort(lease.using), lease))
+        run(self.release_through(SyncPort(lease.server), lease))
 
     async def arelease(self, lease: Lease) -> None:
-        await self.release_through(AsyncPort(lease.using), lease)
+        await self.release_through(AsyncPort(lease.server), lease)
 
     def leave(self, lease: Lease, error: BaseException | None) -> None:
-        run(self._leave(SyncPort(lease.using), lease, error))
+        run(self._leave(SyncPort(lease.server), lease, error))
 
     async def aleave(self, lease: Lease, error: BaseException | None) -> None:
-        await self._leave(AsyncPort(lease.using), lease, error)
+        await self._leave(AsyncPort(lease.server), lease, error)
 
     def move(self, lease: Lease, me: Holding) -> None:
         lease.watchdog.move(lease, me)
@@ -256,7 +259,7 @@ class LeaseOperations:
         # From any thread, and perhaps in an event loop: so whoever is told, it is elsewhere.
         fence, held = lease.fence, now() - lease.began
         lost = event(
-            "lost", lease.claim, lease.using, fencing_token=fence, held=held, why=error.why
+            "lost", lease.claim, lease.server, fencing_token=fence, held=held, why=error.why
         )
         signals.log(lost)
         signals.send_later(lost)
@@ -283,13 +286,13 @@ class LeaseOperations:
         except BaseException as error:
             lease.claim.doubtful = True
             lease.end()  # whatever comes in between: this one holds nothing any more
-            await interrupted(error, port, lease.using, lease.claim)
+            await interrupted(error, port, lease.server, lease.claim)
             raise
         if lost is not None:
             raise lost
         if signals.wanted("released"):
             fence, held = lease.fence, now() - lease.began
-            await tell(port, "released", lease.claim, lease.using, fencing_token=fence, held=held)
+            await tell(port, "released", lease.claim, lease.server, fencing_token=fence, held=held)
 
     async def _leave(self, port: Port, lease: Lease, error: BaseException | None) -> None:
         """The block that held `lease` is left, with `error` or without."""
@@ -335,7 +338,7 @@ class LeaseOperations:
 
     def settle(self, lease: Lease) -> None:
         try:
-            run(self.release_through(SyncPort(lease.using), lease))
+            run(self.release_through(SyncPort(lease.server), lease))
         except LockUnavailable:
             self.abandon(lease)
         except LeaseLost as lost:
@@ -372,17 +375,18 @@ class LeaseOperations:
             label=exported.label,
             primitive=kinds.primitive(policy),
         )
+        server = server_of(policy.using)
         try:
-            port = port_type(policy.using, terms=policy.terms())
+            port = port_type(server, terms=policy.terms())
             got = await claim.primitive.adopt(port, exported.token, claim)
             if isinstance(got, Refusal):
                 claim.sent = False  # there is nothing to take back
                 raise got.error(claim.keys.name)
-            lease = Lease(self, claim, got, policy, me)
+            lease = Lease(self, server, claim, got, policy, me)
             lease.check()  # the answer may have taken longer than it lives
-            watchdog(policy.using).watch(lease)
+            watchdog(server).watch(lease)
         except BaseException as error:
-            await cut_short(error, port_type, policy.using, claim)
+            await cut_short(error, port_type, server, claim)
             raise
         return lease
 

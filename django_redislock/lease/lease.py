@@ -26,6 +26,7 @@ from .current import innermost
 if TYPE_CHECKING:
     from ..primitives.contract import Claim, Grant
     from ..settings.policy import Policy
+    from ..transport.server import Server
     from .watchdog import Watchdog
 
 logger = logging.getLogger("django_redislock")
@@ -101,7 +102,7 @@ class Lease:
         "renew",
         "replicas",
         "replicas_timeout",
-        "using",
+        "server",
         "watchdog",
     )
 
@@ -110,9 +111,15 @@ class Lease:
     restorer: ClassVar[Operations]
     """What restores an exported lease. operations.py sets it, since imports point one way."""
 
+    @property
+    def using(self) -> str:
+        """The alias of CACHES through which it was acquired."""
+        return self.server.using
+
     def __init__(
         self,
         operations: Operations,
+        server: Server,
         claim: Claim,
         grant: Grant,
         policy: Policy,
@@ -120,7 +127,7 @@ class Lease:
     ) -> None:
         self._operations = operations
         self.claim = claim
-        self.using = policy.using
+        self.server = server
         self.fence = grant.fencing_token
         """The fencing token, or None where its primitive has none."""
         self.acquired_us = grant.acquired_us

@@ -26,8 +26,8 @@ from ..settings.validators import (
     validate_operator,
     validate_wait,
 )
-from ..transport import server as connections
 from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.server import Server, clustered, server_of
 from . import claims as operations
 from . import lock_order, transactions
 from .cancellation import Cancellation
@@ -299,7 +299,7 @@ class Lock:
         return kinds.primitive(policy)
 
     def _keys(self, policy: Policy | None = None) -> Keys:
-        return kinds.keys(policy or self.policy(), self.name, connections.clustered)
+        return kinds.keys(policy or self.policy(), self.name, clustered)
 
     def _parts(self) -> tuple[Keys, ...]:
         """The keys of each name, where these are several."""
@@ -313,7 +313,8 @@ class Lock:
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
         policy = self.policy()
-        return await self._primitive(policy).look(port_type(policy.using), self._keys(policy))
+        port = port_type(server_of(policy.using))
+        return await self._primitive(policy).look(port, self._keys(policy))
 
     async def _clear(
         self, port_type: type[SyncPort | AsyncPort], by: str, reason: str
@@ -321,20 +322,15 @@ class Lock:
         by, reason = validate_operator(by, reason)
         first = seen = await self._look(port_type)
         policy = self.policy()
-        port, primitive, keys = (
-            port_type(policy.using),
-            self._primitive(policy),
-            self._keys(policy),
-        )
+        server = server_of(policy.using)
+        port, primitive, keys = port_type(server), self._primitive(policy), self._keys(policy)
         began = first[0].holder.seen_at if first else None
         cleared = False
         for _ in range(permits.LOOKS):
             meant = [sight for sight in seen if not sight.holder.came_after(began)]
             if not meant:
                 break
-            cleared |= await operations.clear(
-                port, primitive, keys, policy.using, meant, by, reason
-            )
+            cleared |= await operations.clear(port, primitive, keys, server, meant, by, reason)
             if len(seen) < permits.SHOWN:
                 break
             seen = await self._look(port_type)
@@ -351,12 +347,13 @@ class Lock:
                 "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
                 "on_lost= or call lease.check() between steps."
             )
-        port = port_type(policy.using, policy.prefix, terms=policy.terms())
+        server = server_of(policy.using)
+        port = port_type(server, policy.prefix, terms=policy.terms())
         if policy.release == "commit":
             # Fails where it can't keep its word.
             await port.beside_orm(transactions.open_transactions)
         keys, primitive = self._keys(policy), self._primitive(policy)
-        held = self._held(policy.using, keys, primitive, me)
+        held = self._held(server, keys, primitive, me)
         if held is not None and held.enter():
             if policy.release == "commit":
                 held.release_at = "commit"
@@ -372,7 +369,7 @@ class Lock:
             primitive=primitive,
         )
         if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
-            lock_order.check(claim, policy.using, me, policy.lock_order)
+            lock_order.check(claim, server, me, policy.lock_order)
         began = port.now()
         until = waiting.end(began, wait)
         try:
@@ -381,23 +378,23 @@ class Lock:
                 if claim.doubtful:
                     # A send that got no answer may yet arrive, and would get the lock for
                     # nobody.
-                    await operations.settle(port_type, policy.using, claim, until)
+                    await operations.settle(port_type, server, claim, until)
                 waited, holder = got.waited, got.holder
                 await operations.tell(
-                    port, "not acquired", claim, policy.using, waited=waited, holder=holder
+                    port, "not acquired", claim, server, waited=waited, holder=holder
                 )
                 return got
-            lease = self._lease(claim, got, policy, me)
+            lease = self._lease(server, claim, got, policy, me)
             return await operations.acquired(port, lease, began)
         except BaseException as error:
-            await operations.cut_short(error, port_type, policy.using, claim, until)
+            await operations.cut_short(error, port_type, server, claim, until)
             raise
 
-    def _refuse_own_key(self, using: str, keys: Keys, me: label.Holding) -> None:
+    def _refuse_own_key(self, server: Server, keys: Keys, me: label.Holding) -> None:
         """A timestamp lock that this thread or task holds beside another name would be waited for
         in vain."""
         lock = keys.beside().lock if keys.also else keys.lock
-        for lease in operations.held(using, lock, me):
+        for lease in operations.held(server, lock, me):
             its = lease.claim.keys
             another = its.lock != keys.lock and (keys.also or its.also)
             if another and lease.enterable:
@@ -405,14 +402,14 @@ class Lock:
                 raise LockReentered(self.name, lease.label, advice)
 
     def _held(
-        self, using: str, keys: Keys, primitive: Primitive, me: label.Holding
+        self, server: Server, keys: Keys, primitive: Primitive, me: label.Holding
     ) -> Lease | None:
         """The lease of this thread or task that is to be held once more; None: it may take
         another one. Raises `LockReentered`."""
-        leases = operations.held(using, keys.lock, me)
+        leases = operations.held(server, keys.lock, me)
         held = self._held_already(primitive, leases, me) if leases else None
         if held is None and (leases or keys.also):
-            self._refuse_own_key(using, keys, me)
+            self._refuse_own_key(server, keys, me)
         return held
 
     def _held_already(
@@ -438,8 +435,10 @@ class Lock:
             return None
         raise LockReentered(self.name, last.label)
 
-    def _lease(self, claim: Claim, grant: Grant, policy: Policy, me: label.Holding) -> Lease:
-        lease = Lease(operations.LEASES, claim, grant, policy, me)
+    def _lease(
+        self, server: Server, claim: Claim, grant: Grant, policy: Policy, me: label.Holding
+    ) -> Lease:
+        lease = Lease(operations.LEASES, server, claim, grant, policy, me)
         if self._on_lost is not None or self._cancel_on_lost:
             self._follow(lease, me, depth=0)
         return lease

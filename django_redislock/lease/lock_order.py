@@ -29,7 +29,7 @@ from ..base import label
 from ..base.exceptions import LockOrderError, LockOrderWarning
 from ..primitives.contract import Claim
 from ..settings import conf, naming
-from ..transport.server import address
+from ..transport.server import Server
 from .current import enclosing
 from .lease import Lease
 from .watchdog import held_by
@@ -131,7 +131,7 @@ testing: Order | None = None
 """Set while a test checks the order of its own (testing.py)."""
 
 
-def check(claim: Claim, using: str, me: label.Holding, mode: str) -> None:
+def check(claim: Claim, server: Server, me: label.Holding, mode: str) -> None:
     """`me` is about to wait for `claim`. Raises `LockOrderError`, or warns, as `mode` says."""
     if claim.primitive.kind in SHARED:
         return
@@ -139,7 +139,7 @@ def check(claim: Claim, using: str, me: label.Holding, mode: str) -> None:
     for lease in _held(me):
         if lease.claim.primitive.kind in SHARED or not lease.enterable:
             continue
-        servers = address(lease.using), address(using)
+        servers = lease.server.address, server.address
         for held in _names(lease.claim):
             for wanted in _names(claim):
                 if (servers[0], held) != (servers[1], wanted):

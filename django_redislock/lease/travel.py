@@ -22,7 +22,7 @@ from ..primitives.timestamp import Timestamp
 from ..settings import conf, kinds
 from ..settings.policy import DEFAULTS, EXPORT_VALIDATORS, Policy
 from ..settings.validators import MIN_TTL, validate_label
-from ..transport import server as connections
+from ..transport.server import clustered
 
 if TYPE_CHECKING:
     from .lease import Lease
@@ -123,4 +123,4 @@ class Exported:
 
     @property
     def keys(self) -> Keys:
-        return kinds.keys(self.policy, self.name, connections.clustered)
+        return kinds.keys(self.policy, self.name, clustered)

@@ -42,9 +42,10 @@ from ..primitives import record
 from ..primitives.contract import Claim, Port, Terms
 from ..primitives.keys import presence
 from ..primitives.redlock import Redlock
-from ..transport import server as connections
+from ..transport import pools
 from ..transport.cluster import Node
 from ..transport.ports import SyncPort, run
+from ..transport.server import Server, every
 from .lease import Lease, LeaseState
 
 logger = logging.getLogger("django_redislock")
@@ -149,11 +150,10 @@ _Heap = list[tuple[float, int, _Watched]]
 class Watchdog:
     """Renews the leases at one server, and releases there what nobody waits for."""
 
-    def __init__(self, using: str) -> None:
-        self._using = using
+    def __init__(self, server: Server) -> None:
+        self.server = server
         # Several servers are asked through pools of the port.
-        self._pool = None if isinstance(using, Servers) else connections.background_pool(using)
-        self._clustered = connections.clustered(using)
+        self._pool = None if server.each else server.background_pool()
         self._leases: dict[str, _Watched] = {}
         """By token: what this process holds here."""
         self._tokens: dict[str, dict[str, int]] = {}
@@ -181,6 +181,13 @@ class Watchdog:
         """When what woke the thread is due."""
         self._background = Background(self._run, "redislock-watchdog")
         self._settled = threading.Event()
+
+    def left_behind(self) -> None:
+        """In a forked child: the leases are the parent's, and the thread stayed there."""
+        for watched in self._leases.values():
+            lease = watched.lease()
+            if lease is not None:
+                lease.end()
 
     def watch(self, lease: Lease) -> None:
         """Renew `lease` from now on, and notice when it is lost."""
@@ -416,7 +423,7 @@ class Watchdog:
                 for lease in leases:
                     self._reschedule(lease)
         next_look = now() if self._ready else self._admit()
-        if not silent or self._clustered:
+        if not silent or self.server.clustered:
             self._release_pending()
             early = EARLY * PRESENCE_EVERY if asked else 0.0  # it costs no look of its own
             if self._leases and began >= self._show_at - early:
@@ -450,8 +457,8 @@ class Watchdog:
         claim = lease.claim
         index = (claim.parts[0] if claim.parts else claim.keys).index
         slot, alone = 0, ""
-        if self._clustered:
-            slots = {connections.slot(self._using, keys.lock) for keys in claim.asked}
+        if self.server.clustered:
+            slots = {self.server.slot(keys.lock) for keys in claim.asked}
             slot, alone = min(slots), claim.token if len(slots) > 1 else ""
         return claim.primitive.kind, index, slot, alone, lease.replicas, lease.replicas_timeout
 
@@ -465,16 +472,16 @@ class Watchdog:
         if self._pool is None:
             return {None}
         claim = self._ready[together][0][2].claim
-        return {connections.node_of(self._pool, keys.lock) for keys in claim.asked}
+        return {pools.node_of(self._pool, keys.lock) for keys in claim.asked}
 
     def _failed(self, nodes: set[Node | None]) -> set[Node | None]:
         """Those of them that did not answer when they were asked last."""
-        known = nodes & connections.failed(self._pool) if self._clustered else nodes
+        known = nodes & pools.failed(self._pool) if self.server.clustered else nodes
         return known | nodes & {None}
 
     def _show_life(self, indexes: set[str], within: float) -> None:
         """Say that the process of our leases lives."""
-        within = min(within, connections.BACKGROUND_TIMEOUT)
+        within = min(within, pools.BACKGROUND_TIMEOUT)
         for index in indexes:
             key = presence(index, tokens.process)
             try:
@@ -483,8 +490,8 @@ class Watchdog:
                 logger.debug("No sign of life could be shown: %s", error)
 
     async def _keep(self, port: Port, key: str, within: float) -> None:
-        if isinstance(self._using, Servers):
-            await Redlock(self._using).show_life(port, key, PRESENCE, within)
+        if isinstance(self.server.using, Servers):
+            await Redlock(self.server.using).show_life(port, key, PRESENCE, within)
         else:
             await record.keep(port, key, PRESENCE)
 
@@ -509,12 +516,12 @@ class Watchdog:
     def _release_pending(self) -> None:
         for what in self._to_release.copy():
             try:
-                run(what.release_through(self._io(connections.BACKGROUND_TIMEOUT)))
+                run(what.release_through(self._io(pools.BACKGROUND_TIMEOUT)))
             except LeaseLost:
                 pass  # has been logged
             except LockError as error:
                 if isinstance(error, LockUnavailable) and error.passing:
-                    if not self._clustered:
+                    if not self.server.clustered:
                         return  # the others have to wait, too
                     # Those at other nodes need not, so this one comes last.
                     self._to_release.remove(what)
@@ -529,57 +536,35 @@ class Watchdog:
             self._to_release.remove(what)
 
     def _io(self, within: float, lease: Lease | None = None) -> SyncPort:
-        within = min(within, connections.BACKGROUND_TIMEOUT)
-        if self._clustered:
+        within = min(within, pools.BACKGROUND_TIMEOUT)
+        if self.server.clustered:
             within = min(within, PATIENCE * self._shortest)
         terms = Terms(within)
         if lease is not None:
             terms = Terms(within, lease.replicas, lease.replicas_timeout)
-        return SyncPort(self._using, pool=self._pool, terms=terms, background=True)
+        return SyncPort(self.server, pool=self._pool, terms=terms, background=True)
 
 
-_watchdogs: dict[str, Watchdog] = {}
-
-
-def watchdog(using: str) -> Watchdog:
-    """The watchdog of this process for the server of `using`."""
+def watchdog(server: Server) -> Watchdog:
+    """The watchdog of this process for a server."""
     fork.look()
-    address = connections.address(using)
-    found = _watchdogs.get(address)
-    if found is None:
-        # Two threads may make one each, but both get the one that was first.
-        found = _watchdogs.setdefault(address, Watchdog(using))
-    found._using = using  # the alias that it was made for may be gone: tests override settings
-    return found
+    return server.kept(Watchdog)
 
 
 def held_by(me: Holding) -> list[Lease]:
     """What a thread or task of this process holds, at all servers."""
     leases = [
-        watched.lease()
-        for one in list(_watchdogs.values())
-        for watched in one._leases.copy().values()
+        watched.lease() for one in every(Watchdog) for watched in one._leases.copy().values()
     ]
     return [lease for lease in leases if lease is not None and lease.holder is me]
-
-
-def _after_fork() -> None:
-    """The leases are the parent's, and the threads stayed there."""
-    for one in _watchdogs.values():
-        for watched in one._leases.values():
-            lease = watched.lease()
-            if lease is not None:
-                lease.end()
-    _watchdogs.clear()
 
 
 def _at_exit() -> None:
     """What is owed at the end of the process is released before its threads are gone."""
     fork.look()
     give_up = now() + LAST_WORDS
-    for one in _watchdogs.values():
+    for one in every(Watchdog):
         one.settle(max(0.0, give_up - now()))
 
 
-fork.in_child(_after_fork)
 atexit.register(_at_exit)

@@ -79,7 +79,7 @@ class Completion:
         self._steps += 1
         if self._value is not None and self._steps > len(self._transactions):
             awaiting_commit.discard(self.lease)
-            run(self._write(SyncPort(self.lease.using), self._value))
+            run(self._write(SyncPort(self.lease.server), self._value))
 
     def _rolled_back(self) -> None:
         """A step is undone for ever, so nothing is written; and it may be tried again at once,

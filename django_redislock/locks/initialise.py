@@ -13,6 +13,7 @@ from ..primitives.keys import Keys, validate_name
 from ..settings import conf
 from ..settings.validators import refuse_unknown, validate_kept, validate_using
 from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.server import server_of
 
 
 def initialise(
@@ -47,7 +48,8 @@ async def _initialise(
     ttl = validate_kept(ttl)
     explicit = {} if using is UNSET else {"using": validate_using(using)}
     own = f"initialise:{validate_name(name)}"
-    keys, port = Keys.of(conf.prefix(), own), port_type(conf.policy(own, explicit).using)
+    keys = Keys.of(conf.prefix(), own)
+    port = port_type(server_of(conf.policy(own, explicit).using))
     if callable(value):
         stands = await record.read(port, keys)
         if stands is not None:

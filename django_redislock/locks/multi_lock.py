@@ -17,6 +17,7 @@ from ..settings import conf, kinds
 from ..settings.naming import name_maker
 from ..settings.policy import Policy
 from ..transport.ports import AsyncPort, SyncPort
+from ..transport.server import Server, server_of
 from .redis_lock import WRAPPERS, FunctionDecorator, LockFor
 
 MAX_NAMES = 250
@@ -99,12 +100,12 @@ class MultiLock(FunctionDecorator, Lock):
 
     def _held(
         self,
-        using: str,
+        server: Server,
         keys: Keys,  # noqa: ARG002
         primitive: Primitive,
         me: label.Holding,
     ) -> Lease | None:
-        there = [operations.held(using, its.lock, me) for its in self._parts()]
+        there = [operations.held(server, its.lock, me) for its in self._parts()]
         mine = [
             lease
             for leases in there
@@ -118,7 +119,7 @@ class MultiLock(FunctionDecorator, Lock):
         return self._held_already(primitive, [held] if held else [], me)
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
-        port = port_type(self.policy().using)
+        port = port_type(server_of(self.policy().using))
         return [sight for keys in self._parts() for sight in await multi.look(port, keys)]
 
     async def _clear(self, *_: object) -> Holder | None:

@@ -29,6 +29,7 @@ from ..primitives.keys import validate_name
 from ..primitives.waiting import Deadline
 from ..settings.validators import refuse_unknown, validate_kept, validate_wait
 from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.server import server_of
 from .completion import Completion, awaiting_commit, give_back
 from .redis_lock import FunctionDecorator, LockFor, redis_lock
 
@@ -144,7 +145,7 @@ class once(FunctionDecorator):
             return
         with completion.lease as lease:
             yield True
-            run(completion.complete(SyncPort(lease.using), DONE))
+            run(completion.complete(SyncPort(lease.server), DONE))
 
     @asynccontextmanager
     async def _ablock(self, lock: Lock) -> AsyncIterator[bool]:
@@ -154,7 +155,7 @@ class once(FunctionDecorator):
             return
         async with completion.lease as lease:
             yield True
-            await completion.complete(AsyncPort(lease.using), DONE)
+            await completion.complete(AsyncPort(lease.server), DONE)
 
     def _wrap(
         self, kind: str, function: Callable[..., Any], lock_for: LockFor
@@ -200,7 +201,7 @@ class once(FunctionDecorator):
 
     async def _begin(self, lock: Lock, port_type: type[SyncPort | AsyncPort]) -> Completion | None:
         """The work, for the first; None: there is nothing to do."""
-        port = port_type(lock.policy().using)
+        port = port_type(server_of(lock.policy().using))
         patience = Deadline(now(), lock.policy().wait)
         port.limit(patience.left(now()))
         try:
@@ -248,7 +249,7 @@ class once(FunctionDecorator):
 
     async def _forget(self, port_type: type[SyncPort | AsyncPort]) -> None:
         lock = self._named()
-        await record.forget(port_type(lock.policy().using), lock._keys())
+        await record.forget(port_type(server_of(lock.policy().using)), lock._keys())
 
 
 class deduplicate(once):

@@ -34,6 +34,7 @@ from ..primitives.contract import Port
 from ..primitives.waiting import Deadline
 from ..settings.validators import refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.server import server_of
 from .completion import give_back
 from .redis_lock import FunctionDecorator, LockFor, redis_lock
 
@@ -151,7 +152,7 @@ class single_flight(FunctionDecorator):
                         seat.outcome = _Outcome.of_error(lease, error)
                         raise
                     finally:
-                        run(self._publish(SyncPort(lease.using), lease, seat.outcome))
+                        run(self._publish(SyncPort(lease.server), lease, seat.outcome))
             except LeaseLost:
                 if seat.outcome is None or seat.outcome.failed:
                     raise
@@ -174,7 +175,7 @@ class single_flight(FunctionDecorator):
                         seat.outcome = _Outcome.of_error(lease, error)
                         raise
                     finally:
-                        await self._publish(AsyncPort(lease.using), lease, seat.outcome)
+                        await self._publish(AsyncPort(lease.server), lease, seat.outcome)
             except LeaseLost:
                 if seat.outcome is None or seat.outcome.failed:
                     raise
@@ -183,7 +184,7 @@ class single_flight(FunctionDecorator):
     async def _depart(self, seat: _Seat, port_type: type[SyncPort | AsyncPort]) -> Lease | None:
         """The lease under which to compute; None: the outcome of another flight is ours."""
         lock, keys = seat.lock, seat.lock._keys()
-        port = port_type(lock.policy().using)
+        port = port_type(server_of(lock.policy().using))
         port.limit(seat.patience.left(now()))
         try:
             before = _Outcome.parse(await record.read(port, keys))

@@ -25,6 +25,7 @@ from ..primitives.ledger import Answer, RunInfo, RunOutcome, Wanted
 from ..primitives.waiting import backoff
 from ..settings.policy import Policy
 from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.server import server_of
 from . import events
 from .job import Job
 
@@ -67,7 +68,7 @@ class Request:
 
     def send(self) -> Answer:
         """Raises `LockUnavailable`; then it may be sent again, or is to be taken back."""
-        port = SyncPort(self.policy.using, terms=self.policy.terms())
+        port = SyncPort(server_of(self.policy.using), terms=self.policy.terms())
         try:
             answer = run(ledger.claim(port, self.claim, self.job.name, self.run_id, self.wanted))
         except LockUnavailable as error:
@@ -82,7 +83,8 @@ class Request:
     def take_back(self) -> None:
         """Nobody will run it: what it may have locked is free again."""
         if self.claim.sent:
-            run(operations.take_back(SyncPort(self.policy.using), self.policy.using, self.claim))
+            server = server_of(self.policy.using)
+            run(operations.take_back(SyncPort(server), server, self.claim))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +108,17 @@ class Assignment:
 
         Raises `LeaseLost` when it has ended meanwhile, `LockUnavailable`.
         """
-        using = self.policy.using
+        server = server_of(self.policy.using)
         try:
             me, policy = label.holder(), self.policy._replace(release="exit")
-            lease = Lease(operations.LEASES, self.claim, self.grant, policy, me)
+            lease = Lease(operations.LEASES, server, self.claim, self.grant, policy, me)
             lease.check()
             if isinstance(me, asyncio.Task):
                 lease.cancellation = Cancellation(me, depth=1)
-            port = port_type(using)
+            port = port_type(server)
             return await operations.acquired(port, lease, port.now())
         except BaseException as error:
-            await operations.cut_short(error, port_type, using, self.claim)
+            await operations.cut_short(error, port_type, server, self.claim)
             raise
 
     @property
@@ -170,7 +172,7 @@ class Assignment:
         """Its process ends, and its thread with it: as a crash, but one of which we can tell."""
         if not self._tried_again:
             with suppress(LockUnavailable):
-                port = SyncPort(self.policy.using)
+                port = SyncPort(server_of(self.policy.using))
                 run(ledger.finish(port, self.claim.keys, self.run, RunOutcome.LOST, STOPPED))
 
     def linger(self, lease: Lease, lingers: Lingers) -> None:
@@ -202,10 +204,10 @@ def perform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:
                 call(assignment.job.function, (), {})
             except BaseException as raised:
                 error = raised
-            ended = run(assignment.end(SyncPort(lease.using), lease, error))
+            ended = run(assignment.end(SyncPort(lease.server), lease, error))
             assignment.linger(lease, lingers)
     except LeaseLost as lost:
-        ended = ended or run(assignment.missed(lost, SyncPort(assignment.policy.using)))
+        ended = ended or run(assignment.missed(lost, SyncPort(server_of(assignment.policy.using))))
     if isinstance(error, KeyboardInterrupt):
         raise error
     return ended
@@ -213,7 +215,7 @@ def perform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:
 
 async def aperform(assignment: Assignment, lingers: Lingers) -> RunInfo | None:
     """Run it in this task, which is cancelled when its lease is lost."""
-    port = AsyncPort(assignment.policy.using)
+    port = AsyncPort(server_of(assignment.policy.using))
     ended = error = None
     try:
         lease = await assignment.hold(AsyncPort)

@@ -15,6 +15,7 @@ from ..primitives import ledger
 from ..primitives.ledger import Entries, Pause, RunInfo, RunOutcome
 from ..settings.validators import validate_operator, validate_using
 from ..transport.ports import SyncPort, run
+from ..transport.server import server_of
 from .job import Job
 from .registry import discover, jobs
 from .schedule import SECOND
@@ -98,13 +99,15 @@ class Ledger:
         by, reason = validate_operator(by, reason)
         job = self._find(name)
         if job is not None:
-            run(ledger.pause(SyncPort(job.policy.using), job.keys, by, reason))
+            run(ledger.pause(SyncPort(server_of(job.policy.using)), job.keys, by, reason))
         return job is not None
 
     def resume(self, name: str) -> bool:
         """Claim its ticks again, from now on. False: it was not paused, or there is none."""
         job = self._find(name)
-        return job is not None and run(ledger.resume(SyncPort(job.policy.using), job.keys))
+        return job is not None and run(
+            ledger.resume(SyncPort(server_of(job.policy.using)), job.keys)
+        )
 
     def _wanted(self) -> list[Job]:
         return [job for job in jobs() if self._using in (None, job.policy.using)]
@@ -114,7 +117,7 @@ class Ledger:
 
     def _read(self, using: str, its: Sequence[Job]) -> Iterator[JobInfo]:
         names, keys = [job.name for job in its], [job.keys for job in its]
-        now, found = run(ledger.read(SyncPort(using), names, keys))
+        now, found = run(ledger.read(SyncPort(server_of(using)), names, keys))
         for job, entries in zip(its, found, strict=True):
             rests = entries.paused is not None or not job.enabled or entries.claimed is None
             tick = None if rests else job.schedule.next(entries.claimed or 0)

@@ -20,6 +20,7 @@ from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import ledger
 from ..primitives.waiting import backoff, own
 from ..transport.ports import SyncPort, run
+from ..transport.server import server_of
 from .execution import Assignment, Request
 from .job import Job
 from .planned import LOOK_EVERY, Planned
@@ -128,7 +129,7 @@ class Planner:
     def _look(self, planned: Sequence[Planned]) -> None:
         if not planned:
             return
-        port = SyncPort(self._using)
+        port = SyncPort(server_of(self._using))
         now, sights = run(ledger.look(port, [one.job.keys for one in planned]))
         self._set(now)
         for one, sight in zip(planned, sights, strict=True):

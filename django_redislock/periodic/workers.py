@@ -16,6 +16,7 @@ from ..base.clock import now
 from ..lease import claims as operations
 from ..lease.lease import Lease
 from ..primitives.ledger import RunInfo, RunOutcome
+from ..transport.server import server_of
 from .execution import Assignment, aperform, perform
 from .job import Job
 
@@ -56,7 +57,7 @@ class Crew:
     def free(self, job: Job) -> bool:
         """It could be started now. Coroutines need no thread."""
         busy = self.busy
-        if not operations.held(job.policy.using, job.keys.lock) and any(
+        if not operations.held(server_of(job.policy.using), job.keys.lock) and any(
             one.job.name == job.name for one in busy
         ):
             return False  # it has outlived its lease: one thread that hangs is enough

@@ -14,6 +14,7 @@ from ..lease.current import enclosing
 from ..lease.lease import Lease
 from ..signals import LockEvent
 from ..transport.ports import SyncPort, run
+from ..transport.server import every
 from .condition import Condition
 from .memory import await_told
 from .no_server import leases_of
@@ -55,7 +56,7 @@ def lose_lease(what: Lease | str) -> None:
         lease.check()
         lease.lose(LeaseLost(lease.name, "the test has called lose_lease()"))
         with suppress(LockError):
-            run(lease.claim.primitive.release(SyncPort(lease.using), lease.claim))
+            run(lease.claim.primitive.release(SyncPort(lease.server), lease.claim))
     await_told()
 
 
@@ -91,7 +92,7 @@ def _locked(name: str) -> Iterator[list[LockEvent]]:
 
 
 def _held_by_this_process() -> list[Lease]:
-    leases = [lease for one in list(renewal._watchdogs.values()) for lease in leases_of(one)]
+    leases = [lease for one in every(renewal.Watchdog) for lease in leases_of(one)]
     return [lease for lease in leases if lease.enterable]
 
 

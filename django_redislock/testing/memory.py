@@ -22,8 +22,9 @@ from unittest import mock
 from ..base import clock, messenger
 from ..lease.lease import Lease
 from ..transport import command as exchange
-from ..transport import inbox
-from ..transport import server as connections
+from ..transport import pools
+from ..transport.inbox import Inbox
+from ..transport.server import every
 from .condition import Condition
 from .no_server import Caches
 
@@ -76,9 +77,8 @@ class _InMemory(Caches):
         """Let all who wait look at the clock."""
         for watchdog in self.watchdogs:
             watchdog.wake()
-        for box in list(inbox._inboxes.values()):
-            for waker in list(box._wakers.values()):
-                waker(False)
+        for inbox in every(Inbox):
+            inbox.wake_all()
 
 
 _time = _Time()
@@ -142,7 +142,7 @@ def _in_memory() -> Iterator[Memory]:
             stack.enter_context(mock.patch.multiple(module, **others))
 
         stack.enter_context(_memory.in_place())
-        instead(connections, _async_twin=lambda using, kind: FakeAsyncRedisConnection)  # noqa: ARG005
+        instead(pools, _async_twin=lambda using, kind: FakeAsyncRedisConnection)  # noqa: ARG005
         # There are no replicas, and they confirm everything.
         instead(exchange, _wait=lambda terms: ("PING",))  # noqa: ARG005
         instead(exchange, _confirm=lambda replicas, terms: None)  # noqa: ARG005

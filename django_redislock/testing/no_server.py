@@ -23,6 +23,7 @@ from ..locks.multi_lock import MultiLock
 from ..settings import conf
 from ..transport import ports
 from ..transport import server as connections
+from ..transport.server import every, server_of
 
 SCRIPT = ports._AnyPort.script
 PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, MultiLock)]
@@ -66,7 +67,7 @@ class Caches(CacheHandler):
 
     @property
     def watchdogs(self) -> list[renewal.Watchdog]:
-        return [one for at, one in list(renewal._watchdogs.items()) if self.host in at]
+        return [one for one in every(renewal.Watchdog) if self.host in one.server.address]
 
     @property
     def leases(self) -> list[Lease]:
@@ -109,7 +110,7 @@ def pretended() -> bool:
 def configured() -> bool:
     """Locks have a server to go to."""
     try:
-        connections.address(conf.policy("a test", {}).using)
+        server_of(conf.policy("a test", {}).using)
     except ImproperlyConfigured:
         return False
     return True

@@ -16,25 +16,28 @@ through redis-py's `RedisCluster`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 from django_redis.pool import ConnectionFactory
+from redis import ConnectionPool
 from redis.cluster import RedisCluster
 
 from . import location
-from .cluster import Node
+from .cluster import Cluster, Node
 
 
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
     """For `OPTIONS["CONNECTION_FACTORY"]`: all nodes of a Redis Cluster."""
 
     _clusters: dict[str, RedisCluster] = {}
+    _pools_of_nodes: dict[str, Cluster[ConnectionPool]] = {}
 
     def make_connection_params(self, url: str) -> dict[str, Any]:
         params: dict[str, Any] = super().make_connection_params(url)
-        node_of(url)
+        node_of_url(url)
         return params
 
     def get_connection(self, params: dict[str, Any]) -> Any:
@@ -51,8 +54,29 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
     def disconnect(self, connection: RedisCluster) -> None:
         connection.disconnect_connection_pools()
 
+    def get_or_create_pools(self, urls: Sequence[str]) -> Cluster[ConnectionPool]:
+        """Return the pools of all nodes, which locks of all threads share."""
+        # Entries for the same nodes may differ here, too.
+        params = self.make_connection_params(urls[0]) | self.pool_cls_kwargs
+        key = f"{urls} {sorted(params.items())}"
+        found = self._pools_of_nodes.get(key)
+        return found or self._pools_of_nodes.setdefault(key, self.get_pools(urls, {}))
 
-def node_of(url: str) -> Node:
+    def get_pools(
+        self, urls: Sequence[str], options: Mapping[str, Any]
+    ) -> Cluster[ConnectionPool]:
+        """Make a new pool for each node, with these additional options."""
+
+        def make(node: Node) -> ConnectionPool:
+            params = self.make_connection_params(url_of(urls[0], node))
+            pool: ConnectionPool = self.get_connection_pool(params)
+            pool.connection_kwargs.update(options)
+            return pool
+
+        return Cluster([node_of_url(url) for url in urls], make)
+
+
+def node_of_url(url: str) -> Node:
     """The node that a URL names. Raises `ImproperlyConfigured` for one that can't be a node's."""
     its = location.read(url)
     del url  # a crash reporter would show it

@@ -1,4 +1,4 @@
-"""What the tasks of an event loop share: for each server, a pool that is closed with the loop.
+"""The pools of event loops: for each server and each loop one pool, which is closed with the loop.
 
 A connection belongs to the loop that opened it, and Django makes loops freely: `async_to_sync` and
 `asyncio.run` may make one per request.
@@ -10,28 +10,32 @@ import asyncio
 import weakref
 from collections.abc import AsyncGenerator
 
-from ..base import fork
 from ..base.clock import now
 from ..primitives.waiting import LINE
-from . import server as connections
+from . import pools
+from .server import Server, every
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that the end of a loop waits for commands that are under way."""
+
+ending: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+"""The loops that close their asynchronous generators."""
 
 
-class Shared:
-    """The pool that all tasks of a loop share for one server."""
+class OfLoop:
+    """What all tasks of one loop share for one server."""
 
-    CLOSE_TIMEOUT = 5.0
-    """Seconds that the end of a loop waits for commands that are under way."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, using: str) -> None:
+    def __init__(self, loops: EventLoops, loop: asyncio.AbstractEventLoop, server: Server) -> None:
         self.loop = loop
-        self.address = connections.address(using)
-        self.pool = connections.async_pool(using)
+        self.pool = server.async_pool()
         self.line = asyncio.Semaphore(LINE)
+        """Where tasks that wait for locks stand in line."""
         self.busy = 0
-        self.keeper = self._keep()
+        """How many commands are under way."""
+        self.keeper = self._keep(loops)
 
-    async def _keep(self) -> AsyncGenerator[None]:
-        """Closes the pool when its loop ends.
+    async def _keep(self, loops: EventLoops) -> AsyncGenerator[None]:
+        """Close the pool when its loop ends.
 
         A loop has no hook for that, but it closes the asynchronous generators that were begun
         in it (`shutdown_asyncgens`, which asyncio.run, asgiref and ASGI servers call).
@@ -40,34 +44,41 @@ class Shared:
             yield
         finally:
             ending.add(self.loop)
-            pools = loops.get(self.loop, {})
-            pools.pop(self.address, None)
-            if not pools:
-                loops.pop(self.loop, None)
-            give_up = now() + self.CLOSE_TIMEOUT
+            loops.open.pop(self.loop, None)
+            give_up = now() + CLOSE_TIMEOUT
             while self.busy and now() < give_up:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)  # an event would cost each command
-            await connections.aclose(self.pool)
+                await asyncio.sleep(0.001)  # an event would cost time with each command
+            await pools.aclose(self.pool)
 
 
-loops: dict[asyncio.AbstractEventLoop, dict[str, Shared]] = {}
-ending: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+class EventLoops:
+    """The event loops of this process that use one server."""
+
+    def __init__(self, _: Server) -> None:
+        self.open: dict[asyncio.AbstractEventLoop, OfLoop] = {}
+
+    async def join(self, loop: asyncio.AbstractEventLoop, server: Server) -> OfLoop:
+        """Make what the tasks of `loop` share from now on. `server` says with which settings."""
+        _drop_closed()
+        its = self.open[loop] = OfLoop(self, loop, server)
+        await anext(its.keeper)
+        return its
 
 
-async def shared(loop: asyncio.AbstractEventLoop, using: str) -> Shared:
-    """What they share for the server of `using`."""
-    pools = loops.get(loop)
-    if pools is None:
-        for closed in [other for other in list(loops) if other.is_closed()]:
-            # Closed without shutdown_asyncgens; its sockets go with the transports.
-            loops.pop(closed, None)
-        pools = loops.setdefault(loop, {})
-    found = pools.get(connections.address(using))
-    if found is None:
-        found = Shared(loop, using)
-        pools[found.address] = found
-        await anext(found.keeper)
-    return found
+async def of_loop(loop: asyncio.AbstractEventLoop, server: Server) -> OfLoop:
+    """Return what the tasks of a loop share for a server."""
+    loops = server.kept(EventLoops)
+    return loops.open.get(loop) or await loops.join(loop, server)
 
 
-fork.in_child(loops.clear)
+def opened() -> list[OfLoop]:
+    """Return what all loops share for all servers."""
+    return [its for loops in every(EventLoops) for its in loops.open.copy().values()]
+
+
+def _drop_closed() -> None:
+    """Forget loops that were closed without `shutdown_asyncgens`. Their sockets go with the
+    transports."""
+    for loops in every(EventLoops):
+        for loop in [loop for loop in list(loops.open) if loop.is_closed()]:
+            loops.open.pop(loop, None)

@@ -1,8 +1,8 @@
-"""Where the waiters of a process are told that they have been handed a lock.
+"""The inbox of a process at one server: where its waiters hear that they were handed a lock.
 
-One pub/sub connection and one reader thread for all of them, threads and tasks alike. A
-wake-up is only a hint, so a lost or doubled one does no harm. Who is handed a lock by somebody of
-the same process is told through the inbox, too, and is given the grant.
+One pub/sub connection and one reader thread serve all waiters, threads and tasks alike. A wake-up
+is only a hint, so one that is lost or comes twice does no harm. If a lock is handed on within the
+process, the inbox tells the waiter, and gives it the grant.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import redis
-from django.core.exceptions import ImproperlyConfigured
 from redis.exceptions import RedisError
 
-from ..base import fork
 from ..base.background import Background
 from ..primitives.contract import Grant
 from ..primitives.waiting import backoff
-from . import server as connections
+from . import pools
+from .server import Server
 
 logger = logging.getLogger("django_redislock")
 
@@ -38,17 +37,23 @@ class Inbox:
     PING_EVERY = 10.0
     """Seconds without a message after which the connection has to prove that it lives."""
 
-    def __init__(self, using: str, prefix: str) -> None:
+    def __init__(self, server: Server, prefix: str) -> None:
         self.channel = f"{prefix}:inbox:{secrets.token_hex(8)}"
         self.listening = threading.Event()
-        self._using = using
-        self._address = connections.address(using)
+        """Set while the connection has subscribed."""
+        self._server = server
         self._connection: object = None
         self._background = Background(self._run, "redislock-inbox")
         self._wakers: dict[str, Waker] = {}
 
     def start(self) -> None:
+        """Begin to listen, unless the inbox already does."""
         self._background.start()
+
+    @property
+    def started(self) -> bool:
+        """Whether the inbox listens, or tries to. Only a process that waits needs that."""
+        return self._background.started
 
     def register(self, token: str, wake: Waker) -> None:
         """From now on, call `wake(True)` (from another thread) when `token` gets its lock, and
@@ -56,30 +61,39 @@ class Inbox:
         self._wakers[token] = wake
 
     def forget(self, token: str) -> None:
+        """Nobody waits for `token` any more."""
         self._wakers.pop(token, None)
 
     @property
     def awaited(self) -> bool:
-        """Somebody waits."""
+        """Whether anybody waits."""
         return bool(self._wakers)
 
+    def wake_all(self) -> None:
+        """Let all waiters look whether they have missed something."""
+        for token in list(self._wakers):
+            self._wake(token, told=False)
+
     def bequeath(self, token: str, grant: Grant) -> None:
-        """`token` has its lock: somebody else of this process was told."""
+        """Tell the waiter that `token` has its lock. The message came to another thread or task
+        of this process."""
         if wake := self._wakers.get(token):
             wake(True, grant)
 
-    def drop(self) -> None:
-        """In a forked child: close our copy of the socket, or the server would count us as a
-        listener for as long as the child lives. The parent goes on using it."""
+    def left_behind(self) -> None:
+        """Close the child's copy of the socket, in a forked child. Else the server would count us
+        as a listener for as long as the child lives. The parent goes on using its own copy."""
         connection = getattr(self._connection, "_sock", None)
         if connection is not None:
             os.close(connection.detach())
 
     def _run(self) -> None:
         failures = 0
-        while self._leads_here():
+        # Where settings are overridden, as in tests, the alias may come to mean another server,
+        # which has an inbox of its own.
+        while (server := self._server.again()) is not None:
             try:
-                for token in self._messages():
+                for token in self._messages(server):
                     self._wake(token, told=True)
             except Exception as error:
                 # Never die: without a reader, all waiters of this process are slow.
@@ -90,30 +104,20 @@ class Inbox:
             self.listening.clear()
             failures += 1
             time.sleep(backoff(failures, 0.25))
-        for key in [key for key, box in _inboxes.copy().items() if box is self]:
-            _inboxes.pop(key, None)
+        self._server.drop(self)
 
     def _wake(self, token: str, *, told: bool) -> None:
-        # On its own, so that no variable of a loop keeps a waiter, and its client, that has gone.
+        # In a function of its own, so that no variable of a loop keeps a waiter, and its client,
+        # alive.
         if wake := self._wakers.get(token):
             wake(told)
 
-    def _leads_here(self) -> bool:
-        """Where settings are overridden, as in tests, the alias may come to mean another server:
-        that one has an inbox of its own."""
-        try:
-            return connections.address(self._using) == self._address
-        except ImproperlyConfigured:
-            return False
-        except Exception:
-            return True  # they are being overridden at this very moment; we look again
-
-    def _messages(self) -> Iterator[str]:
-        """The tokens that we are told of, until the connection fails."""
-        pool = connections.background_pool(self._using)
+    def _messages(self, server: Server) -> Iterator[str]:
+        """Yield the tokens of which messages come, until the connection fails."""
+        pool = server.background_pool()
         pubsub = None
         try:
-            pubsub = redis.Redis(connection_pool=connections.any_primary(pool)).pubsub()
+            pubsub = redis.Redis(connection_pool=pools.any_primary(pool)).pubsub()
             pubsub.subscribe(self.channel)
             self._connection = pubsub.connection
             pinged = False
@@ -128,38 +132,10 @@ class Inbox:
                 pinged = False
                 if message["type"] == "subscribe":
                     self.listening.set()
-                    # What was sent while we were away is lost: let everybody look.
-                    for token in list(self._wakers):
-                        self._wake(token, told=False)
+                    self.wake_all()  # messages that were sent before are lost
                 elif message["type"] == "message":
                     yield message["data"].decode()
         finally:
             if pubsub is not None:
                 pubsub.close()
-            connections.close(pool)
-
-
-_inboxes: dict[tuple[str, str], Inbox] = {}
-
-
-def inbox(using: str, prefix: str, *, start: bool) -> Inbox | None:
-    """The inbox of this process at the server of `using`.
-
-    Only a process that waits needs one: without `start`, None when there is none yet.
-    """
-    key = prefix, connections.address(using)
-    found = _inboxes.get(key)
-    if start:
-        # Two threads may make one each, but both get the one that was first.
-        found = found or _inboxes.setdefault(key, Inbox(using, prefix))
-        found.start()
-    return found
-
-
-def _after_fork() -> None:
-    for box in _inboxes.values():
-        box.drop()
-    _inboxes.clear()  # their threads stayed with the parent
-
-
-fork.in_child(_after_fork)
+            pools.close(pool)

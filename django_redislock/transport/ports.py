@@ -30,11 +30,12 @@ from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
 from ..signals import LockEvent
 from . import command as exchange
-from . import server as connections
+from . import pools
 from .command import Pool
-from .event_loops import ending, shared
-from .inbox import Inbox, Waker, inbox
-from .several import Answers
+from .event_loops import ending, of_loop
+from .inbox import Inbox, Waker
+from .server import Server, server_of
+from .several import Answers, Member
 from .wire import MOMENT
 
 T = TypeVar("T")
@@ -99,10 +100,9 @@ class _AnyPort:
     _until = float("inf")
     """When the time of all requests is over."""
 
-    def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
+    def __init__(self, server: Server, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
         fork.look()
-        self._using = using
-        self._server = connections.server(using)
+        self._server = server
         self._prefix = prefix
         self._terms = terms
 
@@ -143,13 +143,13 @@ class _AnyPort:
         except LockError as error:
             if isinstance(error, LockUnavailable):
                 doing = _DOING.get(name.rpartition("_")[2], "asking for")
-                error.at(self._using, self._server.where, doing)
+                error.at(self._server.using, self._server.where, doing)
             raise _without_frames(error, handled)  # noqa: B904  # it has its cause
         finally:
             self._leave_line()
 
     def slot(self, key: str) -> int:
-        return connections.slot(self._using, key)
+        return self._server.slot(key)
 
     def _waker(self) -> Waker:
         # New for each registration: a wake-up that is still on its way when the waiter stops
@@ -180,8 +180,8 @@ class _AnyPort:
         return None if self._terms.replicas else grant
 
     def home(self, prefix: str) -> str:
-        self._home = inbox(self._using, prefix, start=False)
-        return self._home.channel if self._home is not None and self._home.awaited else ""
+        self._home = self._server.kept(Inbox, prefix)
+        return self._home.channel if self._home.awaited else ""
 
     async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
         assert self._home is not None
@@ -210,8 +210,10 @@ class _AnyPort:
             self._line = None
 
     async def listen(self, token: str, *, within: float) -> str:
-        box = inbox(self._using, self._prefix, start=within > 0)
-        if box is None:
+        box = self._server.kept(Inbox, self._prefix)
+        if within > 0:
+            box.start()
+        elif not box.started:
             return DEAF
         if self._listening is None:
             self._listening = box, token
@@ -236,14 +238,14 @@ class SyncPort(_AnyPort):
 
     def __init__(
         self,
-        using: str,
+        server: Server,
         prefix: str = "",
         *,
         terms: Terms = NO_TERMS,
         pool: Pool | None = None,
         background: bool = False,
     ) -> None:
-        super().__init__(using, prefix, terms=terms)
+        super().__init__(server, prefix, terms=terms)
         self._background = background
         self._pool = pool
 
@@ -262,9 +264,8 @@ class SyncPort(_AnyPort):
         within: float,
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
-        terms = Terms(within)
-        ios = [SyncPort(one, pool=_server_pool(one), terms=terms) for one in servers]
-        answers = Answers(servers, keys[0], within, enough)
+        terms, each = Terms(within), [*map(server_of, servers)]
+        answers = Answers(each, keys[0], within, enough)
         box: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
         def ask(number: int, port: SyncPort) -> None:
@@ -276,7 +277,8 @@ class SyncPort(_AnyPort):
             box.put((number, answer))
 
         # A thread for each, since already to connect to a server may take as long as one waits.
-        for number, port in enumerate(ios):
+        for number, server in enumerate(each):
+            port = SyncPort(server, pool=server.kept(Member).pool, terms=terms)
             thread = threading.Thread(
                 target=ask, args=(number, port), name="redislock-server", daemon=True
             )
@@ -306,7 +308,7 @@ class SyncPort(_AnyPort):
     async def _stand_in_line(self, seconds: float) -> None:
         # Before it is true: a signal's exception in between must rather let one more ask than
         # one less, for ever.
-        self._line = _line(self._using)
+        self._line = self._server.kept(_line)
         if not self._line.acquire(timeout=seconds):
             self._line = None
 
@@ -327,13 +329,13 @@ class SyncPort(_AnyPort):
 class AsyncPort(_AnyPort):
     """The port of an asyncio task. It never uses the thread pool, not even to wait."""
 
-    def __init__(self, using: str, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
-        super().__init__(using, prefix, terms=terms)
+    def __init__(self, server: Server, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
+        super().__init__(server, prefix, terms=terms)
         self._loop = asyncio.get_running_loop()
 
     async def _execute(self, command: tuple[Word, ...]) -> Any:
         if self._loop not in ending:
-            its = await shared(self._loop, self._using)
+            its = await of_loop(self._loop, self._server)
             its.busy += 1
             try:
                 return await exchange.aexecute(its.pool, command, self._in_time())
@@ -341,11 +343,11 @@ class AsyncPort(_AnyPort):
                 its.busy -= 1
         # The loop closes its asynchronous generators, ours among them, all at once and in no
         # order. One that leaves a lock then gets a connection for just that.
-        pool = connections.async_pool(self._using, blocking=False)
+        pool = self._server.async_pool(blocking=False)
         try:
             return await exchange.aexecute(pool, command, self._in_time())
         finally:
-            await connections.aclose(pool)
+            await pools.aclose(pool)
 
     async def ask_all(
         self,
@@ -357,10 +359,11 @@ class AsyncPort(_AnyPort):
         within: float,
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
-        answers = Answers(servers, keys[0], within, enough)
+        each = [*map(server_of, servers)]
+        answers = Answers(each, keys[0], within, enough)
         box: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
 
-        async def ask(number: int, server: str) -> None:
+        async def ask(number: int, server: Server) -> None:
             answer: Any
             try:
                 async with asyncio.timeout(within):
@@ -373,7 +376,7 @@ class AsyncPort(_AnyPort):
             box.put_nowait((number, answer))
 
         # They end by themselves: who is slow now may have its connection again later.
-        for number, server in enumerate(servers):
+        for number, server in enumerate(each):
             _keep(asyncio.ensure_future(ask(number, server)))
         while left := answers.left():
             with contextlib.suppress(TimeoutError):
@@ -418,7 +421,7 @@ class AsyncPort(_AnyPort):
         self._woken.clear()
 
     async def _stand_in_line(self, seconds: float) -> None:
-        line = (await shared(self._loop, self._using)).line
+        line = (await of_loop(self._loop, self._server)).line
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await line.acquire()
@@ -445,25 +448,6 @@ def _keep(task: asyncio.Future[Any]) -> asyncio.Future[Any]:
     return task
 
 
-_server_pools: dict[str, Pool] = {}
-
-
-def _server_pool(using: str) -> Pool:
-    """For one of several servers that are asked at the same time: a pool whose connections don't
-    wait for ever, as those of the project's cache may."""
-    address = connections.address(using)
-    found = _server_pools.get(address)
-    return found or _server_pools.setdefault(address, connections.background_pool(using))
-
-
-_lines: dict[str, threading.Semaphore] = {}
-
-
-def _line(using: str) -> threading.Semaphore:
-    """Where the waiting threads of this process stand in line for a server."""
-    address = connections.address(using)
-    return _lines.get(address) or _lines.setdefault(address, threading.Semaphore(LINE))
-
-
-fork.in_child(_lines.clear)
-fork.in_child(_server_pools.clear)
+def _line(_: Server) -> threading.Semaphore:
+    """Make the line in which waiting threads of this process stand for one server."""
+    return threading.Semaphore(LINE)

@@ -1,34 +1,48 @@
-"""What several servers say that are asked at the same time."""
+"""Requests to several servers at the same time, and how long to wait for their answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives.keys import name_of
-from . import server as connections
+from .command import Pool
+from .server import Server
 
-MOMENT = 0.005
-"""Seconds, at least, for those of several servers whose answers decide nothing any more."""
-
-
-_silent: set[str] = set()
-"""Addresses of the servers that gave this process no answer in time when it asked them last."""
+LEAST_MORE = 0.005
+"""Seconds, at least, for further answers when those that came have decided."""
 
 _DOWN = LockUnavailable("It did not answer the last time either.")
 
 
+class Member:
+    """What this process keeps of a server that it asks together with others."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.silent = False
+        """Whether it gave no answer in time when it was last asked."""
+
+    @cached_property
+    def pool(self) -> Pool:
+        """A pool whose connections have short time-outs: those of the project's cache may wait
+        for ever."""
+        return self._server.background_pool()
+
+
 class Answers:
-    """What several servers say, as it comes in."""
+    """The answers of several servers, as they come in."""
 
     def __init__(
-        self, servers: Sequence[str], key: str, within: float, enough: Callable[..., bool]
+        self, servers: Sequence[Server], key: str, within: float, enough: Callable[..., bool]
     ) -> None:
-        self.all: list[Any] = [_silence(server, key, within) for server in servers]
-        self._addresses = [*map(connections.address, servers)]
-        self._hopeless = {n for n, address in enumerate(self._addresses) if address in _silent}
+        self.all: list[Any] = [_no_answer(server, key, within) for server in servers]
+        """Of each server its answer, or an error in its place."""
+        self._members = [server.kept(Member) for server in servers]
+        self._hopeless = {n for n, member in enumerate(self._members) if member.silent}
         self._began = now()
         self._until = self._began + within
         self._enough = enough
@@ -37,11 +51,11 @@ class Answers:
         self._decide()
 
     def remember(self, number: int, answer: Any) -> None:
-        """How this request has ended, perhaps when nobody waits for it any more."""
-        silent = isinstance(answer, LockUnavailable) and answer.silent
-        (_silent.add if silent else _silent.discard)(self._addresses[number])
+        """Note whether this server was silent, also if nobody waits for its answer any more."""
+        self._members[number].silent = isinstance(answer, LockUnavailable) and answer.silent
 
     def take(self, number: int, answer: Any) -> None:
+        """Enter the answer of this server. Raises an exception that is no `LockError`."""
         if isinstance(answer, Exception) and not isinstance(answer, LockError):
             raise answer
         self.all[number] = answer
@@ -51,27 +65,29 @@ class Answers:
 
     def _decide(self) -> None:
         if not self._decided and self._enough(self._so_far()):
-            # Who is about as fast as the others is heard, too: it is good to know of all.
+            # Servers that are about as fast as the others are heard, too: it is good to know all.
             self._decided = True
-            more = now() - self._began + MOMENT if self._outstanding > len(self._hopeless) else 0.0
+            more = 0.0
+            if self._outstanding > len(self._hopeless):
+                more = now() - self._began + LEAST_MORE
             self._until = min(self._until, now() + more)
 
     def _so_far(self) -> list[Any]:
-        """As soon as a majority has answered, nobody counts on servers that were silent the last
-        time: they are taken for down. Until then, they are needed."""
+        """Return all answers. As soon as a majority has answered, servers that were silent the
+        last time count as down. Until then their answers are needed."""
         answered = sum(not isinstance(one, LockError) for one in self.all)
         if 2 * answered <= len(self.all):
             return self.all
         return [_DOWN if n in self._hopeless else one for n, one in enumerate(self.all)]
 
     def left(self) -> float:
-        """Seconds to wait for more; 0: that is all."""
+        """Return how many seconds to wait for more answers; 0: those that are here are all."""
         return max(0.0, self._until - now()) if self._outstanding else 0.0
 
 
-def _silence(server: str, key: str, within: float) -> LockUnavailable:
+def _no_answer(server: Server, key: str, within: float) -> LockUnavailable:
     return LockUnavailable(
-        f"{server!r} did not answer within {within:.3g} s",
+        f"{server.using!r} did not answer within {within:.3g} s",
         name_of(key),
         doubtful=True,
         silent=True,

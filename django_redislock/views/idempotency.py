@@ -42,6 +42,7 @@ from ..locks.redis_lock import redis_lock
 from ..primitives import record
 from ..settings.validators import validate_max_size, validate_ttl
 from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.server import server_of
 from .decorator import Call, ViewDecorator, beside_orm, is_of_rest_framework, validate_methods
 from .replay import NotKept, fingerprint, pack, pack_done, unpack
 from .responses import NoLock, Problem, problem, without_lock
@@ -256,7 +257,8 @@ class KeyedRequest:
         Raises `_Answered` if it was; `LockNotAcquired` while another one is carried out;
         `LockUnavailable`.
         """
-        port, keys = port_type(self._lock.policy().using), self._lock._keys()
+        server = server_of(self._lock.policy().using)
+        port, keys = port_type(server), self._lock._keys()
         known = await record.read(port, keys)
         if known is not None:
             raise _Answered(known)

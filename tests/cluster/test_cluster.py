@@ -35,8 +35,8 @@ from django_redislock.client import Lock
 from django_redislock.doctor import server_findings
 from django_redislock.inspection import Inspector, Kind, State
 from django_redislock.lease.watchdog import watchdog
-from django_redislock.transport import server as connections
 from django_redislock.transport.cluster import slot_of
+from django_redislock.transport.server import server_of
 from tests.cluster.caches import cluster as caches
 from tests.contract.api import Api
 from tests.processes import Worker
@@ -146,7 +146,7 @@ def test_renewal(cluster: RedisCluster, api: Api) -> None:
     cluster.call(cluster.owner(key), "DEL", key)
     eventually(lambda: leases[3].state == LeaseState.LOST)
     del leases[3]
-    watched = watchdog("default")
+    watched = watchdog(server_of("default"))
     for lease in leases:
         due = lease.due
         eventually(lambda lease=lease, due=due: lease.due > due)
@@ -218,7 +218,7 @@ def renew_now(leases: list[Lease]) -> None:
     """They are due, and a renewal of each fails."""
     for lease in leases:
         lease.due = 0
-        watchdog("default").reconsider(lease)
+        watchdog(server_of("default")).reconsider(lease)
     eventually(lambda: all(lease.state == LeaseState.UNKNOWN for lease in leases))
 
 
@@ -415,10 +415,10 @@ def test_what_can_be_no_node(settings: Any, url: str) -> None:
 
 
 def test_names_of_one_slot(cluster: RedisCluster) -> None:
-    """`connections.slot` tells which keys one script may touch."""
-    slots = {connections.slot("default", f"redislock:{{{name}}}") for name in NAMES}
+    """`Server.slot` tells which keys one script may touch."""
+    slots = {server_of("default").slot(f"redislock:{{{name}}}") for name in NAMES}
     assert len(slots) == len(NAMES)
-    tail, lock = (connections.slot("default", f"redislock:{{job}}{end}") for end in (":tail", ""))
+    tail, lock = (server_of("default").slot(f"redislock:{{job}}{end}") for end in (":tail", ""))
     assert tail == lock
 
 
@@ -433,7 +433,7 @@ def test_aliases_that_differ(cluster: RedisCluster, settings: Any) -> None:
     """In a time-out, or a password: they share neither the pools nor the client of the cache."""
     one, other = (caches(cluster.urls[:1], SOCKET_TIMEOUT=n)["default"] for n in (3, 4))
     settings.CACHES = {"default": one, "other": other, "same": one}
-    pools = [connections.shared_pool(alias) for alias in settings.CACHES]
+    pools = [server_of(alias).shared_pool() for alias in settings.CACHES]
     assert pools[0] is not pools[1]
     assert pools[0] is pools[2]
     clients = [django_caches[alias].client.get_client() for alias in settings.CACHES]

@@ -11,6 +11,7 @@ from django_redislock.periodic.job import Job
 from django_redislock.primitives import ledger
 from django_redislock.primitives.ledger import Wanted
 from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.server import server_of
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def planned(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> list[Job]
 
 def test_looked_at_claimed_and_written_down(planned: list[Job]) -> None:
     """As a scheduler does it, and as people see it; in the order in which they were asked for."""
-    port = SyncPort("default")
+    port = SyncPort(server_of("default"))
     _, sights = run(ledger.look(port, [job.keys for job in planned]))
     assert all(sight.claimed for sight in sights)
     for job in planned[::2]:
@@ -47,7 +48,7 @@ def test_looked_at_claimed_and_written_down(planned: list[Job]) -> None:
 
 def test_a_tick_is_claimed_once(planned: list[Job]) -> None:
     """On each node."""
-    now, _ = run(ledger.look(SyncPort("default"), [job.keys for job in planned]))
+    now, _ = run(ledger.look(SyncPort(server_of("default")), [job.keys for job in planned]))
     for job in planned:
         wanted = Wanted(tick=now + 1_000_000, overlap="skip")
         first, second = (Request.of(job, wanted).send() for _ in range(2))

@@ -25,7 +25,7 @@ from django_redislock.fencing import Fence
 from django_redislock.lease import claims as operations
 from django_redislock.lease.watchdog import BATCH
 from django_redislock.primitives import multi
-from django_redislock.transport import server as connections
+from django_redislock.transport.server import Server, server_of
 from tests.contract.api import Api
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
@@ -52,7 +52,7 @@ def elsewhere(api: Api, lock: redis_lock | MultiLock, wait: float | None = 0) ->
 def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As on one primary, and as on a cluster: each name in a script of its own."""
     if request.param == "apart":
-        monkeypatch.setattr(connections, "slot", lambda using, key: crc32(key.encode()))
+        monkeypatch.setattr(Server, "slot", lambda self, key: crc32(key.encode()))
     return str(request.param)
 
 
@@ -80,9 +80,9 @@ def test_it_is_found_by_the_name_of_its_events(api: Api) -> None:
     """As metrics and traces look for the lease of an event."""
     lease = api.acquire(MultiLock(["a", "b"]))
     for name in ("a", "b", lease.name):
-        assert operations.held("default", key(name)) == [lease]
+        assert operations.held(server_of("default"), key(name)) == [lease]
     api.release(lease)
-    assert operations.held("default", key(lease.name)) == []
+    assert operations.held(server_of("default"), key(lease.name)) == []
 
 
 def test_one_fencing_token_is_no_answer(api: Api) -> None:

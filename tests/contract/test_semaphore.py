@@ -21,6 +21,7 @@ from django_redislock import (
 )
 from django_redislock.primitives import permits
 from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.server import server_of
 from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
@@ -173,7 +174,7 @@ def test_release_is_idempotent(api: Api, redis: Redis) -> None:
     api.release(first)
     api.release(second)
     api.release(first)
-    assert run(first.claim.primitive.release(SyncPort("default"), first.claim)) is None
+    assert run(first.claim.primitive.release(SyncPort(server_of("default")), first.claim)) is None
     lost = api.acquire(semaphore(renew=False))
     redis.zrem(KEY, lost.token)
     with pytest.raises(LeaseLost, match="ttl passed unrenewed"):
@@ -186,7 +187,7 @@ def test_a_withdrawn_token_gets_nothing(api: Api, redis: Redis) -> None:
     lease.claim.doubtful = True
     api.release(lease)
     with pytest.raises(LeaseLost, match="given up before"):
-        run(lease.claim.primitive.acquire(SyncPort("default"), lease.claim, 0))
+        run(lease.claim.primitive.acquire(SyncPort(server_of("default")), lease.claim, 0))
     assert not redis.exists(*KEYS)
 
 

@@ -19,7 +19,8 @@ from django_redislock import Lease, LeaseLost, redis_lock
 from django_redislock.base import fork, tokens
 from django_redislock.lease import lease as lease_module
 from django_redislock.primitives.keys import presence
-from django_redislock.transport.inbox import inbox
+from django_redislock.transport.inbox import Inbox
+from django_redislock.transport.server import server_of
 from tests.waiting import eventually
 from tests.worker import say, told
 
@@ -39,8 +40,8 @@ def as_a_child(lease: Lease) -> None:
 
 def both() -> None:
     """Fork while holding the lock; the child wants it, and takes another."""
-    listening = inbox("default", "redislock", start=True)
-    assert listening is not None
+    listening = server_of("default").kept(Inbox, "redislock")
+    listening.start()
     listening.listening.wait()
     with redis_lock("job", ttl=1.5) as lease:
         if os.fork() == 0:

@@ -16,7 +16,7 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import Lease, LeaseState, redis_lock
-from django_redislock.transport.event_loops import loops
+from django_redislock.transport.event_loops import opened
 from django_redislock.transport.ports import AsyncPort
 from tests.faults.cancelling import CancelledAt
 from tests.faults.remains import queued, remains
@@ -74,9 +74,8 @@ async def connected() -> AsyncIterator[str]:
 @asynccontextmanager
 async def connecting() -> AsyncIterator[str]:
     """The connections of this loop are closed: the next command has to connect first."""
-    for pools in loops.values():
-        for shared in pools.values():
-            await shared.pool.disconnect()
+    for shared in opened():
+        await shared.pool.disconnect()
     yield "redislock"
 
 

@@ -11,7 +11,7 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import LockUnavailable, redis_lock
-from django_redislock.transport import server as connections
+from django_redislock.transport.server import server_of
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
 from tests.waiting import PATIENCE, eventually
@@ -29,7 +29,7 @@ def test_while_an_answer_is_awaited(
 
     def disconnect() -> None:
         rule.happened()
-        connections.shared_pool("default").disconnect()
+        server_of("default").shared_pool().disconnect()
 
     thread = threading.Thread(target=disconnect)
     thread.start()
@@ -41,7 +41,7 @@ def test_while_an_answer_is_awaited(
     thread.join()
     rule.let_go()
     eventually(lambda: not redis.exists("redislock:{job}"))
-    assert not connections.shared_pool("default")._in_use_connections
+    assert not server_of("default").shared_pool()._in_use_connections
 
 
 @pytest.mark.parametrize("kind", ["TypeError", "AttributeError", "ValueError"])

@@ -14,7 +14,7 @@ from redis import Redis
 from django_redislock import Lease, LeaseState, LockError, current_lease, redis_lock
 from django_redislock.lease import watchdog as renewal
 from django_redislock.locks import redis_lock as decorators
-from django_redislock.transport import server as connections
+from django_redislock.transport.server import server_of
 from tests.faults.interruption import BEGINNING, KINDS, Kind, Place, every_place
 from tests.faults.operations import (
     BLOCKS,
@@ -65,7 +65,7 @@ def left(redis: Redis, names: Iterable[str]) -> list[str]:
 
 def lost() -> int:
     """So many connections of the project's pool are neither idle nor in anybody's hands."""
-    pool = connections.shared_pool("default")
+    pool = server_of("default").shared_pool()
     return pool._created_connections - len(pool._available_connections)
 
 
@@ -86,7 +86,7 @@ def none_lost() -> Iterator[None]:
 
 def settled() -> bool:
     """The watchdog owes nothing any more. Those of servers that earlier tests have ended may."""
-    return not renewal.watchdog("default")._to_release
+    return not renewal.watchdog(server_of("default"))._to_release
 
 
 def held_up(places: Iterable[Place]) -> list[str]:

@@ -19,7 +19,7 @@ from redis import Redis
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.transport import command as exchange
-from django_redislock.transport import server as connections
+from django_redislock.transport.server import server_of
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
 from tests.waiting import PATIENCE, eventually
@@ -103,7 +103,7 @@ def test_it_comes_out_at_once(
             act(lease)
         assert caught.value is error
         rule.let_go()
-        pool = connections.shared_pool("default")
+        pool = server_of("default").shared_pool()
         assert not pool._in_use_connections
         if lease is not None and act is extend:
             lease.release()
@@ -143,7 +143,7 @@ def test_a_mistake_of_ours(
     monkeypatch.setattr(exchange, "ask", ask)
     with pytest.raises(kind, match="a mistake"):
         redis_lock("job", wait=PATIENCE).acquire()
-    assert not connections.shared_pool("default")._in_use_connections
+    assert not server_of("default").shared_pool()._in_use_connections
 
 
 # On a server that hangs.

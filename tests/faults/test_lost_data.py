@@ -13,6 +13,7 @@ from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, LeaseState, redis_lock
 from django_redislock.transport import command as exchange
 from django_redislock.transport import ports
+from django_redislock.transport.server import server_of
 from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.waiters import LOCK, NAME, QUEUE, TAIL, Line, renew_now
@@ -139,7 +140,7 @@ def test_flushed_after_a_grant_that_came_twice(
             return await real(self, name, keys, args)
         asked.append(name)
         if len(asked) == 3:  # the waiter listens by now, and is handed the lock before it asks
-            await first.give_back(ports.SyncPort("default"))
+            await first.give_back(ports.SyncPort(server_of("default")))
         answer = await real(self, name, keys, args)
         answered.append(name)
         return answer

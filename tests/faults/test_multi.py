@@ -10,7 +10,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseState, LockUnavailable, MultiLock, redis_lock
-from django_redislock.transport import server as connections
+from django_redislock.transport.server import Server
 from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
@@ -87,7 +87,7 @@ def test_a_node_of_a_cluster_is_away(
 ) -> None:
     """While it waits for that one, it keeps nobody from the names that are elsewhere; and it has
     all of them when it is back."""
-    monkeypatch.setattr(connections, "slot", lambda using, key: crc32(key.encode()))
+    monkeypatch.setattr(Server, "slot", lambda self, key: crc32(key.encode()))
     rule = proxy.on(
         lambda words: ACQUIRE(words) and words[3] == key(away).encode(), fault, times=10**9
     )

@@ -39,9 +39,10 @@ from django_redislock.lease import watchdog as renewal
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.locks import redis_lock as decorators
 from django_redislock.primitives import redlock
-from django_redislock.transport import ports
 from django_redislock.transport.cluster import Cluster
 from django_redislock.transport.ports import SyncPort
+from django_redislock.transport.server import every, server_of
+from django_redislock.transport.several import Member
 from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
@@ -189,7 +190,8 @@ def test_interrupted(
             return [name for name, value in values if value not in (None, FOREIGN)]
 
     def unreturned() -> int:
-        pools = [pool for pool in ports._server_pools.values() if not isinstance(pool, Cluster)]
+        asked = [one.pool for one in every(Member)]
+        pools = [pool for pool in asked if not isinstance(pool, Cluster)]
         return sum(one._created_connections - len(one._available_connections) for one in pools)
 
     # That is said by a finalizer, out of which no exception comes.
@@ -199,7 +201,7 @@ def test_interrupted(
     places = list(every_place(act, kinds=KINDS, every=7))
     assert len(places) > 20
     assert not [f"{place}: {place.instead}" for place in places if place.instead]
-    eventually(lambda: not renewal.watchdog(Servers.of(ALIASES[:3]))._to_release)
+    eventually(lambda: not renewal.watchdog(server_of(Servers.of(ALIASES[:3])))._to_release)
     eventually(lambda: unreturned() <= before)
     left = {name: alias for alias in ALIASES[:3] for name in kept(alias)}
     assert len(left) <= len(places) * 0.04
@@ -292,7 +294,7 @@ def test_renewal(api: Api, nodes: Nodes) -> None:
     """The watchdog of these servers extends it, and shows at each of them that it lives."""
     lease = api.acquire(lock(ttl=2))
     before = lease._deadline
-    watchdog(lease.using)._show_at = 0.0
+    watchdog(lease.server)._show_at = 0.0
     eventually(lambda: lease._deadline > before)
     for alias in ALIASES:
         info = Inspector(alias).get("job")
@@ -460,7 +462,7 @@ def test_one_token_while_a_majority_hangs(
 
 def test_how_long_it_pauses() -> None:
     """Longer from try to try, up to a limit, and not much longer than the holder's lease lives."""
-    port: Any = SyncPort("default")
+    port: Any = SyncPort(server_of("default"))
     port.uniform = lambda low, high: high
     held = LockNotAcquired("job", Holder.parse(b"", -1, 0), 0.0)
     ends = LockNotAcquired("job", Holder.parse(b"", 100, 0), 0.0)
@@ -655,7 +657,7 @@ def test_neither_extended_nor_refused_by_a_majority(api: Api, nodes: Nodes) -> N
     before = sound._deadline
     for lease in doubted, sound:
         lease.due = 0.0
-    watchdog(lease.using).reconsider(sound)
+    watchdog(lease.server).reconsider(sound)
     api.extend(sound)
     assert sound._deadline > before
     nodes.clients["c"].delete(KEY)

@@ -25,7 +25,7 @@ from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, LeaseState, LockUnavailable, ReadWriteLock, redis_lock
 from django_redislock.primitives import queued, waiting
 from django_redislock.transport import command as exchange
-from django_redislock.transport import server as connections
+from django_redislock.transport.server import server_of
 from tests.contract.api import Api, SyncApi
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
@@ -262,7 +262,7 @@ def full(harmed: Harmed) -> Iterator[None]:
 @contextmanager
 def exhausted(harmed: Harmed) -> Iterator[None]:
     """The project uses all connections of its pool for other things."""
-    pool = connections.shared_pool("default")
+    pool = server_of("default").shared_pool()
     taken: list[Any] = []
     while len(taken) < pool.max_connections:
         with suppress(MaxConnectionsError):  # a waiter may have one at the moment

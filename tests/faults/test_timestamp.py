@@ -17,6 +17,7 @@ from django_redislock.base.exceptions import LockNotAcquired
 from django_redislock.primitives import mutex_and_timestamp as migration
 from django_redislock.primitives import timestamp
 from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.server import server_of
 from tests.classic import Classic
 from tests.contract.api import Api
 from tests.faults.caches import caches
@@ -169,7 +170,7 @@ class Slow(SyncPort):
     longer than the lease lives."""
 
     def __init__(self, ttl: float) -> None:
-        super().__init__("default")
+        super().__init__(server_of("default"))
         self._ahead = 0.0
         self._slow = {"mutex_acquire": 0.5 * ttl, "timestamp_acquire": 0.6 * ttl}
 
@@ -197,7 +198,7 @@ def test_the_second_comes_after_the_first_is_over(redis: Redis, wait: float | No
         assert not isinstance(got, LockNotAcquired)
         assert port.now() < deadline(got.sent, claim.ttl)
         assert redis.exists(KEY, MUTEX) == 2
-    assert run(migration.release(SyncPort("default"), claim)) is None
+    assert run(migration.release(SyncPort(server_of("default")), claim)) is None
     assert free(redis)
 
 
@@ -222,8 +223,8 @@ def test_a_release_by_who_does_not_know_of_the_first(api: Api, redis: Redis) -> 
     """The server remembers that it was released."""
     lease = api.acquire(TimestampLock(KEY))
     first, second = replace(lease.claim), replace(lease.claim)
-    assert run(timestamp.WHOLE.release(SyncPort("default"), first)) is None
-    assert run(timestamp.WHOLE.release(SyncPort("default"), second)) is None
+    assert run(timestamp.WHOLE.release(SyncPort(server_of("default")), first)) is None
+    assert run(timestamp.WHOLE.release(SyncPort(server_of("default")), second)) is None
     assert free(redis)
 
 

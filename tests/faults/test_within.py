@@ -27,8 +27,8 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.primitives.waiting import LEAST
-from django_redislock.transport import ports
-from django_redislock.transport import server as connections
+from django_redislock.transport import pools, ports
+from django_redislock.transport.server import server_of
 from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
@@ -155,10 +155,10 @@ def test_a_short_lease_leaves_the_others_their_time(settings: Any) -> None:
         for alias in urls:
             pool = ports._server_pool(alias)
             for connection in (pool.make_connection(), pool.get_connection()):
-                assert connection.socket_timeout == connections.BACKGROUND_TIMEOUT
-                assert connection.socket_connect_timeout == connections.BACKGROUND_TIMEOUT
+                assert connection.socket_timeout == pools.BACKGROUND_TIMEOUT
+                assert connection.socket_connect_timeout == pools.BACKGROUND_TIMEOUT
                 if connection._sock is not None:
-                    assert connection._sock.gettimeout() == connections.BACKGROUND_TIMEOUT
+                    assert connection._sock.gettimeout() == pools.BACKGROUND_TIMEOUT
 
 
 class TestNeverSilent:
@@ -182,7 +182,7 @@ class TestNeverSilent:
         """The first failure is a line, and then one comes every few seconds; the error says which
         server it was, for how long, and which lock."""
         settings.CACHES = caches(server.url + "&client_name=hasty", SOCKET_TIMEOUT=0.2)
-        where = re.escape(connections.server("default").where)
+        where = re.escape(server_of("default").where)
         with stopped(server), pytest.raises(LockUnavailable) as caught:
             api.acquire(redis_lock("job", wait=2))
         assert re.match(

@@ -23,7 +23,7 @@ TAIL = f"{LOCK}:tail"
 def renew_now(lease: Lease) -> None:
     """Let the watchdog renew it now, and not in a third of its ttl."""
     lease.due = 0.0
-    watchdog(lease.using).reconsider(lease)
+    watchdog(lease.server).reconsider(lease)
 
 
 class Line:

@@ -57,6 +57,7 @@ def run(
     from django_redislock.primitives import ledger
     from django_redislock.primitives.keys import Keys
     from django_redislock.transport.ports import SyncPort, run
+    from django_redislock.transport.server import server_of
 
     keys = Keys.of("redislock", "periodic:job")
     with Redis.from_url(url) as redis:
@@ -64,7 +65,7 @@ def run(
 
     def look() -> tuple[float, list[ledger.RunInfo]]:
         time.sleep(0.05)  # it is the schedulers' processors that we use
-        now, [entries] = run(ledger.read(SyncPort("default"), ["job"], [keys]))
+        now, [entries] = run(ledger.read(SyncPort(server_of("default")), ["job"], [keys]))
         return now.timestamp(), list(entries.runs)
 
     fleet = [

@@ -20,7 +20,7 @@ from django_redislock import current_lease, redis_lock
 from django_redislock.management.commands import runperiodic as command
 from django_redislock.periodic import JobState, Ledger, RunOutcome, job_finished
 from django_redislock.periodic.job import Job
-from django_redislock.transport import event_loops as loops
+from django_redislock.transport.event_loops import opened
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY, Done, call
 from tests.processes import Start
@@ -216,7 +216,7 @@ class TestOnce:
         missed("job", "other")
         assert runperiodic("--once").code == 0
         assert outcomes("other") == ["done"]
-        assert not [loop for loop in loops.loops if loop.is_running()]
+        assert not [its for its in opened() if its.loop.is_running()]
         eventually(
             lambda: (
                 not any(

@@ -18,6 +18,7 @@ from django_redislock.periodic import RunInfo, RunOutcome
 from django_redislock.primitives import ledger
 from django_redislock.primitives.keys import Keys
 from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.server import server_of
 from tests.faults.conftest import proxy  # noqa: F401  # a fixture
 from tests.faults.proxy import Fault, Proxy, anything
 from tests.periodic import fleet
@@ -32,7 +33,7 @@ FOR_EVER = 10**9
 def entries() -> tuple[RunInfo, ...]:
     """What is written, the newest first."""
     keys = Keys.of("redislock", "periodic:job")
-    _, [found] = run(ledger.read(SyncPort("default"), ["job"], [keys]))
+    _, [found] = run(ledger.read(SyncPort(server_of("default")), ["job"], [keys]))
     return found.runs
 
 

@@ -16,15 +16,16 @@ from django_redis import get_redis_connection  # noqa: E402
 
 from django_redislock import redis_lock  # noqa: E402
 from django_redislock.base import tokens  # noqa: E402
-from django_redislock.transport.inbox import inbox  # noqa: E402
+from django_redislock.transport.inbox import Inbox  # noqa: E402
+from django_redislock.transport.server import server_of  # noqa: E402
 
 redis = get_redis_connection("default")
 
 # What a process starts once: the watchdog and the inbox. They are quiet when we return: uWSGI
 # forks without asking the interpreter, and a thread that runs just then would keep it for ever.
 loaded = redis_lock("loaded", ttl=20).acquire(wait=0)
-box = inbox("default", "redislock", start=True)
-assert box is not None
+box = server_of("default").kept(Inbox, "redislock")
+box.start()
 box.listening.wait(20)
 while loaded is not None and not redis.exists(f"redislock:process:{tokens.process}"):
     time.sleep(0.01)

@@ -43,6 +43,7 @@ from django_redislock.testing import locks_always_busy, locks_always_free, redis
 from django_redislock.testing.no_server import SCRIPT
 from django_redislock.testing.pretence import _grant
 from django_redislock.transport import ports
+from django_redislock.transport.server import server_of
 from django_redislock.views import lock_view
 from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
@@ -317,7 +318,7 @@ class TestUnavailable:
         with redis_unavailable():
             with lease:
                 pass
-            watchdog("default").settle(0.2)  # it tries in vain
+            watchdog(server_of("default")).settle(0.2)  # it tries in vain
         other = lock.acquire(wait=PATIENCE)
         assert other is not None
         other.release()

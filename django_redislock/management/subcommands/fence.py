@@ -30,6 +30,7 @@ from ...primitives.raising import Raised
 from ...settings import conf
 from ...settings.validators import validate_using
 from ...transport.ports import SyncPort, run
+from ...transport.server import server_of
 from ..arguments import add_json, add_using, command_line, seconds_argument
 from ..failing import USAGE
 from ..output import Printer
@@ -240,4 +241,4 @@ def _claim(name: str, options: dict[str, Any]) -> tuple[Claim, SyncPort]:
         label="manage.py redislock fence",
         primitive=mutex,
     )
-    return claim, SyncPort(using, prefix, terms=policy.terms())
+    return claim, SyncPort(server_of(using), prefix, terms=policy.terms())

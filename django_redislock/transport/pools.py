@@ -1,0 +1,285 @@
+"""Pools of connections, made from an entry of CACHES or from a redis-py client.
+
+There are three kinds of pool for one server. Synchronous callers use the pool of the project's
+cache. Work in the background has a pool of its own, so that a busy or exhausted pool can't keep a
+lease from being renewed. Each event loop has a `redis.asyncio` pool. For a cluster, each of these
+is a `Cluster`, with a pool for each node.
+"""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import redis
+from django.core.exceptions import ImproperlyConfigured
+from redis import asyncio as aioredis
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.retry import Retry as SyncRetry
+from redis.sentinel import SentinelConnectionPool
+
+from ..base.coroutines import run
+from ..primitives.contract import NO_TERMS
+from . import location
+from .cluster import Cluster, Node
+from .cluster_factory import ClusterConnectionFactory, node_of_url, url_of
+from .command import FOREGROUND_TIMEOUT, AsyncPool, Pool, sender
+from .wire import KeptPool
+
+BACKGROUND_TIMEOUT = 2.0
+"""Seconds that work in the background waits for an answer, at most."""
+
+_BACKGROUND = {
+    "decode_responses": False,
+    "socket_timeout": BACKGROUND_TIMEOUT,
+    "socket_connect_timeout": BACKGROUND_TIMEOUT,
+    # We try again ourselves, and know how much time is left.
+    "retry": SyncRetry(NoBackoff(), 0),
+    "retry_on_timeout": False,
+    "retry_on_error": [],
+}
+
+
+class Pools(Protocol):
+    """Makes pools to one server, and says where they lead."""
+
+    @property
+    def address(self) -> str:
+        """As `Server.address`."""
+
+    @property
+    def where(self) -> str:
+        """As `Server.where`."""
+
+    @property
+    def clustered(self) -> bool:
+        """As `Server.clustered`."""
+
+    def shared(self) -> Pool:
+        """As `Server.shared_pool`."""
+
+    def background(self) -> Pool:
+        """As `Server.background_pool`."""
+
+    def for_loop(self, *, blocking: bool) -> AsyncPool:
+        """As `Server.async_pool`."""
+
+
+class PoolsOfAlias:
+    """Pools as an entry of CACHES describes them."""
+
+    def __init__(self, using: str, urls: list[str], factory: Any) -> None:
+        self._using = using
+        self._urls = urls
+        self._factory = factory
+        """django-redis' `ConnectionFactory`."""
+        self.clustered = isinstance(self._factory, ClusterConnectionFactory)
+        nodes = [its for url in self._urls if (its := location.read(url)) is not None]
+        self.address = nodes[0].address
+        self.where = ", ".join(its.where for its in nodes if self.clustered or its is nodes[0])
+        if getattr(self._factory, "_sentinel", None) is not None:
+            self.where = f"the primary of {nodes[0].host!r}"
+        self._shared: Pool | None = None
+
+    def shared(self) -> Pool:
+        if self._shared is None:
+            if isinstance(self._factory, ClusterConnectionFactory):
+                self._shared = self._factory.get_or_create_pools(self._urls)
+            else:
+                # The pool of a client would do, too, but a client may connect when it is made.
+                params = self._factory.make_connection_params(self._urls[0])
+                self._shared = self._factory.get_or_create_connection_pool(params)
+        return self._shared
+
+    def background(self) -> Pool:
+        if isinstance(self._factory, ClusterConnectionFactory):
+            return self._factory.get_pools(self._urls, _BACKGROUND)
+        params = self._factory.make_connection_params(self._urls[0])
+        pool: redis.ConnectionPool = self._factory.get_connection_pool(params)
+        pool.connection_kwargs.update(_BACKGROUND)
+        return pool
+
+    def for_loop(self, *, blocking: bool) -> AsyncPool:
+        """redis-py's plain pool fails if all of its connections are in use. Five hundred tasks in
+        one loop are common, so a pool for them blocks."""
+        if not self.clustered:
+            return self._async_pool(self._urls[0], blocking=blocking)
+        return Cluster(
+            [node_of_url(url) for url in self._urls],
+            lambda node: self._async_pool(url_of(self._urls[0], node), blocking=blocking),
+        )
+
+    def _async_pool(self, url: str, *, blocking: bool) -> aioredis.ConnectionPool:
+        options: dict[str, Any] = {
+            **self._factory.make_connection_params(url),
+            **self._factory.pool_cls_kwargs,
+        }
+        url = options.pop("url")
+        if "socket_timeout" not in url:
+            options.setdefault("socket_timeout", FOREGROUND_TIMEOUT)
+        for synchronous in ("parser_class", "queue_class", "cache_config", "cache"):
+            options.pop(synchronous, None)
+        if "maint_notifications_config" not in _ASYNC_OPTIONS:  # before redis-py 8
+            options.pop("maint_notifications_config", None)
+        retry = options.get("retry")
+        if retry is not None:
+            options["retry"] = Retry(retry._backoff, retry._retries, retry._supported_errors)
+        connection_class = options.get("connection_class")
+        if connection_class is not None:
+            options["connection_class"] = _async_twin(self._using, connection_class)
+
+        sentinel = getattr(self._factory, "_sentinel", None)
+        if sentinel is None and blocking:
+            return KeptPool.from_url(url, **options)
+        options.pop("timeout", None)  # how long to wait for a connection, in a blocking pool only
+        if sentinel is None:
+            return aioredis.ConnectionPool.from_url(url, **options)
+        return _sentinel_pool(url, self._factory.options, options)
+
+
+_ASYNC_OPTIONS = signature(aioredis.connection.AbstractConnection.__init__).parameters
+
+
+def _async_twin(using: str, connection_class: type) -> type:
+    for module in (aioredis.connection, aioredis.sentinel):
+        twin = getattr(module, connection_class.__name__, None)
+        if isinstance(twin, type):
+            return twin
+    raise ImproperlyConfigured(
+        f"CACHES[{using!r}] uses the connection class {connection_class.__qualname__}, which "
+        f"has no twin of the same name in redis.asyncio; asynchronous locks can't use it."
+    )
+
+
+def _sentinel_pool(
+    url: str, cache_options: dict[str, Any], options: dict[str, Any]
+) -> aioredis.ConnectionPool:
+    address = urlsplit(url)
+    manager = Sentinel(
+        cache_options["SENTINELS"],
+        sentinel_kwargs=cache_options.get("SENTINEL_KWARGS"),
+        **options,
+    )
+    return aioredis.sentinel.SentinelConnectionPool.from_url(
+        # Locks live on the primary, whether or not the URL asks for a replica.
+        address._replace(query="").geturl(),
+        service_name=address.hostname,
+        sentinel_manager=manager,
+        is_master=True,
+        **options,
+    )
+
+
+class PoolsOfClient:
+    """Pools to the server of a redis-py client, with the options of that client.
+
+    The client is not kept alive, so that work in the background for a client that is gone can end.
+    """
+
+    clustered = False
+
+    def __init__(self, client: object) -> None:
+        pool = getattr(client, "connection_pool", None)
+        if not isinstance(pool, redis.ConnectionPool):
+            raise TypeError(
+                f"locks need a redis.Redis, or another client with a pool of connections to one "
+                f"primary, not {client!r}"
+            )
+        options = dict(pool.connection_kwargs, connection_class=pool.connection_class)
+        for its_own in ("connection_pool", "maint_notifications_pool_handler", "himport_registry"):
+            options.pop(its_own, None)
+        host, port, path, db = (options.get(key) for key in ("host", "port", "path", "db"))
+        sentinels: list[str] = []
+        another: Callable[..., redis.ConnectionPool] = redis.ConnectionPool
+        if isinstance(pool, SentinelConnectionPool):
+            host, port = pool.service_name, None
+            for sentinel in pool.sentinel_manager.sentinels:
+                to_it = sentinel.connection_pool.connection_kwargs
+                sentinels.append(f"{to_it.get('host')}:{to_it.get('port')}")
+            another = partial(
+                SentinelConnectionPool,
+                pool.service_name,
+                pool.sentinel_manager,
+                is_master=pool.is_master,
+            )
+        where = f"unix://{path}" if path else f"redis://{host}" + (f":{port}" if port else "")
+        self.url = f"{where}/{db or 0}"
+        self.where = where.partition("://")[2]
+        # A client with a wrong password must share nothing with one that has the right one.
+        secrets = [options.get(key) for key in ("username", "password", "credential_provider")]
+        self.address = f"{self.url}#{hash(repr((sorted(sentinels), secrets))):x}"
+        self._pool = weakref.ref(pool)
+        self._another = partial(another, **options)
+
+    def client_is_there(self) -> bool:
+        """Return whether the client, or another one with its pool, still exists."""
+        return self._pool() is not None
+
+    def shared(self) -> redis.ConnectionPool:
+        pool = self._pool()
+        if pool is None:
+            raise ImproperlyConfigured(f"the client that was connected to {self.url} is gone")
+        return pool
+
+    def background(self) -> redis.ConnectionPool:
+        pool = self._another()
+        pool.connection_kwargs.update(_BACKGROUND)
+        return pool
+
+    def for_loop(self, *, blocking: bool) -> AsyncPool:  # noqa: ARG002
+        raise ImproperlyConfigured(
+            f"asynchronous locks need an alias of CACHES, and not a client for {self.url}"
+        )
+
+
+def node_of(pool: Pool, key: str) -> Node | None:
+    """Return the node of a cluster that has a key, if it is known. `None` without a cluster."""
+    return pool.node_of(key) if isinstance(pool, Cluster) else None
+
+
+def failed(pool: Pool | None) -> set[Node]:
+    """Return the nodes of a cluster that did not answer when they were last asked."""
+    return pool.failed if isinstance(pool, Cluster) else set()
+
+
+def primaries(pool: Pool) -> list[redis.ConnectionPool]:
+    """Return a pool for each server that has locks: several for a cluster only.
+
+    Raises `LockUnavailable`.
+    """
+    if not isinstance(pool, Cluster):
+        return [pool]
+    return run(pool.primaries(sender(("",), NO_TERMS)))
+
+
+def any_primary(pool: Pool) -> redis.ConnectionPool:
+    """Return the pool of a server that hears what is published: in a cluster, each node does.
+
+    Raises `LockUnavailable`.
+    """
+    return random.SystemRandom().choice(primaries(pool))
+
+
+def close(pool: Pool) -> None:
+    """Close all connections of a pool that is not used any more."""
+    for its in pool.pools() if isinstance(pool, Cluster) else [pool]:
+        its.disconnect()
+
+
+async def aclose(pool: AsyncPool) -> None:
+    """Close all connections of a pool of an event loop, also those to sentinels."""
+    if isinstance(pool, Cluster):
+        for its in pool.pools():
+            await its.disconnect()
+        return
+    await pool.disconnect()
+    manager = getattr(pool, "sentinel_manager", None)
+    for sentinel in manager.sentinels if manager else ():
+        await sentinel.connection_pool.disconnect()
