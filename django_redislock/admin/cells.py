@@ -1,4 +1,4 @@
-"""How single facts look on a page."""
+"""How facts look on a page: single values first, then the columns of a lock."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from django.contrib import admin
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
-from ..inspection import HolderInfo, LockInfo
+from ..inspection import SHARED, HolderInfo, Kind, LockInfo
 from ..inspection.sentences import translated
 from ..inspection.words import clean, duration
-from ..models import STATES
+from ..models import KINDS, STATES, Lock
 
 NOTHING = "–"
 
 
 def broken(text: str) -> str:
-    """In lines that end where one would end them; others' names may hold anything."""
+    """Allow line breaks after punctuation, and make foreign names safe to show."""
     parts = ((part,) for part in re.split("(?<=[-:/._])", clean(text)))
     return format_html_join(mark_safe("<wbr>"), "{}", parts)
 
@@ -34,14 +37,14 @@ def badge(value: str, names: Iterable[tuple[str, Any]], why: str = "") -> str:
     )
 
 
-def state(of: HolderInfo | LockInfo) -> str:
-    """With what it is due to, if that is worth a word."""
+def state_of(of: HolderInfo | LockInfo) -> str:
+    """A state, and the reason for it if there is one."""
     why = translated(of.why)
     return format_html("{}{}", badge(of.state, STATES, why), quiet(why))
 
 
 def person(owner: str, label: str) -> str:
-    """Host and process; below it, where in the code."""
+    """Host and process; below them, the place in the code."""
     return with_quiet(host_and_process(owner), label)
 
 
@@ -58,7 +61,7 @@ def quiet(text: str) -> str:
 
 
 def number(value: int | None) -> str:
-    """As it is: separators of thousands would hinder whoever searches a log for it."""
+    """A number without separators of thousands, so that it can be searched for in a log."""
     return NOTHING if value is None else str(value)
 
 
@@ -67,8 +70,110 @@ def seconds(value: float | None) -> str:
 
 
 def moment(time: datetime | None) -> str:
-    """In the zone of the page, and to be found in a log."""
+    """A time in the time zone of the page, in the format of logs."""
     if time is None:
         return NOTHING
     there = localtime(time) if is_aware(time) else time
     return f"{there:%Y-%m-%d %H:%M:%S %Z}"
+
+
+# Columns of a lock.
+
+_KINDS = dict(KINDS)
+
+
+@admin.display(description=_("name"), ordering="name")
+def name(lock: Lock) -> str:
+    return broken(lock.name)
+
+
+@admin.display(description=_("state"), ordering="state")
+def state(lock: Lock) -> str:
+    return badge(lock.state, STATES, translated(lock.info.why) if lock.info else "")
+
+
+@admin.display(description=_("state"))
+def state_and_why(lock: Lock) -> str:
+    return state_of(lock.info) if lock.info else state(lock)
+
+
+@admin.display(description=_("remaining"), ordering="remaining")
+def remaining(lock: Lock) -> str:
+    """The rest of the lease, as a bar and in words."""
+    if lock.info is None:
+        return NOTHING
+    if lock.remaining is None:
+        return gettext("no TTL")
+    left = duration(lock.remaining)
+    if lock.ttl is None:
+        return left
+    # A renewal is due when a third of the TTL has passed: with less than a third left, it failed.
+    return format_html(
+        '<meter max="{}" low="{}" optimum="{}" value="{}" aria-label="{}">{}</meter> {}',
+        f"{lock.ttl:.3f}",
+        f"{lock.ttl / 3:.3f}",
+        f"{lock.ttl:.3f}",
+        f"{lock.remaining:.3f}",
+        gettext("What remains of the lease"),
+        left,
+        left,
+    )
+
+
+@admin.display(description=_("holder"), ordering="owner")
+def holder(lock: Lock) -> str:
+    """The holder in short."""
+    if lock.info is None:
+        return NOTHING
+    if not lock.owner:
+        return str(_KINDS[lock.kind])
+    if lock.info.kind not in SHARED:
+        return person(lock.owner, lock.label)
+    return with_quiet(_holding(lock.info), host_and_process(lock.owner))
+
+
+@admin.display(description=_("held by"))
+def holding(lock: Lock) -> str:
+    """The number of holders of a lock that several may hold."""
+    return _holding(lock.info) if lock.info else NOTHING
+
+
+def _holding(info: LockInfo) -> str:
+    if info.kind == Kind.SEMAPHORE:
+        numbers = {"number": info.holding, "limit": info.limit}
+        return gettext("%(number)s of %(limit)s") % numbers
+    if info.kind == Kind.WRITE:
+        return gettext("a writer")
+    return ngettext("%(number)s reader", "%(number)s readers", info.holding) % {
+        "number": info.holding
+    }
+
+
+@admin.display(description=_("holder"))
+def owner(lock: Lock) -> str:
+    return lock.owner or str(_KINDS[lock.kind])
+
+
+@admin.display(description=_("label"))
+def label(lock: Lock) -> str:
+    return lock.label or NOTHING
+
+
+@admin.display(description=_("since"))
+def since(lock: Lock) -> str:
+    return moment(lock.acquired_at)
+
+
+@admin.display(description=_("held for"), ordering="held")
+def held(lock: Lock) -> str:
+    return seconds(lock.held)
+
+
+@admin.display(description=_("TTL"))
+def ttl(lock: Lock) -> str:
+    return seconds(lock.ttl)
+
+
+@admin.display(description=_("fencing token"), ordering="fencing_token")
+def fencing_token(lock: Lock) -> str:
+    return number(lock.fencing_token)

@@ -1,4 +1,4 @@
-"""The pages by which an operator clears locks: one that asks, and one that does it."""
+"""The pages that clear locks: one asks for confirmation, the other one does it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from ..inspection import State
 from ..inspection.clearing import Outcome, Target
 from ..inspection.words import clean
 from ..models import Lock
-from . import confirmation as clearing
-from . import tables
+from . import confirmation, tables
 from .pages import LiveAdmin, or_away
 
 
@@ -63,7 +62,7 @@ class ClearPages(LiveAdmin):
 
     @or_away
     def ask_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The confirmation for one lock."""
+        """Ask for confirmation to clear one lock."""
         if not self.has_clear_permission(request):
             raise PermissionDenied
         id = unquote(object_id)
@@ -78,17 +77,19 @@ class ClearPages(LiveAdmin):
 
     @or_away
     def clear_view(self, request: HttpRequest) -> HttpResponse:
-        """What the confirmation sends."""
+        """Clear what the confirmation sends."""
         if not self.has_clear_permission(request):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseRedirect(self._url("changelist"))
-        form = clearing.ClearForm(request.POST)
+        form = confirmation.ClearForm(request.POST)
         if not form.is_valid():
             if "seen" in form.errors:
                 return self._back(request, str(form.errors["seen"][0]), messages.ERROR)
-            return self._ask(request, clearing.shown(form.cleaned_data["seen"]), form)
-        done = clearing.clear(request.user, form.cleaned_data["seen"], form.cleaned_data["reason"])
+            return self._ask(request, confirmation.shown(form.cleaned_data["seen"]), form)
+        done = confirmation.clear(
+            request.user, form.cleaned_data["seen"], form.cleaned_data["reason"]
+        )
         for outcome, level, sentence in _SENTENCES:
             found = [target for target in done.targets if target.outcome == outcome]
             if found:
@@ -98,15 +99,15 @@ class ClearPages(LiveAdmin):
         return HttpResponseRedirect(self._url("changelist"))
 
     def _ask(
-        self, request: HttpRequest, locks: list[Lock], form: clearing.ClearForm | None = None
+        self, request: HttpRequest, locks: list[Lock], form: confirmation.ClearForm | None = None
     ) -> HttpResponse:
         if form is None:
-            seen = clearing.sealed(locks)
+            seen = confirmation.sealed(locks)
             most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
             if most is not None and len(seen) > 0.9 * most:
                 message = gettext("These are too many locks for one form: clear fewer at a time.")
                 return self._back(request, message, messages.ERROR)
-            form = clearing.ClearForm(initial={"seen": seen})
+            form = confirmation.ClearForm(initial={"seen": seen})
         title = ngettext("Clear a lock", "Clear %(count)d locks", len(locks))
         holders = [one for lock in locks if lock.info for one in lock.info.holders]
         context = {
@@ -123,7 +124,7 @@ class ClearPages(LiveAdmin):
 
 
 def _words(targets: list[Target]) -> dict[str, Any]:
-    """What a sentence tells of them."""
+    """The values of a sentence about targets."""
     names = [f"“{clean(target.name)}”" for target in targets]
     if len(names) > 3:
         names = [names[0], f"{names[1]} … {names[-1]}"]
@@ -135,7 +136,7 @@ def _words(targets: list[Target]) -> dict[str, Any]:
 
 
 _UNWRITTEN = _(
-    "The history lacks what was done, since the database could not be written. It is in the log."
+    "This is missing from the history, because the database could not be written. See the log."
 )
 _SENTENCES = [
     (

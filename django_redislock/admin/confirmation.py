@@ -1,10 +1,9 @@
-"""Clearing locks from the admin: what an operator has seen, and nothing else.
+"""Clear locks from the admin: only what the operator has seen.
 
-The confirmation carries along, signed, who held each of the locks that it shows: a digest of the
-holder's token, which itself stays here. When it comes back, each lock is looked at again. Where
-the digest is another one, the lock has changed hands, and is left alone; and what is the same is
-cleared by its token, so that it can't change hands in between. Of several holders, those that were
-seen lose it, and who has come since keeps it.
+The confirmation carries a signed digest of each holder's token; the token itself stays on the
+server. When the confirmation comes back, each lock is read again. If the digest differs, the lock
+has changed hands and is left alone. Otherwise the lock is cleared by its token, so that it can't
+change hands in between. Of several holders, only those that were seen lose the lock.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ logger = logging.getLogger("django_redislock")
 
 SALT = "django_redislock.admin.confirmation"
 GOOD_FOR = 3600
-"""Seconds: what was seen is old after that."""
+"""Seconds for which a confirmation is valid."""
 BATCH = 500
-"""Locks that are cleared before it is written down."""
+"""Locks that are cleared between two writes to the history."""
 
 
 class ClearForm(forms.Form):
-    """Why, and what was seen."""
+    """The reason, and what was seen."""
 
     reason = forms.CharField(
         label=_("Reason"),
         max_length=200,
-        help_text=_("The holder is told, and it is kept in the history."),
+        help_text=_("The holder sees the reason, and the history keeps it."),
         widget=forms.TextInput(attrs={"size": 60, "autofocus": True}),
     )
     seen = forms.CharField(widget=forms.HiddenInput)
@@ -62,12 +61,13 @@ class ClearForm(forms.Form):
             for id in seen:
                 LockId.parse(id)  # the settings may have changed
         except (signing.BadSignature, ValueError):
-            raise forms.ValidationError(_("This is not what was shown. Begin again.")) from None
+            message = _("This form is not the one that was shown. Start again.")
+            raise forms.ValidationError(message) from None
         return seen
 
 
 def sealed(locks: Iterable[Lock]) -> str:
-    """What the operator is shown, for `ClearForm.seen`."""
+    """Sign what the operator is shown, for `ClearForm.seen`."""
     seen = {
         lock.id: [_digest(one) for one in lock.info.holders]
         for lock in locks
@@ -77,7 +77,7 @@ def sealed(locks: Iterable[Lock]) -> str:
 
 
 def shown(seen: dict[str, list[str]]) -> list[Lock]:
-    """The locks that the operator was shown and nobody else holds by now."""
+    """Return the locks that the operator was shown and that have not changed hands."""
     return [
         Lock.of(target.lock)
         for target in targets(seen)
@@ -86,7 +86,7 @@ def shown(seen: dict[str, list[str]]) -> list[Lock]:
 
 
 def targets(seen: dict[str, list[str]]) -> Iterator[Target]:
-    """The locks that were seen, as they are now. Raises `LockUnavailable`."""
+    """Read the locks that were seen again. Raises `LockUnavailable`."""
     servers: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(dict)
     for id, its_digests in seen.items():
         using, cache_locks, name = LockId.parse(id)
@@ -96,7 +96,7 @@ def targets(seen: dict[str, list[str]]) -> Iterator[Target]:
         found = {lock.name: lock for lock in inspector.held(list(digests))}
         for name, known in digests.items():
             lock = found.get(name)
-            same = lock and _those(lock, known)
+            same = lock and _reduced(lock, known)
             target = Target(name, inspector, same or lock)
             if lock is None:
                 target.outcome = Outcome.FREE
@@ -106,15 +106,18 @@ def targets(seen: dict[str, list[str]]) -> Iterator[Target]:
 
 
 class Done(NamedTuple):
-    """What became of what was seen."""
+    """The outcome of a confirmation."""
 
     targets: list[Target]
     written: bool
-    """Whether all that was done is in the history."""
+    """The history has all that was done."""
 
 
 def clear(user: Any, seen: dict[str, list[str]], reason: str) -> Done:
-    """Clear what was seen, and write it into the history. Raises `LockUnavailable` before."""
+    """Clear what was seen, and write it into the history.
+
+    Raises `LockUnavailable` if nothing was cleared.
+    """
     found = list(targets(seen))
     asking, written = True, True
     for start in range(0, len(found), BATCH):
@@ -129,7 +132,7 @@ def clear(user: Any, seen: dict[str, list[str]], reason: str) -> Done:
 
 
 def history(id: str) -> Any:
-    """What was done to a lock, the newest first."""
+    """Return the log entries of a lock, the newest first."""
     try:
         id = str(LockId.parse(id))  # printable, as a database wants it
     except ValueError:
@@ -139,7 +142,7 @@ def history(id: str) -> Any:
 
 
 def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
-    """False: the database did not take it. Then it stands in the log, since the locks are gone."""
+    """Write log entries. If the database fails, log them and return False."""
     words = {
         Outcome.CLEARED: gettext("Cleared: %(reason)s. It was held by %(holder)s."),
         Outcome.UNKNOWN: gettext("Perhaps cleared: %(reason)s. It was held by %(holder)s."),
@@ -157,7 +160,7 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
         if target.lock is not None and target.outcome in words
     ]
     try:
-        # What fails here must not take the transaction of the request with it.
+        # A savepoint: a failure here must not break the transaction of the request.
         with transaction.atomic(using=router.db_for_write(LogEntry)):
             content_type = get_content_type_for_model(Lock)
             for entry in entries:
@@ -176,8 +179,8 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
     return True
 
 
-def _those(lock: LockInfo, known: list[str]) -> LockInfo | None:
-    """The lock, with those of its holders that were seen."""
+def _reduced(lock: LockInfo, known: list[str]) -> LockInfo | None:
+    """The lock with the holders that were seen."""
     return lock.only(lambda one: _digest(one) in known)
 
 

@@ -1,10 +1,10 @@
-"""What the doctor says of a server, for a page: the quick part of it, and not each time anew."""
+"""The quick part of the doctor's findings about a server, kept for a minute, for the list."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .. import doctor as diagnosis
+from .. import doctor
 from ..base.clock import now
 from ..doctor import Finding, Level
 
@@ -14,10 +14,10 @@ GOOD_FOR = 60.0
 
 class Health(NamedTuple):
     server: str
-    """Its name and version; "": not seen."""
+    """Its name and version; "": it was not reached."""
     primary: bool
     findings: list[Finding]
-    """What is wrong, or will be."""
+    """The warnings and errors."""
 
 
 _NOTHING = Health("", False, [])
@@ -25,21 +25,21 @@ _known: dict[str, tuple[float, Health]] = {}
 
 
 def health(alias: str) -> Health:
-    """What is known of the server of an alias, for a minute."""
+    """Return the health of an alias's server, at most a minute old."""
     seen, known = _known.get(alias, (float("-inf"), _NOTHING))
     if now() - seen > GOOD_FOR:
-        known = _look(alias)
+        known = _ask(alias)
         _known[alias] = now(), known
     return known
 
 
-def _look(alias: str) -> Health:
+def _ask(alias: str) -> Health:
     try:
-        servers = diagnosis.look(alias, thorough=False)
-    except diagnosis.Away:
-        return _NOTHING  # the page says so itself
-    server = servers[0]  # or more than one, of a cluster: they are of one version
-    found = [*diagnosis.advice(alias), *(one for its in servers for one in diagnosis.judge(its))]
+        servers = doctor.look(alias, thorough=False)
+    except doctor.Away:
+        return _NOTHING  # the list reports it
+    server = servers[0]  # the nodes of a cluster are of one version
+    found = [*doctor.advice(alias), *(one for its in servers for one in doctor.judge(its))]
     bad = [one for one in found if one.level != Level.INFO]
     valkey, redis = (server.info.get(f"{name}_version") for name in ("valkey", "redis"))
     name = f"Valkey {valkey}" if valkey else f"Redis {redis}" if redis else ""

@@ -14,8 +14,7 @@ from ..inspection.live import Snapshot
 from ..models import JOB_STATES, PeriodicJob
 from ..periodic.registry import discover, jobs
 from . import cells, tables
-from .filters import FieldFilter
-from .pages import LiveAdmin
+from .pages import FieldFilter, LiveAdmin
 
 logger = logging.getLogger("django_redislock")
 
@@ -70,12 +69,12 @@ class PeriodicJobAdmin(LiveAdmin):
     search_fields = ("name", "plan")
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
-        """A project without such jobs is not offered an empty page."""
+        """Hide the page from projects without periodic jobs."""
         try:
             discover()
             found = bool(jobs())
-        except Exception:  # each page of the admin asks for this, and has other things to show
-            logger.exception("The periodic jobs can't be told")
+        except Exception:  # each page of the admin asks for this; none may fail for it
+            logger.exception("The periodic jobs can't be listed")
             found = True
         return super().get_model_perms(request) if found else {}
 

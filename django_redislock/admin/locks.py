@@ -1,35 +1,81 @@
-"""The locks' pages: the list, a lock, and its history.
+"""The pages of locks: the list, a lock, and its history.
 
-They are the admin's own pages of a model. Its rows are a snapshot of Redis, one for each request.
+These are the admin's own pages of a model, whose rows are a snapshot of Redis.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+from django.contrib import admin
 from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
 from ..inspection import SHARED, State
 from ..inspection.live import Snapshot
 from ..inspection.lock_id import LockId
-from ..models import STATES, Lock, servers
+from ..models import FREE, KINDS, STATES, Lock, servers
 from ..primitives.keys import validate_name
-from . import columns, tables
-from . import confirmation as clearing
+from . import cells, confirmation, tables
 from .clear_pages import ClearPages
-from .filters import (
-    CacheFilter,
-    ContendedFilter,
-    ForeignFilter,
-    HostFilter,
-    KindFilter,
-    StateFilter,
-)
 from .health import health
-from .pages import or_away
+from .pages import FieldFilter, or_away
+
+
+class StateFilter(FieldFilter):
+    title = _("state")
+    parameter_name = "state"
+    names = [(value, name) for value, name in STATES if value != FREE]
+
+
+class ContendedFilter(FieldFilter):
+    title = _("contended")
+    parameter_name = "contended"
+    names = [("True", _("yes")), ("False", _("no"))]
+
+
+class KindFilter(FieldFilter):
+    title = _("kind")
+    parameter_name = "kind"
+    names = KINDS
+
+
+class HostFilter(FieldFilter):
+    title = _("host")
+    parameter_name = "host"
+
+
+class CacheFilter(FieldFilter):
+    title = _("cache")
+    parameter_name = "using"
+
+    def has_output(self) -> bool:
+        return len(self.lookup_choices) > 1
+
+
+class ForeignFilter(admin.SimpleListFilter):
+    """Adds foreign values below our prefix. That looks at all keys, so it is done on request."""
+
+    title = _("values of others")
+    parameter_name = "foreign"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [("1", _("looked for"))]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        return queryset  # the snapshot has these values already
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        for value, name in ((None, _("left out")), *self.lookup_choices):
+            yield {
+                "selected": self.value() == value,
+                "query_string": changelist.get_query_string({self.parameter_name: value}),
+                "display": name,
+            }
 
 
 class LockAdmin(ClearPages):
@@ -45,23 +91,23 @@ class LockAdmin(ClearPages):
 
     # The rows.
 
-    def look(self, request: HttpRequest) -> Snapshot:
+    def take_snapshot(self, request: HttpRequest) -> Snapshot:
         return Lock.snapshot(foreign="foreign" in request.GET)
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Lock | None:
-        """A lock that is held; or one that was, and of which something is known still."""
+        """Return a held lock, or a free one about which something is still known."""
         try:
             where = LockId.parse(object_id)
         except ValueError:
             return None
         if getattr(request, "_redislock_history", False):
-            return Lock.free(object_id)  # what the database knows needs no Redis
+            return Lock.free(object_id)  # the database has the history, also while Redis is away
         lock = Lock.at(object_id)
         if lock is None and (where.cache_locks or _is_name(where.name)):
             past = where.inspector().past(where.name).fencing_token
-            if past is not None or clearing.history(object_id).exists():
+            if past is not None or confirmation.history(object_id).exists():
                 lock = Lock.free(object_id)
         return lock
 
@@ -70,14 +116,14 @@ class LockAdmin(ClearPages):
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         using = ["using"] if len(servers()) > 1 else []
         return [
-            columns.name,
+            cells.name,
             *using,
-            columns.state,
-            columns.remaining,
-            columns.holder,
-            columns.held,
+            cells.state,
+            cells.remaining,
+            cells.holder,
+            cells.held,
             "waiters",
-            columns.fencing_token,
+            cells.fencing_token,
         ]
 
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
@@ -95,13 +141,13 @@ class LockAdmin(ClearPages):
     # One lock.
 
     def get_fieldsets(self, request: HttpRequest, obj: Lock | None = None) -> Any:
-        if obj is None or obj.info is None:  # of which kind it was, nobody knows
-            return [(None, {"fields": [(columns.name, columns.state_and_why, "using")]})]
-        about: list[Any] = [(columns.name, columns.state_and_why), ("kind", "using")]
-        if obj.info.kind in SHARED:  # its page has a table of its holders
-            return [(None, {"fields": [*about, (columns.crowd, "waiters")]})]
-        holder = [(columns.owner, columns.label), (columns.since, columns.held)]
-        lease = [(columns.remaining, columns.ttl), (columns.fencing_token, "waiters")]
+        if obj is None or obj.info is None:  # the kind of a free lock is unknown
+            return [(None, {"fields": [(cells.name, cells.state_and_why, "using")]})]
+        about: list[Any] = [(cells.name, cells.state_and_why), ("kind", "using")]
+        if obj.info.kind in SHARED:  # the page has a table of holders
+            return [(None, {"fields": [*about, (cells.holding, "waiters")]})]
+        holder = [(cells.owner, cells.label), (cells.since, cells.held)]
+        lease = [(cells.remaining, cells.ttl), (cells.fencing_token, "waiters")]
         return [
             (None, {"fields": about}),
             (_("Holder"), {"fields": holder}),
@@ -118,7 +164,7 @@ class LockAdmin(ClearPages):
         below = [
             tables.waiters(inspector.waiters(seen, tables.SHOWN), lock.waiters),
             tables.past(inspector.past(seen)),
-            tables.history(clearing.history(lock.id)[:10]),
+            tables.history(confirmation.history(lock.id)[:10]),
         ]
         if lock.info is not None and lock.info.kind in SHARED:
             below.insert(0, tables.holders(lock.info))
@@ -134,13 +180,13 @@ class LockAdmin(ClearPages):
         object_id: str,
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        # The lock may have gone, and Redis be away.
-        request._redislock_history = clearing.history(unquote(object_id)).exists()
+        # The history is shown even if the lock has gone or Redis is away.
+        request._redislock_history = confirmation.history(unquote(object_id)).exists()
         return super().history_view(request, object_id, extra_context)
 
 
 def _is_name(name: str) -> bool:
-    """Or it is a stranger's, of which nothing but the value was ever there."""
+    """False for a name that only a foreign value can have, which leaves no past."""
     try:
         validate_name(name)
     except ValueError:

@@ -1,14 +1,17 @@
-"""What the pages have in common: those of a model whose rows are seen at Redis."""
+"""The parts that the pages of locks and of jobs share: their rows are read from Redis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import flatten_fieldsets
-from django.core.exceptions import PermissionDenied
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.text import capfirst
@@ -19,11 +22,11 @@ from ..inspection.live import Snapshot
 from ..inspection.words import clean
 
 REFRESH = "X-Redislock-Refresh"
-"""The header by which locks.js says that it asks, and nobody who opens the page."""
+"""The header that locks.js sends with its own requests."""
 
 
 def or_away(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """When Redis can't be asked, a page that says so; for who may know, before it is asked."""
+    """Answer with a page that says so if Redis can't be asked. Permissions are checked first."""
 
     @wraps(view)
     def page(self: LiveAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -38,7 +41,7 @@ def or_away(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
 
 
 class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs only
-    """Its rows are a snapshot, one for each request; nobody adds, changes or deletes them."""
+    """An admin whose rows are a snapshot, one for each request. They are read only."""
 
     list_per_page = 100
     list_max_show_all = 1000
@@ -58,14 +61,14 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
         return False
 
     def snapshot(self, request: Any) -> Snapshot:
-        """What one request sees: rows, counts and filters of one time."""
+        """Return the snapshot of a request, so that its rows, counts and filters agree."""
         found: Snapshot | None = getattr(request, "_redislock_snapshot", None)
         if found is None:
-            found = request._redislock_snapshot = self.look(request)
+            found = request._redislock_snapshot = self.take_snapshot(request)
         return found
 
-    def look(self, request: HttpRequest) -> Snapshot:
-        """A new snapshot."""
+    def take_snapshot(self, request: HttpRequest) -> Snapshot:
+        """Read Redis."""
         model: Any = self.model
         snapshot: Snapshot = model.snapshot()
         return snapshot
@@ -78,19 +81,19 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
         return flatten_fieldsets(self.get_fieldsets(request, obj))
 
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
-        """What the line above the list says."""
+        """Return what the line above the list shows."""
         raise NotImplementedError
 
     @or_away
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        # Before Django's own try: what fails here is Redis, and not the question.
+        # Read first: inside Django's own `try`, a failure of Redis would look like a wrong filter.
         snapshot = self.snapshot(request)
         context = {
             "title": capfirst(self.opts.verbose_name_plural),
             "summary": self.summary(snapshot),
-            **_unseen(request),
+            **_messages_kept(request),
         }
         return super().changelist_view(request, context | (extra_context or {}))
 
@@ -108,7 +111,7 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
         raise PermissionDenied
 
     def frame(self, request: Any, title: str) -> dict[str, Any]:
-        """What a page needs that has the frame of a row's page."""
+        """Return the context of a page that looks like the page of a row."""
         request.current_app = self.admin_site.name
         return {
             **self.admin_site.each_context(request),
@@ -122,7 +125,7 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
     def away(self, request: HttpRequest, error: LockError) -> HttpResponse:
         context = {
             **self.frame(request, gettext("Redis can’t be asked")),
-            **_unseen(request),
+            **_messages_kept(request),
             "error": clean(str(error)),
             "changes": request.method == "POST",
         }
@@ -130,6 +133,40 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
         return TemplateResponse(request, template, context, status=503)
 
 
-def _unseen(request: HttpRequest) -> dict[str, Any]:
-    """What a refresh takes no notice of: to show messages would use them up."""
+def _messages_kept(request: HttpRequest) -> dict[str, Any]:
+    """Return the context that keeps messages: a refresh would use them up, unseen."""
     return {"messages": ()} if REFRESH in request.headers else {}
+
+
+class FieldFilter(admin.SimpleListFilter):
+    """A filter for rows with one value of the field `parameter_name`, counted in the snapshot."""
+
+    names: Sequence[tuple[str, Any]] = ()
+    """The possible values and their names; by default the values of the rows."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        if self.names:
+            return self.names
+        rows = model_admin.snapshot(request).rows
+        # The chosen value is offered, too, even if its locks have gone meanwhile.
+        seen = set(map(self._value_of, rows)) | {self.value() or ""}
+        return [(value, value) for value in sorted(seen - {""})]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        value = self.value()
+        if value is None:
+            return queryset
+        try:
+            return queryset.filter(**{str(self.parameter_name): value})
+        except (ValueError, ValidationError) as error:
+            raise IncorrectLookupParameters(error) from error
+
+    def get_facet_queryset(self, changelist: ChangeList) -> dict[str, int]:
+        others: Any = changelist.get_queryset(
+            self.request, exclude_parameters=self.expected_parameters()
+        )
+        counts = Counter(map(self._value_of, others))
+        return {f"{i}__c": counts[value] for i, (value, _) in enumerate(self.lookup_choices)}
+
+    def _value_of(self, row: Any) -> str:
+        return str(getattr(row, str(self.parameter_name)))

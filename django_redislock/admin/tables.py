@@ -1,4 +1,4 @@
-"""The tables on the pages of a lock and a job, and of those that are to be cleared."""
+"""The tables on the pages of a lock, of a job, and of a confirmation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..inspection.words import place_text, value_text
 from ..models import Lock
 from ..primitives.ledger import RunInfo, RunOutcome
 from ..settings import conf
-from . import cells, columns
+from . import cells
 
 SHOWN = 100
-"""Rows at most."""
+"""The most rows of a table."""
 
 _ENDINGS = {
     Ending.RELEASED: gettext_lazy("released"),
@@ -37,36 +37,36 @@ _OUTCOMES = [
 
 
 class Table(NamedTuple):
-    """`table.html` shows one, `tables.html` those below the fields of a page."""
+    """A table, for `table.html`."""
 
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[Any]]
     more: int = 0
-    """How many rows there are besides."""
+    """The number of rows that are not shown."""
     empty: str = ""
-    """What is said when there are none."""
+    """The text for a table without rows."""
     note: str = ""
 
 
-def locks(them: Sequence[Lock]) -> Table:
-    """Those that are to be cleared."""
+def locks(to_clear: Sequence[Lock]) -> Table:
+    """The locks to clear."""
     rows = [
         (
-            columns.name(lock),
-            columns.state_and_why(lock),
-            columns.holder(lock),
-            columns.held(lock),
+            cells.name(lock),
+            cells.state_and_why(lock),
+            cells.holder(lock),
+            cells.held(lock),
             lock.waiters,
         )
-        for lock in them[:SHOWN]
+        for lock in to_clear[:SHOWN]
     ]
     headings = [_("Name"), _("State"), _("Holder"), _("Held for"), _("Waiters")]
-    return Table("", headings, rows, more=len(them) - SHOWN)
+    return Table("", headings, rows, more=len(to_clear) - SHOWN)
 
 
 def holders(lock: LockInfo) -> Table:
-    """Those of a lock that several may hold."""
+    """The holders of a lock that several may hold."""
     headings = [_("Holder"), _("State"), _("Since"), _("Held for"), _("Remaining")]
     return Table(
         _("Holders"),
@@ -80,7 +80,7 @@ def _holder(info: HolderInfo) -> Sequence[str]:
     of = info.holder
     return (
         cells.person(of.owner or "", of.label),
-        cells.state(info),
+        cells.state_of(info),
         cells.moment(of.acquired_at),
         cells.seconds(of.held),
         cells.seconds(of.remaining),
@@ -89,7 +89,7 @@ def _holder(info: HolderInfo) -> Sequence[str]:
 
 
 def waiters(first: Iterable[WaiterInfo], of: int) -> Table:
-    """The first ones, of so many."""
+    """The first waiters, of so many."""
     rows = [
         (
             waiter.position + 1,
@@ -104,13 +104,13 @@ def waiters(first: Iterable[WaiterInfo], of: int) -> Table:
 
 
 def _wants(waiter: WaiterInfo) -> str:
-    """Where it waits, and of a read-write lock what for."""
+    """The place in the code; for a read-write lock also the purpose."""
     wants = {Kind.READ: _("to read"), Kind.WRITE: _("to write")}.get(waiter.kind)
     return f"{wants}, {waiter.label}" if wants else translated(waiter.label)
 
 
 def past(known: Past) -> Table:
-    """Who held the lock before."""
+    """The past holders."""
     rows = [
         (
             cells.person(one.owner, one.label),
@@ -127,7 +127,7 @@ def past(known: Past) -> Table:
         [_("Holder"), _("Since"), _("Held for"), _("Ending"), _("Fencing token")],
         rows,
         empty=unreadable
-        or _("None are remembered: that ends a minute, or three times the TTL, after them."),
+        or _("None are known: they are kept for a minute, or for three times the TTL."),
         note=unreadable,
     )
 
@@ -138,21 +138,21 @@ def history(entries: Iterable[LogEntry]) -> Table:
         for entry in entries
     ]
     headings = [_("Time"), _("User"), _("Action")]
-    return Table(_("History"), headings, rows, empty=_("Nobody has cleared it here."))
+    return Table(_("History"), headings, rows, empty=_("Nobody has cleared this lock here."))
 
 
 def settings(name: str) -> Table:
-    """Those of a lock, and where each comes from."""
+    """The settings of a lock, and where each is written."""
     rows = [
         (term.upper(), value_text(setting.value), translated(place_text(term.upper(), setting)))
         for term, setting in conf.origins(name).items()
     ]
-    note = _("What the code says where it takes the lock beats these.")
+    note = _("Arguments in the code override these settings.")
     return Table(_("Settings"), [_("Setting"), _("Value"), _("From")], rows, note=note)
 
 
-def runs(those: Iterable[RunInfo]) -> Table:
-    """The last ones of a job."""
+def runs(last: Iterable[RunInfo]) -> Table:
+    """The last runs of a job."""
     rows = [
         (
             _("by hand") if run.planned is None else cells.moment(run.planned),
@@ -161,14 +161,14 @@ def runs(those: Iterable[RunInfo]) -> Table:
             cells.person(run.owner, run.why),
             cells.number(run.fencing_token),
         )
-        for run in those
+        for run in last
     ]
     headings = [_("Planned"), _("Started"), _("Outcome"), _("By"), _("Fencing token")]
     return Table(_("Last runs"), headings, rows, empty=_("It has not run yet."))
 
 
 def outcome(run: RunInfo) -> str:
-    """What became of a run, and how long it took."""
+    """The outcome of a run, and how long it took."""
     took = "" if run.duration is None else cells.seconds(run.duration)
     attempt = f" ({run.attempt})" if run.attempt > 1 else ""
     return format_html("{}{} {}", cells.badge(run.outcome, _OUTCOMES), attempt, took)

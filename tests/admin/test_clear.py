@@ -89,7 +89,7 @@ def test_a_database_that_can_not_be_written(
         finally:
             cursor.execute("PRAGMA query_only = OFF")
     assert said[0] == "Cleared 2 locks: “job”, “other”."
-    assert said[1].startswith("The history lacks what was done, since the database")
+    assert said[1].startswith("This is missing from the history, because the database")
     assert Inspector().get("job") is None
     assert not LogEntry.objects.exists()
     job, other = (record.getMessage() for record in caplog.records)
@@ -288,7 +288,7 @@ def test_what_was_seen_is_old(
     granted(redis, "job")
     page = ask(operator, "job")
     monkeypatch.setattr(clearing, "GOOD_FOR", -1)
-    assert confirm(operator, page) == ["This is not what was shown. Begin again."]
+    assert confirm(operator, page) == ["This form is not the one that was shown. Start again."]
     assert Inspector().get("job") is not None
 
 
@@ -298,7 +298,7 @@ def test_an_alias_that_is_gone(operator: Client, redis: Redis, settings: Any) ->
     page = ask(operator, "job")
     settings.CACHES = {"other": settings.CACHES["default"]}
     settings.REDISLOCK = {"USING": "other"}
-    assert confirm(operator, page) == ["This is not what was shown. Begin again."]
+    assert confirm(operator, page) == ["This form is not the one that was shown. Start again."]
 
 
 def test_an_error_in_the_middle(

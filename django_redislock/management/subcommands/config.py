@@ -51,5 +51,5 @@ class Config:
         else:
             printer.lines(settings_table(found, printer))
             printer.line()
-            printer.line("What the code says where it takes the lock beats these.")
+            printer.line("Arguments in the code override these settings.")
         return 0
