@@ -5,10 +5,13 @@ PYTHON ?= python3
 ARGS ?=
 
 VENV := .venv
+# Each worker starts a Redis of its own.
+PARALLEL := -n auto --dist worksteal
+
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo tour test lint torture fleet model peers bench screenshots
+.PHONY: help demo tour test check lint torture fleet model peers bench screenshots
 .DEFAULT_GOAL := help
 # One .venv for all: two pips at a time would be in each other's way.
 .NOTPARALLEL:
@@ -22,8 +25,11 @@ demo: $(VENV)/.server ## the example project, with a Redis of its own; on a term
 tour: $(VENV)/.server ## a page that shows locks live, and the admin, until Ctrl-C
 	$(RUN) example_project/manage.py tour $(ARGS)
 
-test: $(VENV)/.test ## the test suite; REDISLOCK_SERVER chooses the Redis
-	$(RUN) -m pytest $(ARGS)
+test: $(VENV)/.test ## the quick tests, for each change; REDISLOCK_SERVER chooses the Redis
+	$(RUN) -m pytest $(PARALLEL) -m "not slow" $(ARGS)
+
+check: $(VENV)/.test ## all tests
+	$(RUN) -m pytest $(PARALLEL) $(ARGS)
 
 lint: $(VENV)/.test ## ruff and mypy
 	$(RUN) -m ruff check .

@@ -50,7 +50,7 @@ def tests(session: nox.Session, django: str, redis: str) -> None:
     """What depends on versions, or the tests that are named: -- tests/contract."""
     oldest = ["django-redis<7"] if (django, redis) == ("5.2", "5") else []
     session.install("--editable", ".[test]", f"django~={django}.0", REDISES[redis], *oldest)
-    session.run("python", "-m", "pytest", *(session.posargs or ["@tests/core.txt"]))
+    session.run("python", "-m", "pytest", "-n", "auto", *(session.posargs or ["@tests/core.txt"]))
 
 
 @nox.session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from tests.contract.api import Api, AsyncApi, SyncApi
 from tests.manage import Manage
 from tests.plugin import SERVER
 from tests.processes import Worker
+
+TESTS = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -91,6 +94,17 @@ def manage() -> Iterator[Callable[..., Manage]]:
     yield start
     for process in processes:
         process.close()
+
+
+SLOW = ("browser", "cluster", "faults", "peers", "servers")
+"""Folders of tests that `make test` leaves to `make check`."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what is slow by its folder. In other folders, files and tests are marked one by one."""
+    if item.path.relative_to(TESTS).parts[0] in SLOW:
+        item.add_marker(pytest.mark.slow)
 
 
 # PostgreSQL, for tests that ask for it: `@pytest.mark.django_db(databases=["postgres"])`. It is

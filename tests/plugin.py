@@ -1,5 +1,7 @@
 """Starts the Redis that all tests share, before pytest-django loads the settings that name it.
 
+With `pytest -n`, each worker loads this plugin and has a Redis of its own.
+
 It is a plugin, loaded with `-p tests.plugin` in pyproject.toml, since a conftest.py is read only
 after pytest-django has loaded the settings. Which Redis: see `devtools/redis_server.py`.
 """
@@ -42,6 +44,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     early_config.add_cleanup(server.stop)
     early_config.stash[SERVER] = server
     os.environ["REDISLOCK_TEST_URL"] = server.url
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Run one process if REDISLOCK_SERVER is a URL: workers would delete each other's keys."""
+    return 0 if config.stash[SERVER].external else None
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -50,6 +50,7 @@ async def locked_view(request: HttpRequest) -> HttpResponse:
 urlpatterns = [path("locked", locked_view)]
 
 
+@pytest.mark.slow
 @override_settings(ROOT_URLCONF="tests.test_async", ALLOWED_HOSTS=["*"], MIDDLEWARE=[])
 def test_500_async_views_under_wsgi_leave_no_connection(redis: Redis) -> None:
     """Each of them runs in an event loop of its own, which closes its connections at its end."""

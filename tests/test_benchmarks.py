@@ -19,6 +19,8 @@ from benchmarks.harness import find, median, recorded
 from devtools import pages
 from devtools.redis_server import find_server
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _private_server() -> None:

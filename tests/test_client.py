@@ -620,6 +620,7 @@ class TestTogether:
                 other.release()
             lock.release()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("first", "second"), PAIRS)
     def test_in_processes(self, first: str, second: str, start: Start) -> None:
         """Who waits has it soon after the other process has released it."""

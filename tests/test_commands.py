@@ -519,6 +519,7 @@ class TestTrouble:
             call_command(command(body))
 
 
+@pytest.mark.slow
 class TestProcesses:
     """What the shell sees."""
 

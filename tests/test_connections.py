@@ -217,6 +217,7 @@ def test_tls_at_one_end_only(scheme: str, says: bytes, match: str) -> None:
         listener.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.slow
 def test_tls(tmp_path: Path) -> None:
     """rediss://, with a certificate that is checked."""
     if shutil.which("openssl") is None:

@@ -21,6 +21,8 @@ from devtools.redis_server import RedisServer
 from django_redislock.inspection import Inspector
 from tests.waiting import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 SECTIONS = re.findall(r"^## .*?(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)

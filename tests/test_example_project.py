@@ -29,6 +29,8 @@ from redis import Redis
 from devtools.redis_server import RedisServer
 from tests.waiting import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parent.parent / "example_project"
 SMALL = ("demo", "--units", "30", "--workers", "8")
 

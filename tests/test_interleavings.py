@@ -120,6 +120,7 @@ def test_two_acquirers_in_every_order(waits: tuple[float | None, float | None]) 
     assert runs >= 20, "the schedules were not explored"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", [(0, 0), (0, None)])
 def test_two_acquirers_and_an_expiry_in_every_order(
     waits: tuple[float | None, float | None],

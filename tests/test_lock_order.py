@@ -199,6 +199,7 @@ class TestOrder:
 
 
 class TestMany:
+    @pytest.mark.slow
     def test_a_long_chain(self) -> None:
         """Each new link at its beginning leads along all of it. And it is told whole."""
         order = lock_order.Order()

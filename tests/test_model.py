@@ -268,6 +268,7 @@ def test_every_story_keeps_the_promises(stories: type[Network]) -> None:
     tell(stories, EXAMPLES)
 
 
+@pytest.mark.slow
 def test_what_is_promised_in_a_disaster() -> None:
     """When data are lost or the clock is set, fencing tokens go on growing, leases of afterwards
     are as good as any, and everybody comes to an end."""
@@ -458,6 +459,7 @@ def waiter_is_told_cleared(honest, self, name, token, *args):
     return honest(self, name, token, *args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.function.__name__)
 def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the stories prove nothing."""

@@ -25,6 +25,8 @@ from packaging.utils import canonicalize_name
 import django_redislock
 from devtools.redis_server import RedisServer
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = "django_redislock", "django_redislock_pytest"
 

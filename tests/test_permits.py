@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
@@ -15,6 +16,8 @@ from django_redislock.primitives.permits import MANY
 from django_redislock.primitives.waiting import DEAF
 from tests.calling import call
 from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.slow
 
 KEYS = Keys.of("redislock", "story")
 NOBODY = "f" * 32

@@ -20,6 +20,8 @@ from devtools.postgres_server import (
 from tests.processes import ROOT
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def programs() -> str:

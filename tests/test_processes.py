@@ -16,6 +16,8 @@ from django_redislock import LeaseLost, redis_lock
 from tests.processes import Start
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 KEY = "redislock:{job}"
 QUEUE = f"{KEY}:queue"
 

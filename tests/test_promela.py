@@ -14,10 +14,13 @@ import pytest
 from devtools import model
 from devtools.model import DEFAULT, SERVED, Outcome, Setup, check
 
-pytestmark = pytest.mark.skipif(
-    bool(model.missing()) and "REDISLOCK_REQUIRE_SPIN" not in os.environ,
-    reason=f"not installed: {', '.join(model.missing())}",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(model.missing()) and "REDISLOCK_REQUIRE_SPIN" not in os.environ,
+        reason=f"not installed: {', '.join(model.missing())}",
+    ),
+]
 
 TWO_MISHAPS = Setup(2, 2)
 assert TWO_MISHAPS in DEFAULT

@@ -29,6 +29,8 @@ from tests.manage import PROGRAM, Manage, broken_project, environ, with_stderr
 from tests.processes import ROOT
 from tests.waiting import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 # Says which signals it gets, and ends with the last one; and in the end anyway, as all of these
 # programs do, so that none is left by a test that fails.
 LISTENER = """

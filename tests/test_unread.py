@@ -27,6 +27,8 @@ from django_redislock.transport.event_loops import of_loop
 from django_redislock.transport.server import server_of
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 Commands = list[tuple[Any, ...]]
 
 WRONGTYPE = "return redis.error_reply('WRONGTYPE Operation against a key')"

@@ -25,6 +25,8 @@ from tests.periodic import fleet
 from tests.processes import Start, Worker
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 LEDGER = "redislock:{periodic:job}:ledger"
 HOUR = "3600"
 FOR_EVER = 10**9

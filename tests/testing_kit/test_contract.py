@@ -6,6 +6,8 @@ import pytest
 
 from tests.testing_kit.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 COUNTS_MESSAGES = "tests/contract/test_mutex.py::test_a_waiter_elsewhere_is_told_by_a_message"
 
 pytest.importorskip("fakeredis")

@@ -9,6 +9,8 @@ import pytest
 
 from tests.testing_kit.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("fakeredis")
 pytest_plugins = ["pytester"]
 

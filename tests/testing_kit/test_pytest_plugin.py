@@ -10,6 +10,8 @@ from redis import Redis
 from devtools.redis_server import RedisServer
 from tests.testing_kit.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 needs_fakeredis = pytest.mark.skipif(
