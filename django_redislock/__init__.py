@@ -3,7 +3,6 @@
 from .base.exceptions import (
     EarlyReleaseWarning,
     FlightFailed,
-    Holder,
     LeaseLost,
     LeaseRevoked,
     LockError,
@@ -15,6 +14,7 @@ from .base.exceptions import (
     StaleLease,
     StaleRead,
 )
+from .base.holder import Holder
 from .lease.current import current_lease
 from .lease.lease import Lease, LeaseState
 from .locks.initialise import ainitialise, initialise

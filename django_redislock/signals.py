@@ -1,12 +1,12 @@
-"""What happened to locks, told to whoever wants to know: a signal and a log line for each.
+"""Events of locks: a signal and a log line for each.
 
     @receiver(lock_lost)
     def alert(event: LockEvent, **kwargs): ...
 
-A receiver can never break a lock: what it raises is logged by Django, as an error in
-`django.dispatch`. It is called in the thread or task that acquired or released; what comes to
-light in the background (a lost lease, a release that had to wait) in a thread of its own, so that
-a slow receiver can't keep a lease from being renewed.
+A receiver can't break a lock: Django logs what it raises, as an error in `django.dispatch`.
+Receivers are called in the thread or task that acquired or released. Events of the background (a
+lost lease, a release that was delayed) are sent in a thread of their own, so that a slow receiver
+can't delay a renewal.
 """
 
 from __future__ import annotations
@@ -20,57 +20,58 @@ from typing import Any, Literal
 
 from django.dispatch import Signal
 
-from .base import messenger
-from .base.exceptions import Holder, LockUnavailable
+from .base import background
+from .base.exceptions import LockUnavailable
+from .base.holder import Holder
 
 logger = logging.getLogger("django_redislock")
 
-Outcome = Literal["acquired", "not acquired", "released", "lost", "cleared"]
+EventKind = Literal["acquired", "not acquired", "released", "lost", "cleared"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockEvent:
-    """What happened to one lock. Times are seconds."""
+    """An event of one lock. Times are seconds."""
 
-    outcome: Outcome
+    outcome: EventKind
     name: str
     using: str
     owner: str | None
-    """Who holds or held it, or did not get it. None: a value that this package did not write."""
+    """The holder, the former holder, or who did not get the lock. None: another program wrote the
+    value at the key."""
     label: str
-    """Where that one took it, or tried to."""
+    """Where the owner took the lock, or tried to."""
     fencing_token: int | None = None
     waited: float | None = None
-    """How long the lock was waited for, when it was acquired or not."""
+    """How long the acquire waited, if the lock was acquired or not acquired."""
     held: float | None = None
-    """How long it was held, when it is so no more."""
+    """How long the lock was held, if that has ended."""
     holder: Holder | None = None
-    """Who held it, when it was not acquired, or cleared."""
+    """The holder, if the lock was not acquired, or cleared."""
     by: str = ""
-    """Who cleared it."""
+    """The operator who cleared the lock."""
     why: str = ""
-    """Why it was cleared or lost."""
+    """Why the lock was cleared or lost."""
     key: str = ""
     """The key of the lock in Redis."""
 
 
 observers: tuple[Callable[[LockEvent], None], ...] = ()
-"""Called before any receiver, at the very place where it happens, in an event loop, too, where
-Django calls receivers in a thread. So they wait for nobody and send nothing: for what counts."""
+"""Functions that are called with each event, before any receiver and without a thread between, in
+event loops as well. So they must not wait or send anything: they are for counting."""
 
 lock_acquired = Signal()
 """Sent before the block runs."""
 lock_not_acquired = Signal()
-"""Somebody else held it for as long as was waited."""
+"""Sent when the wait is over and somebody else still holds the lock."""
 lock_released = Signal()
 """Sent after the release."""
 lock_lost = Signal()
-"""A lease expired, was taken or cleared; sent as soon as its process knows."""
+"""Sent as soon as a process knows that its lease expired, was overwritten or cleared."""
 lock_cleared = Signal()
-"""An operator cleared it; sent in the operator's process."""
+"""Sent in the process of the operator who cleared the lock."""
 
-# The line for the log says the rest of what its level is for.
-_EVENTS: dict[Outcome, tuple[Signal, int, str]] = {
+_EVENTS: dict[EventKind, tuple[Signal, int, str]] = {
     "acquired": (lock_acquired, logging.DEBUG, "%(name)r acquired, after %(waited).3f s"),
     "not acquired": (
         lock_not_acquired,
@@ -85,52 +86,55 @@ _EVENTS: dict[Outcome, tuple[Signal, int, str]] = {
     ),
     "cleared": (
         lock_cleared,
-        logging.INFO,  # who lost it is told as a warning, in the process of the holder
+        logging.INFO,  # the warning is logged in the process of the holder
         "%(name)r was cleared by %(by)s: %(why)s. It was held by %(holder)s.",
     ),
 }
 
 
 def observe(observer: Callable[[LockEvent], None]) -> None:
-    """Call it with each event from now on; once, however often this is asked for."""
+    """Call `observer` with each event from now on. Adding it twice has no further effect."""
     global observers
     if observer not in observers:
         observers = (*observers, observer)
 
 
 def unobserve(observer: Callable[[LockEvent], None]) -> None:
-    """Call it no more."""
+    """Stop calling `observer`."""
     global observers
     observers = tuple(one for one in observers if one != observer)
 
 
-def wanted(outcome: Outcome) -> bool:
-    """Whether anybody would hear of it. Asked first, since most of the time nobody does."""
+def wanted(outcome: EventKind) -> bool:
+    """Return whether anybody listens to these events. Most of the time nobody does, so no event
+    needs to be made."""
     signal, level, _ = _EVENTS[outcome]
     return bool(signal.receivers or observers) or logger.isEnabledFor(level)
 
 
 def log(event: LockEvent) -> None:
-    """Count it and log it; `extra` has each field of the event, as `lock_name` and so on."""
+    """Call the observers and write the log line. `extra` has each field of the event, as
+    `lock_name` and so on."""
     for observer in observers:
         try:
             observer(event)
         except Exception:
-            logger.exception("%r of %r could not be counted", event.outcome, event.name)
+            logger.exception("An observer of %r failed for %r", event.outcome, event.name)
     _, level, message = _EVENTS[event.outcome]
     if logger.isEnabledFor(level):
         fields = asdict(event) | {"holder": event.holder}
-        # Named, since a log record has a `name` of its own.
+        # With a prefix, since a log record has a `name` of its own.
         extra = {f"lock_{field}": value for field, value in fields.items()}
         logger.log(level, message, fields, extra=extra)
 
 
 class WaitLog:
-    """Log lines of one wait: nobody waits for long in silence."""
+    """The log lines of one wait, so that no long wait is silent."""
 
     EVERY = 5.0
-    """Seconds from line to line while Redis can't be asked, and until the first one about a lock
-    that is busy. Those come ever more rarely: a wait may be one of hours, and of hundreds."""
+    """Seconds between two lines while Redis can't be asked, and before the first line about a busy
+    lock. Each further line about a busy lock comes after twice the time, since hundreds of waiters
+    may wait for hours."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -138,37 +142,37 @@ class WaitLog:
         self._busy_at = self.EVERY
 
     def unavailable(self, error: LockUnavailable, waited: float) -> None:
-        """Redis could not be asked, and will be asked again."""
+        """Log that Redis could not be asked and will be asked again."""
         if waited >= self._unavailable_at:
             self._unavailable_at = waited + self.EVERY
             extra = {"lock_name": self._name, "lock_waited": waited}
             logger.warning("Waiting for %r: %s", self._name, error, extra=extra)
 
     def busy(self, name: str, holder: Holder, waited: float, position: int = 0) -> None:
-        """Somebody holds the lock; of several names, the one that is waited for."""
+        """Log that somebody else holds the lock `name`."""
         if waited >= self._busy_at:
             self._busy_at = 2 * waited
-            before = f" Before us {position} wait." if position else ""
+            ahead = f" Waiters ahead: {position}." if position else ""
             extra = {"lock_name": name, "lock_waited": waited, "lock_holder": holder}
             text = "Waiting for %r for %.1f s: it is held by %s.%s"
-            logger.info(text, name, waited, holder, before, extra=extra)
+            logger.info(text, name, waited, holder, ahead, extra=extra)
 
 
 def send(event: LockEvent) -> None:
-    """Call the receivers, here and now."""
+    """Call the receivers in this thread."""
     deliver(_EVENTS[event.outcome][0], event, event.name)
 
 
 def deliver(signal: Signal, event: Any, name: str) -> None:
-    """Call the receivers of a signal for what happened to something of that name."""
+    """Call the receivers of a signal. `name` is for the log, if that fails."""
     try:
         signal.send_robust(sender=type(event), event=event)
     except (Exception, asyncio.CancelledError) as error:
-        _failed(event, name, error)  # what Django's robust sending lets through
+        _failed(event, name, error)  # Django's robust sending does not catch it
 
 
 async def asend(event: LockEvent) -> None:
-    """`send` for coroutines; receivers that are none are called in a thread."""
+    """As `send`, in a coroutine. Django calls receivers that are no coroutines in a thread."""
     task = asyncio.current_task()
     cancelled = task.cancelling() if task else 0
     try:
@@ -178,14 +182,16 @@ async def asend(event: LockEvent) -> None:
     except asyncio.CancelledError as error:
         if task and task.cancelling() > cancelled:
             raise
-        _failed(event, event.name, error)  # a receiver has cancelled itself
+        _failed(event, event.name, error)  # a receiver cancelled itself
 
 
 def _failed(event: Any, name: str, error: BaseException) -> None:
-    logger.error("%r of %r could not be told", event.outcome, name, exc_info=error)
+    logger.error(
+        "The receivers of %r could not be called for %r", event.outcome, name, exc_info=error
+    )
 
 
 def send_later(event: LockEvent) -> None:
-    """Call the receivers in a thread that nobody waits for."""
+    """Call the receivers in the background, without waiting for them."""
     if _EVENTS[event.outcome][0].receivers:
-        messenger.later(partial(send, event))
+        background.later(partial(send, event))

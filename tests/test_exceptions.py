@@ -185,8 +185,8 @@ class TestMessages:
         """It says where this thread has taken the lock, and what to write."""
         error, _ = reentry(redis)
         assert str(error) == (
-            "'job' is already held by this very thread or task, taken at shop/tasks.py:7. Waiting "
-            "for it would be waiting for ourselves; if the inner block belongs to the outer one, "
+            "'job' is already held by this very thread or task, taken at shop/tasks.py:7. It "
+            "would wait for itself; if the inner block belongs to the outer one, "
             "write reentrant=True on the inner lock."
         )
 

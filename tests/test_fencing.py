@@ -1264,8 +1264,8 @@ class TestErrors:
         assert (error.model, error.fencing_token, error.newer) == ("tests.Product", OLD, NEW + 1)
         assert re.fullmatch(
             r"The lease is lost: tests\.Product \d, \d, \d and others saw the fencing token 8, "
-            r"and ours is 6; if every new lease is refused, see `manage\.py redislock fence "
-            r"'NAME' --model=tests\.Product`\.",
+            r"which is newer than 6; if every new lease is refused, see "
+            r"`manage\.py redislock fence 'NAME' --model=tests\.Product`\.",
             str(error),
         )
 

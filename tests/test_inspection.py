@@ -21,7 +21,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.base import label, tokens
-from django_redislock.base.exceptions import Holder
+from django_redislock.base.holder import Holder
 from django_redislock.inspection import ORDERS, Ending, Inspector, Kind, LockInfo, State
 from django_redislock.inspection.reading import decide, foreign
 from django_redislock.lease.watchdog import PRESENCE, watchdog

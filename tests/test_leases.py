@@ -21,7 +21,7 @@ from django_redislock import (
     LockUnavailable,
     redis_lock,
 )
-from django_redislock.base import messenger
+from django_redislock.base import background
 from django_redislock.lease.watchdog import renew, watchdog
 from django_redislock.primitives import mutex
 from django_redislock.primitives.contract import Claim
@@ -350,14 +350,14 @@ def test_to_look_at_a_lease_changes_nothing(
         assert "passed unrenewed" in str(lease.lost)
         assert (lease.over, lease.closing, lease.orphaned, lease.enterable) == (False,) * 4
         assert threading.active_count() <= threads
-        messenger.settle()
+        background.settle()
         assert not told
         assert not signalled
         assert "is lost" not in caplog.text
         with pytest.raises(LeaseLost):
             lease.check() if ends == "checked" else lease.release()
         eventually(lambda: told == [lease])
-        messenger.settle()
+        background.settle()
         assert [event.name for event in signalled] == ["job"]
         assert caplog.text.count("is lost") == 1
     finally:

@@ -357,8 +357,8 @@ class TestSwitch:
         with redis_lock("job") as lease:
             lease.check()
         assert [record.getMessage() for record in caplog.records if record.exc_info] == [
-            "'acquired' of 'job' could not be counted",
-            "'released' of 'job' could not be counted",
+            "An observer of 'acquired' failed for 'job'",
+            "An observer of 'released' failed for 'job'",
         ]
 
     def test_connected_once(self) -> None:

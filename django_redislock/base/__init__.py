@@ -1,1 +1,1 @@
-"""Plain Python that knows nobody."""
+"""Plain Python that imports no other room."""

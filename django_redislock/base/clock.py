@@ -1,4 +1,4 @@
-"""The clock that leases and waits are measured on: seconds that nobody sets."""
+"""The clock that measures leases and waits. Setting the time of day does not change it."""
 
 import time
 
@@ -10,14 +10,14 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now() -> float:
-    """Seconds since some fixed moment; only differences mean anything."""
+    """Return seconds since some fixed moment. Only differences have a meaning."""
     return time.clock_gettime(_CLOCK)
 
 
 def deadline(sent: float, ttl: float) -> float:
-    """Until when to believe in a lease of `ttl` seconds that was asked for at `sent`.
+    """Return until when a lease of `ttl` seconds counts as held, if it was requested at `sent`.
 
-    The server began to count later than `sent`. The margin is for its clock running faster
-    than ours, and for its rounding to milliseconds: Redlock's drift.
+    The server began to count after `sent`. The margin allows for a server clock that runs faster,
+    and for its rounding to milliseconds: Redlock's drift.
     """
     return sent + ttl - (ttl * 0.01 + 0.002)

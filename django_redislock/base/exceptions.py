@@ -1,31 +1,30 @@
-"""What can go wrong, one error per decision that the caller can make.
+"""The errors: one for each decision that a caller can make.
 
-All of them derive from redis-py's `LockError`, so that code that moves over from
-`cache.lock()` keeps its `except`.
+They derive from redis-py's `LockError`, so that code that moves over from `cache.lock()` keeps its
+`except`.
 
-Errors travel: pickle keeps all that they know. Celery's result back-end writes `args` as JSON and
-calls the class with them, so `args` are plain values from which the same message is made.
+Errors travel to other processes. Pickle keeps all their attributes. Celery's result back-end
+writes `args` as JSON and calls the class with them, so `args` are plain values that make the same
+message.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from reprlib import repr as short
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.exceptions import LockError as RedisLockError
 
-from .label import read
+from .holder import Holder
 
 
 class LockError(RedisLockError):
-    """Something is wrong with a lock. The base of all errors of this package."""
+    """The base of all errors of this package."""
 
     def __init__(self, message: str = "", name: str | None = None) -> None:
         super().__init__(message, name)
-        self.args = (message, name)  # redis-py keeps other ones from version 7 on
+        self.args = (message, name)  # redis-py sets other ones from version 7 on
         self.name = name
         """The name of the lock, where it is known."""
 
@@ -36,8 +35,8 @@ class LockError(RedisLockError):
         return f"{type(self).__name__}({self.message!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors travel, from worker processes and task queues. As exceptions are made, only
-        # those whose arguments are their message could.
+        # By default an exception is pickled as its class and `args`, which does not restore its
+        # other attributes.
         return _travelled, (type(self), self.args), self.__dict__
 
 
@@ -45,84 +44,8 @@ def _travelled(kind: type[LockError], args: tuple[Any, ...]) -> LockError:
     return kind.__new__(kind, *args)
 
 
-_OURS = re.compile(rb"[0-9A-Za-z]{32}\|(\d{1,19})\|(\d{1,17})\|\d{1,15}\|([^|\t]*)\|([^\t]*)")
-"""Token, fencing token, acquired at (µs), ttl (ms), owner and label. We write no longer numbers,
-and neither a time nor a database could take them."""
-
-
-class Holder(NamedTuple):
-    """Who holds a lock, as the server told it in the answer to our own request."""
-
-    owner: str | None
-    """Host, process, and thread or task; None when a stranger's value is at the key."""
-    label: str
-    fencing_token: int | None
-    acquired_at: datetime | None
-    held: float | None
-    """Seconds since it was acquired, by the server's clock."""
-    remaining: float | None
-    """Seconds that its lease still lives unless it is renewed; None: for ever."""
-
-    def __str__(self) -> str:
-        if self.owner is None:
-            text = "a value that this package did not write"
-        else:
-            text = f"{self.owner} ({self.label})"
-        if self.acquired_at is not None:
-            text += f" since {self.acquired_at:%Y-%m-%d %H:%M:%S} UTC, for {self.held:.1f} s"
-        if self.remaining is None:
-            return f"{text}; it has no TTL and stays until somebody deletes it"
-        return f"{text}; the lease ends in {self.remaining:.1f} s unless it is renewed"
-
-    @property
-    def seen_at(self) -> datetime | None:
-        """When the server told it, by its own clock."""
-        if self.acquired_at is None or self.held is None:
-            return None
-        return self.acquired_at + timedelta(seconds=self.held)
-
-    def _plain(self) -> list[Any]:
-        """As JSON can write it."""
-        at = self.acquired_at
-        return [*self._replace(acquired_at=at and at.isoformat())]  # type: ignore[arg-type]
-
-    @classmethod
-    def _of_plain(cls, values: Sequence[Any]) -> Holder:
-        holder = cls(*values)
-        at: Any = holder.acquired_at
-        return holder._replace(acquired_at=datetime.fromisoformat(at)) if at else holder
-
-    def came_after(self, time: datetime | None) -> bool:
-        """It has held the lock since later than that, as far as this is known."""
-        return time is not None and self.acquired_at is not None and self.acquired_at > time
-
-    @classmethod
-    def parse(cls, value: bytes, ttl_ms: int, now_us: int) -> Holder:
-        """Read the value at a lock's key, which lua/mutex.lua writes (or a
-        stranger); or what lua/permits.lua writes of one of several."""
-        remaining = None if ttl_ms < 0 else ttl_ms / 1000
-        ours = _OURS.match(value)
-        if ours is None:
-            return cls(None, "", None, None, None, remaining)
-        fencing_token, acquired_us, owner, label = ours.groups()
-        acquired = int(acquired_us)
-        return cls(
-            owner=read(owner),
-            label=read(label),
-            fencing_token=int(fencing_token),
-            acquired_at=server_time(acquired),
-            held=max(0, now_us - acquired) / 1e6,
-            remaining=remaining,
-        )
-
-
-def server_time(microseconds: int) -> datetime:
-    """The server's clock as an aware datetime."""
-    return datetime.fromtimestamp(microseconds / 1e6, UTC)
-
-
 class LockNotAcquired(LockError):
-    """Somebody else holds the lock, and the time to wait is over."""
+    """Somebody else holds the lock, and the wait is over."""
 
     def __init__(
         self,
@@ -139,27 +62,27 @@ class LockNotAcquired(LockError):
         super().__init__(f"{name!r} is held by {holder}{others}. Waited {waited:.1f} s.", name)
         self.args = (name, holder._plain(), waited, position, lasted, holders)
         self.holder = holder
-        """Who holds it; of several, the one whose lease ends first."""
+        """The holder. Of several holders, the one whose lease ends first."""
         self.holders = holders
-        """How many hold it."""
+        """How many holders the lock has."""
         self.waited = waited
-        """Seconds that we waited."""
+        """Seconds of waiting."""
         self.position = position
-        """How many waiters were before us when we gave up."""
+        """How many waiters were ahead at the end of the wait."""
         self.lasted = lasted
-        """For how many seconds the lock was held the last time, where that is known."""
+        """For how many seconds the lock was held the last time, if known."""
 
 
 class LockReentered(LockError):
-    """This very thread or task holds the lock already, and would wait for itself."""
+    """The same thread or task holds the lock already, and would wait for itself."""
 
     def __init__(self, name: str, label: str, advice: str = "") -> None:
         advice = advice or (
             "if the inner block belongs to the outer one, write reentrant=True on the inner lock"
         )
         super().__init__(
-            f"{name!r} is already held by this very thread or task, taken at {label}. Waiting "
-            f"for it would be waiting for ourselves; {advice}.",
+            f"{name!r} is already held by this very thread or task, taken at {label}. It would "
+            f"wait for itself; {advice}.",
             name,
         )
         self.args = (name, label, advice)
@@ -167,20 +90,20 @@ class LockReentered(LockError):
 
 
 class LockOrderError(LockError):
-    """Two locks are taken in one order here, and in the other order there: a deadlock to come."""
+    """Two locks are taken in opposite orders at two places, so a deadlock is possible."""
 
 
 class LockOrderWarning(UserWarning):
-    """What `LockOrderError` says, where it is to be told only."""
+    """The message of `LockOrderError`, if `LOCK_ORDER` is `"warn"`."""
 
 
 class EarlyReleaseWarning(UserWarning):
-    """A block was left and its lock released while a database transaction was open, so the next
-    holder can read rows as they were before. Told if `release` is `"warn"`."""
+    """A block released its lock while a database transaction was open, so the next holder can read
+    rows as they were before. Given if `release` is `"warn"`."""
 
 
 class FlightFailed(LockError):
-    """The computation that we waited for has failed where it was made."""
+    """Another caller computed the value, and its computation failed."""
 
     def __init__(self, name: str, error: str, message: str, owner: str) -> None:
         super().__init__(f"{name!r} has failed at {owner}: {error}: {message}", name)
@@ -188,13 +111,13 @@ class FlightFailed(LockError):
         self.error = error
         """The type of the exception, such as `"shop.rates.NoRates"`."""
         self.reason = message
-        """What it said."""
+        """The message of the exception."""
         self.owner = owner
-        """Where it was raised: host, process, and thread or task."""
+        """The caller that raised it: host, process, and thread or task."""
 
 
 class LeaseLost(LockError):
-    """We held the lease and no longer do; somebody else may be at work."""
+    """The lease is no longer held; somebody else may hold the lock."""
 
     def __init__(self, name: str | None, why: str) -> None:
         lease = "The lease" if name is None else f"The lease on {name!r}"
@@ -204,12 +127,12 @@ class LeaseLost(LockError):
 
 
 def cleared(by: str, reason: str) -> str:
-    """By whom a lock was cleared, and why."""
+    """Return by whom a lock was cleared, and why."""
     return f"by {by or 'an operator'} ({reason or 'no reason given'})"
 
 
 class LeaseRevoked(LeaseLost):
-    """An operator cleared the lock while we held it."""
+    """An operator cleared the lock while it was held."""
 
     def __init__(self, name: str, by: str, reason: str) -> None:
         super().__init__(name, f"cleared {cleared(by, reason)}")
@@ -219,14 +142,15 @@ class LeaseRevoked(LeaseLost):
 
 
 class StaleLease(LeaseLost):
-    """A row of the database has seen a newer fencing token, so nothing was read or written."""
+    """A row of the database saw a newer fencing token, so nothing was read or written."""
 
     def __init__(
         self, name: str | None, model: str, pks: Sequence[Any], fencing_token: int, newer: int
     ) -> None:
         super().__init__(
             name,
-            f"{model} {_listed(pks)} saw the fencing token {newer}, and ours is {fencing_token}; "
+            f"{model} {_listed(pks)} saw the fencing token {newer}, which is newer than "
+            f"{fencing_token}; "
             f"if every new lease is refused, see `manage.py redislock fence {name or 'NAME'!r} "
             f"--model={model}`",
         )
@@ -234,15 +158,15 @@ class StaleLease(LeaseLost):
         self.model = model
         self.pks = tuple(pks)
         self.fencing_token = fencing_token
-        """Ours, which came too late."""
+        """The fencing token of the lease."""
         self.newer = newer
-        """The newest one that these rows saw."""
+        """The newest fencing token that these rows saw."""
 
 
 class StaleRead(LockError):
-    """The row was written since its instance was read, so the instance was not written.
+    """The row was written after its instance was read, so the instance was not written.
 
-    The lease is good: read the row again, through it.
+    The lease is valid: read the row again, through `fenced(lease)`.
     """
 
     def __init__(self, name: str | None, model: str, pks: Sequence[Any], why: str) -> None:
@@ -257,17 +181,17 @@ class StaleRead(LockError):
 
 
 def _plain(pks: Sequence[Any]) -> list[Any]:
-    """As JSON can write them."""
+    """Return values that JSON can write."""
     return [pk if isinstance(pk, int | str) else str(pk) for pk in pks]
 
 
 def _listed(pks: Sequence[Any]) -> str:
-    """A few of them, since there may be thousands, and whatever they contain, on one line."""
+    """Return the first three on one line, whatever they contain."""
     return ", ".join(short(pk) for pk in pks[:3]) + (" and others" if len(pks) > 3 else "")
 
 
 class LockUnavailable(LockError):
-    """Redis could not be asked; the original error is `__cause__`."""
+    """Redis could not be asked. The original error is `__cause__`."""
 
     def __init__(
         self,
@@ -281,32 +205,32 @@ class LockUnavailable(LockError):
     ) -> None:
         super().__init__(message, name)
         self.why = why
-        """What redis-py said, where the rest of the message says which server it was."""
+        """The message of redis-py."""
         self.using = ""
-        """The alias of CACHES; of several servers, nothing."""
+        """The alias of CACHES. "" for several servers."""
         self.where = ""
         """Host and port of the server, or its socket."""
         self.waited = 0.0
-        """Seconds for which an acquire has asked again and again."""
+        """Seconds for which an acquire asked again and again."""
         self.doubtful = doubtful
         """The command was sent, so the server may have carried it out."""
         self.passing = passing
-        """It may go over by itself; False for a wrong password or a missing permission."""
+        """The cause may pass by itself. False for a wrong password or a missing permission."""
         self.silent = silent
-        """Nothing came back in time: whoever asks again waits for as long again."""
+        """No answer came in time, so asking again can take as long again."""
         self._message, self._doing = message, ""
 
     def at(self, using: str, where: str, doing: str) -> None:
-        """Say which server it was, and what was to be done with the lock there."""
+        """Add the server, and what was being done with the lock, to the message."""
         self.using, self.where, self._doing = using, where, doing
-        self._tell()
+        self._update_message()
 
     def after(self, waited: float) -> None:
-        """Say for how long it was asked."""
+        """Add the seconds of asking to the message."""
         self.waited = waited
-        self._tell()
+        self._update_message()
 
-    def _tell(self) -> None:
+    def _update_message(self) -> None:
         if self.why and self.using:
             server = repr(self.using) + ("" if self.where in self.using else f" ({self.where})")
             what = "did not answer" if self.silent else "could not be asked"

@@ -1,4 +1,4 @@
-"""Several CACHES aliases in the place of one: the servers of a Redlock."""
+"""Several aliases of CACHES where one is usual: the servers of a Redlock."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ EXAMPLE = "such as ['redis-a', 'redis-b', 'redis-c']"
 
 
 class Servers(str):
-    """The aliases, which people read as one text."""
+    """The aliases, joined for people."""
 
     aliases: tuple[str, ...]
 
     @classmethod
     def of(cls, aliases: Iterable[Any]) -> Servers:
-        """Raises `TypeError` and `ValueError`, which say what to write."""
-        its = tuple(aliases)
-        for alias in its:
+        """Raises `TypeError` or `ValueError`."""
+        names = tuple(aliases)
+        for alias in names:
             if not isinstance(alias, str) or not alias:
                 raise TypeError(
-                    f"using must be a list of aliases of CACHES, {EXAMPLE}, not {its!r}"
+                    f"using must be a list of aliases of CACHES, {EXAMPLE}, not {names!r}"
                 )
-        if len(its) < 3 or len(its) % 2 == 0:
+        if len(names) < 3 or len(names) % 2 == 0:
             raise ValueError(
-                f"using must name three or five servers, {EXAMPLE}, not {len(its)}: a majority is "
-                f"what counts, and an even number has no better one than the odd number below it"
+                f"using must name three or five servers, {EXAMPLE}, not {len(names)}: a majority "
+                f"counts, and an even number survives no more failures than the odd one below it"
             )
-        if len(set(its)) < len(its):
-            raise ValueError(f"using names a server twice: {', '.join(its)}")
-        servers = cls(", ".join(its))
-        servers.aliases = its
+        if len(set(names)) < len(names):
+            raise ValueError(f"using names a server twice: {', '.join(names)}")
+        servers = cls(", ".join(names))
+        servers.aliases = names
         return servers
 
     @property
     def quorum(self) -> int:
-        """So many are a majority."""
+        """How many servers are a majority."""
         return len(self.aliases) // 2 + 1
 
 
 def aliases_of(using: str) -> tuple[str, ...]:
-    """The one alias, or those of all servers."""
+    """Return one alias, or the aliases of all servers."""
     return using.aliases if isinstance(using, Servers) else (using,)

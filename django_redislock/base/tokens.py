@@ -1,7 +1,7 @@
-"""Tokens: the unguessable proof of ownership, which also tells the process that it belongs to.
+"""Tokens: the unguessable proof of ownership.
 
 A token has 32 hexadecimal characters. The first eight are the number of its process, by which an
-operator can see whether that one still lives; the rest is random, or what client.py makes it.
+operator can see whether that process still lives. The rest is random, or made by client.py.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import secrets
 from . import fork
 
 NO_PROCESS = "0" * 8
-"""Of a lease that needs no living process: nobody renews it, and anybody may end it."""
+"""The process of a lease that outlives its process: it is not renewed, and any process may end
+it."""
 
 process = secrets.token_hex(4)
-"""The number of this process. Not its pid, which another one may have, on this host or another."""
+"""The number of this process. A pid would not do: other hosts use the same ones."""
 
 
 class Secret(str):
-    """A text with a token in it. Its `repr`, and so the report of a crash, tells nothing of it:
-    whoever has the token can end the lease."""
+    """A text that contains a token. Its `repr`, and so the report of a crash, does not show it,
+    since the token is enough to end the lease."""
 
     __slots__ = ()
 
@@ -29,12 +30,12 @@ class Secret(str):
 
 
 def new() -> Secret:
-    """A token of this process."""
+    """Return a new token of this process."""
     return Secret(process + os.urandom(12).hex())
 
 
 def process_of(token: str) -> str | None:
-    """The number of the process that made a token; None: it belongs to none."""
+    """Return the number of the process that made a token. None: it belongs to no process."""
     return None if token[:8] == NO_PROCESS else token[:8]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import redis
 from redis.exceptions import ResponseError
 
-from ..base.exceptions import Holder
+from ..base.holder import Holder
 from ..primitives.keys import Keys, name_of
 from .permissions import escaped
 

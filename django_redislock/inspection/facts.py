@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_noop as _
 
-from ..base.exceptions import Holder
+from ..base.holder import Holder
 from ..primitives.keys import Keys
 from .sentences import Sentence
 

@@ -10,7 +10,8 @@ from itertools import chain
 from typing import Any
 
 from ..base import label
-from ..base.exceptions import Holder, LockUnavailable
+from ..base.exceptions import LockUnavailable
+from ..base.holder import Holder
 from ..lease import claims
 from ..lease.watchdog import PRESENCE
 from ..primitives import mutex, permits, timestamp

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from django.utils.translation import gettext_noop as _
 
-from ..base.exceptions import Holder, cleared, server_time
+from ..base.exceptions import cleared
+from ..base.holder import Holder, server_time
 from ..base.label import number, read
 from ..base.tokens import process_of
 from ..lease.watchdog import PRESENCE, PRESENCE_EVERY

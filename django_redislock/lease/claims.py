@@ -40,14 +40,14 @@ def held(server: Server, key: str, me: Holding | None = None) -> list[Lease]:
 
 
 async def tell(
-    port: Port, outcome: signals.Outcome, claim: Claim, server: Server, **more: Any
+    port: Port, outcome: signals.EventKind, claim: Claim, server: Server, **more: Any
 ) -> None:
     """What became of a claim, to the log and to whoever listens."""
     if signals.wanted(outcome):
         await port.tell(event(outcome, claim, server, **more))
 
 
-def event(outcome: signals.Outcome, claim: Claim, server: Server, **more: Any) -> LockEvent:
+def event(outcome: signals.EventKind, claim: Claim, server: Server, **more: Any) -> LockEvent:
     """What became of a claim."""
     return LockEvent(
         outcome=outcome,

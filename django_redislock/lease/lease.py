@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ..base import fork
 from ..base.clock import deadline, now
-from ..base.exceptions import LeaseLost, LockError, server_time
+from ..base.exceptions import LeaseLost, LockError
+from ..base.holder import server_time
 from ..base.label import Holding
 from ..base.label import holder as current_holder
 from ..settings.validators import validate_on_lost, validate_ttl

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack
 from django.core.exceptions import SynchronousOnlyOperation
 
 from ..base import label, tokens
-from ..base.exceptions import Holder, LockNotAcquired, LockReentered
+from ..base.exceptions import LockNotAcquired, LockReentered
+from ..base.holder import Holder
 from ..primitives import permits, waiting
 from ..primitives.contract import Claim, Grant, Primitive, Sight
 from ..primitives.keys import Keys, validate_name

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
 from ..base import label
-from ..base.exceptions import Holder, LockReentered
+from ..base.exceptions import LockReentered
+from ..base.holder import Holder
 from ..lease import claims as operations
 from ..lease.lease import Lease
 from ..lease.lock import Lock, Options

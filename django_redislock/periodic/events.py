@@ -16,7 +16,7 @@ from functools import partial
 from django.dispatch import Signal
 
 from .. import signals
-from ..base import messenger
+from ..base import background
 from ..primitives.ledger import RunInfo, RunOutcome
 
 logger = logging.getLogger("django_redislock")
@@ -45,4 +45,4 @@ def tell(event: RunInfo, error: BaseException | None = None) -> None:
         logger.log(level, message, arguments, extra=extra, exc_info=error)
     signal = job_started if event.outcome == RunOutcome.RUNNING else job_finished
     if signal.receivers:
-        messenger.later(partial(signals.deliver, signal, event, event.job))
+        background.later(partial(signals.deliver, signal, event, event.job))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from ..base.exceptions import server_time
+from ..base.holder import server_time
 from ..primitives import ledger
 from ..primitives.ledger import Entries, Pause, RunInfo, RunOutcome
 from ..settings.validators import validate_operator, validate_using

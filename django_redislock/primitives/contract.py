@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from ..base.exceptions import Holder, LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
+from ..base.exceptions import LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
+from ..base.holder import Holder
 from ..base.label import read
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..base import label
-from ..base.exceptions import Holder, server_time
+from ..base.holder import Holder, server_time
 from .contract import Claim, Grant, batches, milliseconds
 
 if TYPE_CHECKING:

@@ -32,7 +32,8 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..base.exceptions import Holder, LockNotAcquired
+from ..base.exceptions import LockNotAcquired
+from ..base.holder import Holder
 from . import queued
 from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 

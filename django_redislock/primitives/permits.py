@@ -27,7 +27,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..base.exceptions import Holder, LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..base.holder import Holder
 from . import queued
 from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
 

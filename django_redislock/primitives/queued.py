@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..base.clock import deadline
-from ..base.exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
+from ..base.holder import Holder
 from ..signals import WaitLog
 from .contract import Claim, Grant, Refusal, milliseconds
 from .waiting import DEAF, Deadline, backoff, slice_for

@@ -36,7 +36,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..base import tokens
 from ..base.clock import deadline
-from ..base.exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
+from ..base.holder import Holder
 from ..base.servers import Servers
 from ..signals import WaitLog
 from . import mutex

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import Any
 from unittest import mock
 
-from ..base import clock, messenger
+from ..base import background, clock
 from ..lease.lease import Lease
 from ..transport import command as exchange
 from ..transport import pools
@@ -116,7 +116,7 @@ def await_told() -> None:
     for thread in threading.enumerate():
         if thread.name == "redislock-lost" and thread is not threading.current_thread():
             thread.join(PATIENCE)
-    messenger.settle()
+    background.settle()
 
 
 def locks_in_memory() -> Condition[Memory]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import redis
 
-from ..base.exceptions import Holder, LockError, LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
+from ..base.holder import Holder
 from ..lease.lock import Lock
 from ..primitives.contract import Claim, Port, Primitive, Sight
 from ..primitives.keys import Keys, name_of

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from django_redislock import Lease, ainitialise, initialise, once
-from django_redislock.base.exceptions import Holder
+from django_redislock.base.holder import Holder
 from django_redislock.lease.lock import Lock
 from tests.waiting import PATIENCE
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from django_redislock.base.background import Background
-from django_redislock.base.messenger import _Messenger
+from django_redislock.base.background import Background, Calls
 from tests.faults.interruption import every_place
 from tests.waiting import PATIENCE, eventually
 
@@ -35,7 +34,7 @@ def test_a_start_within_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     somebody else's telling."""
     told: list[str] = []
     both = threading.Event()
-    messenger = _Messenger()
+    calls = Calls()
 
     def tell(word: str) -> Callable[[], object]:
         def run() -> None:
@@ -50,11 +49,11 @@ def test_a_start_within_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(thread: threading.Thread) -> None:
         if thread.name == "redislock-signals":
             monkeypatch.undo()
-            messenger.take(tell("inner"))
+            calls.add(tell("inner"))
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", interrupt)
-    outer = threading.Thread(target=messenger.take, args=[tell("outer")], daemon=True)
+    outer = threading.Thread(target=calls.add, args=[tell("outer")], daemon=True)
     outer.start()
     outer.join(PATIENCE / 3)
     assert both.wait(PATIENCE / 3), told

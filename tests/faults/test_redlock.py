@@ -32,7 +32,7 @@ from django_redislock import (
     doctor as diagnosis,
 )
 from django_redislock.base.clock import now
-from django_redislock.base.exceptions import Holder
+from django_redislock.base.holder import Holder
 from django_redislock.base.servers import Servers
 from django_redislock.inspection import Inspector
 from django_redislock.lease import watchdog as renewal

@@ -224,12 +224,14 @@ class TestNeverSilent:
         waiter = api.start(lambda: api.acquire(redis_lock("job", label="me"), wait=4))
         assert waiter.result(PATIENCE) is None
         lines = [
-            one.getMessage() for one in self.waits(caplog) if "Before us 1" in one.getMessage()
+            one.getMessage()
+            for one in self.waits(caplog)
+            if "Waiters ahead: 1" in one.getMessage()
         ]
         assert 1 <= len(lines) <= 4
         assert re.match(
             r"Waiting for 'job' for \d.\d s: it is held by .*\(shop/tasks.py:7\) since .* UTC, "
-            r"for \d+.\d s; the lease ends in .*\. Before us 1 wait\.",
+            r"for \d+.\d s; the lease ends in .*\. Waiters ahead: 1\.",
             lines[0],
         )
         api.release(holder)

@@ -52,12 +52,12 @@ def now(redis: Redis) -> Callable[[], int]:
 @pytest.fixture
 def told() -> Iterator[list[Any]]:
     """What the signals have told; `settle` waits for what is still on its way."""
-    from django_redislock.base import messenger
+    from django_redislock.base import background
     from django_redislock.periodic import job_finished, job_started
 
     class Told(list[Any]):
         def settle(self) -> list[Any]:
-            messenger.settle()
+            background.settle()
             return self
 
     found = Told()

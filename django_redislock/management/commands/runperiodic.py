@@ -11,7 +11,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ...base.exceptions import LockUnavailable, server_time
+from ...base.exceptions import LockUnavailable
+from ...base.holder import server_time
 from ...commands import BUSY, LOST, UNAVAILABLE, Stderr
 from ...inspection.words import NOTHING, instant
 from ...lease.lease import Lease
