@@ -17,8 +17,7 @@ from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
 from django_redislock import redis_lock, signals
-from django_redislock.views import idempotency, idempotent_view, lock_view, responses
-from django_redislock.views.responses import Problem
+from django_redislock.views import idempotent_view, lock_view, problems
 from tests.blocks import blocks
 from tests.test_decorators import held_elsewhere
 
@@ -118,8 +117,9 @@ def test_whose_keys() -> None:
 def test_the_types_of_problems() -> None:
     """The page explains each, by its status."""
     page = (DOCS / "views.md").read_text(encoding="utf-8")
-    known = [one for one in vars(idempotency).values() if isinstance(one, Problem)]
-    for problem in [*known, responses.BUSY, responses.UNAVAILABLE]:
+    known = [one for one in vars(problems).values() if isinstance(one, problems.Problem)]
+    assert len(known) == 8
+    for problem in known:
         assert f'| <a id="{problem.code}"></a>`{problem.code}` | {problem.status}' in page
 
 

@@ -23,7 +23,7 @@ KEY = "redislock:{single_flight:rates}"
 
 async def joined(number: int) -> None:
     """Wait until so many wait for the flight that is under way."""
-    while not flights._flights or followers(next(iter(flights._flights.values()))[1]) < number:
+    while not flights._calls or followers(next(iter(flights._calls.values()))[1]) < number:
         await asyncio.sleep(0.002)
 
 
@@ -54,7 +54,7 @@ class TestCutShort:
             assert await asyncio.gather(*others) == [2, 2, 2]
 
         asyncio.run(asyncio.wait_for(main(), PATIENCE))
-        assert not flights._flights
+        assert not flights._calls
         assert not redis.exists(KEY)
 
     def test_one_who_waits_is_cancelled(self) -> None:
@@ -95,8 +95,8 @@ class TestCutShort:
             first = threads.submit(rates)
             assert begun.wait(PATIENCE)
             other = threads.submit(rates)
-            (flight,) = flights._flights.values()
-            eventually(lambda: followers(flight.landed) == 1)
+            (flight,) = flights._calls.values()
+            eventually(lambda: followers(flight.ended) == 1)
             go_on.set()
             with pytest.raises(KeyboardInterrupt):
                 first.result(PATIENCE)
@@ -120,8 +120,8 @@ class TestCutShort:
             first = threads.submit(lambda: asyncio.run(rates()))
             assert begun.wait(PATIENCE)
             waits = threads.submit(lambda: asyncio.run(other()))
-            (flight,) = flights._flights.values()
-            eventually(lambda: followers(flight.landed) == 1)
+            (flight,) = flights._calls.values()
+            eventually(lambda: followers(flight.ended) == 1)
             go_on.set()
             assert [first.result(PATIENCE), waits.result(PATIENCE)] == ["result", "result"]
 

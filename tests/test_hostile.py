@@ -27,7 +27,7 @@ from django_redislock import (
 )
 from django_redislock.base.label import MAX_LABEL, clean
 from django_redislock.inspection import UNREADABLE, Inspector, Kind
-from django_redislock.locks.single_flight import _Outcome
+from django_redislock.locks.single_flight import _Result
 from tests.admin.conftest import LIST, client_of
 
 ESCAPES = "\x1b]0;owned\x07\nINFO all is well\r\u202egnp.exe\u2066\x00"
@@ -141,7 +141,7 @@ class TestTexts:
             b"[" * 100_000,
             b"\xff",
         ):
-            written = _Outcome.parse(b"1|failed|" + said)
+            written = _Result.parse(b"1|failed|" + said)
             assert written is not None
             harmless(str(written.error("rates")))
         for broken in (b"failed", b"\xff|text|7", b"1|teapot|7", b"9" * 5000 + b"|text|7"):

@@ -1,29 +1,43 @@
-"""The record of work that was done under a lock, on its way to Redis.
+"""Work under a lock whose result is recorded beside the lock.
 
-It is written when the work is certain, and before the lock is released:
+`once`, `single_flight` and `idempotent_view` do it in the same way:
 
-1.  Before the work, and again after it, each open transaction is watched (where the lock is held
-    until they end). Before, since Django drops the later `on_commit` functions when one raises.
-2.  When the last one was committed, or there is none, the record is written.
-3.  Redis may be away just then. The work is done, and must not be done again; so the lease is
-    renewed and the record written by the watchdog when Redis is back, and then it is released.
-4.  What is rolled back is never written. Nor is what was done under a lease that was lost.
+1.  `acquire_unless_recorded` reads the record. If the record answers the caller, no lock is taken.
+2.  Otherwise it takes the lock and reads the record again, since the previous holder may just have
+    written it.
+3.  The record is written when the work is certain, and before the lock is released.
+
+`Completion` writes it for work that may depend on database transactions (where the lock is held
+until they end):
+
+1.  Each open transaction is watched from before the work and again after it. From before, since
+    Django drops the later `on_commit` functions when one raises.
+2.  The record is written when the last transaction was committed, or at once if there is none.
+3.  If Redis is unreachable then, the work is done and must not be repeated. So the lease is
+    renewed until the watchdog can write the record, and released afterwards.
+4.  Work that was rolled back is never recorded, nor is work under a lease that was lost.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..base.exceptions import LeaseLost, LockUnavailable
+from ..base.clock import now
+from ..base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
+from ..lease.lock import UNSET, Lock
 from ..lease.transactions import at_end, open_transactions
 from ..primitives import record
 from ..primitives.contract import Port
-from ..transport.ports import SyncPort, run
+from ..primitives.waiting import Deadline
+from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.server import server_of
 
 logger = logging.getLogger("django_redislock")
 
@@ -31,8 +45,72 @@ awaiting_commit: weakref.WeakSet[Lease] = weakref.WeakSet()
 """Leases whose work is done, but for a commit."""
 
 
+class Recorded(Exception):
+    """The record answers the caller, so there is no work to do.
+
+    An exception, since a signal's exception may come while a return value is tested: it would
+    come between a lease and its block.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+async def acquire_unless_recorded(
+    port_type: type[SyncPort | AsyncPort],
+    lock: Lock,
+    answers: Callable[[bytes | None, Lease | None], bool],
+    *,
+    wait: float | None = UNSET,
+) -> Lease:
+    """Return the lease under which to do the work.
+
+    `answers` decides whether a record (None: there is none) makes the work needless. It is called
+    first without a lease, and then with the lease that was taken. The first call is left out if
+    Redis was unreachable for a moment.
+
+    Raises `Recorded`, `LockNotAcquired`, `LockUnavailable`, `LockReentered`.
+    """
+    policy, keys = lock.policy(), lock._keys()
+    port = port_type(server_of(policy.using))
+    deadline = Deadline(now(), policy.wait if wait is UNSET else wait)
+    port.limit(deadline.left(now()))
+    try:
+        value = await record.read(port, keys)
+    except LockUnavailable as error:
+        if not error.passing or deadline.over(now()):
+            raise
+        # Acquiring the lock waits until Redis is back.
+    else:
+        if answers(value, None):
+            raise Recorded(value)
+    port.limit(float("inf"))
+    lease = await lock._attempt(port_type, deadline.left(now()))
+    if isinstance(lease, LockNotAcquired):
+        raise lease
+    try:
+        value = await record.read(port, keys)
+        if not answers(value, lease):
+            return lease
+        await _give_back(port, lease)
+    except BaseException:
+        lease.abandon()
+        raise
+    raise Recorded(value)
+
+
+async def _give_back(port: Port, lease: Lease) -> None:
+    """Release a lease under which nothing was done, so that its loss does not matter."""
+    try:
+        await lease.give_back(port)
+    except LeaseLost:
+        pass
+    except LockUnavailable:
+        lease.abandon()
+
+
 class Completion:
-    """The work under `lease`, whose record is to be kept for `ttl` seconds (None: for good)."""
+    """Work under `lease`, to be recorded for `ttl` seconds (None: without end)."""
 
     def __init__(self, lease: Lease, ttl: float | None) -> None:
         self.lease = lease
@@ -40,26 +118,23 @@ class Completion:
         self._value: bytes | None = None
         self._transactions: list[BaseDatabaseWrapper] = []
         self._steps = 0
-
-    @property
-    def name(self) -> str:
-        return self.lease.name
+        """Transactions that were committed, and one for the work when it is done."""
 
     async def begin(self, port: Port, value: bytes) -> None:
         """Write a first record, before the work. Raises `LeaseLost`, `LockUnavailable`."""
         refusal = await record.write(port, self.lease.claim, value, self._ttl, held=True)
         if refusal is not None:
-            raise refusal.error(self.name)
+            raise refusal.error(self.lease.name)
 
     def watch_transactions(self) -> None:
-        """Each that is open has to be committed first. Raises `TransactionManagementError`."""
+        """Wait for the commit of each open transaction. Raises `TransactionManagementError`."""
         for connection in open_transactions():
             if connection not in self._transactions:
                 self._transactions.append(connection)
                 at_end(connection, committed=self._step, dropped=self._rolled_back)
 
     async def complete(self, port: Port, value: bytes) -> None:
-        """The work has succeeded. Raises `LeaseLost`, while that can still be told."""
+        """Record the work, which has succeeded. Raises `LeaseLost` if it is known in time."""
         if self.lease.release_at == "commit":
             await port.beside_orm(partial(self.when_committed, value))
         else:
@@ -67,8 +142,8 @@ class Completion:
             await self._write(port, value)
 
     def when_committed(self, value: bytes) -> None:
-        """`complete` in the thread that has the transactions."""
-        self.lease.check()  # while all can still be rolled back
+        """`complete`, called in the thread that has the transactions."""
+        self.lease.check()  # while everything can still be rolled back
         self._value = value
         self.watch_transactions()
         awaiting_commit.add(self.lease)
@@ -82,25 +157,29 @@ class Completion:
             run(self._write(SyncPort(self.lease.server), self._value))
 
     def _rolled_back(self) -> None:
-        """A step is undone for ever, so nothing is written; and it may be tried again at once,
+        """One step will never come, so nothing is recorded. The work may be tried again at once,
         perhaps under this very lease."""
         awaiting_commit.discard(self.lease)
 
     async def _write(self, port: Port, value: bytes) -> None:
         lease = self.lease
         try:
-            # What was committed is done, also when the lease has ended since. Where the record is
-            # refused, so is the release that follows, and says why.
+            # Work that was committed is done even if the lease has ended since. If the record is
+            # refused, the release that follows is refused as well, and raises the reason.
             held = not self._transactions
             await record.write(port, lease.claim, value, self._ttl, held=held)
         except LockUnavailable as error:
-            logger.error("The record of %s is written later: %s", self.name, error)
+            logger.error("The record of %s is written later: %s", lease.name, error)
             self._value = value
             lease.outlive()
             lease.watchdog.release_later(self)
 
+    @property
+    def name(self) -> str:
+        return self.lease.name
+
     async def release_through(self, port: Port) -> None:
-        """For the watchdog, which tries until it can."""
+        """Write the record and release the lease. The watchdog calls this until it succeeds."""
         assert self._value is not None
         refusal = await record.write(port, self.lease.claim, self._value, self._ttl, held=False)
         if refusal is not None:
@@ -108,13 +187,3 @@ class Completion:
                 "The record of %s is not written: %s", self.name, refusal.error(self.name)
             )
         await self.lease.release_through(port)
-
-
-async def give_back(port: Port, lease: Lease) -> None:
-    """Release a lease under which nothing is to be done; so nobody cares whether it was lost."""
-    try:
-        await lease.give_back(port)
-    except LeaseLost:
-        pass
-    except LockUnavailable:
-        lease.abandon()

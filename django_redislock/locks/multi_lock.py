@@ -19,7 +19,8 @@ from ..settings.naming import name_maker
 from ..settings.policy import Policy
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, server_of
-from .redis_lock import WRAPPERS, FunctionDecorator, LockFor
+from .function_decorator import FunctionDecorator, LockFor
+from .wrappers import WRAPPERS
 
 MAX_NAMES = 250
 """The script that takes so many keeps Redis for about as long as a few thousand plain commands."""

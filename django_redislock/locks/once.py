@@ -1,15 +1,16 @@
-"""`once` and `deduplicate`: what was done need not be done again, by whomever.
+"""`once` and `deduplicate`: work that was done is not done again, by any process.
 
-1.  Who finds a record that says *done* has nothing to do, and takes no lock to learn that.
-2.  Everybody else takes the lock, and reads the record again: the one before may just have
-    written it. If it is not there, this one is the first.
-3.  What the first has done is written down before its lock is released. An exception, a rollback
-    or a crash leaves no record, so the next one is the first again (at least once); or, by
-    choice, the record is written before the work as well, and then nobody tries again (at most
-    once).
+1.  A caller that finds the record `done` has nothing to do, and takes no lock.
+2.  Other callers take the lock and read the record again, since the previous holder may just have
+    written it. If there is none, this caller is the first.
+3.  The work of the first caller is recorded before its lock is released. An exception, a rollback
+    or a crash leaves no record, so the next caller is the first again (at least once). With
+    `on_failure="lose"` a record is also written before the work, and then nobody tries again (at
+    most once).
 
-This is what `SET name NX` is used for as a flag, without its two gaps: a crash that leaves the
-flag for work that was never done, and a second caller that goes on while the first is at it.
+People use `SET name NX` as a flag for this. That has two gaps, which are closed here: a crash
+leaves the flag for work that was never done, and a second caller goes on while the first is still
+working.
 """
 
 from __future__ import annotations
@@ -19,37 +20,36 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal, TypedDict, Unpack
 
 from ..base import label
-from ..base.clock import now
-from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockNotAcquired
 from ..lease.lease import Lease
 from ..lease.lock import Lock, call, refuse_event_loop
 from ..primitives import record
-from ..primitives.contract import Port
 from ..primitives.keys import validate_name
-from ..primitives.waiting import Deadline
 from ..settings.validators import refuse_unknown, validate_kept, validate_wait
 from ..transport.ports import AsyncPort, SyncPort, run
 from ..transport.server import server_of
-from .completion import Completion, awaiting_commit, give_back
-from .redis_lock import FunctionDecorator, LockFor, redis_lock
+from .completion import Completion, Recorded, acquire_unless_recorded, awaiting_commit
+from .function_decorator import FunctionDecorator, LockFor
+from .redis_lock import redis_lock
 
 BEGUN, DONE = b"begun", b"done"
 
 MOMENT = 1.0
-"""Seconds in which the watchdog releases what a rollback has left."""
+"""Seconds within which the watchdog releases the lease of a transaction that was rolled back."""
 
 
 class OnceOptions(TypedDict, total=False):
-    """What `once` takes besides the name and `ttl`."""
+    """The options of `once`, besides the name and `ttl`."""
 
     wait: float | None
-    """Seconds to wait for whoever is at it; 0, the default: don't, None: for ever."""
+    """Seconds to wait while another caller does the work; 0 (the default): don't wait, None: no
+    limit."""
     on_conflict: Literal["skip", "raise"]
-    """What happens when somebody else is still at it then."""
+    """What happens if another caller is still working then."""
     on_failure: Literal["retry", "lose"]
-    """Whether another one tries after an exception or a crash."""
+    """Whether another caller tries after an exception or a crash."""
     release: Literal["exit", "commit", "warn"]
-    """When it is done: when the block is left, or when the transaction around it has committed."""
+    """When the work is done: when the block ends, or when the transaction around it commits."""
     using: str
     """An alias of CACHES that django-redis serves."""
 
@@ -57,31 +57,32 @@ class OnceOptions(TypedDict, total=False):
 class once(FunctionDecorator):
     """Do something once, across processes and hosts: a block, or a function and its arguments.
 
-    As a context manager, sync or async, it tells whether this one is the first:
+    As a context manager, sync or async, it says whether this caller is the first:
     `with once("warm-cache", ttl=3600) as first: if first: …`. As a decorator it calls the function
-    for the first, and returns None to all others; its name is a template over the arguments, as
-    that of `redis_lock`.
+    for the first caller, and returns None to all others; its name is a template over the
+    arguments, as in `redis_lock`.
 
-    It is done when the block or the function has ended without an exception, and from then on for
-    `ttl` seconds, or for good. `wait` says for how many seconds others wait until the first has
-    done it (0: not at all, None: for ever). When it fails meanwhile, one of them is the first.
+    The work is done when the block or the function has ended without an exception. It stays done
+    for `ttl` seconds, or without end. `wait` is for how many seconds other callers wait until the
+    first has done it (0: not at all, None: no limit). If the first fails meanwhile, one of them
+    becomes the first.
 
-    `on_conflict` says what happens when somebody else is still at it then: `"skip"`, as if it were
-    done, or `"raise"`. By default, whoever does not wait skips, and who has waited in vain gets
-    the error, since it counts on it being done.
+    `on_conflict` says what happens if another caller is still working then: `"skip"`, as if the
+    work were done, or `"raise"`. By default a caller that does not wait skips, and a caller that
+    has waited in vain gets the error, since it counts on the work being done.
 
-    `on_failure="retry"` lets another one try after an exception or a crash, so it is done at least
-    once. With `"lose"` nobody tries again: it is begun at most once.
+    With `on_failure="retry"` another caller may try after an exception or a crash, so the work is
+    done at least once. With `"lose"` nobody tries again: it is begun at most once.
 
-    `release="commit"` makes it done when the database transaction around it has been committed,
-    and not done when that is rolled back; until then, others find it under way.
+    With `release="commit"` the work is done when the database transaction around it has committed,
+    and not done if that is rolled back; until then other callers find it under way.
 
-    Its lock is named `once:<name>`. For that name the settings of locks hold, but for `WAIT` and
+    The lock is named `once:<name>`. The settings of locks apply to that name, except `WAIT` and
     `ON_CONFLICT`; `TTL` is how long it takes until a crash is noticed.
 
-    Raises `LockNotAcquired`; `LockUnavailable` when Redis can't be asked, and then nothing is
-    done; `LockReentered` inside of itself; `LeaseLost` at the end of a block whose lease was lost,
-    which is then not done.
+    Raises `LockNotAcquired`; `LockUnavailable` if Redis can't be asked, and then nothing was done;
+    `LockReentered` inside its own block; `LeaseLost` at the end of a block whose lease was lost,
+    and then the work is not recorded as done.
     """
 
     _prefix = "once:"
@@ -111,7 +112,10 @@ class once(FunctionDecorator):
     # The public twins.
 
     def forget(self) -> None:
-        """Let it be done again. Who is at it now still makes it done. Raises `LockUnavailable`."""
+        """Let the work be done again. A caller that is doing it now still records it as done.
+
+        Raises `LockUnavailable`.
+        """
         run(self._forget(SyncPort))
 
     async def aforget(self) -> None:
@@ -170,9 +174,8 @@ class once(FunctionDecorator):
 
         if kind.endswith("generator"):
             raise TypeError(
-                f"{type(self).__name__} does not decorate a generator such as {function!r}, which "
-                f"may never come to its end. Write `with {type(self).__name__}(…) as first:` "
-                f"inside of it."
+                f"{type(self).__name__} can't decorate the {kind} {function!r}, which may never "
+                f"end. Write `with {type(self).__name__}(…) as first:` inside it."
             )
         return adecorated if kind == "coroutine" else decorated
 
@@ -180,7 +183,7 @@ class once(FunctionDecorator):
         return self._lock._renamed(name, where)
 
     def _named(self) -> Lock:
-        """The lock, where this is not used as a decorator."""
+        """Return the lock of a `with` block."""
         if self._template is None or callable(self._template):
             title = type(self).__name__
             raise TypeError(
@@ -190,7 +193,7 @@ class once(FunctionDecorator):
         return self._lock_for(self._prefix + validate_name(self._template), "")
 
     def _innermost(self) -> Any:
-        # It may be shared by threads and tasks, and left by another one than entered it.
+        # Threads and tasks may share this object, and one may leave what another has entered.
         me = label.holder()
         mine = [entry for entry in self._entered if entry[0] is me]
         entry = (mine or self._entered)[-1]
@@ -200,71 +203,66 @@ class once(FunctionDecorator):
     # The coroutines that the twins share.
 
     async def _begin(self, lock: Lock, port_type: type[SyncPort | AsyncPort]) -> Completion | None:
-        """The work, for the first; None: there is nothing to do."""
-        port = port_type(server_of(lock.policy().using))
-        patience = Deadline(now(), lock.policy().wait)
-        port.limit(patience.left(now()))
+        """Return the work for the first caller, or None if there is nothing to do."""
         try:
-            if await record.read(port, lock._keys()) == DONE:
-                return None
-        except LockUnavailable as error:
-            if not error.passing or patience.over(now()):
-                raise
-            # Else whoever takes the lock waits until Redis is back.
-        port.limit(float("inf"))
-        lease = await self._acquire(lock, port_type, patience.left(now()))
-        if lease is None:
+            lease = await self._acquire(lock, port_type)
+        except Recorded:
             return None
+        except LockNotAcquired:
+            if self._skips:
+                return None
+            raise
         try:
-            return await self._first(port, lease)
+            port = port_type(lease.server)
+            completion = Completion(lease, self._ttl)
+            if not self._retries:
+                await completion.begin(port, BEGUN)
+            if lease.release_at == "commit":
+                await port.beside_orm(completion.watch_transactions)
+            return completion
         except BaseException:
             lease.abandon()
             raise
 
-    async def _acquire(
-        self, lock: Lock, port_type: type[SyncPort | AsyncPort], wait: float
-    ) -> Lease | None:
-        got = await lock._attempt(port_type, wait)
-        if isinstance(got, LockNotAcquired) and got.holder.owner == label.owner(label.holder()):
-            # Ourselves: a transaction that was rolled back just now has left it to the watchdog.
-            longest = lock.policy().wait
-            got = await lock._attempt(port_type, None if longest is None else max(longest, MOMENT))
-        if isinstance(got, Lease):
-            return got
-        if self._skips:
-            return None
-        raise got
-
-    async def _first(self, port: Port, lease: Lease) -> Completion | None:
-        known = await record.read(port, lease.claim.keys)
-        if known is not None or lease in awaiting_commit:
-            await give_back(port, lease)
-            return None
-        completion = Completion(lease, self._ttl)
-        if not self._retries:
-            await completion.begin(port, BEGUN)
-        if lease.release_at == "commit":
-            await port.beside_orm(completion.watch_transactions)
-        return completion
+    async def _acquire(self, lock: Lock, port_type: type[SyncPort | AsyncPort]) -> Lease:
+        try:
+            return await acquire_unless_recorded(port_type, lock, _answers)
+        except LockNotAcquired as conflict:
+            if conflict.holder.owner != label.owner(label.holder()):
+                raise
+        # This very thread or task holds the lock: its transaction was just rolled back, and the
+        # watchdog has not released the lease yet.
+        wait = lock.policy().wait
+        wait = None if wait is None else max(wait, MOMENT)
+        return await acquire_unless_recorded(port_type, lock, _answers, wait=wait)
 
     async def _forget(self, port_type: type[SyncPort | AsyncPort]) -> None:
         lock = self._named()
         await record.forget(port_type(server_of(lock.policy().using)), lock._keys())
 
 
+def _answers(value: bytes | None, lease: Lease | None) -> bool:
+    """Whether a record means that there is nothing to do.
+
+    The lock of work that has only begun is waited for. If it is free, that work was lost.
+    """
+    if lease is None:
+        return value == DONE
+    return value is not None or lease in awaiting_commit
+
+
 class deduplicate(once):
     """Process a message once, however often it is delivered.
 
-    As `once`, of which it has all arguments: `with deduplicate(message.id) as first:`, or as the
-    decorator of a consumer, `@deduplicate("order:{message.id}")`. A message is processed when the
-    block has ended without an exception, and remembered for `ttl` seconds (a day): choose more
-    than the queue may take to deliver it again. A consumer that crashed half-way lets another one
-    try.
+    Takes the arguments of `once`: `with deduplicate(message.id) as first:`, or as the decorator of
+    a consumer, `@deduplicate("order:{message.id}")`. A message is processed when the block has
+    ended without an exception, and is remembered for `ttl` seconds (a day). Choose a longer time
+    than the queue may take to deliver it again. If a consumer crashes half-way, another one tries.
 
-    Whoever gets a message that another one is just working on gets `LockNotAcquired`, and has to
-    refuse the message, so that the queue delivers it later: that other one may still fail.
+    If another consumer is working on the message, `LockNotAcquired` is raised. Then refuse the
+    message, so that the queue delivers it later: the other consumer may still fail.
 
-    Its lock is named `deduplicate:<message_id>`.
+    The lock is named `deduplicate:<message_id>`.
     """
 
     _prefix = "deduplicate:"

@@ -1,16 +1,16 @@
 """`single_flight`: many callers at a time, one computation, and its result for all of them.
 
-1.  The callers of one process share one call: the first of them *flies*, the others wait for it,
+1.  The callers of one process share one call. The first caller makes it; the others wait for it
     without a thread, a connection or a request of their own.
-2.  Who flies reads the record of the last computation, and takes the lock. Where nobody has
-    computed meanwhile, it does, and writes down the outcome before the lock is released.
-3.  Whoever waited for the lock finds that record. It is an answer for those who came while it was
-    being computed, and not for those who came later, unless it is kept. Fencing tokens tell them
-    apart: a record has the one that it was computed under, and they grow from holder to holder.
-    So one that is newer than the one that was there when we came is ours.
-4.  An exception is an outcome, too, for those who waited. A crash is none: the next one computes.
+2.  The first caller reads the record of the last computation and takes the lock. If nobody has
+    computed meanwhile, it computes, and records the result before it releases the lock.
+3.  A caller that waited for the lock finds that record. The result is for callers that came while
+    it was computed, and not for later ones, unless it is kept. Fencing tokens distinguish the two:
+    a record has the token that it was computed under, and tokens grow from holder to holder. So a
+    caller takes a record that is newer than the one it found when it came.
+4.  An exception is a result, too, for those who waited. A crash is not: the next caller computes.
 
-The idea, and the name, are those of Go's singleflight package.
+The idea and the name are those of Go's singleflight package.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any, NamedTuple, Protocol
 
 from ..base import fork, label
 from ..base.clock import now
-from ..base.exceptions import FlightFailed, LeaseLost, LockNotAcquired, LockUnavailable
+from ..base.exceptions import FlightFailed, LeaseLost, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..primitives import record
@@ -34,18 +35,18 @@ from ..primitives.contract import Port
 from ..primitives.waiting import Deadline
 from ..settings.validators import refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort, run
-from ..transport.server import server_of
-from .completion import give_back
-from .redis_lock import FunctionDecorator, LockFor, redis_lock
+from .completion import Recorded, acquire_unless_recorded
+from .function_decorator import FunctionDecorator, LockFor
+from .redis_lock import redis_lock
 
 logger = logging.getLogger("django_redislock")
 
 MAX_MESSAGE = 1000
-"""Characters of an exception's message that others are told."""
+"""Characters of an exception's message that other callers see."""
 
 
 class Serializer(Protocol):
-    """What turns results into text or bytes, and back."""
+    """Turns results into text or bytes, and back."""
 
     def dumps(self, value: Any, /) -> str | bytes: ...
     def loads(self, text: Any, /) -> Any: ...
@@ -54,25 +55,24 @@ class Serializer(Protocol):
 class single_flight(FunctionDecorator):
     """Let concurrent callers of a function, across processes and hosts, share one computation.
 
-    `name` is a template over the arguments, such as `"rates:{currency}"`, or a function of them;
-    it has to tell calls with different results apart. Only a function without arguments may do
-    without.
+    `name` is a template over the arguments, such as `"rates:{currency}"`, or a function of them.
+    Calls with different results need different names. Only a function without arguments needs no
+    name.
 
-    Who comes while somebody computes waits for up to `wait` seconds (0: not at all, None: for
-    ever), and gets what comes of it. With `ttl` the result is an answer for that many seconds
-    longer; without, the next caller computes again.
+    A caller that comes during a computation waits up to `wait` seconds (0: not at all, None: no
+    limit), and gets its result. With `ttl` the result is kept for that many seconds; without, the
+    next caller computes again.
 
-    All get the result as `serializer.loads(serializer.dumps(result))` makes it: those who waited,
-    and the one that has computed it. That is JSON unless `serializer` says otherwise, a module
-    or object with these two functions. They should build nothing but data: whoever can write to
-    Redis decides what `loads` reads.
+    All callers get `serializer.loads(serializer.dumps(result))`, including the one that computed.
+    `serializer` is a module or object with these two functions, by default JSON. Let them build
+    nothing but data: whoever can write to Redis decides what `loads` reads.
 
-    An exception comes out where it was raised, and those who waited get `FlightFailed`, which
-    tells its type and message. It is not kept for others, whatever `ttl` says.
+    An exception is raised in the caller that computed. Those who waited get `FlightFailed` with
+    its type and message. It is not kept for later callers, even with `ttl`.
 
-    Its lock is named `single_flight:<name>`, and settings of locks hold for that name, but for
+    The lock is named `single_flight:<name>`. The settings of locks apply to that name, except
     `RELEASE` and `ON_CONFLICT`. Raises `LockNotAcquired` when `wait` is over; `LockUnavailable`,
-    and then nothing was computed; `LockReentered` when it needs its own result.
+    and then nothing was computed; `LockReentered` if the computation needs its own result.
     """
 
     _prefix = "single_flight:"
@@ -120,117 +120,40 @@ class single_flight(FunctionDecorator):
 
         def decorated(*args: Any, **kwargs: Any) -> Any:
             refuse_event_loop()
-            with _Seat(self, lock_for(args, kwargs)) as seat:
-                while (flight := seat.board()) is not None:
-                    if (outcome := seat.wait(flight)) is not None:
-                        return self._result(seat, outcome)
-                return self._fly(seat, function, args, kwargs)
+            with _Caller(self, lock_for(args, kwargs)) as caller:
+                while (other := caller.other_call()) is not None:
+                    if (result := caller.wait(other)) is not None:
+                        return self._value(result, caller)
+                with (
+                    caller.unless_known(),
+                    run(caller.acquire(SyncPort)) as lease,
+                    _Publication(caller, lease),
+                ):
+                    caller.result = self._result(lease, call(function, args, kwargs))
+                return self._value(caller.result, caller)
 
         async def adecorated(*args: Any, **kwargs: Any) -> Any:
-            with _Seat(self, lock_for(args, kwargs)) as seat:
-                while (flight := seat.board()) is not None:
-                    if (outcome := await seat.await_(flight)) is not None:
-                        return self._result(seat, outcome)
-                return await self._afly(seat, function, args, kwargs)
+            with _Caller(self, lock_for(args, kwargs)) as caller:
+                while (other := caller.other_call()) is not None:
+                    if (result := await caller.await_(other)) is not None:
+                        return self._value(result, caller)
+                with caller.unless_known():
+                    async with (
+                        await caller.acquire(AsyncPort) as lease,
+                        _Publication(caller, lease),
+                    ):
+                        caller.result = self._result(lease, await function(*args, **kwargs))
+                return self._value(caller.result, caller)
 
         return adecorated if kind == "coroutine" else decorated
 
-    def _fly(
-        self,
-        seat: _Seat,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        lease = run(self._depart(seat, SyncPort))
-        if lease is not None:
-            try:
-                with lease:
-                    try:
-                        seat.outcome = self._outcome(lease, call(function, args, kwargs))
-                    except Exception as error:
-                        seat.outcome = _Outcome.of_error(lease, error)
-                        raise
-                    finally:
-                        run(self._publish(SyncPort(lease.server), lease, seat.outcome))
-            except LeaseLost:
-                if seat.outcome is None or seat.outcome.failed:
-                    raise
-        return self._result(seat, seat.outcome)
+    def _keeps(self, result: _Result | None) -> bool:
+        """Whether a result is an answer for later callers."""
+        return self._ttl is not None and result is not None and not result.failed
 
-    async def _afly(
-        self,
-        seat: _Seat,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        lease = await self._depart(seat, AsyncPort)
-        if lease is not None:
-            try:
-                async with lease:
-                    try:
-                        seat.outcome = self._outcome(lease, await function(*args, **kwargs))
-                    except Exception as error:
-                        seat.outcome = _Outcome.of_error(lease, error)
-                        raise
-                    finally:
-                        await self._publish(AsyncPort(lease.server), lease, seat.outcome)
-            except LeaseLost:
-                if seat.outcome is None or seat.outcome.failed:
-                    raise
-        return self._result(seat, seat.outcome)
-
-    async def _depart(self, seat: _Seat, port_type: type[SyncPort | AsyncPort]) -> Lease | None:
-        """The lease under which to compute; None: the outcome of another flight is ours."""
-        lock, keys = seat.lock, seat.lock._keys()
-        port = port_type(server_of(lock.policy().using))
-        port.limit(seat.patience.left(now()))
+    def _result(self, lease: Lease, value: Any) -> _Result:
         try:
-            before = _Outcome.parse(await record.read(port, keys))
-            if self._lasts(before):
-                seat.outcome = before
-                return None
-        except LockUnavailable as error:
-            if not error.passing or seat.patience.over(now()):
-                raise
-            # Whoever takes the lock waits until Redis is back. Nobody knows then what was there
-            # when we came, so no other outcome is ours.
-            since = float("inf")
-        else:
-            since = 0 if before is None else before.fencing_token + 1
-        port.limit(float("inf"))
-        lease = await lock._attempt(port_type, seat.patience.left(now()))
-        if isinstance(lease, LockNotAcquired):
-            raise lease
-        try:
-            found = _Outcome.parse(await record.read(port, keys))
-            if self._lasts(found) or (found is not None and found.fencing_token >= since):
-                seat.outcome = found
-                await give_back(port, lease)
-                return None
-        except BaseException:
-            lease.abandon()
-            raise
-        return lease
-
-    def _lasts(self, outcome: _Outcome | None) -> bool:
-        """It is an answer for whoever comes."""
-        return self._ttl is not None and outcome is not None and not outcome.failed
-
-    async def _publish(self, port: Port, lease: Lease, outcome: _Outcome | None) -> None:
-        if outcome is None:
-            return  # cut short: the next one computes
-        # Those who wait have come within a lease, or look again.
-        ttl = lease.ttl if self._ttl is None or outcome.failed else self._ttl
-        try:
-            await record.write(port, lease.claim, outcome.pack(), ttl, held=True)
-        except LockUnavailable as error:
-            logger.warning("The result of %r is not shared: %s", lease.name, error)
-
-    def _outcome(self, lease: Lease, result: Any) -> _Outcome:
-        try:
-            payload = self._serializer.dumps(result)
+            payload = self._serializer.dumps(value)
             if not isinstance(payload, str | bytes):
                 raise TypeError(f"dumps made an {type(payload).__name__}")
         except (TypeError, ValueError) as error:  # what serializers raise
@@ -239,22 +162,22 @@ class single_flight(FunctionDecorator):
                 f"{self._serializer!r} can write, or give single_flight another serializer."
             ) from error
         if isinstance(payload, str):
-            return _Outcome(lease.fencing_token, "text", payload.encode())
-        return _Outcome(lease.fencing_token, "bytes", payload)
+            return _Result(lease.fencing_token, "text", payload.encode())
+        return _Result(lease.fencing_token, "bytes", payload)
 
-    def _result(self, seat: _Seat, outcome: _Outcome | None) -> Any:
-        assert outcome is not None
-        if outcome.failed:
-            raise outcome.error(seat.lock.name)
-        text = outcome.payload.decode() if outcome.kind == "text" else outcome.payload
+    def _value(self, result: _Result | None, caller: _Caller) -> Any:
+        assert result is not None
+        if result.failed:
+            raise result.error(caller.lock.name)
+        text = result.payload.decode() if result.kind == "text" else result.payload
         return self._serializer.loads(text)
 
 
 _WRITTEN = re.compile(rb"(\d{1,19})\|(text|bytes|failed)\|(.*)", re.DOTALL)
 
 
-class _Outcome(NamedTuple):
-    """What came of a computation, and the fencing token that it was made under."""
+class _Result(NamedTuple):
+    """The result of a computation, and the fencing token that it was made under."""
 
     fencing_token: int
     kind: str
@@ -266,89 +189,156 @@ class _Outcome(NamedTuple):
         return self.kind == "failed"
 
     @classmethod
-    def of_error(cls, lease: Lease, error: Exception) -> _Outcome:
+    def of_error(cls, lease: Lease, error: Exception) -> _Result:
         kind = type(error)
         path = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
         message = label.message(error)[:MAX_MESSAGE]
-        told = {"error": path, "message": message, "owner": lease.owner}
-        return cls(lease.fencing_token, "failed", json.dumps(told).encode())
+        about = {"error": path, "message": message, "owner": lease.owner}
+        return cls(lease.fencing_token, "failed", json.dumps(about).encode())
 
     @classmethod
-    def parse(cls, value: bytes | None) -> _Outcome | None:
-        """None: nothing was written, or not by us; then it is computed again."""
-        written = _WRITTEN.fullmatch(value or b"")
-        if written is None:
+    def parse(cls, record: bytes | None) -> _Result | None:
+        """Return the result in a record, or None if there is none or something else wrote it."""
+        match = _WRITTEN.fullmatch(record or b"")
+        if match is None:
             return None
-        fencing_token, kind, payload = written.groups()
+        fencing_token, kind, payload = match.groups()
         return cls(int(fencing_token), kind.decode(), payload)
 
     def error(self, name: str) -> FlightFailed:
-        """Why it has failed."""
+        """Return the exception for callers that waited."""
         try:
-            said = json.loads(self.payload)
-            told = [said["error"], said["message"], said["owner"]]
+            about = json.loads(self.payload)
+            texts = [about["error"], about["message"], about["owner"]]
         except (ValueError, TypeError, KeyError, RecursionError):
-            told = ["what is written of it can't be read", "", ""]
-        return FlightFailed(name, *(label.clean(str(text), MAX_MESSAGE) for text in told))
+            texts = ["its record can't be read", "", ""]
+        return FlightFailed(name, *(label.clean(str(text), MAX_MESSAGE) for text in texts))
 
     def pack(self) -> bytes:
         return b"%d|%s|%s" % (self.fencing_token, self.kind.encode(), self.payload)
 
 
-class _Flight(NamedTuple):
-    """A call of this process that is under way."""
+class _Call(NamedTuple):
+    """A call of this process that is being made."""
 
     by: label.Holding
-    landed: Future[_Outcome | None]
-    """None: it came to no outcome, and somebody else has to fly."""
+    ended: Future[_Result | None]
+    """None: the call has no result, and another caller has to compute."""
 
 
-_flights: dict[tuple[single_flight, str], _Flight] = {}
-fork.in_child(_flights.clear)
+_calls: dict[tuple[single_flight, str], _Call] = {}
+fork.in_child(_calls.clear)
 
 
-class _Seat:
-    """One caller: whose flight it waits for, or its own."""
+class _Caller:
+    """One caller: it waits for another call, or makes its own."""
 
     def __init__(self, decorator: single_flight, lock: Lock) -> None:
         self.lock = lock
-        self.patience = Deadline(now(), lock.policy().wait)
-        self.outcome: _Outcome | None = None
+        self.ttl = decorator._ttl
+        self.result: _Result | None = None
+        self._keeps = decorator._keeps
+        self._deadline = Deadline(now(), lock.policy().wait)
         self._key = decorator, lock._keys().lock
-        self._mine = _Flight(label.holder(), Future())
+        self._own = _Call(label.holder(), Future())
+        self._since = float("inf")
+        """The smallest fencing token of a result for this caller. Infinite while the record at
+        its arrival is unknown."""
 
-    def __enter__(self) -> _Seat:
+    def __enter__(self) -> _Caller:
         return self
 
-    def board(self) -> _Flight | None:
-        """The flight to wait for; None: we fly ourselves."""
-        flight = _flights.setdefault(self._key, self._mine)
-        if flight.by is self._mine.by or self.patience.over(now()):
-            # One that would wait for itself flies, and is told by the lock. So does one that may
-            # wait no longer, and is told who computes.
-            return None
-        return flight
-
     def __exit__(self, *error: object) -> None:
-        """Whatever came of it, nobody waits for us any more."""
-        if _flights.get(self._key) is self._mine:
-            _flights.pop(self._key)
-        self._mine.landed.set_result(self.outcome)
+        """End the own call for those who wait for it, with a result or without."""
+        if _calls.get(self._key) is self._own:
+            _calls.pop(self._key)
+        self._own.ended.set_result(self.result)
 
-    def wait(self, flight: _Flight) -> _Outcome | None:
+    def other_call(self) -> _Call | None:
+        """Return the call to wait for, or None if this caller makes its own."""
+        other = _calls.setdefault(self._key, self._own)
+        if other.by is self._own.by or self._deadline.over(now()):
+            # A caller that would wait for itself, or that has no time left, asks for the lock:
+            # the lock's error names the holder.
+            return None
+        return other
+
+    def wait(self, other: _Call) -> _Result | None:
         try:
-            return flight.landed.result(self._left())
+            return other.ended.result(self._left())
         except TimeoutError:
             return None
 
-    async def await_(self, flight: _Flight) -> _Outcome | None:
+    async def await_(self, other: _Call) -> _Result | None:
         try:
             async with asyncio.timeout(self._left()):
-                # Shielded, since others wait for it, too.
-                return await asyncio.shield(asyncio.wrap_future(flight.landed))
+                # Shielded, since others wait for the same call.
+                return await asyncio.shield(asyncio.wrap_future(other.ended))
         except TimeoutError:
             return None
 
     def _left(self) -> float | None:
-        left = self.patience.left(now())
+        left = self._deadline.left(now())
         return None if left == float("inf") else left
+
+    async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
+        """Return the lease under which to compute. Raises `Recorded` if there is a result."""
+        wait = self._left()
+        return await acquire_unless_recorded(port_type, self.lock, self._answers, wait=wait)
+
+    def _answers(self, value: bytes | None, lease: Lease | None) -> bool:
+        found = _Result.parse(value)
+        if lease is None:
+            self._since = 0 if found is None else found.fencing_token + 1
+        elif found is not None and found.fencing_token >= self._since:
+            self.result = found
+            return True
+        if self._keeps(found):
+            self.result = found
+            return True
+        return False
+
+    @contextmanager
+    def unless_known(self) -> Iterator[None]:
+        """Leave the block when there is a result, whatever has become of the lease."""
+        try:
+            yield
+        except Recorded:
+            pass
+        except LeaseLost:
+            if self.result is None or self.result.failed:
+                raise
+
+
+class _Publication:
+    """A block in which `caller` computes under `lease`. Its result is recorded at the end."""
+
+    def __init__(self, caller: _Caller, lease: Lease) -> None:
+        self._caller = caller
+        self._lease = lease
+
+    def __enter__(self) -> None: ...
+
+    async def __aenter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        run(self._publish(SyncPort(self._lease.server), error))
+
+    async def __aexit__(
+        self, kind: object, error: BaseException | None, traceback: object
+    ) -> None:
+        await self._publish(AsyncPort(self._lease.server), error)
+
+    async def _publish(self, port: Port, error: BaseException | None) -> None:
+        caller, lease = self._caller, self._lease
+        if isinstance(error, Exception):
+            caller.result = _Result.of_error(lease, error)
+        result = caller.result
+        if result is None:
+            return  # cut short: the next caller computes
+        # Without a ttl only those who wait read the result. They came within the life of a lease.
+        ttl = lease.ttl if caller.ttl is None or result.failed else caller.ttl
+        try:
+            await record.write(port, lease.claim, result.pack(), ttl, held=True)
+        except LockUnavailable as unavailable:
+            logger.warning("The result of %r is not shared: %s", lease.name, unavailable)

@@ -1,7 +1,5 @@
-"""What both view decorators have in common: the kinds of views that there are.
-
-A function, a method or a class; synchronous or not; of Django, or of Django REST framework. They
-all end in two methods, of which one awaits.
+"""A decorator of every kind of view: functions, methods and classes, synchronous or not, of Django
+or Django REST framework. A subclass has two methods, one of them a coroutine.
 """
 
 from __future__ import annotations
@@ -25,28 +23,28 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 
 def method_of(view: Any) -> Any:
-    """The bound method in the partial that method_decorator() makes of it."""
+    """Return the bound method in the partial that method_decorator() makes of it."""
     while isinstance(view, partial) and not (view.args or view.keywords):
         view = view.func
     return view
 
 
 class Call(NamedTuple):
-    """A view that is to be run, and with what."""
+    """One call of a view: the view and its arguments."""
 
     view: Callable[..., Any]
     request: Any
-    """Django's, or what Django REST framework makes of it."""
+    """Django's request, or that of Django REST framework."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     prepared: Any
-    """What `prepare` made of the view."""
+    """What `_prepare` returned for the view."""
     whole_class: bool = False
-    """It is the handler of a class that is decorated as a whole."""
+    """The view is a handler of a class that is decorated as a whole."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The positional ones, without the `self` of a method."""
+        """The positional arguments, without the `self` of a method."""
         is_method = len(self.args) > 1 and self.args[1] is self.request
         return self.args[is_method:]
 
@@ -60,14 +58,14 @@ class Call(NamedTuple):
         return self._checked(response)
 
     def _checked(self, response: Any) -> HttpResponseBase:
-        # Django says so, too, but sees only our results.
+        # Django has the same check, but would name the decorator's function.
         if not isinstance(response, HttpResponseBase):
             raise ValueError(f"{self.label} returned no HttpResponse, but {response!r}")
         return response
 
     @property
     def _dispatched(self) -> Any:
-        """The object whose dispatch() it is, or of Django REST framework: handler; or None."""
+        """The object whose dispatch(), or handler of Django REST framework, is called; or None."""
         view = method_of(self.view)
         name = getattr(view, "__name__", "")
         of = getattr(view, "__self__", self.args[0] if self.args else None)
@@ -76,35 +74,35 @@ class Call(NamedTuple):
 
     @property
     def of_class(self) -> str | None:
-        """The dotted path of the class that is decorated as a whole."""
+        """The dotted path of the class, if it is decorated as a whole."""
         of = self._dispatched
         return None if of is None else label.dotted_path(type(of))
 
     @property
     def is_async_dispatch(self) -> bool:
-        """Whether it is a function whose result is to be awaited all the same."""
+        """Whether the view is a plain function that returns an awaitable."""
         return bool(getattr(self._dispatched, "view_is_async", False))
 
     @property
     def label(self) -> str:
-        """Where the view is defined; of a class which, and not where Django has dispatch()."""
+        """Where the view is defined; for a class the class itself, and not Django's dispatch()."""
         return label.clean(self.of_class or label.of_function(self.view))
 
 
 class ViewDecorator:
-    """Decorates a view. `serve` and `aserve` decide what becomes of a call of it."""
+    """Decorates a view. `_serve` and `_aserve` answer a call of it."""
 
-    methods: frozenset[str] | None
-    """Of HTTP, for which it does something; None: all but OPTIONS, which only asks for them."""
+    _methods: frozenset[str] | None
+    """The HTTP methods that the decorator is for; None: all but OPTIONS, which does no work."""
 
-    def serve(self, call: Call) -> HttpResponseBase:
+    def _serve(self, call: Call) -> HttpResponseBase:
         raise NotImplementedError
 
-    async def aserve(self, call: Call) -> HttpResponseBase:
+    async def _aserve(self, call: Call) -> HttpResponseBase:
         raise NotImplementedError
 
-    def prepare(self, view: Callable[..., Any]) -> Any:
-        """What a call of the view needs; what is wrong with it is told when it is decorated."""
+    def _prepare(self, view: Callable[..., Any]) -> Any:
+        """Return what each call needs. A mistake is raised when the view is decorated."""
 
     def __call__(self, view: V) -> V:
         if isinstance(view, type):
@@ -115,16 +113,16 @@ class ViewDecorator:
             )
         cls: Any = getattr(view, "cls", None)
         if _of_rest_framework(cls):
-            # Outside of it nothing would be known of its users, and its own exception handler
-            # would never be asked.
+            # Outside @api_view nothing is known of its users, and the framework's exception
+            # handler is never asked.
             raise TypeError(
                 f"{self!r} must be nearer to the function than @api_view, or decorate the class "
-                f"{cls.__name__} in place of what its as_view() returns"
+                f"{cls.__name__} instead of what its as_view() returns"
             )
         return self._decorate(view)
 
     def _decorate(self, view: V, *, whole_class: bool = False) -> V:
-        prepared = self.prepare(view)
+        prepared = self._prepare(view)
 
         def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             request = self._request(view, args, kwargs)
@@ -149,13 +147,12 @@ class ViewDecorator:
         return wraps(view)(wrapper)  # type: ignore[return-value]
 
     def _decorate_class(self, cls: type) -> type:
-        # As method_decorator() does, the class itself is changed.
+        # The class itself is changed, as by method_decorator().
         if _of_rest_framework(cls):
-            # Its dispatch() authenticates the user, turns exceptions into answers, and makes
-            # the request what its views know: so the handler itself is decorated, when all that
-            # is done.
+            # Its dispatch() authenticates the user, answers exceptions, and makes the request
+            # that its views get. So the handler itself is decorated, after all that.
             initial = cls.initial  # type: ignore[attr-defined]
-            # By function; a class has a few, and each is looked at once.
+            # Cached by function: each handler is prepared once.
             decorated = cache(partial(self._decorate, whole_class=True))
 
             @wraps(initial)
@@ -174,28 +171,28 @@ class ViewDecorator:
         return cls
 
     def _answer(self, call: Call) -> HttpResponseBase:
-        return self.serve(call) if self._applies(call.request) else call.run()
+        return self._serve(call) if self._applies(call.request) else call.run()
 
     async def _aanswer(self, call: Call) -> HttpResponseBase:
-        return await (self.aserve(call) if self._applies(call.request) else call.arun())
+        return await (self._aserve(call) if self._applies(call.request) else call.arun())
 
     def _applies(self, request: Any) -> bool:
-        if self.methods is None:
+        if self._methods is None:
             return bool(request.method != "OPTIONS")
-        return bool(request.method in self.methods)
+        return bool(request.method in self._methods)
 
     def _request(
         self, view: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        # The first argument of a function, the second one of a method.
+        # The request is the first argument of a function, or the second of a method.
         for argument in (*args[:2], kwargs.get("request")):
             if isinstance(argument, HttpRequest) or is_of_rest_framework(argument):
                 return argument
         raise TypeError(f"{self!r} decorates views, and {view!r} was called without a request")
 
 
-async def beside_orm(call: Callable[[], T]) -> T:
-    """What `call` returns; in the thread of the ORM if it needs that, as `request.user` may."""
+async def in_thread_if_needed(call: Callable[[], T]) -> T:
+    """Call it here, or in the ORM's thread if it needs the database, as `request.user` may."""
     try:
         return call()
     except SynchronousOnlyOperation:
@@ -203,8 +200,8 @@ async def beside_orm(call: Callable[[], T]) -> T:
 
 
 def is_of_rest_framework(request: Any) -> bool:
-    """Whether it is the request of Django REST framework, which wraps Django's."""
-    # Who has not imported it can't have made one.
+    """Whether the request is that of Django REST framework, which wraps Django's."""
+    # If nobody has imported the framework, the request isn't its.
     kind: type | tuple[()] = getattr(sys.modules.get("rest_framework.request"), "Request", ())
     return isinstance(request, kind)
 
@@ -215,7 +212,7 @@ def _of_rest_framework(cls: Any) -> bool:
 
 
 def validate_methods(methods: Any) -> frozenset[str] | None:
-    """The argument `methods`. Raises `TypeError`, `ValueError`."""
+    """Return the argument `methods` as a set. Raises `TypeError`, `ValueError`."""
     if methods is None:
         return None
     if isinstance(methods, str) or not all(isinstance(method, str) for method in methods):

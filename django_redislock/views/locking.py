@@ -14,7 +14,8 @@ from django.utils.module_loading import import_string
 from ..base.exceptions import LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import LeaseOptions, Lock
-from ..locks.redis_lock import aacquire, acquire, redis_lock
+from ..locks.redis_lock import redis_lock
+from ..locks.wrappers import aacquire, acquire
 from ..settings.naming import name_maker
 from ..settings.validators import (
     refuse_unknown,
@@ -23,8 +24,9 @@ from ..settings.validators import (
     validate_response,
     validate_status,
 )
-from .decorator import Call, ViewDecorator, beside_orm, method_of, validate_methods
-from .responses import BUSY, NoLock, with_hints, without_lock
+from .decorator import Call, ViewDecorator, in_thread_if_needed, method_of, validate_methods
+from .problems import BUSY
+from .responses import NoLock, with_hints, without_lock
 from .sending import hold_until_sent
 
 Response = Callable[[Any, NoLock], HttpResponseBase] | str
@@ -72,7 +74,7 @@ class lock_view(ViewDecorator):
             "lock_view",
         )
         self._name = name
-        self.methods = validate_methods(methods)
+        self._methods = validate_methods(methods)
         self._status = None if status is None else validate_status(status)
         self._response = validate_response(response)
         self._release = release
@@ -85,10 +87,10 @@ class lock_view(ViewDecorator):
     def __repr__(self) -> str:
         return f"lock_view({'' if self._name is None else repr(self._name)})"
 
-    def prepare(self, view: Callable[..., Any]) -> Callable[..., str]:
+    def _prepare(self, view: Callable[..., Any]) -> Callable[..., str]:
         return name_maker(self._name, method_of(view))
 
-    def serve(self, call: Call) -> HttpResponseBase:
+    def _serve(self, call: Call) -> HttpResponseBase:
         lock = self._lock_for(call)
         try:
             try:
@@ -101,8 +103,8 @@ class lock_view(ViewDecorator):
         finally:
             self._asking.pop(lock, None)
 
-    async def aserve(self, call: Call) -> HttpResponseBase:
-        lock = await beside_orm(lambda: self._lock_for(call))
+    async def _aserve(self, call: Call) -> HttpResponseBase:
+        lock = await in_thread_if_needed(lambda: self._lock_for(call))
         try:
             try:
                 lease = await aacquire(lock, self._wait(lock))

@@ -1,7 +1,6 @@
-"""Answers of a view that did not run: problem details, a page or plain text, as the client likes.
+"""Responses of a view that did not run: problem details, a page or plain text.
 
-None of them says who holds the lock: owner and label name hosts and code, which are not for
-strangers. Those are in the log.
+The client's `Accept` header chooses between them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 import math
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -22,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..base.exceptions import LockNotAcquired, LockUnavailable
 from .decorator import Call, is_of_rest_framework
+from .problems import UNAVAILABLE, Problem
 
 logger = logging.getLogger("django_redislock")
 
@@ -32,42 +32,17 @@ TEMPLATE = "django_redislock/problem.html"
 _TEMPLATES = str(Path(__file__).parent.parent / "templates")
 
 MAX_HINT = 30
-"""Seconds: no client is sent away for longer, however long the lock was held the last time."""
+"""The longest `Retry-After`, in seconds, however long the last holder held the lock."""
 UNAVAILABLE_HINT = 5
-"""Seconds after which to ask again when Redis was away."""
+"""`Retry-After` in seconds if Redis is unreachable."""
 
-# The first is what a client gets that takes anything, as fetch() and curl do. Browsers say that
-# they prefer HTML.
+# Clients that accept anything, such as fetch() and curl, get the first one. Browsers say that they
+# prefer HTML.
 _PROBLEM, _JSON, _HTML, _TEXT = (
     "application/problem+json",
     "application/json",
     "text/html",
     "text/plain",
-)
-
-TYPES = "https://github.com/django-redislock/django-redislock/blob/main/docs/views.md"
-"""The page that explains the types of problems."""
-
-
-class Problem(NamedTuple):
-    """Why a view did not run, for clients."""
-
-    code: str
-    """For programs: the end of the type, and the code of an `APIException`."""
-    status: int
-    detail: str | Promise
-
-    @property
-    def type(self) -> str:
-        """The URI that names it, as in RFC 9457."""
-        return f"{TYPES}#{self.code}"
-
-
-BUSY = Problem(
-    "conflict", 409, _("This is being worked on already. Please try again in a moment.")
-)
-UNAVAILABLE = Problem(
-    "unavailable", 503, _("This is not possible at the moment. Please try again soon.")
 )
 
 _TITLES = {
@@ -82,10 +57,10 @@ _TITLES = {
 
 
 def retry_after(error: NoLock) -> int:
-    """Seconds after which to ask again: when the lock will be free, if its holder takes as long
-    as the last one did.
+    """Return the seconds after which the client should try again.
 
-    Not what remains of the lease: that is renewed, and says only when a crash would be over.
+    That is when the lock will be free if its holder takes as long as the last one. The remaining
+    time of the lease would mislead: a lease is renewed, so it only says when a crash is over.
     """
     if isinstance(error, LockUnavailable):
         return UNAVAILABLE_HINT
@@ -96,7 +71,7 @@ def retry_after(error: NoLock) -> int:
 
 
 def title(status: int) -> str | Promise:
-    """What a status is called."""
+    """Return the title of a status."""
     known = _TITLES.get(status)  # type: ignore[call-overload]
     if known is not None:
         return known  # type: ignore[no-any-return]
@@ -113,12 +88,12 @@ def problem(
     again: int | None = None,
     cause: Exception | None = None,
 ) -> HttpResponse:
-    """The answer, in the form that the client likes best. `again`: seconds to wait before.
+    """Return the response in the form that the client prefers. `again` becomes `Retry-After`.
 
-    To a request of Django REST framework that one's own handler answers: an exception is raised.
+    For a request of Django REST framework, raise an exception: its own handler answers.
     """
     if is_of_rest_framework(request):
-        from .rest_framework import Refusal  # there only if that one is
+        from .rest_framework import Refusal  # imports the framework, so only where it is in use
 
         raise Refusal(request, what, again) from cause
     status, detail = what.status, what.detail
@@ -139,7 +114,7 @@ def problem(
 
 
 def without_lock(call: Call, error: NoLock, busy: Problem) -> HttpResponse:
-    """The answer of a view without its lock: `busy` when somebody else has it."""
+    """Return the response of a view that did not get its lock: `busy`, or 503."""
     if isinstance(error, LockUnavailable):
         logger.error("%s was not run: %s", call.label, error)
         busy = UNAVAILABLE
@@ -147,7 +122,7 @@ def without_lock(call: Call, error: NoLock, busy: Problem) -> HttpResponse:
 
 
 def with_hints(response: Any, error: NoLock) -> Any:
-    """An answer that the project has made: nobody may keep it, and it says when to come again."""
+    """Add `no-store` and `Retry-After` to a response that the project has made."""
     if isinstance(response, HttpResponseBase):
         response.setdefault("Cache-Control", "no-store")
         response.setdefault("Retry-After", str(retry_after(error)))
@@ -164,8 +139,8 @@ def _page(request: HttpRequest, status: int, detail: str | Promise) -> str:
     try:
         return loader.render_to_string(TEMPLATE, context, request)
     except Exception as error:
-        # The project has no engine that looks into our app; or a context processor of its own
-        # can't do without what is away.
+        # No template engine of the project looks into our app, or one of its context processors
+        # needs the server that is unreachable.
         if not isinstance(error, TemplateDoesNotExist):
             logger.exception("%s could not be rendered", TEMPLATE)
         engine = Engine(dirs=[_TEMPLATES])

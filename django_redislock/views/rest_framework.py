@@ -1,6 +1,6 @@
-"""Refusals as exceptions of Django REST framework, so that its own handler answers them.
+"""Problems as exceptions of Django REST framework, so that its own handler answers them.
 
-Imported only where such a request has come.
+Imported only after the framework has made a request.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from typing import Any
 
 from rest_framework.exceptions import APIException
 
-from .responses import Problem
+from .problems import Problem
 
 
 class Refusal(APIException):  # type: ignore[misc]
-    """A view that did not run. Its `__cause__` says why, where that is an exception."""
+    """A view did not run. `__cause__` is the lock's error, if there is one."""
 
     def __init__(self, request: Any, what: Problem, again: int | None) -> None:
         super().__init__(what.detail, what.code)
         self.status_code = what.status
         if again is not None:
             self.wait = again
-            """Seconds; the handler makes it Retry-After."""
+            """Seconds; the handler writes them as Retry-After."""
         view = request.parser_context.get("view")
         if view is not None:
-            view.headers["Cache-Control"] = "no-store"  # whoever answers
+            # Set here, since the project may have its own exception handler.
+            view.headers["Cache-Control"] = "no-store"

@@ -93,15 +93,15 @@ class TestShared:
         assert computation.begun.wait(PATIENCE)
         before = round_trips(redis)
         others = [api.start(lambda: api.call(function)) for _ in range(20)]
-        (flight,) = flights_module._flights.values()
-        waiting = flight.landed
+        (flight,) = flights_module._calls.values()
+        waiting = flight.ended
         eventually(lambda: followers(waiting) == 20)
         assert round_trips(redis) == before
         computation.may_end.set()
         results = [call.result(PATIENCE) for call in (first, *others)]
         assert results == [{"run": 1}] * 21
         assert len({id(result) for result in results}) == 21, "each has its own"
-        assert not flights_module._flights
+        assert not flights_module._calls
 
     def test_later_callers_compute_again(
         self, api: Api, redis: Redis, elsewhere: Elsewhere
@@ -200,8 +200,8 @@ class TestFailures:
         first = api.start(lambda: api.call(function))
         assert computation.begun.wait(PATIENCE)
         other = api.start(lambda: api.call(function))
-        (flight,) = flights_module._flights.values()
-        eventually(lambda: followers(flight.landed) == 1)
+        (flight,) = flights_module._calls.values()
+        eventually(lambda: followers(flight.ended) == 1)
         computation.may_end.set()
         with pytest.raises(FlightFailed, match="ZeroDivisionError: by zero"):
             other.result(PATIENCE)

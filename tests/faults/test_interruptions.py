@@ -73,7 +73,7 @@ def lost() -> int:
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is told that a lock was never used, as in production. That is said by a finalizer,
     out of which no exception comes."""
-    monkeypatch.setattr(decorators, "_watched", lambda: False)
+    monkeypatch.setattr(decorators, "_for_developers", lambda: False)
 
 
 @pytest.fixture(autouse=True)

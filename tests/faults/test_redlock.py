@@ -195,7 +195,7 @@ def test_interrupted(
         return sum(one._created_connections - len(one._available_connections) for one in pools)
 
     # That is said by a finalizer, out of which no exception comes.
-    monkeypatch.setattr(decorators, "_watched", lambda: False)
+    monkeypatch.setattr(decorators, "_for_developers", lambda: False)
     act(0)
     before = unreturned()
     places = list(every_place(act, kinds=KINDS, every=7))

@@ -22,7 +22,7 @@ from rest_framework.viewsets import ViewSet
 
 from django_redislock import LockNotAcquired, LockUnavailable, current_lease, redis_lock
 from django_redislock.views import lock_view
-from django_redislock.views.responses import TYPES
+from django_redislock.views.problems import TYPES
 from tests.test_decorators import held_elsewhere
 from tests.views import forms
 from tests.views.forms import CLIENTS, DJANGO, FORMS, REST_FRAMEWORK, at_root, ok, wsgi
