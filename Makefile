@@ -31,10 +31,11 @@ test: $(VENV)/.test ## the quick tests, for each change; REDISLOCK_SERVER choose
 check: $(VENV)/.test ## all tests
 	$(RUN) -m pytest $(PARALLEL) $(ARGS)
 
-lint: $(VENV)/.test ## ruff and mypy
+lint: $(VENV)/.test ## ruff and mypy, and luacheck if it is installed
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	$(RUN) -m devtools.luacheck
 
 .PHONY: docs
 docs: $(VENV)/.test ## the site, into docs/_build

@@ -8,7 +8,6 @@ no nonce or a wrong one; others have the right nonce around nonsense.
 from __future__ import annotations
 
 import asyncio
-import re
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
@@ -33,7 +32,7 @@ from django_redislock import (
 )
 from django_redislock.inspection import Inspector
 from django_redislock.lease import watchdog as renewal
-from django_redislock.primitives import ledger, mutex, shapes
+from django_redislock.primitives import ledger, mutex, scripts, shapes
 from django_redislock.primitives.contract import Claim
 from django_redislock.primitives.keys import Keys
 from django_redislock.transport.ports import SyncPort, run
@@ -322,8 +321,18 @@ def test_it_is_said_which_script(server: Server) -> None:
 
 
 def test_every_script_has_a_shape() -> None:
-    """Those that are called, and not only included by others."""
+    """And every file in lua/ is a script, or a part of one."""
+    assert shapes.SHAPES.keys() == scripts.PARTS.keys()
     lua = files("django_redislock.primitives").joinpath("lua")
-    sources = {path.name: path.read_text() for path in lua.iterdir()}
-    called = {name for name, source in sources.items() if re.search("^-- Returns", source, re.M)}
-    assert {f"{name}.lua" for name in shapes.SHAPES} == called
+    used = set(scripts.PARTS).union(*scripts.PARTS.values())
+    assert {path.name for path in lua.iterdir()} == {f"{name}.lua" for name in used}
+
+
+@pytest.mark.parametrize("name", scripts.PARTS)
+def test_every_script_says_what_it_is(name: str) -> None:
+    """Its purpose comes first, then KEYS, ARGV and the answer."""
+    source = files("django_redislock.primitives").joinpath("lua", f"{name}.lua").read_text()
+    head = source[: source.index("\n\n")]
+    assert not head.startswith("-- Part")
+    assert "\n-- Returns  " in head
+    assert ("\n-- KEYS     " in head) == ("KEYS" in scripts.load(name).source)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -21,10 +20,8 @@ from tests.faults.scene import Scene, through
 def load_scripts(redis: Redis) -> None:
     """Let the server know our scripts: a fault is then sure to hit a call that is carried out,
     and not one that is answered with NOSCRIPT."""
-    for path in files("django_redislock.primitives").joinpath("lua").iterdir():
-        name = path.name.removesuffix(".lua")
-        if name != "mutex":  # which the others include
-            redis.script_load(scripts.load(name).source)
+    for name in scripts.PARTS:
+        redis.script_load(scripts.load(name).source)
 
 
 @pytest.fixture

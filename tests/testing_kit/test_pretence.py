@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from functools import partial
-from importlib.resources import files
 from inspect import getsource
 from typing import Any
 
@@ -38,6 +37,7 @@ from django_redislock.base.clock import now
 from django_redislock.commands import LockedCommand
 from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import watchdog
+from django_redislock.primitives import scripts
 from django_redislock.signals import lock_acquired, lock_not_acquired
 from django_redislock.testing import locks_always_busy, locks_always_free, redis_unavailable
 from django_redislock.testing.no_server import SCRIPT
@@ -186,11 +186,8 @@ class TestFree:
         api.enter(run, lambda first: first)
         api.forget(once("report"))
         api.initialise("salt", "abc")
-        lua = {
-            path.stem for path in files("django_redislock.primitives").joinpath("lua").iterdir()
-        }
-        granted = {name for name in lua if f'"{name}"' in getsource(_grant)}
-        granted |= {name for name in lua if name.endswith(("_extend", "_release"))}
+        granted = {name for name in scripts.PARTS if f'"{name}"' in getsource(_grant)}
+        granted |= {name for name in scripts.PARTS if name.endswith(("_extend", "_release"))}
         # Signs of life are shown by a thread, now and then.
         assert granted - {"record_set"} == set(asked) - {"record_set"}
 

@@ -1,11 +1,10 @@
--- What the scripts of a lock do to its index, to be included after lock.lua.
+-- Part: the index of locks.
+--
+-- Gives  enlist(ends)    list the name; its lease ends at that time, ms
+--        unlist()        remove the name
+--        unlist_ended()  remove names whose leases have ended without a release: nobody else does it
+-- luacheck: read globals now integer lock index name CLUSTER MINUTE MOST
 
--- Lua would write a large number as 1.7e+15.
-local function integer(number)
-  return string.format('%.0f', number)
-end
-
--- The index says that the lease ends then, in ms.
 local function enlist(ends)
   if not CLUSTER then redis.call('ZADD', index, integer(ends), name) end
 end
@@ -15,7 +14,9 @@ local function unlist()
 end
 
 local function unlist_ended()
-  if not CLUSTER then
-    -- include index_ended.lua
+  if CLUSTER then return end
+  local ended = redis.call('ZCOUNT', index, '-inf', integer(now / 1000 - MINUTE))
+  if ended > 0 then
+    redis.call('ZREMRANGEBYRANK', index, 0, math.min(ended, MOST) - 1)
   end
 end

@@ -1,28 +1,30 @@
--- Look at many locks, without writing anything: a user who may only read can call it.
+-- Look at many locks, without writing anything: a Redis user who may only read can call it.
 --
--- KEYS     for each lock: lock, queue, holders; then index (as in queue.lua and permits.lua)
--- ARGV     for each lock: name; then how many holders of one at most, and of how many in all not to
---          begin with another lock: Redis would stand still meanwhile; then 1: only those in the
---          index, since of other keys nobody knows what they are; else 0
+-- KEYS     for each lock: lock, queue, holders; then index (as in lock.lua and permits.lua)
+-- ARGV     for each lock: name
+--          then most    so many holders of one lock at most; and after so many in all, no other
+--                       lock is begun: Redis stands still meanwhile
+--          then listed  1: only locks in the index, since of other keys nobody knows what they are;
+--                       else 0
 -- Returns  {now µs, {value or nil, pttl ms, number of waiters, number of holders, ...}, ...} of the
---          first locks, and perhaps not of all: ask again for the others; of a lock that several
---          may hold, value and pttl are those of the one whose lease ends first, and then come
---          {value, pttl ms, token} of all; "" is the value of one whose record is lost
+--          first locks, and perhaps not of all: ask again for the others. Of a lock that several
+--          may hold, value and pttl are those of the holder whose lease ends first, and then come
+--          {value, pttl ms, token} of all; "" is the value of a holder whose record is lost
+-- luacheck: read globals now integer NO_STRING
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local millis = math.floor(now / 1000)
 local TOKEN = '^' .. string.rep('%w', 32) .. '$'
 
 local index = KEYS[#KEYS]
--- As in lock.lua: then there is none, and each lock counts as listed.
+-- As in lock.lua: then there is no index, and each lock counts as listed.
 local CLUSTER = index == KEYS[1]
-local found = {string.format('%.0f', time[1] * 1000000 + time[2])}
+local found = {integer(now)}
 local most, listed = ARGV[#ARGV - 1], ARGV[#ARGV] == '1'
 local looked_at = 0
 
--- Those who hold one that several may hold; nil: it is none.
+-- The holders of a lock that several may hold; nil: it is no such lock.
 local function holders_of(lock, holders)
-  local alive = string.format('(%.0f', now)
+  local alive = '(' .. integer(millis)
   local number = redis.pcall('ZCOUNT', lock, alive, '+inf')
   if type(number) == 'table' then return end
   local each = {number}
@@ -33,7 +35,7 @@ local function holders_of(lock, holders)
       if not string.find(ends[i], TOKEN) then return end
       record = ''
     end
-    each[#each + 1] = {record, ends[i + 1] - now, ends[i]}
+    each[#each + 1] = {record, ends[i + 1] - millis, ends[i]}
     looked_at = looked_at + 1
   end
   return each
@@ -46,8 +48,7 @@ for i = 1, #ARGV - 2 do
   if type(value) == 'table' then
     each = holders_of(lock, holders)
     if not each then
-      -- Of another type: not ours, that much is certain.
-      value, each = 'no string', {1}
+      value, each = NO_STRING, {1}
     elseif each[1] == 0 then
       value = false
     else

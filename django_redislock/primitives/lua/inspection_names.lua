@@ -1,16 +1,16 @@
 -- A page of the names of locks, in the order in which their leases end. A lease that should have ended may
--- still be held, since somebody has taken the TTL from its key: so those names come first, apart.
+-- still be held, since somebody has taken the TTL from its key: these names come first, by themselves.
 --
--- KEYS     1 index  zset  as in mutex.lua
+-- KEYS     1 index  zset  as in lock.lua
 -- ARGV     1 first  2 end, of those wanted: positions among all names
 --          3 most   names to return whose leases should have ended: the last ones to end
 -- Returns  {number of leases that should still live, {names whose leases should have ended, ...},
 --          {names of the others, ...}}; `first` counts as if all the former were held
+-- luacheck: read globals now integer
 
 local index, first, last, most = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local time = redis.call('TIME')
-local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-local before = redis.call('ZCOUNT', index, '-inf', '(' .. now)
+local millis = integer(math.floor(now / 1000))
+local before = redis.call('ZCOUNT', index, '-inf', '(' .. millis)
 local ended, live = {}, {}
 if before > 0 then
   ended = redis.call('ZRANGE', index, math.max(0, before - most), before - 1)

@@ -1,18 +1,19 @@
--- Some of those who wait for a lock, in order.
+-- Some of the waiters of a lock, in order.
 --
--- KEYS     1 queue  2 waiters  (as in mutex.lua)
--- ARGV     1 time of arrival, µs, of the first one, or "-inf"
+-- KEYS     1 queue  2 waiters  (as in lock.lua)
+-- ARGV     1 first  time of arrival of the first one, µs, or "-inf"
 --          2 limit
 -- Returns  {now µs, {token, time of arrival µs, what the waiter says or nil}, ...}
+-- luacheck: read globals now integer
 
-local time = redis.call('TIME')
-local queue = redis.pcall('ZRANGE', KEYS[1], ARGV[1], '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[2],
+local waiting, waiters, first, limit = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local queue = redis.pcall('ZRANGE', waiting, first, '+inf', 'BYSCORE', 'LIMIT', 0, limit,
   'WITHSCORES')
-local found = {string.format('%.0f', time[1] * 1000000 + time[2])}
--- Something else is at the key of the queue: one line says so.
+local found = {integer(now)}
+-- The key of the queue is of another type: one line says so.
 if queue.err then found[2] = {'', '', false} end
 for i = 1, #queue, 2 do
-  local says = redis.pcall('HGET', KEYS[2], queue[i])
+  local says = redis.pcall('HGET', waiters, queue[i])
   found[#found + 1] = {queue[i], queue[i + 1], type(says) == 'string' and says}
 end
 return found

@@ -1,4 +1,4 @@
--- What ours have written beside the keys of timestamp locks.
+-- What we have written beside the keys of timestamp locks.
 --
 -- KEYS     tails  (as in timestamp.lua)
 -- Returns  {{holder, until}, ...}
@@ -6,7 +6,7 @@
 local found = {}
 for i, tail in ipairs(KEYS) do
   found[i] = redis.pcall('HMGET', tail, 'holder', 'until')
-  -- Something else is at the key.
+  -- The key is of another type.
   if found[i].err then found[i] = {false, false} end
 end
 return found

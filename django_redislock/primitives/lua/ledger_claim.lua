@@ -1,34 +1,31 @@
--- Claim a tick of a periodic job, and take the job's lock, in one step: so a tick has one run
--- at a time, and who has it also has the lock. Idempotent: sent again with the same id, it finds
--- the run its own.
+-- Claim a tick of a periodic job and take the job's lock, in one step: so a tick has one run at a time,
+-- and whoever has the run also has the lock. Idempotent: sent again with the same id, it finds the run
+-- its own.
 --
--- KEYS     1 to 6 as in mutex.lua; 7 ledger, as in ledger.lua
--- ARGV     1, 2 as in mutex.lua
+-- KEYS     1 to 6 as in mutex_grant.lua; 7 ledger, as in ledger.lua
+-- ARGV     1, 2 as in lock.lua
 --          3 ttl       ms
 --          4 owner     without "|"
 --          5 label
 --          6 id        of the run, if there will be one
---          7 tick      µs; "": none, somebody wants a run now
+--          7 tick      µs; "": no tick, a run is wanted now
 --          8 ready     when it may be started, µs
 --          9 deadline  until when, µs; "": at any time
---          10 overlap  "skip" or "wait": what if the lock is held
+--          10 overlap  "skip" or "wait": what to do if the lock is held
 --          11 attempts so many for a tick whose runs lose their leases
 -- Returns  {1 or 0, what, now µs, run, a, b, closed id, closed run}: 1 for "run"; what is
 --            "run"      it is ours; a: fencing token, b: when the lock was acquired, µs
 --            "skipped"  this tick is passed over; run says why, a is its id
 --            "early"    a: µs until it is ready
 --            "taken"    a: the last tick that was claimed, µs
---            "paused"   so this one is not tried again
+--            "paused"   so this tick is not tried again
 --            "busy"     a: who holds the lock, b: for how many ms
 --            "again"    ask again, at once, as in mutex_acquire.lua
 --          and closed is a run that turned out to be lost; or "", ""
+-- luacheck: read globals now integer lock queue gone token VALUE enlist grant hand_over
+-- luacheck: read globals ledger parts readable instant fence_of enter close
 
--- include lock.lua
--- include mutex.lua
-local ledger = KEYS[7]
--- include ledger.lua
-
--- A lock that no run holds is waited for so long, in µs, also by a job that does not wait.
+-- A lock that no run holds is waited for so long, in µs, even by a job that does not wait.
 local GIVING_BACK = 1000000
 
 local ttl, owner, label, id, tick = tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
@@ -47,18 +44,18 @@ if run then
   ours = open == id
   orphan = fence ~= fence_of(value)
   if ours and not orphan then
-    -- As acquiring does: who sends it again believes in another ttl from then on.
+    -- As an acquire does: the sender believes in another ttl from this sending on.
     if redis.call('PTTL', lock) < ttl then
       redis.call('PEXPIRE', lock, ttl)
       enlist(now / 1000 + ttl)
     end
-    local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
+    local _, fencing_token, acquired_at = string.match(value, VALUE)
     return {1, 'run', integer(now), run, fencing_token, acquired_at, '', ''}
   end
 end
 
 local closed_id, closed_run = '', ''
--- The process of the open run is gone.
+-- Write down as lost the open run, whose process is gone.
 local function bury()
   if orphan and not ours then
     closed_id = open
@@ -67,11 +64,12 @@ local function bury()
 end
 
 local function answer(what, its_run, a, b)
-  return {what == 'run' and 1 or 0, what, integer(now), its_run or '', a or '', b or '', closed_id, closed_run}
+  return {what == 'run' and 1 or 0, what, integer(now), its_run or '', a or '', b or '',
+    closed_id, closed_run}
 end
 
--- Of ticks that are passed over for one reason the last stands for all: else a long pause would
--- push out what was run before it.
+-- Of ticks that are passed over for the same reason, only the last one is kept: else a long pause
+-- would push out the runs before it.
 local function forget_skipped(why)
   local ids = redis.call('HGET', ledger, 'runs') or ''
   local last = string.match(ids, '(%S+) $')
@@ -121,17 +119,17 @@ if redis.call('EXISTS', gone) == 1 then
   return answer('taken', '', integer(claimed))
 end
 if not value and redis.call('EXISTS', queue) == 1 then
-  -- include queue.lua
-  -- It is the first waiter's. If none of them lives, they keep the job from nothing.
+  -- It belongs to the first waiter. Waiters that are all dead don't keep the job from running.
   local first, more = hand_over(grant)
   if more then return answer('again') end
   if first then value = redis.call('GET', lock) end
 end
 if value then
-  -- Without a run somebody gives it back at this very moment, as a rule.
+  -- If no run is open, somebody is most likely giving it back at this very moment.
   local held = run or now - tonumber(ready) > GIVING_BACK
   if tick ~= '' and not again and overlap == 'skip' and held then
-    local its_owner = string.match(value, '^[^|]*|%d+|%d+|%d+|([^|]*)')
+    local _, _, _, _, rest = string.match(value, VALUE)
+    local its_owner = string.match(rest or '', '^|([^|]*)')
     return skip('the lock was held by ' .. (its_owner or 'others'))
   end
   return answer('busy', '', value, redis.call('PTTL', lock))

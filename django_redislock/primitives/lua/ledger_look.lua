@@ -1,26 +1,22 @@
--- What a scheduler has to know of its jobs. A job that nobody knew begins now: what was planned
--- before is none of it.
+-- What a scheduler has to know of its jobs. A job that nobody knew begins now: no earlier tick belongs to
+-- it.
 --
 -- KEYS     for each job: lock, ledger
 -- Returns  {now µs, then for each job {claimed µs, tick of its open run or "", left ms}}, where
 --          left is what the lease of that run still lives; negative: it is gone; claimed is ""
---          when something else is at the ledger's key, or in its place
+--          if something else is at the ledger's key, or in its field
+-- luacheck: read globals now integer instant readable parts fence_of YEAR, globals ledger
 
-local time = redis.call('TIME')
-local now = string.format('%.0f', time[1] * 1000000 + time[2])
-local ledger
--- include ledger.lua
-
-local replies = {now}
+local replies = {integer(now)}
 for i = 1, #KEYS, 2 do
   local lock = KEYS[i]
   ledger = KEYS[i + 1]
   local claimed, run, tick, left = '', false, '', -1
   local known = redis.pcall('HGET', ledger, 'claimed')
-  -- A table is an error, when it is of another type: no reason to fail the other jobs.
+  -- A table is an error: the key has another type. The other jobs need not fail for that.
   if type(known) ~= 'table' then
-    claimed = not known and now or instant(known) and known or ''
-    if not known then redis.call('HSET', ledger, 'claimed', now) end
+    claimed = not known and integer(now) or instant(known) and known or ''
+    if not known then redis.call('HSET', ledger, 'claimed', integer(now)) end
     if redis.call('PTTL', ledger) < YEAR * 0.9 then redis.call('PEXPIRE', ledger, YEAR) end
     local open = redis.call('HGET', ledger, 'open')
     run = open and readable(redis.call('HGET', ledger, open))

@@ -2,14 +2,11 @@
 --
 -- KEYS     for each job: lock, ledger
 -- Returns  {now µs, then for each job {claimed µs, paused, done µs, fencing token of the lock,
---          id, run, id, run, …}}, the newest run first; what is not known is "", and where something
---          else is at the ledger's key there is one run, which can't be read
+--          id, run, id, run, …}}, the newest run first; what is not known is "". If something else is
+--          at the ledger's key, there is one run, which can't be read
+-- luacheck: read globals now integer fence_of ids_of, globals ledger
 
-local time = redis.call('TIME')
-local ledger
--- include ledger.lua
-
-local replies = {string.format('%.0f', time[1] * 1000000 + time[2])}
+local replies = {integer(now)}
 for i = 1, #KEYS, 2 do
   local value = redis.pcall('GET', KEYS[i])
   ledger = KEYS[i + 1]
@@ -21,7 +18,7 @@ for i = 1, #KEYS, 2 do
   for id in string.gmatch(ids_of(runs), '%S+') do
     table.insert(ids, 1, id)
   end
-  -- One that began so long ago that it is not among the last ones.
+  -- A run that began so long ago that it is not among the last ones.
   if open and not string.find(runs or '', open, 1, true) then ids[#ids + 1] = open end
   if known.err then
     reply[#reply + 1] = ''

@@ -1,15 +1,12 @@
--- End the rest of a periodic job. What came due meanwhile is not caught up with.
+-- End the pause of a periodic job. Ticks that came due meanwhile are not caught up with.
 --
 -- KEYS     1 ledger, as in ledger.lua
 -- Returns  1; or 0: it was not paused
-
-local ledger = KEYS[1]
+-- luacheck: read globals now integer ledger
 
 if redis.call('HDEL', ledger, 'paused') == 0 then
   return 0
 end
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
--- Also back from a time to come, which it has when the clock was wrong.
-redis.call('HSET', ledger, 'claimed', string.format('%.0f', now))
+-- A clock that was wrong may have left a time in the future here: that is put right, too.
+redis.call('HSET', ledger, 'claimed', integer(now))
 return 1

@@ -1,17 +1,22 @@
--- What the scripts for several names share: each includes it after mutex.lua, whose functions then
--- work on one name after the other.
+-- Part: several names in one script. The functions of the mutex work on one name after the other.
 --
--- KEYS  for each name: as in mutex.lua
--- ARGV  1, 2 as in mutex.lua: the name is the first one
---       from OTHERS on  the other names
+-- KEYS   for each name: as in mutex_grant.lua
+-- ARGV   1, 2 as in lock.lua: the name is the first one
+--        the other names follow somewhere, up to the end
+-- Gives  NAMES                    their number
+--        busy                     the names that others hold, as this script has seen: name → number
+--        turn_to(number, others)  let all functions work on the name of this number from now on; the
+--                                 first of the other names stands at `others` in ARGV
+-- Sets   elsewhere                for hand_over()
+-- luacheck: read globals NEEDS MINUTE
+-- luacheck: globals lock queue waiters tail index gone name elsewhere
 
 local NAMES = #KEYS / 6
 
--- The names that are held by others, as this script has seen: name → number.
 local busy = {}
 
--- What hand_over() asks. A waiter that was handed a name while another one is held would only wake,
--- pass it on and stand where this puts it: with many waiters, that is a request of each of them.
+-- A waiter that was handed a name while another one is held would only wake, pass it on and stand where
+-- this function puts it: with many waiters, that is a request of each of them.
 elsewhere = function(waiter, says)
   local needs = redis.call('HGET', waiters, waiter .. NEEDS)
   for other in string.gmatch(needs or '', '[^\n]+') do
@@ -27,8 +32,6 @@ elsewhere = function(waiter, says)
   return false
 end
 
--- From here on, mutex.lua speaks of the name of this number. The first of the other names stands
--- at `others` in ARGV.
 local function turn_to(number, others)
   local before = 6 * (number - 1)
   lock, queue, waiters = KEYS[before + 1], KEYS[before + 2], KEYS[before + 3]

@@ -1,5 +1,5 @@
--- Take the locks of all names, or none and a place in the queue of one that is held. Idempotent: a
--- name that is our token's already, from an earlier send or because it was handed to us, is kept
+-- Take the locks of all names; or none of them, and a place in the queue of one that is held. Idempotent:
+-- a name that our token holds already, from an earlier send or because it was handed to us, is kept
 -- when we get the others too, and else passed on.
 --
 -- KEYS     as in multi.lua
@@ -13,26 +13,23 @@
 -- Returns  {1, acquired at µs, fencing token of each name}         we hold them all
 --          {0, value, pttl ms, now µs, position, ticket, lasted, number}  somebody else holds the
 --                                                                    name of this number
---          {-1, why, number}                                         this token is gone for ever
+--          {-1, why, number}                                         this token is gone for good
 --          {2, ticket}                                               ask again, at once, as in
 --                                                                    mutex_acquire.lua
-
--- include lock.lua
--- include mutex.lua
--- include queue.lua
--- include multi.lua
+-- luacheck: read globals now integer lock queue waiters tail gone name token token_of confirm grant
+-- luacheck: read globals stand_in_line leave_queue hand_over NEEDS NAMES turn_to unlist, globals busy
 
 local ttl, owner, label, inbox, ticket =
   tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
-local function turn(number) turn_to(number, 8) end
+local OTHERS = 8
 
--- What is at each lock, and of which names somebody waits.
+-- What is at each lock, and for which names somebody waits.
 local values, waited, anybody = {}, {}, false
 for i = 1, NAMES do
-  turn(i)
+  turn_to(i, OTHERS)
   values[i] = redis.call('GET', lock)
-  if holder(values[i]) ~= token and redis.call('EXISTS', queue, gone) > 0 then
+  if token_of(values[i]) ~= token and redis.call('EXISTS', queue, gone) > 0 then
     local why = redis.call('GET', gone)
     if why then return {-1, why, i} end
     waited[i], anybody = true, true
@@ -43,7 +40,7 @@ if anybody and ticket == '' then
   -- Behind whoever waits for one of them, also when the clock was set back meanwhile.
   local arrival = now
   for i in pairs(waited) do
-    turn(i)
+    turn_to(i, OTHERS)
     local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
     if last[1] ~= token then arrival = math.max(arrival, (last[2] or 0) + 1) end
   end
@@ -52,17 +49,17 @@ elseif ticket == '' then
   ticket = integer(now)
 end
 
--- A free lock for which somebody waits is the first one's, which may be ourselves.
+-- A free lock for which somebody waits belongs to the first waiter, which may be ourselves.
 local blocked
 for i = 1, NAMES do
-  turn(i)
+  turn_to(i, OTHERS)
   if not values[i] and waited[i] then
     stand_in_line(ticket, inbox, ttl, owner, label)
     local first, more = hand_over(grant, token)
     if more then return {2, ticket} end
     if first and first ~= token then values[i] = redis.call('GET', lock) end
   end
-  if values[i] and holder(values[i]) ~= token then
+  if values[i] and token_of(values[i]) ~= token then
     blocked, busy[name] = blocked or i, i
   end
 end
@@ -70,20 +67,9 @@ end
 if not blocked then
   local answer = {1, integer(now)}
   for i = 1, NAMES do
-    turn(i)
-    local value = values[i]
-    if value then
-      -- As in mutex_acquire.lua.
-      local confirms = redis.call('HGET', tail, 'handed') == token
-      if confirms or redis.call('PTTL', lock) < ttl then
-        redis.call('PEXPIRE', lock, ttl)
-        enlist(now / 1000 + ttl)
-      end
-      local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
-      if confirms then
-        redis.call('HSET', tail, 'handed', '', fencing_token % HOLDERS, value)
-      end
-      answer[i + 2] = fencing_token
+    turn_to(i, OTHERS)
+    if values[i] then
+      answer[i + 2] = confirm(values[i], ttl)
     else
       if waited[i] then leave_queue(token) end
       answer[i + 2] = grant(token, ttl, ttl, owner, label)
@@ -92,10 +78,10 @@ if not blocked then
   return answer
 end
 
--- None of them, then: what was handed to us goes to the next one, and we wait for one name only.
+-- We get none of them, then: what was handed to us goes to the next waiter, and we wait for one name.
 for i = 1, NAMES do
-  turn(i)
-  if holder(values[i]) == token then
+  turn_to(i, OTHERS)
+  if token_of(values[i]) == token then
     redis.call('DEL', lock)
     if hand_over(grant) then busy[name] = i else unlist() end
   elseif waited[i] then
@@ -104,10 +90,10 @@ for i = 1, NAMES do
   end
 end
 
-turn(blocked)
+turn_to(blocked, OTHERS)
 ticket = stand_in_line(ticket, inbox, ttl, owner, label)
 if inbox ~= '' then
-  redis.call('HSET', waiters, token .. NEEDS, table.concat({ARGV[2], unpack(ARGV, 8)}, '\n'))
+  redis.call('HSET', waiters, token .. NEEDS, table.concat({ARGV[2], unpack(ARGV, OTHERS)}, '\n'))
 end
 return {0, values[blocked], redis.call('PTTL', lock), integer(now),
   redis.call('ZRANK', queue, token) or redis.call('ZCARD', queue), ticket,

@@ -8,12 +8,7 @@
 -- Returns  {1}                          all released, now or before
 --          {0, value, gone, number}     the name of this number, and perhaps others, was not held:
 --                                       who holds it now, what was written of our token
-
--- include lock.lua
--- include mutex.lua
--- include queue.lua
--- include mutex_giving.lua
--- include multi.lua
+-- luacheck: read globals lock name NAMES turn_to give_back, globals busy
 
 local answer = {1}
 for i = 1, NAMES do

@@ -2,8 +2,8 @@
 -- finds the lock its own and lets it live for another ttl; so a command that was sent twice, and a
 -- waiter that confirms what was handed to it, are the same case.
 --
--- KEYS     as in mutex.lua
--- ARGV     1, 2 as in mutex.lua
+-- KEYS     as in mutex_grant.lua
+-- ARGV     1, 2 as in lock.lua
 --          3 ttl     ms
 --          4 owner   without "|"
 --          5 label
@@ -14,40 +14,17 @@
 -- Returns  {1, fencing token, acquired at µs}                       we hold it; all numbers, which
 --                                                                   wire.py reads fastest
 --          {0, value, pttl ms, now µs, position, ticket, lasted}    somebody else does
---          {-1, why}                                                this token is gone for ever
+--          {-1, why}                                                this token is gone for good
 --          {2, ticket}                                              ask again, at once: nobody holds
 --                                                                   it, and others still stand
 --                                                                   before us
-
--- include lock.lua
-
-local ttl, owner, label, inbox, ticket =
-  tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-
--- Most locks are free.
-if redis.call('EXISTS', lock, queue, gone) == 0 then
-  local to, lives, handed = token, ttl, nil
-  -- include mutex_grant.lua
-  return {1, fence, now}
-end
-
--- include mutex.lua
--- include queue.lua
+-- luacheck: read globals now integer lock queue tail gone token token_of confirm grant
+-- luacheck: read globals stand_in_line leave_queue hand_over owner label inbox ttl, globals ticket
 
 local value = redis.call('GET', lock)
 
-if holder(value) == token then
-  local confirms = redis.call('HGET', tail, 'handed') == token
-  -- Else never less than it has: an early send may arrive late, after an extension. PEXPIRE
-  -- comes first, since a full Redis denies HSET, but not after a write that it has allowed.
-  if confirms or redis.call('PTTL', lock) < ttl then
-    redis.call('PEXPIRE', lock, ttl)
-    enlist(now / 1000 + ttl)
-  end
-  local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
-  if confirms then
-    redis.call('HSET', tail, 'handed', '', fencing_token % HOLDERS, value)
-  end
+if token_of(value) == token then
+  local fencing_token, acquired_at = confirm(value, ttl)
   return {1, tonumber(fencing_token), tonumber(acquired_at)}
 end
 

@@ -1,8 +1,8 @@
--- Continue a lease in another process, under a token of its own: so of two processes that were
--- given the old one, only the first gets it. Idempotent: sent again, it finds the lock its own.
+-- Continue a lease in another process, under a new token: if two processes were given the old token,
+-- only the first one gets the lease. Idempotent: sent again, it finds the lock its own.
 --
--- KEYS     as in mutex.lua; 6 is for the old token
--- ARGV     1, 2 as in mutex.lua: the old token
+-- KEYS     as in mutex_grant.lua; 6 is for the old token
+-- ARGV     1, 2 as in lock.lua: the old token
 --          3 heir      the new token
 --          4 ttl       ms
 --          5 owner     without "|"
@@ -10,26 +10,24 @@
 -- Returns  {1, fencing token, acquired at µs}  the heir holds it
 --          {0, value, gone}                    not held: who holds it, what was written of the
 --                                              old token
-
--- include lock.lua
--- include mutex.lua
+-- luacheck: read globals now lock tail gone token token_of look VALUE enlist MINUTE PAST_HOLDERS
+-- luacheck: read globals remembers
 
 local heir, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 
-local value = redis.pcall('GET', lock)
-if type(value) == 'table' then value = NO_STRING end
-local held = holder(value)
+local value = look(lock)
+local held = token_of(value)
 if held ~= token and held ~= heir then
   return {0, value, redis.call('GET', gone)}
 end
 
-local fencing_token, acquired_at = string.match(value, '^[^|]*|(%d+)|(%d+)')
+local _, fencing_token, acquired_at = string.match(value, VALUE)
 local lives = math.max(redis.call('PTTL', lock), ttl)
 value = table.concat({heir, fencing_token, acquired_at, ttl, owner, label}, '|')
 redis.call('SET', lock, value, 'PX', lives)
 enlist(now / 1000 + lives)
 -- An acquire of the old token may still be on its way.
 redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
-redis.call('HSET', tail, 'fence', fencing_token, fencing_token % HOLDERS, value)
+redis.call('HSET', tail, 'fence', fencing_token, fencing_token % PAST_HOLDERS, value)
 redis.call('PEXPIRE', tail, remembers(ttl, fencing_token))
 return {1, fencing_token, acquired_at}

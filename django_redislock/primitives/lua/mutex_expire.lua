@@ -1,22 +1,20 @@
 -- Give the lock another time to live, for redis-py's Lock.extend() and reacquire(): it may be
--- shorter than what the lock has, or be added to that. Not idempotent, as there.
+-- shorter than the time that the lock has, or be added to that time. Not idempotent, as there.
 --
--- KEYS     as in mutex.lua
--- ARGV     1, 2 as in mutex.lua
+-- KEYS     as in mutex_grant.lua
+-- ARGV     1, 2 as in lock.lua
 --          3 lives  ms
---          4 how    "add" to what it has, or "replace" that; "repair": also where the lock has
---                   lost its end
+--          4 how    "add" to the time that it has, "replace" that time, or "repair": replace it even
+--                   if the lock has lost its TTL
 -- Returns  {1}         it lives for so long
---          {0, value}  not held, or without an end; who holds it
-
--- include lock.lua
--- include mutex.lua
+--          {0, value}  not held, or without a TTL; who holds it
+-- luacheck: read globals now integer lock tail token token_of VALUE enlist remembers
 
 local lives, how = tonumber(ARGV[3]), ARGV[4]
 
 local value = redis.call('GET', lock)
 local pttl = redis.call('PTTL', lock)
-if holder(value) ~= token or (pttl < 0 and how ~= 'repair') then
+if token_of(value) ~= token or (pttl < 0 and how ~= 'repair') then
   return {0, value}
 end
 
@@ -24,7 +22,7 @@ if how == 'add' then lives = lives + pttl end
 redis.call('PEXPIRE', lock, integer(lives))
 enlist(now / 1000 + lives)
 -- The last fencing token has to be known when the lock has ended.
-local fence = string.match(value, '^[^|]*|(%d+)|')
+local _, fence = string.match(value, VALUE)
 if redis.call('PEXPIRE', tail, remembers(lives, fence)) == 0 then
   redis.call('HSET', tail, 'fence', fence)
   redis.call('PEXPIRE', tail, remembers(lives, fence))

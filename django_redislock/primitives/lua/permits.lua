@@ -1,71 +1,74 @@
--- What the scripts of semaphores and read-write locks share; each of them includes this file.
+-- Part: permits, for semaphores and read-write locks.
 --
--- A name has places, and whoever holds it has some of them: of a semaphore one of its `limit`, of a
--- read-write lock a reader one of very many, and a writer all. So this is one rule; `fits` has it.
--- First come, first served: nobody passes the first one of the queue, also where there would be
--- room for the second. So a writer that waits keeps new readers from going in before it; and what
--- becomes free is handed on to as many as there is room for, so readers that have waited behind a
--- writer go in together.
+-- A name has permits, and each holder takes some of them: of a semaphore, one of its `limit`; of a
+-- read-write lock, a reader one of very many, and a writer all. So this is one rule, which `fits` has.
+-- First come, first served: nobody passes the first waiter of the queue, even if there were room for
+-- the second. So a writer that waits keeps new readers out; and permits that become free are handed to
+-- as many waiters as there is room for, so readers that have waited behind a writer go in together.
 --
--- How many places there are is for each to say that asks for one. When that is changed while some
--- hold it, nobody is thrown out; who says less waits until fewer hold it, who says more goes in.
+-- Each claim says how many permits there are. When that number is changed while some are held, no
+-- holder loses its permit; a claim with a smaller number waits until fewer are held, and one with a
+-- larger number goes in.
 --
--- KEYS  as in lock.lua, of which here
---       1 lock     zset     token → when its lease ends, ms
---       4 tail     hash     fence; lasted, of the last one that was released, µs; and the last
---                           HOLDERS whose leases have ended, in the fields 0 to 5, as mutex.lua
---                           writes them; slot is where the last one stands
---       7 holders  hash     token → token|fencing token|acquired at, µs|ttl, ms|owner|label, and
---                           behind a tab kind|limit; then "|handed" if it was handed over, and that
---                           is not confirmed yet
--- ARGV  1, 2 as in lock.lua
+-- KEYS   as in lock.lua, of which
+--        1 lock     zset     token → when its lease ends, ms
+--        4 tail     hash     fence   the last fencing token
+--                            lasted  of the holder that was released last, µs
+--                            slot    the field of the last past holder
+--                            0 to 5  the past holders, as in mutex_grant.lua
+--        7 holders  hash     the present holders: token → a value as in value.lua, and behind a tab
+--                            kind|limit; then "|handed" if the permit was handed over, and that is
+--                            not confirmed yet
+-- ARGV   1, 2 as in lock.lua
 --
 -- A kind is semaphore, read or write.
-
--- include lock.lua
--- include index.lua
--- include queue.lua
+--
+-- Gives  holders, millis, foreign (the key is of another type), NO_ZSET, ends_first, number, ends_of,
+--        held_as, differs, fits, is_handed, keep_tail, enter, drop, expire, settle, grant
+-- luacheck: read globals now integer index token name VALUE MINUTE MOST PAST_HOLDERS remembers
+-- luacheck: read globals enlist unlist unlist_ended lock tail
 
 local holders = KEYS[7]
 local millis = math.floor(now / 1000)
 
--- What is at the key when it is of another type: not ours, that much is certain.
 local NO_ZSET = 'no sorted set'
 local foreign = type(redis.pcall('ZCARD', lock)) == 'table'
 
--- Those whose leases have ended may still be there: `expire` takes MOST of them away at a time.
+-- The least score of a lease that has not ended. Ended leases may still be there: `expire` removes MOST
+-- of them at a time.
 local alive = '(' .. integer(millis)
 
--- The one whose lease ends first, and when, in ms; nil: nobody holds it.
+-- The holder whose lease ends first, and when, in ms; nil: there is no holder.
 local function ends_first()
   return unpack(redis.call('ZRANGE', lock, alive, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES'))
 end
 
--- How many hold it.
+-- The number of holders.
 local function number()
   return redis.call('ZCOUNT', lock, alive, '+inf')
 end
 
--- When the lease of a token ends, in ms; nil: it holds no place.
+-- When the lease of a token ends, in ms; nil: it holds no permit.
 local function ends_of(holder)
   local ends = tonumber(redis.call('ZSCORE', lock, holder) or 0)
   return ends > millis and ends or nil
 end
 
--- As what it is held, by the one whose lease ends first; nil: nobody does, or nothing is known of it.
+-- The kind of lock that it is held as, by the holder whose lease ends first; nil: there is no holder, or
+-- nothing is known of it.
 local function held_as()
   local first = ends_first()
   local record = first and redis.call('HGET', holders, first)
   return record and string.match(record, '\t(%a+)')
 end
 
--- Whether those who hold it have a lock of another kind: a semaphore is no read-write lock.
+-- Whether its holders have a lock of another kind: a semaphore is no read-write lock.
 local function differs(kind, held)
   return held and (kind == 'semaphore') ~= (held == 'semaphore')
 end
 
--- Whether there is room beside those who hold it, for one that says `wants` behind its tab. nil: it
--- wants another kind of lock than they have, or a mutex, for which nothing is there.
+-- Whether there is room beside the holders for a claim whose label ends with a tab and `kind|limit`.
+-- nil: it wants another kind of lock than they have, or a mutex, which has no tab.
 local function fits(wants)
   local kind, limit = string.match(wants, '\t(%a+)|(%d+)')
   if not kind then return nil end
@@ -74,7 +77,7 @@ local function fits(wants)
   local held = held_as()
   if differs(kind, held) then return nil end
   if kind == 'write' or others >= tonumber(limit) then return false end
-  -- One of whom nothing is known has them all, until its lease ends.
+  -- A holder of whom nothing is known has all permits until its lease ends.
   return others > 1 or held and held ~= 'write' or false
 end
 
@@ -82,17 +85,18 @@ local function is_handed(record)
   return string.sub(record, -7) == '|handed'
 end
 
--- Let the tail live for as long as it has to, and never shorter than before.
+-- Let the tail live as long as it has to, and never shorter than before.
 local function keep_tail(ttl, fence)
   redis.call('PEXPIRE', tail, math.max(redis.call('PTTL', tail), remembers(ttl, fence)))
 end
 
--- Write down who has held a place, and how that has ended: as mutex.lua has it; "": by itself.
+-- Write down a past holder, and how its hold has ended, as in mutex_grant.lua; "": by itself.
 local function enter(record, ended, more)
-  if is_handed(record) then return end  -- it never knew of it
-  local value, fence, acquired_at, ttl = string.match(record, '^([^|]*|(%d+)|(%d+)|(%d+)|[^\t]*)')
+  if is_handed(record) then return end  -- it never knew of its permit
+  local value = string.match(record, '^[^\t]*')
+  local _, fence, acquired_at, ttl = string.match(value, VALUE)
   local known = redis.call('HMGET', tail, 'slot', 'fence')
-  local slot = (1 + (known[1] or -1)) % HOLDERS
+  local slot = (1 + (known[1] or -1)) % PAST_HOLDERS
   if ended ~= '' then
     local lasted = integer(now - acquired_at)
     value = value .. '\t' .. ended .. '|' .. lasted .. (more or '')
@@ -103,6 +107,7 @@ local function enter(record, ended, more)
   keep_tail(ttl, fence)
 end
 
+-- Remove a holder. Returns its record.
 local function drop(from)
   local record = redis.call('HGET', holders, from)
   redis.call('ZREM', lock, from)
@@ -110,11 +115,11 @@ local function drop(from)
   return record
 end
 
--- Take away those whose leases have ended, and remember the last ones.
+-- Remove holders whose leases have ended, and remember the last ones.
 local function expire()
   local ended = redis.call('ZRANGE', lock, '-inf', integer(millis), 'BYSCORE', 'LIMIT', 0, MOST)
   if ended[1] then
-    for i = math.max(1, #ended - HOLDERS + 1), #ended do
+    for i = math.max(1, #ended - PAST_HOLDERS + 1), #ended do
       local record = redis.call('HGET', holders, ended[i])
       if record then enter(record, '') end
     end
@@ -123,7 +128,7 @@ local function expire()
   end
   -- The lock went with the last lease, or somebody has deleted it.
   if redis.call('EXISTS', lock) == 0 and redis.call('EXISTS', holders) == 1 then
-    if redis.call('HLEN', holders) <= HOLDERS then
+    if redis.call('HLEN', holders) <= PAST_HOLDERS then
       for _, record in ipairs(redis.call('HVALS', holders)) do enter(record, '') end
     end
     redis.call('UNLINK', holders)
@@ -140,15 +145,15 @@ local function settle()
   enlist(ends)
 end
 
--- A place for `to`, for `lives` ms. Returns the fencing token, which is as in mutex.lua the server's
--- clock, or more than the last one.
+-- Give `to` a permit for `lives` ms. Returns the fencing token: as in mutex_grant.lua the server's clock,
+-- or more than the last one.
 local function grant(to, ttl, lives, owner, label, handed)
   local fence = math.max(now, 1 + (redis.call('HGET', tail, 'fence') or 0))
   local fencing_token = integer(fence)
   local record = table.concat({to, fencing_token, integer(now), ttl, owner, label}, '|')
   redis.call('HSET', tail, 'fence', fencing_token)
   keep_tail(ttl, fence)
-  if fence % HOLDERS == 1 then unlist_ended() end
+  if fence % PAST_HOLDERS == 1 then unlist_ended() end
   redis.call('HSET', holders, to, record .. (handed and '|handed' or ''))
   -- Last, and at once with an end: whatever ends the script, nothing stays locked.
   redis.call('ZADD', lock, integer(millis + lives), to)

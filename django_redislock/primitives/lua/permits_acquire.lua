@@ -1,8 +1,8 @@
--- Take a place, or one in the queue. Idempotent: sent again with the same token, it finds the place
+-- Take a permit, or a place in the queue. Idempotent: sent again with the same token, it finds the permit
 -- its own and lets the lease live for another ttl.
 --
 -- KEYS     as in permits.lua
--- ARGV     1, 2 as in permits.lua
+-- ARGV     1, 2 as in lock.lua
 --          3 ttl     ms
 --          4 owner   without "|"
 --          5 label
@@ -10,19 +10,22 @@
 --                    queue: this is the only try, or the last one
 --          7 ticket  time of arrival from an earlier reply, or ""; it keeps our place when
 --                    the queue was lost or we were passed over
---          8 kind    9 limit
--- Returns  {1, fencing token, acquired at µs}                                we hold a place
---          {0, value, pttl ms, now µs, position, ticket, lasted, how many}   others do; of those
+--          8 kind
+--          9 limit
+-- Returns  {1, fencing token, acquired at µs}                                we hold a permit
+--          {0, value, pttl ms, now µs, position, ticket, lasted, how many}   others hold them all:
 --                                     the one whose lease ends first, and how many they are
---          {-1, why}                                                this token is gone for ever
---          {-2, kind}                               those who hold it have another kind of lock
+--          {-1, why}                                                this token is gone for good
+--          {-2, kind}                               the holders have another kind of lock
 --          {2, ticket}                              ask again, at once, as in mutex_acquire.lua
-
--- include permits.lua
+-- luacheck: read globals integer lock queue tail gone token VALUE stand_in_line leave_queue hand_over
+-- luacheck: read globals now holders millis ends_first number ends_of held_as differs fits is_handed
+-- luacheck: read globals expire settle grant
 
 local ttl, owner, label, inbox, ticket =
   tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-label = label .. '\t' .. ARGV[8] .. '|' .. ARGV[9]
+local kind, limit = ARGV[8], ARGV[9]
+label = label .. '\t' .. kind .. '|' .. limit
 
 expire()
 local ends = ends_of(token)
@@ -35,10 +38,11 @@ if record then
     redis.call('HSET', holders, token, string.sub(record, 1, -8))
     ends = 0
   end
-  -- Else never less than it has: an early send may arrive late, after an extension.
+  -- Unless it was just handed to us, it never gets less than it has: an early send may arrive late,
+  -- after an extension.
   redis.call('ZADD', lock, integer(math.max(ends, millis + ttl)), token)
   settle()
-  local fencing_token, acquired_at = string.match(record, '^[^|]*|(%d+)|(%d+)')
+  local _, fencing_token, acquired_at = string.match(record, VALUE)
   return {1, fencing_token, acquired_at}
 end
 
@@ -52,7 +56,7 @@ if why then
   return {-1, why}
 end
 local held = held_as()
-if differs(ARGV[8], held) then
+if differs(kind, held) then
   leave_queue(token)
   return {-2, held}
 end

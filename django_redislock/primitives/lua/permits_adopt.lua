@@ -1,21 +1,23 @@
--- Continue a lease in another process, under a token of its own, as mutex_adopt.lua does.
--- Idempotent: sent again, it finds the place its own.
+-- Continue a lease in another process, under a new token, as mutex_adopt.lua does. Idempotent: sent again,
+-- it finds the permit its own.
 --
 -- KEYS     as in permits.lua; 6 is for the old token
--- ARGV     1, 2 as in permits.lua: the old token
+-- ARGV     1, 2 as in lock.lua: the old token
 --          3 heir      the new token
 --          4 ttl       ms
 --          5 owner     without "|"
 --          6 label
---          7 kind      8 limit
+--          7 kind
+--          8 limit
 -- Returns  {1, fencing token, acquired at µs}  the heir holds it
 --          {0, value, gone}                    not held: what is at the key if that is not ours,
 --                                              what was written of the old token
 --          {-2, kind}                          it is held as another kind of lock
-
--- include permits.lua
+-- luacheck: read globals integer lock tail gone token VALUE MINUTE holders millis foreign NO_ZSET
+-- luacheck: read globals ends_of differs keep_tail drop expire settle
 
 local heir, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local kind, limit = ARGV[7], ARGV[8]
 
 local held
 if not foreign then
@@ -26,17 +28,17 @@ local record = held and redis.call('HGET', holders, held)
 if not record then
   return {0, foreign and NO_ZSET, redis.call('GET', gone)}
 end
-local kind = string.match(record, '\t(%a+)')
-if differs(ARGV[7], kind) then
-  return {-2, kind}
+local is_held_as = string.match(record, '\t(%a+)')
+if differs(kind, is_held_as) then
+  return {-2, is_held_as}
 end
 
 local ends = math.max(ends_of(held), millis + ttl)
-local fencing_token, acquired_at = string.match(record, '^[^|]*|(%d+)|(%d+)')
+local _, fencing_token, acquired_at = string.match(record, VALUE)
 drop(held)
 redis.call('ZADD', lock, integer(ends), heir)
 redis.call('HSET', holders, heir, table.concat({heir, fencing_token, acquired_at, ttl, owner,
-  label .. '\t' .. ARGV[7] .. '|' .. ARGV[8]}, '|'))
+  label .. '\t' .. kind .. '|' .. limit}, '|'))
 settle()
 -- An acquire of the old token may still be on its way.
 redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)

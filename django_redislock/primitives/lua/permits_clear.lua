@@ -1,15 +1,18 @@
--- Take places away without their tokens, for an operator. Their holders are told why at their next
--- renewals; the next waiters get the places.
+-- Take permits away without their tokens, for an operator. Their holders are told why at their next
+-- renewals; the next waiters get the permits.
 --
--- KEYS     as in permits.lua (6 is not used); then of each of those tokens gone
--- ARGV     1, 2 as in permits.lua (1 is not used)
---          3 by, 4 reason
---          and the tokens of the holders that the operator saw
--- Returns  for each of these: 1 it was taken away, 0 it had none any more
+-- KEYS     as in permits.lua (6 is not used); then gone, of each of these tokens
+-- ARGV     1, 2 as in lock.lua (1 is not used)
+--          3 by      without "|"
+--          4 reason
+--          5 on      the tokens of the holders that the operator saw
+-- Returns  for each of these: 1 its permit was taken away, 0 it had none any more
+-- luacheck: read globals VALUE outlives check_types hand_over ends_of fits is_handed enter drop expire
+-- luacheck: read globals settle grant
 
--- include permits.lua
+local by, reason = ARGV[3], ARGV[4]
 
--- include beside.lua
+check_types()
 expire()
 local cleared = {}
 for i = 5, #ARGV do
@@ -17,11 +20,11 @@ for i = 5, #ARGV do
   if ends_of(ARGV[i]) then
     cleared[i - 4] = 1
     local record = drop(ARGV[i])
-    -- A waiter that has not confirmed it does not know of it: it waits on, and is told nothing.
+    -- A waiter that has not confirmed its permit does not know of it: it waits on, and is told nothing.
     if not record or not is_handed(record) then
-      local ttl = record and string.match(record, '^[^|]*|%d+|%d+|(%d+)') or 0
-      local why = ARGV[3] .. '|' .. ARGV[4]
-      redis.call('SET', KEYS[i + 3], 'cleared|' .. why, 'PX', outlives(ttl))
+      local _, _, _, ttl = string.match(record or '', VALUE)
+      local why = by .. '|' .. reason
+      redis.call('SET', KEYS[i + 3], 'cleared|' .. why, 'PX', outlives(ttl or 0))
       if record then enter(record, 'cleared', '|' .. why) end
     end
   end

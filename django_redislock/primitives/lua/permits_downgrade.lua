@@ -1,13 +1,16 @@
--- Hold a place as another kind from now on, without a gap: a writer becomes a reader, and readers
+-- Hold a permit as another kind from now on, without a gap: a writer becomes a reader, and readers
 -- that have waited behind it go in. Idempotent.
 --
 -- KEYS     as in permits.lua
--- ARGV     1, 2 as in permits.lua
---          3 kind  4 limit
--- Returns  {1}               it is
---          {0, value, gone}  not held: what is at the key if that is not ours, why we don't
+-- ARGV     1, 2 as in lock.lua
+--          3 kind
+--          4 limit
+-- Returns  {1}               it is held as this kind
+--          {0, value, gone}  not held: what is at the key if that is not ours, why we don't hold it
+-- luacheck: read globals lock gone token holders foreign NO_ZSET ends_of hand_over expire settle fits
+-- luacheck: read globals grant
 
--- include permits.lua
+local kind, limit = ARGV[3], ARGV[4]
 
 if not foreign then expire() end
 local record = not foreign and ends_of(token) and redis.call('HGET', holders, token)
@@ -17,7 +20,7 @@ end
 -- First, since a full Redis denies other writes, but not after one that it has allowed.
 redis.call('PEXPIRE', lock, math.max(1, redis.call('PTTL', lock)))
 redis.call('HSET', holders, token,
-  string.match(record, '^[^\t]*') .. '\t' .. ARGV[3] .. '|' .. ARGV[4])
+  string.match(record, '^[^\t]*') .. '\t' .. kind .. '|' .. limit)
 hand_over(grant, nil, fits)
 settle()
 return {1}

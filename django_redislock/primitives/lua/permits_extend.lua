@@ -1,13 +1,13 @@
 -- Let many leases live for another ttl from now; a TTL that somebody removed is repaired. As
--- mutex_extend.lua: it never takes away what a lease has, and one that is not ours is not touched.
+-- mutex_extend.lua: it never takes away what a lease has, and a lease that is not ours is not touched.
 --
 -- KEYS     for each lease: as in permits.lua
 -- ARGV     for each lease: token, name, ttl in ms
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
 --          {position, value, gone}  which one it is, what is at the key if that is not ours, why
---                                   we don't}
-
--- include permits.lua
+--                                   we don't hold it}
+-- luacheck: globals lock tail gone holders token name
+-- luacheck: read globals integer VALUE with_ttl MOST millis NO_ZSET keep_tail settle
 
 local reply = {0}
 for i = 1, #ARGV / 3 do
@@ -23,18 +23,19 @@ for i = 1, #ARGV / 3 do
     redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl))
     redis.call('ZADD', lock, integer(math.max(ends, millis + ttl)), token)
     settle()
-    local before, fence, stored, after = string.match(record, '^([^|]*|(%d+)|%d+|)(%d+)(|.*)$')
+    local _, fence, _, stored = string.match(record, VALUE)
     if stored ~= ttl then
-      redis.call('HSET', holders, token, before .. ttl .. after)
+      redis.call('HSET', holders, token, with_ttl(record, ttl))
     end
-    -- The last fencing token has to be known when this lease has ended. If the tail was lost, it may be
-    -- that of another holder: of MOST others it is read here, the rest say theirs when they extend.
+    -- The last fencing token has to be known when this lease has ended. If the tail was lost, another
+    -- holder may have it: those of MOST others are read here, and the rest come with their extensions.
     local known = tonumber(redis.call('HGET', tail, 'fence') or 0)
     local last = math.max(known, fence)
     if known == 0 then
       local others = redis.call('ZRANGE', lock, 0, MOST - 1, 'REV')
       for _, other in ipairs(redis.call('HMGET', holders, unpack(others))) do
-        last = math.max(last, other and string.match(other, '^[^|]*|(%d+)|') or 0)
+        local _, its_fence = string.match(other or '', VALUE)
+        last = math.max(last, its_fence or 0)
       end
     end
     if last > known then redis.call('HSET', tail, 'fence', integer(last)) end

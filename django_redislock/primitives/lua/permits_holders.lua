@@ -1,17 +1,18 @@
--- Look at who holds a place without touching anything.
+-- Look at the holders without touching anything.
 --
 -- KEYS     1 lock  2 holders  (as in permits.lua)
--- ARGV     1 how many at most
--- Returns  {now µs, {what one says of itself or nil, pttl ms, token}, ...}, the one whose lease ends
---          first comes first
+-- ARGV     1 limit  how many at most
+-- Returns  {now µs, {what the holder says of itself or nil, pttl ms, token}, ...}, the holder whose lease
+--          ends first comes first
+-- luacheck: read globals now integer
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local alive = string.format('(%.0f', now)
-local found = {string.format('%.0f', time[1] * 1000000 + time[2])}
-local ends = redis.call('ZRANGE', KEYS[1], alive, '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[1],
+local lock, holders, limit = KEYS[1], KEYS[2], ARGV[1]
+local millis = math.floor(now / 1000)
+local alive = '(' .. integer(millis)
+local found = {integer(now)}
+local ends = redis.call('ZRANGE', lock, alive, '+inf', 'BYSCORE', 'LIMIT', 0, limit,
   'WITHSCORES')
 for i = 1, #ends, 2 do
-  found[#found + 1] = {redis.call('HGET', KEYS[2], ends[i]), ends[i + 1] - now, ends[i]}
+  found[#found + 1] = {redis.call('HGET', holders, ends[i]), ends[i + 1] - millis, ends[i]}
 end
 return found

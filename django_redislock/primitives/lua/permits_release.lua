@@ -1,16 +1,17 @@
--- Give back a place, or the one in the queue, and hand it to the next waiters. Idempotent: repeated,
--- it finds itself in the tail.
+-- Give back a permit, or the place in the queue, and hand the permit to the next waiters. Idempotent:
+-- repeated, it finds itself in the tail.
 --
 -- KEYS     as in permits.lua
--- ARGV     1, 2 as in permits.lua
+-- ARGV     1, 2 as in lock.lua
 --          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
 --                      a tombstone, so that the late one is refused. Else 0.
 --          4 home      as in mutex_release.lua
 -- Returns  {1, now µs, heirs}   released, now or before; as in mutex_release.lua
 --          {0, value, gone}     not held: what is at the key if that is not ours, what was written
 --                               of our token
-
--- include permits.lua
+-- luacheck: globals home
+-- luacheck: read globals now integer tail gone token MINUTE PAST_HOLDERS heirs leave_queue hand_over
+-- luacheck: read globals foreign NO_ZSET ends_of fits enter drop expire settle grant
 
 local withdraw = ARGV[3] == '1'
 home = ARGV[4]
@@ -25,14 +26,14 @@ if held then
   if record then enter(record, 'released') end
 else
   leave_queue(token)
-  for slot = 0, HOLDERS - 1 do
+  for slot = 0, PAST_HOLDERS - 1 do
     local past = redis.call('HGET', tail, slot)
     before = before or past and string.sub(past, 1, 32) == token
       and string.find(past, '\treleased|', 1, true)
   end
 end
 if not foreign then
-  hand_over(grant, nil, fits)  -- where we stood in the queue, too, others may have waited behind us
+  hand_over(grant, nil, fits)  -- even if we only stood in the queue: others may wait behind us
   settle()
 end
 

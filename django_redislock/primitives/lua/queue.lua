@@ -1,6 +1,17 @@
--- Who waits: what the scripts share that put somebody into the queue, or hand on what is free. To be
--- included after mutex.lua or permits.lua, and as late as can be: most locks are free, and each
--- function that is made here takes its time.
+-- Part: the waiters. How somebody joins or leaves the queue, and how what is free is handed on. It comes
+-- as late as can be: most locks are free, and to make these functions takes its time.
+--
+-- KEYS   as in lock.lua
+-- Gives  stand_in_line(ticket, inbox, ttl, owner, label)
+--        leave_queue(waiter)
+--        hand_over(grant, caller, fits)
+--        NEEDS      beside what a waiter says of itself: behind its token, the field that has the
+--                   names that it needs all at once, each on a line
+-- Takes  elsewhere  a function that a script for several names sets (multi.lua); else nil
+--        home       the inbox of the process that asks, if the answer tells it which of its own
+--                   waiters were handed the lock
+-- Gives  heirs      the tokens of these waiters, each with its fencing token
+-- luacheck: read globals now integer queue waiters token MINUTE MOST CLUSTER
 
 -- A waiter to whom the lock was handed has so long to confirm it, in ms.
 local CLAIM_WINDOW = 1000
@@ -13,7 +24,7 @@ local DEAF = '-'
 -- So many more waiters does this script deal with.
 local budget = MOST
 
--- Take a place in the queue; without an inbox only its ticket. Returns that.
+-- Take a place in the queue; without an inbox, only a ticket for it. Returns the ticket.
 local function stand_in_line(ticket, inbox, ttl, owner, label)
   if ticket == '' then
     -- Behind whoever waits, also when the clock was set back meanwhile.
@@ -32,7 +43,6 @@ local function stand_in_line(ticket, inbox, ttl, owner, label)
   return ticket
 end
 
--- Beside what a waiter says of itself: the names that it needs all at once, each on a line.
 local NEEDS = '+'
 
 local function leave_queue(waiter)
@@ -40,41 +50,41 @@ local function leave_queue(waiter)
   redis.call('HDEL', waiters, waiter, waiter .. NEEDS)
 end
 
--- Let a waiter who needs another name as well, which is held, wait for that one. Returns whether it
--- was so. Only the scripts for several names know of other names (multi.lua).
+-- Let a waiter that needs another name as well, which is held, wait for that name. Returns whether it
+-- did so.
 local elsewhere
-
--- The inbox of the process that asks, where the answer tells it who of its own waiters was handed the
--- lock: for each of them the token and its fencing token.
 local home
 local heirs = {}
 
--- Whether somebody is at an inbox: a process that was killed listens no more. Of a waiter that
--- can't listen (its connection is away), and for a user who may not ask (which is an error),
--- the sign of life has to do. PUBLISH would count, too, but also those with a pattern.
+-- Whether somebody listens at an inbox: a process that was killed does not. If a waiter can't listen
+-- (its connection is away), or the Redis user may not ask (which is an error), its sign of life has
+-- to do. PUBLISH would count listeners, too, but also those with a pattern.
 local function listens(inbox)
   if inbox == DEAF or CLUSTER then return true end
   local answer = redis.pcall('PUBSUB', 'NUMSUB', inbox)
   return answer.err or answer[2] > 0
 end
 
--- Whether there is room for a waiter; nil: it waits for a lock of another kind, with which it can't
--- be together. A mutex, which has no `fits`, has nothing behind a tab.
+-- Whether there is room for a waiter; nil: it waits for a lock of another kind, which can't be held
+-- together with this one. A mutex has no `fits`, and its waiters have nothing behind a tab.
 local function has_room(label, fits)
   if fits then return fits(label) end
   if not string.find(label, '\t', 1, true) then return true end
 end
 
--- Hand what is free to the first waiter that can be reached, and tell it: `grant` gives it to that
--- one, under the claim window. A waiter at home has nothing to confirm, since its process has just
--- asked: it has a whole lease at once, and is told by the answer. With `fits` to all those at the
--- head of the queue, as long as it says that there is room for the next one; nobody passes one for
--- whom there is none. Returns the token of the last one that it was handed to, or of the one that
--- there is no room for; or `caller` when everybody before it is served or gone; or nil when nobody
--- waits any more. After MOST waiters it returns nil and true: others wait, and what is free stays free
--- until one of them asks. Each of them does so by itself within seconds, a `caller` at once (queued.py).
--- Who waits for a lock of another kind (the key that it waited for is gone) gets none of this one:
--- it is woken, asks again, and is told.
+-- Hand what is free to the first waiter that can be reached, and wake it: `grant` gives it the lock for
+-- the claim window. A waiter at home has nothing to confirm, since its process has just asked: it has
+-- a whole lease at once, and the answer says so. With `fits`, hand it to all waiters at the head of
+-- the queue, as long as there is room for the next one; nobody passes a waiter for whom there is no
+-- room.
+--
+-- Returns the token of the last waiter that it was handed to, or of the one for which there is no room;
+-- or `caller` when everybody before it is served or gone; or nil when nobody waits any more. After MOST
+-- waiters it returns nil and true: others wait, and what is free stays free until one of them asks.
+-- Each of them does so by itself within seconds, a `caller` at once (queued.py).
+--
+-- A waiter for a lock of another kind (the key that it waited for is gone) gets nothing: it is woken,
+-- asks again, and then the answer says why.
 local function hand_over(grant, caller, fits)
   local unseen
   while true do
@@ -83,22 +93,23 @@ local function hand_over(grant, caller, fits)
     local last = not first
       or budget == 0 and not (caller and redis.call('ZSCORE', queue, caller))
     if last and unseen and (not fits or fits(unseen.label)) then
-      -- Nobody was seen lately: rather than all of them, this server was stopped, or its clock
-      -- was set. The first has it, and the others have been told, and come back in order.
+      -- Nobody was seen lately: it is less likely that all of them were stopped than that this
+      -- server was, or that its clock was set. The first gets the lock; the others have been woken,
+      -- and come back in order.
       grant(unseen.waiter, unseen.ttl, CLAIM_WINDOW, unseen.owner, unseen.label, unseen.waiter)
       return unseen.waiter
     end
     if not first or first == caller then return first end
     if budget == 0 then return nil, true end
     budget = budget - 1
-    local waiter = redis.call('HGET', waiters, first)
+    local says = redis.call('HGET', waiters, first)
     local seen, ttl, inbox, owner, label =
-      string.match(waiter or '', '^(%d+)|(%d+)|([^|]*)|([^|]*)|(.*)$')
+      string.match(says or '', '^(%d+)|(%d+)|([^|]*)|([^|]*)|(.*)$')
     local reached = seen and listens(inbox)
     local lately = reached and now - seen < SIGN_OF_LIFE
     local room = seen and has_room(label, fits)
     if lately and room == false then return first end
-    local moved = lately and elsewhere and elsewhere(first, waiter)
+    local moved = lately and elsewhere and elsewhere(first, says)
     leave_queue(first)
     ttl = tonumber(ttl)
     if moved then

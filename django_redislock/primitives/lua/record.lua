@@ -1,6 +1,7 @@
--- What the scripts share that write a record.
+-- Part: how a record is written.
+--
+-- Gives  keep(record, value, ttl)  write it for `ttl` ms; '': for good
 
--- For so many ms; '' for good.
 local function keep(record, value, ttl)
   if ttl == '' then
     redis.call('SET', record, value)

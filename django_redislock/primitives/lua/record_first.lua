@@ -1,12 +1,11 @@
--- Write something down unless it is there already. Idempotent: sent again, it finds its own value.
--- (SET with NX and GET at once would need Redis 7.)
+-- Write a record unless there is one. Idempotent: sent again, it finds its own value. (SET with NX and GET
+-- at once would need Redis 7.)
 --
 -- KEYS     1 record  string
 -- ARGV     1 value
 --          2 ttl     ms; "" for good
 -- Returns  the value that stands
-
--- include record.lua
+-- luacheck: read globals keep
 
 local record, value, ttl = KEYS[1], ARGV[1], ARGV[2]
 

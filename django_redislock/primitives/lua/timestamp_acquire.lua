@@ -3,16 +3,16 @@
 -- lock its own and lets it live for another ttl.
 --
 -- KEYS     as in timestamp.lua
--- ARGV     1, 2 as in timestamp.lua
+-- ARGV     1, 2 as in lock.lua
 --          3 ttl        ms
 --          4 owner      without "|"
 --          5 label
 --          6 fractions  1: write fractions of a second, 0: whole ones
 -- Returns  {1, acquired at µs}            we hold it
---          {0, holder, remains ms, now µs}  somebody else does; -1: for ever
---          {-1, why}                      this token is gone for ever
-
--- include timestamp.lua
+--          {0, holder, remains ms, now µs}  somebody else does; -1: without end
+--          {-1, why}                      this token is gone for good
+-- luacheck: read globals now integer lock index gone token name CLUSTER VALUE token_of enlist time_of
+-- luacheck: read globals holder_of remains hold
 
 local ttl, owner, label, fractions = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
@@ -22,7 +22,7 @@ local holder = holder_of(value)
 
 if holder and token_of(holder) ~= token then
   if not CLUSTER and not redis.call('ZSCORE', index, name) then
-    -- Who asks for the locks sees old clients, too, while ours wait for them.
+    -- A list of the locks shows old clients, too, while we wait for them.
     enlist((time_of(value) or now) / 1000)
   end
   return {0, holder, remains(value), integer(now)}
@@ -34,4 +34,5 @@ if not holder then
   value = false
 end
 hold(holder, ttl, fractions == '1', value)
-return {1, string.match(holder, '^[^|]*|0|(%d+)')}
+local _, _, acquired_at = string.match(holder, VALUE)
+return {1, acquired_at}

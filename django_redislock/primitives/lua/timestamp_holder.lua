@@ -2,8 +2,7 @@
 --
 -- KEYS     as in timestamp.lua
 -- Returns  nil when it is free or its time is over, else {holder, remains ms, now µs}
-
--- include timestamp.lua
+-- luacheck: read globals now integer lock holder_of remains
 
 local value = redis.call('GET', lock)
 local holder = holder_of(value)

@@ -2,23 +2,22 @@
 -- another one. Idempotent: repeated, it finds itself in the tail.
 --
 -- KEYS     as in timestamp.lua
--- ARGV     1, 2 as in timestamp.lua
+-- ARGV     1, 2 as in lock.lua
 --          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
 --                      a tombstone, so that the late one is refused. Else 0.
 -- Returns  {1}                  released, now or before
 --          {0, holder, gone}    not held: who holds it now, what was written of our token
-
--- include timestamp.lua
+-- luacheck: read globals now integer lock tail gone token VALUE token_of look MINUTE unlist holder_of
 
 local withdraw = ARGV[3] == '1'
 
-local value = look()
+local value = look(lock)
 local holder = holder_of(value)
 local held = holder and token_of(holder) == token
 local why = (withdraw or not held) and redis.call('GET', gone)
 
 if held then
-  local acquired_at = string.match(holder, '^[^|]*|0|(%d+)')
+  local _, _, acquired_at = string.match(holder, VALUE)
   -- First, since a full Redis denies other writes, but not after one that it has allowed.
   redis.call('DEL', lock)
   redis.call('HDEL', tail, 'holder', 'until')
