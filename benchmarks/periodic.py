@@ -18,30 +18,31 @@ def measure(*, seconds: float = 90.0, every: float = EVERY) -> list[Row]:
     with private_server() as server:
         django_project(default=url(server))
         from django_redislock.periodic import Ledger, RunOutcome, periodic
-        from django_redislock.periodic.execution import Assignment, perform
+        from django_redislock.periodic.execution import JobRun, perform
         from django_redislock.periodic.job import Job
         from django_redislock.periodic.registry import jobs
-        from django_redislock.periodic.runner import Runner
+        from django_redislock.periodic.runner import runners
+        from django_redislock.periodic.workers import Workers
 
         def nothing() -> None: ...
 
         for number in range(JOBS):
             periodic(every=every, name=f"job{number}")(nothing)
 
-        class Crew:
-            """Does it at once, and itself."""
+        class Inline(Workers):
+            """Performs each run at once, in the thread of its scheduler."""
 
             def free(self, job: Job) -> bool:
                 del job
                 return True
 
-            def start(self, assignment: Assignment) -> None:
-                perform(assignment, lambda *_: None)
+            def start(self, job_run: JobRun) -> None:
+                perform(job_run, lambda *_: None)
 
         over = threading.Event()
 
         def schedule() -> None:
-            runner = Runner(jobs(), Crew())
+            [runner] = runners(jobs(), Inline(1, lambda: None))
             while not over.wait(runner.step()):
                 pass
 

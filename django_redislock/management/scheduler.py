@@ -1,4 +1,4 @@
-"""A scheduler as a process: it runs jobs until a signal comes, and then lets them end."""
+"""The process of `runperiodic`: it runs jobs until a signal comes, and then lets them end."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from ..commands import LOST, UNAVAILABLE
 from ..inspection.words import count
 from ..periodic.execution import STOPPED
 from ..periodic.job import Job
-from ..periodic.runner import Runner
-from ..periodic.workers import Crew
+from ..periodic.plan import LOOK_EVERY
+from ..periodic.runner import runners
+from ..periodic.workers import Workers
 from ..primitives.ledger import RunOutcome
 from .events import ENDING, NUDGE, Events, Interrupted, require_main_thread
 from .failing import WRONG
 
-LAST_WORDS = 5.0
-"""Seconds that coroutines have to end when they were cancelled."""
+CANCELLED_END_WITHIN = 5.0
+"""Seconds that cancelled coroutines have to end."""
 
 
 class Scheduler:
-    """Runs jobs until it is told to stop."""
+    """Runs jobs until a signal stops it."""
 
     def __init__(
         self, found: Sequence[Job], command: BaseCommand, options: dict[str, Any]
@@ -35,16 +36,16 @@ class Scheduler:
         self._events = Events()
 
     def run(self) -> int:
-        """Returns the exit code."""
+        """Run jobs, and return the exit code."""
         try:
             with self._events as events:
                 events.collect()
-                self._crew = Crew(self._options["workers"], events.nudge)
-                self._runner = Runner(self._jobs, self._crew)
+                self._workers = Workers(self._options["workers"], events.nudge)
+                self._runners = runners(self._jobs, self._workers)
                 try:
                     return self._once() if self._options["once"] else self._serve()
                 finally:
-                    self._crew.dismiss()
+                    self._workers.close()
         except Interrupted as interrupted:
             return 128 + interrupted.number
 
@@ -52,62 +53,71 @@ class Scheduler:
         running = sum(job.enabled for job in self._jobs)
         self._say(f"{count(running, 'job')}, {count(self._options['workers'], 'worker')}.")
         while True:
-            seconds = min(self._runner.step(), self._crew.settle())
+            seconds = min(self._step(), self._workers.release_kept())
             if self._stopped_within(seconds):
                 return self._stop()
 
     def _once(self) -> int:
-        seconds: float = self._runner.step()
-        while (due := self._runner.due()) or self._crew.busy:
+        seconds: float = self._step()
+        while (due := any(runner.due() for runner in self._runners)) or self._workers.busy:
             if self._stopped_within(seconds if due else None):
                 return self._stop()
             if due:
-                seconds = self._runner.step()
-        while (seconds := self._crew.settle()) != float("inf"):
+                seconds = self._step()
+        while (seconds := self._workers.release_kept()) != float("inf"):
             if self._stopped_within(seconds):
                 return self._stop()
-        self._runner.withdraw()
-        if self._runner.away:
+        self._withdraw()
+        if any(runner.unreachable for runner in self._runners):
             return UNAVAILABLE
-        outcomes = self._crew.outcomes
+        outcomes = self._workers.outcomes
         if outcomes[RunOutcome.LOST] or outcomes[None]:
             return LOST
         return WRONG if outcomes[RunOutcome.FAILED] else 0
 
+    def _step(self) -> float:
+        """Claim what is due. Returns the seconds until the next step."""
+        return min((runner.step() for runner in self._runners), default=LOOK_EVERY)
+
+    def _withdraw(self) -> None:
+        for runner in self._runners:
+            runner.withdraw()
+
     def _stopped_within(self, seconds: float | None) -> bool:
-        """Wait for something to happen. True: we are asked to end."""
+        """Wait for an event. Returns True for a signal to stop."""
         until = None if seconds is None else time.monotonic() + seconds
         event = self._events.next(until)
         if event == NUDGE:
-            self._runner.ended()
+            for runner in self._runners:
+                runner.run_ended()
         return event in ENDING
 
     def _stop(self) -> int:
-        """Claim nothing more; let what runs come to its end, if it does so in time."""
-        self._say(f"Stopping; {count(len(self._crew.busy), 'job')} running.")
-        self._wait(self._options["grace"], lambda: self._crew.busy)
-        cut_short = self._crew.busy
+        """Claim nothing more, and give the running jobs time to end."""
+        self._say(f"Stopping; {count(len(self._workers.busy), 'job')} running.")
+        self._wait(self._options["grace"], lambda: self._workers.busy)
+        cut_short = self._workers.busy
         if cut_short:
-            self._crew.cancel()
-            self._wait(LAST_WORDS, self._coroutines_run)
-        for assignment in self._crew.busy:
-            assignment.abandon()
-        self._crew.settle(all_of_them=True)
-        self._runner.withdraw()
-        for assignment in cut_short:
-            self._command.stderr.write(f"{assignment.job.name}: {STOPPED}.")
+            self._workers.cancel()
+            self._wait(CANCELLED_END_WITHIN, self._coroutines_run)
+        for job_run in self._workers.busy:
+            job_run.abandon()
+        self._workers.release_kept(now_all=True)
+        self._withdraw()
+        for job_run in cut_short:
+            self._command.stderr.write(f"{job_run.job.name}: {STOPPED}.")
         return LOST if cut_short else 0
 
-    def _wait(self, seconds: float, goes_on: Callable[[], object]) -> None:
-        """Until it goes on no more, the time is over, or we are told to end once more."""
+    def _wait(self, seconds: float, running: Callable[[], object]) -> None:
+        """Wait until nothing runs, the time is over, or another signal to stop comes."""
         until = time.monotonic() + seconds
-        while goes_on():
+        while running():
             event = self._events.next(until)
             if event is None or event in ENDING:
                 return
 
     def _coroutines_run(self) -> bool:
-        return any(one.job.asynchronous for one in self._crew.busy)
+        return any(one.job.asynchronous for one in self._workers.busy)
 
     def _say(self, text: str) -> None:
         if self._options["verbosity"]:

@@ -1,10 +1,10 @@
-"""What happened to periodic jobs: a signal and a log line for each.
+"""Events of periodic jobs: each is a signal and a line in the log.
 
     @receiver(job_finished)
     def alert(event: RunInfo, **kwargs): ...
 
-A receiver can never break a job: it is called in a thread of its own, and what it raises is
-logged by Django.
+A receiver can never break a job: receivers are called in another thread, and Django logs what
+they raise.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..primitives.ledger import RunInfo, RunOutcome
 logger = logging.getLogger("django_redislock")
 
 job_started = Signal()
-"""A run begins; `event` is its `RunInfo`."""
+"""Sent when a run begins; `event` is its `RunInfo`."""
 job_finished = Signal()
-"""`event.outcome` says how: done, failed, lost or skipped."""
+"""Sent when a run has ended; `event.outcome` is done, failed, lost or skipped."""
 
 _LEVELS = {
-    RunOutcome.RUNNING: (logging.DEBUG, "The job %(job)r starts: planned for %(planned)s."),
-    RunOutcome.DONE: (logging.INFO, "The job %(job)r is done, after %(duration).3f s."),
-    RunOutcome.FAILED: (logging.ERROR, "The job %(job)r has failed: %(why)s"),
-    RunOutcome.LOST: (logging.WARNING, "A run of the job %(job)r is lost: %(why)s."),
-    RunOutcome.SKIPPED: (logging.INFO, "%(planned)s of the job %(job)r is skipped: %(why)s."),
+    RunOutcome.RUNNING: (logging.DEBUG, "The job %(job)r starts; it was planned for %(planned)s."),
+    RunOutcome.DONE: (logging.INFO, "The job %(job)r is done after %(duration).3f s."),
+    RunOutcome.FAILED: (logging.ERROR, "The job %(job)r failed: %(why)s"),
+    RunOutcome.LOST: (logging.WARNING, "A run of the job %(job)r was lost: %(why)s."),
+    RunOutcome.SKIPPED: (logging.INFO, "The job %(job)r skipped its tick %(planned)s: %(why)s."),
 }
 
 
-def tell(event: RunInfo, error: BaseException | None = None) -> None:
-    """To the log, with the error that it raised, and to whoever listens."""
+def send(event: RunInfo, error: BaseException | None = None) -> None:
+    """Log an event, with the error that the job raised, and send its signal."""
     level, message = _LEVELS[event.outcome]
     if logger.isEnabledFor(level):
         fields = asdict(event) | {"duration": event.duration}

@@ -1,19 +1,18 @@
-"""A scheduler: claims ticks when they are due, by the server's clock.
+"""A scheduler: it claims ticks when they are due by the server's clock.
 
-There is no leader. All schedulers of a fleet ask for each tick, and one of them gets it. What a
-host's own clock says does not matter: each answer of the server tells its time, and from one to
-the next a clock is used that nobody sets.
+There is no leader. All schedulers of a fleet ask for each tick, and one of them gets it. The
+clocks of the hosts do not matter: each answer of the server contains its time, and between two
+answers a scheduler uses a clock that nobody sets.
 
-It asks little: once per tick for all jobs that are due at the same time, and besides that twice a
-minute. It claims only what can be started at once, so that a tick for which it has nobody free
-goes to another host.
+A scheduler asks little: once per tick for all jobs that are due at the same time, and twice a
+minute for all jobs. It claims only what it can start at once. A tick for which it has no free
+worker goes to another host.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from ..base.clock import now as clock
 from ..base.exceptions import LockError, LockUnavailable
@@ -21,40 +20,43 @@ from ..primitives import ledger
 from ..primitives.waiting import backoff, own
 from ..transport.ports import SyncPort, run
 from ..transport.server import server_of
-from .execution import Assignment, Request
+from .execution import JobRun
 from .job import Job
-from .planned import LOOK_EVERY, Planned
+from .plan import LOOK_EVERY, JobPlan
 from .schedule import SECOND
+from .workers import Workers
 
 logger = logging.getLogger("django_redislock")
 
 LONGEST_BACKOFF = 5.0
-"""Seconds between two questions while Redis is away."""
+"""Seconds between two attempts while Redis is unreachable."""
 
 
-class Crew(Protocol):
-    """Those who do the work."""
+def runners(jobs: Iterable[Job], workers: Workers) -> list[Runner]:
+    """Return a runner for each alias of CACHES that has locks of enabled jobs."""
+    aliases: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.enabled:
+            aliases.setdefault(job.policy.using, []).append(job)
+    return [Runner(using, its, workers) for using, its in aliases.items()]
 
-    def free(self, job: Job) -> bool: ...
-    def start(self, assignment: Assignment) -> None: ...
 
+class Runner:
+    """Claims ticks of the jobs whose locks are on one alias of CACHES."""
 
-class Planner:
-    """The jobs whose locks are on one alias of CACHES."""
-
-    def __init__(self, using: str, jobs: Iterable[Job], crew: Crew) -> None:
+    def __init__(self, using: str, jobs: Iterable[Job], workers: Workers) -> None:
         self._using = using
-        self._planned = [Planned(job) for job in jobs]
-        self._crew = crew
+        self._plans = [JobPlan(job) for job in jobs]
+        self._workers = workers
         self._offset = 0
-        """What the server's clock is ahead of ours, µs."""
+        """Microseconds by which the server's clock is ahead of this host's."""
         self._look_all_at = 0.0
-        """By our clock, as are the next ones."""
+        """By this host's clock, as `_ask_again_at`."""
         self._failures = 0
         self._ask_again_at = 0.0
 
     def step(self) -> float:
-        """Claim what is due. Returns the seconds until there is something to do again."""
+        """Claim what is due. Returns the seconds until the next step."""
         left = self._ask_again_at - clock()
         if left > 0:
             return left
@@ -63,136 +65,104 @@ class Planner:
         except LockUnavailable as error:
             self._failures += 1
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
-            logger.log(level, "Periodic jobs wait for Redis: %s", error)
+            logger.log(level, "Periodic jobs wait for Redis %r: %s", self._using, error)
             pause = backoff(max(2, self._failures), LONGEST_BACKOFF)
             self._ask_again_at = clock() + pause
-            self._look_all_at = 0.0  # whatever was known is old when it is back
+            self._look_all_at = 0.0  # what is known now is outdated when Redis is back
             return pause
         if self._failures:
-            logger.warning("Periodic jobs go on: Redis is back")
+            logger.warning("Periodic jobs go on: Redis %r is back", self._using)
         self._failures = 0
         return wake
 
     def due(self) -> bool:
-        """Something could be claimed, as soon as somebody is free for it."""
+        """Whether a tick could be claimed if there were a free worker."""
         now = self._now()
-        return not self.away and any(one.due(now) for one in self._planned)
+        return not self.unreachable and any(plan.due(now) for plan in self._plans)
 
     @property
-    def away(self) -> bool:
-        """Redis has not answered."""
+    def unreachable(self) -> bool:
+        """Whether Redis did not answer."""
         return self._failures > 0
 
-    def ended(self) -> None:
-        """A run has ended here: a tick that waits for it need not wait any longer."""
-        for one in self._planned:
-            if one.job.overlap == "wait":
-                one.not_before = 0
+    def run_ended(self) -> None:
+        """Claim ticks that wait for a job's last run: a run has ended in this process."""
+        for plan in self._plans:
+            if plan.job.overlap == "wait":
+                plan.not_before = 0
 
     def withdraw(self) -> None:
-        """Nothing more is claimed: take back what is doubtful."""
-        for one in self._planned:
-            one.give_up()
+        """Take back the claims without an answer."""
+        for plan in self._plans:
+            plan.take_back()
 
     def _now(self) -> int:
         return round(clock() * SECOND) + self._offset
 
     def _step(self) -> float:
         if clock() >= self._look_all_at:
-            self._look(self._planned)
+            self._look(self._plans)
             self._look_all_at = clock() + LOOK_EVERY
         else:
             now = self._now()
-            self._look([one for one in self._planned if one.look_at <= now])
-        due = self._due(self._planned)
+            self._look([plan for plan in self._plans if plan.look_at <= now])
+        due = self._startable(self._plans)
         if len(due) > 1:
             self._look(due)
-        # Not all schedulers in the same order.
+        # Schedulers claim in different orders, so that each gets some.
         own.shuffle(due)
-        while due := self._due(due):
+        while due := self._startable(due):
             if self._claim(due.pop()) == "taken" and len(due) > 1:
                 self._look(due)
         now = self._now()
         left = self._look_all_at - clock()
-        return max(0.0, min([left, *(self._idle(one, now) for one in self._planned)]))
+        return max(0.0, min([left, *(self._idle(plan, now) for plan in self._plans)]))
 
-    def _idle(self, one: Planned, now: int) -> float:
-        """Seconds until there is something to do for a job."""
-        # Who is busy will tell when that is over.
-        waits = one.due(now) and not self._crew.free(one.job)
-        return ((one.look_at if waits else one.wake) - now) / SECOND
+    def _idle(self, plan: JobPlan, now: int) -> float:
+        """Seconds until a job needs attention."""
+        # A worker that becomes free ends the sleep.
+        waits = plan.due(now) and not self._workers.free(plan.job)
+        return ((plan.look_at if waits else plan.wake_at) - now) / SECOND
 
-    def _due(self, planned: Iterable[Planned]) -> list[Planned]:
+    def _startable(self, plans: Iterable[JobPlan]) -> list[JobPlan]:
         now = self._now()
-        return [one for one in planned if one.due(now) and self._crew.free(one.job)]
+        return [plan for plan in plans if plan.due(now) and self._workers.free(plan.job)]
 
-    def _look(self, planned: Sequence[Planned]) -> None:
-        if not planned:
+    def _look(self, plans: Sequence[JobPlan]) -> None:
+        if not plans:
             return
         port = SyncPort(server_of(self._using))
-        now, sights = run(ledger.look(port, [one.job.keys for one in planned]))
-        self._set(now)
-        for one, sight in zip(planned, sights, strict=True):
-            one.seen(sight, now)
+        now, sights = run(ledger.look(port, [plan.job.keys for plan in plans]))
+        self._set_clock(now)
+        for plan, sight in zip(plans, sights, strict=True):
+            plan.seen(sight, now)
 
-    def _set(self, now: int) -> None:
-        # From when the answer came: so we are never early, which would cost another question.
+    def _set_clock(self, now: int) -> None:
+        # Counted from when the answer came: a scheduler that asks too early asks twice.
         self._offset = now - round(clock() * SECOND)
 
-    def _claim(self, one: Planned) -> str:
-        tick = one.tick(self._now())
-        if one.request is not None and one.request.wanted.tick != tick:
-            one.give_up()
+    def _claim(self, plan: JobPlan) -> str:
+        tick = plan.tick(self._now())
+        if plan.unanswered is not None and plan.unanswered.wanted.tick != tick:
+            plan.take_back()
         if tick is None:
-            one.postpone(self._now(), 1.0)
+            plan.postpone(self._now(), 1.0)
             return "nothing"
-        one.request = request = one.request or Request.of(one.job, one.job.wanted(tick))
+        if plan.unanswered is None:
+            plan.unanswered = JobRun(plan.job, plan.job.wanted(tick))
+        job_run = plan.unanswered
         try:
-            answer = request.send()
+            answer = job_run.ask()
         except LockUnavailable:
             raise
         except LockError as error:
-            # A key that is not ours: an operator's business, and no reason to stop.
-            logger.error("The job %r can't be claimed: %s", one.job.name, error)
-            one.request = None
-            one.postpone(self._now(), LOOK_EVERY)
+            # A foreign key, for example: an operator has to look, and the other jobs go on.
+            logger.error("The job %r can't be claimed: %s", plan.job.name, error)
+            plan.unanswered = None
+            plan.postpone(self._now(), LOOK_EVERY)
             return "refused"
-        self._set(answer.now)
-        one.answered(tick, answer)
+        self._set_clock(answer.now)
+        plan.answered(tick, answer)
         if answer.what == "run":
-            self._crew.start(Assignment.of(request, answer))
+            self._workers.start(job_run)
         return answer.what
-
-
-class Runner:
-    """The planners of all jobs."""
-
-    def __init__(self, jobs: Iterable[Job], crew: Crew) -> None:
-        aliases: dict[str, list[Job]] = {}
-        for job in jobs:
-            if job.enabled:
-                aliases.setdefault(job.policy.using, []).append(job)
-        self._planners = [Planner(using, its, crew) for using, its in aliases.items()]
-
-    def step(self) -> float:
-        """Claim what is due. Returns the seconds until there is something to do again."""
-        return min((planner.step() for planner in self._planners), default=LOOK_EVERY)
-
-    def due(self) -> bool:
-        """Something could be claimed, as soon as somebody is free for it."""
-        return any(planner.due() for planner in self._planners)
-
-    @property
-    def away(self) -> bool:
-        """One Redis, or the only one, has not answered."""
-        return any(planner.away for planner in self._planners)
-
-    def ended(self) -> None:
-        """A run has ended here."""
-        for planner in self._planners:
-            planner.ended()
-
-    def withdraw(self) -> None:
-        """Nothing more is claimed."""
-        for planner in self._planners:
-            planner.withdraw()

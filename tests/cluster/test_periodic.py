@@ -6,7 +6,7 @@ import pytest
 
 from devtools.redis_cluster import RedisCluster
 from django_redislock.periodic import JobState, Ledger, RunOutcome, periodic, registry
-from django_redislock.periodic.execution import Request
+from django_redislock.periodic.execution import JobRun
 from django_redislock.periodic.job import Job
 from django_redislock.primitives import ledger
 from django_redislock.primitives.ledger import Wanted
@@ -34,7 +34,7 @@ def test_looked_at_claimed_and_written_down(planned: list[Job]) -> None:
     _, sights = run(ledger.look(port, [job.keys for job in planned]))
     assert all(sight.claimed for sight in sights)
     for job in planned[::2]:
-        answer = Request.of(job, Wanted(tick=None, overlap="skip")).send()
+        answer = JobRun(job, Wanted(tick=None, overlap="skip")).ask()
         assert answer.run is not None
         run(ledger.finish(port, job.keys, answer.run, RunOutcome.DONE, ""))
     Ledger().pause("job-1", by="ann", reason="a move")
@@ -51,5 +51,5 @@ def test_a_tick_is_claimed_once(planned: list[Job]) -> None:
     now, _ = run(ledger.look(SyncPort(server_of("default")), [job.keys for job in planned]))
     for job in planned:
         wanted = Wanted(tick=now + 1_000_000, overlap="skip")
-        first, second = (Request.of(job, wanted).send() for _ in range(2))
+        first, second = (JobRun(job, wanted).ask() for _ in range(2))
         assert (first.what, second.what) == ("run", "taken")

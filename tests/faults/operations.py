@@ -31,7 +31,7 @@ from django_redislock import (
 )
 from django_redislock.client import Lock as DropIn
 from django_redislock.commands import LockedCommand
-from django_redislock.periodic.execution import Assignment, Request, perform
+from django_redislock.periodic.execution import JobRun, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.schedule import Every
 from django_redislock.primitives.ledger import RunOutcome, Wanted
@@ -251,13 +251,13 @@ def run_of_a_job(name: str) -> None:
     """As a scheduler and its worker do it."""
     nothing = partial(str)
     job = Job(name=name, function=nothing, where="here", schedule=Every(3600))
-    request = Request.of(job, Wanted(tick=None))
+    job_run = JobRun(job, Wanted(tick=None))
     try:
-        assignment = Assignment.of(request, request.send())
+        assert job_run.ask().grant is not None
     except BaseException:
-        request.take_back()
+        job_run.take_back()
         raise
-    ended = perform(assignment, lambda *_: None)
+    ended = perform(job_run, lambda *_: None)
     if ended is not None and ended.outcome == RunOutcome.FAILED:
         raise Entered(ended.why)
 

@@ -184,6 +184,10 @@ class TestOnce:
         assert runperiodic("--once").code == 0
         assert outcomes("due") == ["done"], "it was run"
 
+    def test_no_jobs(self) -> None:
+        """There is nothing to do."""
+        assert runperiodic("--once").code == 0
+
     def test_more_than_there_are_workers(self, make: Make, missed: Any) -> None:
         """One after the other; coroutines need none."""
         together = [0, 0]

@@ -11,9 +11,10 @@ from redis import Redis
 
 from django_redislock import LockError, LockNotAcquired, LockUnavailable, current_lease, redis_lock
 from django_redislock.periodic import JobInfo, JobState, Ledger, RunInfo, RunOutcome
-from django_redislock.periodic.execution import Assignment, Request, aperform, perform
+from django_redislock.periodic.execution import JobRun, aperform, perform
 from django_redislock.periodic.job import Job
-from django_redislock.periodic.runner import Runner
+from django_redislock.periodic.runner import runners
+from django_redislock.periodic.workers import Workers
 from django_redislock.primitives import ledger
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.ledger import Answer, Wanted
@@ -33,11 +34,11 @@ Make = Callable[..., Job]
 
 def claim(job: Job, tick: int | None, **terms: Any) -> Answer:
     """As a scheduler does it, another one each time."""
-    return request(job, tick, **terms).send()
+    return wanted_run(job, tick, **terms).ask()
 
 
-def request(job: Job, tick: int | None, **terms: Any) -> Request:
-    return Request.of(job, Wanted(tick=tick, **{"overlap": "skip", **terms}))
+def wanted_run(job: Job, tick: int | None, **terms: Any) -> JobRun:
+    return JobRun(job, Wanted(tick=tick, **{"overlap": "skip", **terms}))
 
 
 def finish(job: Job, answer: Answer, outcome: RunOutcome = RunOutcome.DONE, why: str = "") -> Any:
@@ -75,8 +76,8 @@ def test_a_tick_is_claimed_once(make: Make, now: Callable[[], int], redis: Redis
 
 def test_sent_again_it_is_the_same_run(make: Make, now: Callable[[], int]) -> None:
     """An answer may be lost."""
-    asked = request(make(), now())
-    first, second = asked.send(), asked.send()
+    asked = wanted_run(make(), now())
+    first, second = asked.ask(), asked.ask()
     assert second.what == "run"
     assert (second.run, second.grant and second.grant.fencing_token) == (
         first.run,
@@ -89,10 +90,10 @@ def test_sent_again_when_its_lease_has_ended(
     make: Make, now: Callable[[], int], redis: Redis
 ) -> None:
     """The answers were lost for longer than that: the tick is still its own, under a new lease."""
-    asked = request(make(), now())
-    first = asked.send()
+    asked = wanted_run(make(), now())
+    first = asked.ask()
     redis.delete(LOCK)
-    second = asked.send()
+    second = asked.ask()
     assert second.what == "run"
     assert first.grant is not None
     assert second.grant is not None
@@ -104,11 +105,11 @@ def test_sent_again_when_its_lease_has_ended(
 
 def test_taken_back_it_is_not_run_by_a_late_message(make: Make, now: Callable[[], int]) -> None:
     """The lock is free again, and what arrives after that gets nothing."""
-    asked = request(make(), now())
-    asked.send()
+    asked = wanted_run(make(), now())
+    asked.ask()
     asked.claim.doubtful = True
     asked.take_back()
-    assert asked.send().what == "taken"
+    assert asked.ask().what == "taken"
     assert redis_lock("periodic:job").holder() is None
     assert newest().outcome == RunOutcome.LOST
 
@@ -169,10 +170,10 @@ def test_sent_again_it_lives_for_another_ttl(
     make: Make, now: Callable[[], int], redis: Redis
 ) -> None:
     """Since from then on its holder believes in it."""
-    asked = request(make(), now())
-    asked.send()
+    asked = wanted_run(make(), now())
+    asked.ask()
     redis.pexpire(LOCK, 1000)
-    assert asked.send().what == "run"
+    assert asked.ask().what == "run"
     assert redis.pttl(LOCK) > 20_000
 
 
@@ -186,8 +187,9 @@ def test_an_error_that_can_not_be_told(make: Make, now: Callable[[], int]) -> No
     def job() -> None:
         raise Odd
 
-    asked = request(make(job), now())
-    ended = perform(Assignment.of(asked, asked.send()), lambda *_: None)
+    asked = wanted_run(make(job), now())
+    asked.ask()
+    ended = perform(asked, lambda *_: None)
     assert ended is not None
     assert (ended.outcome, ended.why) == (RunOutcome.FAILED, "Odd: its message can't be read")
 
@@ -406,14 +408,12 @@ class TestPerforming:
     """A run that is ours, here and now."""
 
     def perform(self, job: Job, **terms: Any) -> RunInfo | None:
-        run(
-            ledger.look(SyncPort(server_of("default")), [job.keys])
-        )  # as a scheduler does when it begins
-        asked = request(job, None, **terms)
+        # As a scheduler does when it begins.
+        run(ledger.look(SyncPort(server_of("default")), [job.keys]))
+        asked = wanted_run(job, None, **terms)
         self.lingering: list[Any] = []
-        return perform(
-            Assignment.of(asked, asked.send()), lambda *args: self.lingering.append(args)
-        )
+        asked.ask()
+        return perform(asked, lambda *args: self.lingering.append(args))
 
     def test_done(self, make: Make, told: Any) -> None:
         """Under its lock; its end is entered, and the lock is free."""
@@ -471,11 +471,11 @@ class TestPerforming:
 
         retried, tick = make(job, on_crash="retry"), now()
         for attempt in (1, 2, 3):
-            asked = request(retried, tick, attempts=4)
-            answer = asked.send()
+            asked = wanted_run(retried, tick, attempts=4)
+            answer = asked.ask()
             assert answer.run is not None
             assert answer.run.attempt == attempt
-            perform(Assignment.of(asked, answer), lambda *_: None)
+            perform(asked, lambda *_: None)
         assert claim(retried, tick, attempts=4).what == "taken"
 
     def test_a_coroutine_is_cancelled(self, make: Make) -> None:
@@ -492,9 +492,10 @@ class TestPerforming:
                 raise
 
         cancelled: list[str] = []
-        asked = request(make(job), None)
+        asked = wanted_run(make(job), None)
+        asked.ask()
 
-        ended = asyncio.run(aperform(Assignment.of(asked, asked.send()), lambda *_: None))
+        ended = asyncio.run(aperform(asked, lambda *_: None))
         assert cancelled == ["the lease was lost"]
         assert ended is not None
         assert ended.outcome == RunOutcome.LOST
@@ -563,20 +564,22 @@ def test_a_broken_ledger(make: Make, redis: Redis, write: Any) -> None:
             if answer.what == "run":
                 finish(broken, answer)
                 redis.delete(LOCK)
-    crew = Idle()
+    workers = Idle()
     redis.hset("redislock:{periodic:healthy}:ledger", "claimed", tick - 1_000_000)
-    Runner([broken, healthy], crew).step()
-    assert "healthy" in crew.started
+    [runner] = runners([broken, healthy], workers)
+    runner.step()
+    assert "healthy" in workers.started
 
 
-class Idle:
+class Idle(Workers):
     """Workers that are free, and do nothing."""
 
     def __init__(self) -> None:
+        super().__init__(1, lambda: None)
         self.started: list[str] = []
 
     def free(self, job: Job) -> bool:
         return job.name not in self.started
 
-    def start(self, assignment: Assignment) -> None:
-        self.started.append(assignment.job.name)
+    def start(self, job_run: JobRun) -> None:
+        self.started.append(job_run.job.name)

@@ -12,9 +12,10 @@ from redis import Redis
 from django_redislock import redis_lock
 from django_redislock.periodic import Ledger, RunOutcome, registry
 from django_redislock.periodic import runner as runners
-from django_redislock.periodic.execution import Assignment, perform
+from django_redislock.periodic.execution import JobRun, perform
 from django_redislock.periodic.job import Job
-from django_redislock.periodic.runner import LOOK_EVERY, Runner
+from django_redislock.periodic.plan import LOOK_EVERY
+from django_redislock.periodic.workers import Workers
 from django_redislock.transport.ports import SyncPort
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY
@@ -24,38 +25,45 @@ from tests.waiting import eventually
 Make = Callable[..., Job]
 
 
-class Crew:
-    """Does what it is given when it is told to, and has so many hands."""
+class Hands(Workers):
+    """Performs the runs that it was given when the test says so, so many at a time."""
 
     def __init__(self, hands: int = 1000) -> None:
+        super().__init__(1, lambda: None)
         self.hands = hands
-        self.given: list[Assignment] = []
+        self.given: list[JobRun] = []
 
     def free(self, job: Job) -> bool:
         return len(self.given) < self.hands
 
-    def start(self, assignment: Assignment) -> None:
-        self.given.append(assignment)
+    def start(self, job_run: JobRun) -> None:
+        self.given.append(job_run)
 
     def work(self) -> list[str]:
         """All of it; returns the names of the jobs."""
         given, self.given = self.given, []
-        for assignment in given:
-            perform(assignment, lambda *_: None)
-        return sorted(assignment.job.name for assignment in given)
+        for job_run in given:
+            perform(job_run, lambda *_: None)
+        return sorted(job_run.job.name for job_run in given)
 
 
 class Scheduler:
     def __init__(self, hands: int = 1000) -> None:
-        self.crew = Crew(hands)
-        self.runner = Runner(registry.jobs(), self.crew)
+        self.workers = Hands(hands)
+        self.runners = runners.runners(registry.jobs(), self.workers)
+
+    @property
+    def runner(self) -> runners.Runner:
+        """The only one."""
+        [runner] = self.runners
+        return runner
 
     def step(self) -> float:
-        return self.runner.step()
+        return min(runner.step() for runner in self.runners)
 
     def starts(self) -> list[str]:
-        self.runner.step()
-        return self.crew.work()
+        self.step()
+        return self.workers.work()
 
 
 @pytest.fixture
@@ -129,15 +137,15 @@ def test_two_at_the_same_time(
         make(name=name)
     missed(names)
     first, second = Scheduler(), Scheduler()
-    start = first.crew.start
+    start = first.workers.start
 
-    def started(assignment: Assignment) -> None:
-        start(assignment)
+    def started(job_run: JobRun) -> None:
+        start(job_run)
         second.step()
 
-    monkeypatch.setattr(first.crew, "start", started)
+    monkeypatch.setattr(first.workers, "start", started)
     first.step()
-    assert (len(first.crew.given), len(second.crew.given)) == (1, 19)
+    assert (len(first.workers.given), len(second.workers.given)) == (1, 19)
     assert sent["ledger_claim"] == 1 + 19 + 1
 
 
@@ -149,7 +157,7 @@ def test_it_looks_now_and_then(
     scheduler = Scheduler()
     scheduler.step()
     monkeypatch.setattr(runners, "LOOK_EVERY", 0.0)
-    scheduler.runner._planners[0]._look_all_at = 0.0
+    scheduler.runner._look_all_at = 0.0
     missed(["job"])  # as if its ledger had been lost, or set back
     assert scheduler.starts() == ["job"]
 
@@ -162,11 +170,11 @@ def test_only_what_can_be_started(make: Make, missed: Any) -> None:
     missed(names)
     small, other = Scheduler(hands=2), Scheduler()
     small.step()
-    assert len(small.crew.given) == 2
+    assert len(small.workers.given) == 2
     assert small.runner.due()
     assert small.step() > 0, "it waits for somebody to be free"
     assert len(other.starts()) == 3
-    assert len(small.crew.work()) == 2
+    assert len(small.workers.work()) == 2
     assert small.starts() == []
     assert not small.runner.due()
 
@@ -175,18 +183,18 @@ def test_what_waits_is_run_by_who_ran_the_last_one(
     make: Make, missed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once, when that has ended; the others ask again after a while."""
-    monkeypatch.setattr("django_redislock.periodic.planned.WAIT_AGAIN", 600.0)
+    monkeypatch.setattr("django_redislock.periodic.plan.WAIT_AGAIN", 600.0)
     make(overlap="wait")
     missed(["job"])
     first, second = Scheduler(), Scheduler()
     first.step()
     missed(["job"], hours=1)  # a tick later, while it runs
     for scheduler in (first, second):
-        scheduler.runner._planners[0]._look_all_at = 0.0
+        scheduler.runner._look_all_at = 0.0
         assert 0 < scheduler.step() <= LOOK_EVERY
-    assert first.crew.work() == ["job"]
+    assert first.workers.work() == ["job"]
     assert second.starts() == []
-    first.runner.ended()
+    first.runner.run_ended()
     assert first.starts() == ["job"]
     assert outcomes() == ["done", "done"]
 
@@ -208,10 +216,10 @@ def test_an_orphan(make: Make, missed: Any, redis: Redis) -> None:
     first, second = Scheduler(), Scheduler()
     first.step()
     assert second.starts() == []
-    second.runner._planners[0]._look_all_at = 0.0
+    second.runner._look_all_at = 0.0
     assert second.starts() == [], "as long as it lives"
     redis.delete("redislock:{periodic:job}")
-    second.runner._planners[0]._look_all_at = 0.0
+    second.runner._look_all_at = 0.0
     assert second.starts() == ["job"]
     assert [(run.outcome, run.attempt) for run in Ledger().runs("job")] == [
         (RunOutcome.DONE, 2),
@@ -224,8 +232,8 @@ def test_an_orphan_and_something_new(make: Make, missed: Any, redis: Redis) -> N
     for name, options in (("a", {}), ("b", {"catch_up": "all", "overlap": "wait"})):
         make(name=name, every=1, on_crash="retry", **options)
     first = Scheduler()
-    eventually(lambda: first.step() >= 0 and len(first.crew.given) == 2)
-    planned = {one.run.planned for one in first.crew.given if one.run.planned}
+    eventually(lambda: first.step() >= 0 and len(first.workers.given) == 2)
+    planned = {one.info.planned for one in first.workers.given if one.info.planned}
     eventually(lambda: redis.time()[0] > max(planned).timestamp())
     for name in "ab":
         redis.delete(f"redislock:{{periodic:{name}}}")
@@ -242,7 +250,7 @@ def test_all_that_was_missed(make: Make, missed: Any) -> None:
     scheduler = Scheduler()
     for _ in range(8):
         scheduler.starts()
-        scheduler.runner.ended()
+        scheduler.runner.run_ended()
     assert outcomes() == ["done"] * 4
     planned = [run.planned for run in Ledger().runs("job") if run.planned]
     assert planned == sorted(set(planned), reverse=True)
@@ -279,11 +287,11 @@ def test_redis_is_away_and_comes_back(make: Make, missed: Any, settings: Any) ->
     scheduler = Scheduler()
     settings.CACHES = caches(AWAY)
     assert 0 < scheduler.step() <= runners.LONGEST_BACKOFF
-    assert scheduler.runner.away
+    assert scheduler.runner.unreachable
     settings.CACHES = there
-    scheduler.runner._planners[0]._ask_again_at = 0.0
+    scheduler.runner._ask_again_at = 0.0
     assert scheduler.starts() == ["job"]
-    assert not scheduler.runner.away
+    assert not scheduler.runner.unreachable
 
 
 @pytest.mark.parametrize("back", [True, False])
@@ -310,7 +318,7 @@ def test_an_answer_is_lost(
     assert scheduler.starts() == []
     assert redis_lock("periodic:job").holder() is not None
     if back:
-        scheduler.runner._planners[0]._ask_again_at = 0.0
+        scheduler.runner._ask_again_at = 0.0
         assert scheduler.starts() == ["job"]
         assert outcomes() == ["done"]
     else:
@@ -331,4 +339,4 @@ def test_two_servers(make: Make, missed: Any, settings: Any) -> None:
 
 def test_no_jobs() -> None:
     """There is nothing to do."""
-    assert Scheduler().step() == LOOK_EVERY
+    assert Scheduler().runners == []

@@ -1,4 +1,4 @@
-"""Those who do the work of periodic jobs, when a job misbehaves."""
+"""The workers of a scheduler, when a job misbehaves."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from redis import Redis
 
 from django_redislock import LockUnavailable
 from django_redislock.periodic import Ledger, RunOutcome
-from django_redislock.periodic.execution import Assignment, Request, aperform, perform
+from django_redislock.periodic.execution import JobRun, aperform, perform
 from django_redislock.periodic.job import Job
-from django_redislock.periodic.workers import Crew
+from django_redislock.periodic.workers import Workers
 from django_redislock.primitives import ledger, mutex
 from tests.waiting import PATIENCE, eventually
 
@@ -23,23 +23,24 @@ Make = Callable[..., Job]
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    crew = Crew(2, lambda: None)
-    yield crew
-    crew.dismiss()
+def workers() -> Iterator[Workers]:
+    workers = Workers(2, lambda: None)
+    yield workers
+    workers.close()
 
 
-def assigned(job: Job) -> Assignment:
-    """A run of it, by hand."""
-    request = Request.of(job, ledger.Wanted(tick=None))
-    return Assignment.of(request, request.send())
+def granted(job: Job) -> JobRun:
+    """Return a run of a job, by hand."""
+    job_run = JobRun(job, ledger.Wanted(tick=None))
+    assert job_run.ask().grant is not None
+    return job_run
 
 
 def outcomes(name: str) -> list[str]:
     return [run.outcome for run in Ledger().runs(name)]
 
 
-def test_a_coroutine_that_keeps_the_loop(crew: Crew, make: Make) -> None:
+def test_a_coroutine_that_keeps_the_loop(workers: Workers, make: Make) -> None:
     """While others can't begin, no more are claimed: other hosts can run those."""
     inside, leave = threading.Event(), threading.Event()
 
@@ -51,19 +52,19 @@ def test_a_coroutine_that_keeps_the_loop(crew: Crew, make: Make) -> None:
 
     make(blocks, name="blocks")
     jobs = [make(quick, name=name) for name in ("second", "third")]
-    crew.start(assigned(make(blocks, name="keeps")))
+    workers.start(granted(make(blocks, name="keeps")))
     try:
         assert inside.wait(PATIENCE)
-        assert crew.free(jobs[0])
-        crew.start(assigned(jobs[0]))
-        assert not crew.free(jobs[1])
+        assert workers.free(jobs[0])
+        workers.start(granted(jobs[0]))
+        assert not workers.free(jobs[1])
     finally:
         leave.set()
     eventually(lambda: outcomes("second") == ["done"])
-    assert crew.free(jobs[1])
+    assert workers.free(jobs[1])
 
 
-def test_a_task_that_ends_the_loop(crew: Crew, make: Make) -> None:
+def test_a_task_that_ends_the_loop(workers: Workers, make: Make) -> None:
     """`SystemExit` in what a job has started is none of the others' business."""
 
     async def leave() -> None:
@@ -76,13 +77,13 @@ def test_a_task_that_ends_the_loop(crew: Crew, make: Make) -> None:
 
     async def quick() -> None: ...
 
-    crew.start(assigned(make(starts_it, name="starts it")))
+    workers.start(granted(make(starts_it, name="starts it")))
     eventually(lambda: outcomes("starts it") == ["done"])
-    crew.start(assigned(make(quick, name="quick")))
+    workers.start(granted(make(quick, name="quick")))
     eventually(lambda: outcomes("quick") == ["done"])
 
 
-def test_a_job_that_hangs(crew: Crew, make: Make, settings: Any, redis: Redis) -> None:
+def test_a_job_that_hangs(workers: Workers, make: Make, settings: Any, redis: Redis) -> None:
     """It keeps the thread that it has, and gets no other one, though its lease is long over."""
     settings.REDISLOCK = {"TTL": 0.5}
     inside, leave = threading.Event(), threading.Event()
@@ -92,16 +93,16 @@ def test_a_job_that_hangs(crew: Crew, make: Make, settings: Any, redis: Redis) -
         leave.wait(PATIENCE)
 
     job, other = make(hangs, name="hangs"), make(name="other")
-    crew.start(assigned(job))
+    workers.start(granted(job))
     try:
         assert inside.wait(PATIENCE)
         redis.delete("redislock:{periodic:hangs}")
-        [one] = crew.busy
-        eventually(lambda: crew.free(other) and not crew.free(job))
-        assert crew.busy == [one]
+        [one] = workers.busy
+        eventually(lambda: workers.free(other) and not workers.free(job))
+        assert workers.busy == [one]
     finally:
         leave.set()
-    eventually(lambda: crew.free(job))
+    eventually(lambda: workers.free(job))
 
 
 def test_a_function_around_a_coroutine(make: Make) -> None:
@@ -112,7 +113,7 @@ def test_a_function_around_a_coroutine(make: Make) -> None:
     def around() -> Any:
         return work()
 
-    ended = perform(assigned(make(around, name="around")), lambda *_: None)
+    ended = perform(granted(make(around, name="around")), lambda *_: None)
     assert ended is not None
     assert ended.outcome == RunOutcome.FAILED
     assert "coroutine" in ended.why
@@ -137,6 +138,6 @@ def test_done_while_redis_was_away(
 
     monkeypatch.setattr(ledger, "finish", away)
     monkeypatch.setattr(mutex, "extend", away)
-    ended = asyncio.run(aperform(assigned(make(work, name="work")), lambda *_: None))
+    ended = asyncio.run(aperform(granted(make(work, name="work")), lambda *_: None))
     assert ended is not None
     assert ended.outcome == RunOutcome.DONE

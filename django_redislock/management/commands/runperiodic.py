@@ -16,7 +16,7 @@ from ...base.holder import server_time
 from ...commands import BUSY, LOST, UNAVAILABLE, Stderr
 from ...inspection.words import NOTHING, instant
 from ...lease.lease import Lease
-from ...periodic.execution import Assignment, Request, aperform, perform
+from ...periodic.execution import JobRun, aperform, perform
 from ...periodic.job import Job
 from ...periodic.registry import discover, jobs
 from ...periodic.schedule import SECOND
@@ -90,27 +90,23 @@ def _plan(found: Sequence[Job], printer: Printer) -> Iterator[str]:
 
 
 def _run_by_hand(job: Job) -> None:
-    """Run it here and now, also when it is paused or disabled: somebody knows what he wants."""
-    request = Request.of(job, Wanted(tick=None))
+    """Run a job here and now, also if it is paused or disabled."""
+    job_run = JobRun(job, Wanted(tick=None))
     try:
-        answer = request.send()
+        answer = job_run.ask()
     except LockUnavailable:
-        request.take_back()
+        job_run.take_back()
         raise
     if answer.grant is None:
         who = answer.holder or "others, who wait for it"
         raise CommandError(f"{job.lock!r} is held by {who}.", returncode=BUSY)
-    assignment = Assignment.of(request, answer)
-    lingering: list[tuple[Lease, float]] = []
+    kept: list[tuple[Lease, float]] = []
 
-    def linger(lease: Lease, seconds: float) -> None:
-        lingering.append((lease, seconds))
+    def keep(lease: Lease, seconds: float) -> None:
+        kept.append((lease, seconds))
 
-    if job.asynchronous:
-        ended = asyncio.run(aperform(assignment, linger))
-    else:
-        ended = perform(assignment, linger)
-    for lease, seconds in lingering:
+    ended = asyncio.run(aperform(job_run, keep)) if job.asynchronous else perform(job_run, keep)
+    for lease, seconds in kept:
         time.sleep(seconds)
         lease.settle()
     _judge(ended)
