@@ -27,7 +27,7 @@ from django_redislock.primitives import mutex
 from django_redislock.primitives.contract import Claim
 from django_redislock.signals import LockEvent, lock_lost
 from django_redislock.transport.ports import SyncPort, run
-from django_redislock.transport.server import server_of
+from django_redislock.transport.server import Server, server_of
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -306,20 +306,17 @@ def test_an_answer_that_took_longer_than_the_lease(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is told that it holds what may have ended: it is asked again."""
-
-    from django_redislock.transport import ports
-
-    real = ports.SyncPort._execute
+    execute = Server.execute
     calls = []
 
-    async def slow(self: ports.SyncPort, command: Any) -> object:
-        answer = await real(self, command)
-        calls.append(command)
+    async def slow(*args: Any) -> object:
+        answer = await execute(*args)
+        calls.append(args)
         if len(calls) == 1:
             eventually(lambda: not redis.exists(KEY))
         return answer
 
-    monkeypatch.setattr(ports.SyncPort, "_execute", slow)
+    monkeypatch.setattr(Server, "execute", slow)
     with redis_lock("job", ttl=0.2, wait=0) as lease:
         assert lease.state == LeaseState.HELD
         assert redis.exists(KEY)

@@ -31,10 +31,9 @@ from redis.exceptions import (
 )
 
 from ..base.clock import now
-from ..base.coroutines import run
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import scripts
-from ..primitives.contract import NO_TERMS, Terms, Word
+from ..primitives.contract import Terms, Word
 from ..primitives.keys import name_of
 from .cluster import Cluster, Send
 from .wire import (
@@ -78,145 +77,154 @@ Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
 AsyncPool = aioredis.ConnectionPool | Cluster[aioredis.ConnectionPool]
 
 
-def execute(pool: Pool, command: tuple[Word, ...], terms: Terms = NO_TERMS) -> Any:
-    """Send one command and return its answer as bytes; one round trip.
+class Exchange:
+    """One command over one connection of a pool. The steps are the same in threads and tasks."""
 
-    To a cluster, a script. Raises `LockUnavailable` when there is no answer in time, or when too
-    few replicas have what it wrote; `LockError` when the key isn't ours.
-    """
-    if isinstance(pool, Cluster):
-        return run(pool.execute(command, sender(command, terms)))
-    return _execute(pool, command, terms)
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._hand: list[Any] = []
+        """The connection, while it is taken from the pool."""
+
+    async def carry_out(
+        self, command: tuple[Word, ...], terms: Terms, asking: bool = False
+    ) -> Any:
+        """Send the command, behind ASKING if a cluster wants that, and return its answer."""
+        script = command[0] in ("EVALSHA", "EVAL")
+        nonce = make_nonce()
+        packed = _packed((*command, nonce) if script else command)
+        handled = sys.exception()
+        until = _end(terms)
+        carried_out = False
+        try:
+            try:
+                connection = await self._connect(terms.within)
+            except _FAILURES as error:
+                _fail(error, command, handled, sent=False)
+            try:
+                if asking:  # on the same connection, since it holds for the next command only
+                    packed = ASKING + packed
+                if not script:
+                    return await self._ask_plainly(connection, packed, until)
+                clean = terms.replicas > 0
+                answer = await self._ask(connection, packed, nonce, until, clean)
+                if clean and _granted(answer):
+                    carried_out = True
+                    # On the same connection, since WAIT is about what this one has written.
+                    packed = _packed(_wait(terms))
+                    confirmed = await self._ask_plainly(connection, packed, until, terms)
+                    _confirm(confirmed, terms)
+                return answer
+            except NoScriptError:
+                raise
+            except BaseException as error:
+                if not _keeps(error, handled):
+                    await self._disconnect(connection)
+                _fail(error, command, handled, carried_out=carried_out)
+        finally:
+            # Twice, since an exception from outside may come in the middle of the first call.
+            try:
+                await self._give_back()
+            except BaseException:
+                await self._give_back()
+                raise
+
+    async def _connect(self, within: float | None) -> Any:
+        """Take a connection from the pool."""
+        raise NotImplementedError
+
+    async def _ask(
+        self, connection: Any, packed: bytes, nonce: str, until: float, clean: bool
+    ) -> Any:
+        """Return the answer of a script. `clean`: another request follows on this connection."""
+        raise NotImplementedError
+
+    async def _ask_plainly(
+        self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None
+    ) -> Any:
+        """Return the answer of a plain command; with `confirming`, of the WAIT for these terms,
+        on a connection that has no other answer to come."""
+        raise NotImplementedError
+
+    async def _disconnect(self, connection: Any) -> None:
+        raise NotImplementedError
+
+    async def _give_back(self) -> None:
+        """Give the connection back to the pool, if it was taken. May be repeated."""
+        raise NotImplementedError
 
 
-def sender(command: tuple[Word, ...], terms: Terms) -> Send[redis.ConnectionPool]:
-    """What a cluster needs to carry out `command`, and to learn where."""
+class SyncExchange(Exchange):
+    """In a thread: nothing here suspends."""
+
+    async def _connect(self, within: float | None) -> Any:
+        return checkout(self._pool, self._hand, within)
+
+    async def _ask(
+        self, connection: Any, packed: bytes, nonce: str, until: float, clean: bool
+    ) -> Any:
+        return ask(connection, packed, nonce, _left(until, connection.socket_timeout), clean=clean)
+
+    async def _ask_plainly(
+        self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None
+    ) -> Any:
+        within = _left(until, connection.socket_timeout)
+        return ask_plainly(connection, packed, within, clean=confirming is not None)
+
+    async def _disconnect(self, connection: Any) -> None:
+        connection.disconnect()
+
+    async def _give_back(self) -> None:
+        give_back(self._pool, self._hand)
+
+
+class AsyncExchange(Exchange):
+    """In a task of an event loop."""
+
+    async def _connect(self, within: float | None) -> Any:
+        self._hand.append(await acheckout(self._pool, within))
+        return self._hand[0]
+
+    async def _ask(self, connection: Any, packed: bytes, nonce: str, until: float, _: bool) -> Any:
+        if isinstance(self._pool, KeptPool):
+            within = _left(until, self._pool.answer_timeout)
+            return await self._pool.ask(connection, packed, nonce, within)
+        return await aask(connection, packed, nonce, _left(until, connection.socket_timeout))
+
+    async def _ask_plainly(
+        self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None
+    ) -> Any:
+        own = FOREGROUND_TIMEOUT + (confirming.replicas_timeout if confirming else 0.0)
+        within = min(own, max(until - now(), MOMENT))
+        return await aask_plainly(connection, packed, within, clean=confirming is not None)
+
+    async def _disconnect(self, connection: Any) -> None:
+        await connection.disconnect(nowait=True)
+
+    async def _give_back(self) -> None:
+        if self._hand:
+            await self._pool.release(self._hand.pop())
+
+
+def sender(exchange: type[Exchange], command: tuple[Word, ...], terms: Terms) -> Send[Any]:
+    """Return the function by which a cluster carries out `command`, and asks for its map."""
     until = _end(terms)
 
-    async def send(pool: redis.ConnectionPool, words: tuple[Word, ...], asking: bool) -> Any:
-        return _execute(pool, words, _terms_of(words, command, terms, until), asking)
+    async def send(pool: Any, words: tuple[Word, ...], asking: bool) -> Any:
+        return await exchange(pool).carry_out(words, _share(words, command, terms, until), asking)
 
     return send
 
 
-def _terms_of(
+def _share(
     words: tuple[Word, ...], command: tuple[Word, ...], terms: Terms, until: float
 ) -> Terms:
-    """One of the steps that a command takes on a cluster, which all end at `until`. A question
-    about the cluster writes nothing, and takes half of the time at most, so that another node can
-    be asked."""
+    """Return the terms of one of the steps that a command takes on a cluster, which all end at
+    `until`. A question about the cluster writes nothing, and gets half of the time at most, so
+    that another node can be asked."""
     left = None if until == float("inf") else max(until - now(), MOMENT)
     if words is command:
         return terms._replace(within=left)
     return Terms(left if left is None else left / 2)
-
-
-def _execute(
-    pool: redis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
-) -> Any:
-    hand: list[Any] = []
-    try:
-        return _exchange(pool, hand, command, terms, asking)
-    finally:
-        # Twice, since an exception from outside may come in the middle of it.
-        try:
-            give_back(pool, hand)
-        except BaseException:
-            give_back(pool, hand)
-            raise
-
-
-def _exchange(
-    pool: redis.ConnectionPool,
-    hand: list[Any],
-    command: tuple[Word, ...],
-    terms: Terms,
-    asking: bool,
-) -> Any:
-    """Over a connection that is taken into `hand`."""
-    nonce = make_nonce()
-    packed = _packed((*command, nonce) if _is_script(command) else command)
-    handled = sys.exception()
-    until = _end(terms)
-    try:
-        connection = checkout(pool, hand, terms.within)
-    except _FAILURES as error:
-        _fail(error, command, handled, sent=False)
-    carried_out = False
-    try:
-        own = connection.socket_timeout
-        if asking:  # on the same connection, since it is said of the next command
-            packed = ASKING + packed
-        within = _left(until, own)
-        if not _is_script(command):
-            return ask_plainly(connection, packed, within)
-        answer = ask(connection, packed, nonce, within, clean=terms.replicas > 0)
-        if terms.replicas and _granted(answer):
-            carried_out = True
-            # On the same connection, since WAIT is about what this one has written.
-            within = _left(until, own)
-            confirmed = ask_plainly(connection, _packed(_wait(terms)), within, clean=True)
-            _confirm(confirmed, terms)
-        return answer
-    except NoScriptError:
-        raise
-    except BaseException as error:
-        if not _keeps(error, handled):
-            connection.disconnect()
-        _fail(error, command, handled, carried_out=carried_out)
-
-
-async def aexecute(pool: AsyncPool, command: tuple[Word, ...], terms: Terms = NO_TERMS) -> Any:
-    """`execute` on an event loop."""
-    if not isinstance(pool, Cluster):
-        return await _aexecute(pool, command, terms)
-
-    until = _end(terms)
-
-    async def send(pool: aioredis.ConnectionPool, words: tuple[Word, ...], asking: bool) -> Any:
-        return await _aexecute(pool, words, _terms_of(words, command, terms, until), asking)
-
-    return await pool.execute(command, send)
-
-
-async def _aexecute(
-    pool: aioredis.ConnectionPool, command: tuple[Word, ...], terms: Terms, asking: bool = False
-) -> Any:
-    nonce = make_nonce()
-    packed = _packed((*command, nonce) if _is_script(command) else command)
-    handled = sys.exception()
-    until = _end(terms)
-    try:
-        connection = await acheckout(pool, terms.within)
-    except _FAILURES as error:
-        _fail(error, command, handled, sent=False)
-    carried_out = False
-    try:
-        if asking:
-            packed = ASKING + packed
-        if not _is_script(command):
-            own = FOREGROUND_TIMEOUT
-            return await aask_plainly(connection, packed, _left(until, own) or own)
-        if isinstance(pool, KeptPool):
-            within = _left(until, pool.answer_timeout)
-            answer = await pool.ask(connection, packed, nonce, within)
-        else:
-            within = _left(until, connection.socket_timeout)
-            answer = await aask(connection, packed, nonce, within)
-        if terms.replicas and _granted(answer):
-            carried_out = True
-            within = min(FOREGROUND_TIMEOUT + terms.replicas_timeout, max(until - now(), MOMENT))
-            confirmed = await aask_plainly(connection, _packed(_wait(terms)), within, clean=True)
-            _confirm(confirmed, terms)
-        return answer
-    except NoScriptError:
-        raise
-    except BaseException as error:
-        if not _keeps(error, handled):
-            await connection.disconnect(nowait=True)
-        _fail(error, command, handled, carried_out=carried_out)
-    finally:
-        await pool.release(connection)
 
 
 def _end(terms: Terms) -> float:
@@ -233,10 +241,6 @@ def _left(until: float, own: float | None) -> float | None:
 
 
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
-
-
-def _is_script(command: tuple[Word, ...]) -> bool:
-    return command[0] in ("EVALSHA", "EVAL")
 
 
 def _packed(command: tuple[Word, ...]) -> bytes:

@@ -30,7 +30,7 @@ from ..primitives.contract import NO_TERMS
 from . import location
 from .cluster import Cluster, Node
 from .cluster_factory import ClusterConnectionFactory, node_of_url, url_of
-from .command import FOREGROUND_TIMEOUT, AsyncPool, Pool, sender
+from .command import FOREGROUND_TIMEOUT, AsyncPool, Pool, SyncExchange, sender
 from .wire import KeptPool
 
 BACKGROUND_TIMEOUT = 2.0
@@ -256,7 +256,7 @@ def primaries(pool: Pool) -> list[redis.ConnectionPool]:
     """
     if not isinstance(pool, Cluster):
         return [pool]
-    return run(pool.primaries(sender(("",), NO_TERMS)))
+    return run(pool.primaries(sender(SyncExchange, ("",), NO_TERMS)))
 
 
 def any_primary(pool: Pool) -> redis.ConnectionPool:

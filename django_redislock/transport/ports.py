@@ -29,9 +29,8 @@ from ..primitives.keys import Index, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
 from ..signals import LockEvent
-from . import command as exchange
 from . import pools
-from .command import Pool
+from .command import AsyncExchange, Pool, SyncExchange
 from .event_loops import ending, of_loop
 from .inbox import Inbox, Waker
 from .server import Server, server_of
@@ -252,7 +251,7 @@ class SyncPort(_AnyPort):
     async def _execute(self, command: tuple[Word, ...]) -> Any:
         if self._pool is None:
             self._pool = self._server.shared_pool()
-        return exchange.execute(self._pool, command, self._in_time())
+        return await self._server.execute(SyncExchange, self._pool, command, self._in_time())
 
     async def ask_all(
         self,
@@ -338,14 +337,16 @@ class AsyncPort(_AnyPort):
             its = await of_loop(self._loop, self._server)
             its.busy += 1
             try:
-                return await exchange.aexecute(its.pool, command, self._in_time())
+                return await self._server.execute(
+                    AsyncExchange, its.pool, command, self._in_time()
+                )
             finally:
                 its.busy -= 1
         # The loop closes its asynchronous generators, ours among them, all at once and in no
         # order. One that leaves a lock then gets a connection for just that.
         pool = self._server.async_pool(blocking=False)
         try:
-            return await exchange.aexecute(pool, command, self._in_time())
+            return await self._server.execute(AsyncExchange, pool, command, self._in_time())
         finally:
             await pools.aclose(pool)
 

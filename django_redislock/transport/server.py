@@ -20,9 +20,10 @@ from django_redis.client import DefaultClient, ShardClient
 
 from ..base import fork
 from ..base.servers import Servers
+from ..primitives.contract import NO_TERMS, Terms, Word
 from . import location
-from .cluster import slot_of
-from .command import AsyncPool, Pool
+from .cluster import Cluster, slot_of
+from .command import AsyncPool, Exchange, Pool, sender
 from .pools import Pools, PoolsOfAlias, PoolsOfClient
 
 T = TypeVar("T")
@@ -62,6 +63,23 @@ class Server:
         """Make a `redis.asyncio` pool for the running event loop. If it is `blocking`, tasks that
         find all connections in use wait for one."""
         return self._pools.for_loop(blocking=blocking)
+
+    async def execute(
+        self,
+        exchange: type[Exchange],
+        pool: Pool | AsyncPool,
+        command: tuple[Word, ...],
+        terms: Terms = NO_TERMS,
+    ) -> Any:
+        """Send one command over a pool of this server, and return its answer as bytes. To a
+        cluster: a script. It takes one round trip.
+
+        Raises `LockUnavailable` if there is no answer in time, or if too few replicas confirm what
+        the command wrote; `LockError` if a key has a wrong type.
+        """
+        if isinstance(pool, Cluster):
+            return await pool.execute(command, sender(exchange, command, terms))
+        return await exchange(pool).carry_out(command, terms)
 
     def slot(self, key: str) -> int:
         """Return the slot of a key: one script may touch keys of one slot only. Without a cluster

@@ -11,9 +11,8 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, LeaseState, redis_lock
-from django_redislock.transport import command as exchange
 from django_redislock.transport import ports
-from django_redislock.transport.server import server_of
+from django_redislock.transport.server import Server, server_of
 from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.waiters import LOCK, NAME, QUEUE, TAIL, Line, renew_now
@@ -34,23 +33,15 @@ def harmed(settings: Any) -> Iterator[Redis]:
 def flushed(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The server forgets all scripts before every call of one. What was called then."""
     called: list[str] = []
-    execute, aexecute = exchange.execute, exchange.aexecute
+    execute = Server.execute
 
-    def forgetful(command: tuple[Any, ...]) -> None:
+    async def flushing(server: Server, exchange: Any, pool: Any, command: Any, *terms: Any) -> Any:
         called.append(command[0])
         if command[0] == "EVALSHA":
             redis.script_flush()
+        return await execute(server, exchange, pool, command, *terms)
 
-    def flushing(pool: Any, command: Any, *terms: Any) -> Any:
-        forgetful(command)
-        return execute(pool, command, *terms)
-
-    async def aflushing(pool: Any, command: Any, *terms: Any) -> Any:
-        forgetful(command)
-        return await aexecute(pool, command, *terms)
-
-    monkeypatch.setattr(exchange, "execute", flushing)
-    monkeypatch.setattr(exchange, "aexecute", aflushing)
+    monkeypatch.setattr(Server, "execute", flushing)
     return called
 
 

@@ -24,8 +24,7 @@ from redis.exceptions import MaxConnectionsError, RedisError, ResponseError
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, LeaseState, LockUnavailable, ReadWriteLock, redis_lock
 from django_redislock.primitives import queued, waiting
-from django_redislock.transport import command as exchange
-from django_redislock.transport.server import server_of
+from django_redislock.transport.server import Server, server_of
 from tests.contract.api import Api, SyncApi
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
@@ -115,24 +114,16 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 def refused(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """The names of the locks that Redis could not be asked for, one for each time."""
     names: list[str | None] = []
-    execute, aexecute = exchange.execute, exchange.aexecute
+    execute = Server.execute
 
-    def spy(*args: Any, **options: Any) -> Any:
+    async def spy(*args: Any) -> Any:
         try:
-            return execute(*args, **options)
+            return await execute(*args)
         except LockUnavailable as error:
             names.append(error.name)
             raise
 
-    async def aspy(*args: Any, **options: Any) -> Any:
-        try:
-            return await aexecute(*args, **options)
-        except LockUnavailable as error:
-            names.append(error.name)
-            raise
-
-    monkeypatch.setattr(exchange, "execute", spy)
-    monkeypatch.setattr(exchange, "aexecute", aspy)
+    monkeypatch.setattr(Server, "execute", spy)
     return names
 
 

@@ -20,7 +20,7 @@ from django.test import RequestFactory
 from redis import Redis
 
 from django_redislock import Lease, LeaseLost, LeaseState, current_lease, redis_lock
-from django_redislock.transport import command as exchange
+from django_redislock.transport.server import Server
 from django_redislock.views import lock_view
 from tests.models import Shop
 from tests.views import forms
@@ -439,11 +439,11 @@ class TestStreaming:
             return StreamingHttpResponse(achunks(pk))
 
         threads: set[threading.Thread] = set()
-        execute = exchange.execute
+        execute = Server.execute
 
-        def elsewhere(*args: Any, **kwargs: Any) -> Any:
+        async def elsewhere(*args: Any) -> Any:
             threads.add(threading.current_thread())
-            return execute(*args, **kwargs)
+            return await execute(*args)
 
         async def ask(in_thread: bool) -> None:
             response = await locked(body)(post(), 7)
@@ -455,7 +455,7 @@ class TestStreaming:
                 assert not held()
             else:
                 with monkeypatch.context() as patch:
-                    patch.setattr(exchange, "execute", elsewhere)
+                    patch.setattr(Server, "execute", elsewhere)
                     response.close()
                 assert threading.current_thread() not in threads
                 while held():
