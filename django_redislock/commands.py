@@ -17,24 +17,24 @@ from .lease.lock import Lock, Options
 from .settings.naming import name_maker
 from .settings.validators import validate_on_conflict, validate_ttl, validate_wait
 
-# The first two mean the same in sysexits.h: "try again later" and "a service is unavailable".
-# The last one is its "protocol error", which comes nearest, and which hardly a program returns.
+# Exit codes. The first two mean the same in sysexits.h: "try again later" and "a service is
+# unavailable". The third is its "protocol error", the nearest one, which hardly any program uses.
 BUSY = 75
 UNAVAILABLE = 69
 LOST = 76
 
 _OPTIONS = {"lock_wait": "wait", "lock_ttl": "ttl", "lock_on_conflict": "on_conflict"}
-"""Those of the command line, and what they are called in `Options`."""
+"""Options of the command line, and their names in `Options`."""
 
 _RUNNING: ContextVar[tuple[tuple[BaseCommand, Callable[..., Any]], ...]] = ContextVar(
     "django_redislock_running", default=()
 )
-"""The commands that are in `handle()` here, each with the one that has taken the lock."""
+"""The commands in whose `handle()` we are, each with the function that took its lock."""
 
 
 class Stderr(OutputWrapper):
-    """One that may be closed, full or a broken pipe: what nobody can be told must not change the
-    exit code."""
+    """A stderr that may be closed, full or a broken pipe. A message that can't be written must not
+    change the exit code."""
 
     def __init__(self, stderr: OutputWrapper) -> None:
         out: Any = stderr._out
@@ -43,12 +43,12 @@ class Stderr(OutputWrapper):
 
     def write(self, *args: Any, **options: Any) -> Any:
         if self._out is not None:  # sys.stderr is None if it was closed from the start
-            with suppress(OSError, ValueError):  # the latter if it has been closed since
+            with suppress(OSError, ValueError):  # ValueError: it has been closed since
                 super().write(*args, **options)
 
 
 def wait_argument(text: str) -> float | None:
-    """For argparse: the `wait` of a lock."""
+    """Parse the `wait` of a lock, for argparse."""
     if text == "forever":
         return None
     try:
@@ -60,7 +60,7 @@ def wait_argument(text: str) -> float | None:
 
 
 def ttl_argument(text: str) -> float:
-    """For argparse: the `ttl` of a lock."""
+    """Parse the `ttl` of a lock, for argparse."""
     try:
         seconds = float(text)
     except ValueError:
@@ -72,7 +72,7 @@ def ttl_argument(text: str) -> float:
 
 
 class LockedCommand(BaseCommand):
-    """Takes a lock around `handle()`, whoever calls it; put it before other base classes.
+    """Takes a lock around `handle()`, whoever calls it. Put it before other base classes.
 
     An option of the command line beats `lock_options`, which beats the settings.
     """
@@ -81,7 +81,7 @@ class LockedCommand(BaseCommand):
     """A template over the options, such as `"import:{source}"`, or a method that gets them;
     by default `command:` and the name of the command."""
     lock_options: Options = {}
-    """What `redis_lock` takes, too: `{"ttl": 60, "wait": 0, "on_conflict": "skip"}`."""
+    """Options of `redis_lock`, such as `{"ttl": 60, "wait": 0, "on_conflict": "skip"}`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -93,7 +93,7 @@ class LockedCommand(BaseCommand):
         else:
 
             def handle(self: Any, *args: Any, **options: Any) -> Any:
-                # Found when it is called: a subclass may have put another class in between.
+                # Looked up at each call: a subclass may have put another class in between.
                 return super(cls, self).handle(*args, **options)
 
         cls.handle = _under_lock(handle)  # type: ignore[method-assign]
@@ -102,10 +102,10 @@ class LockedCommand(BaseCommand):
         # Not in add_arguments(), which commands override without calling super().
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         if isinstance(self.lock_name, str):
-            # A template that names no option fails here already, even for --help.
+            # A template that names no option fails here, even for --help.
             name_maker(self.lock_name, _taking({*_dests(parser), *self.stealth_options}))
         group: Any = parser.add_argument_group("lock")
-        # What is not given is absent: None would be a value, and means to wait for ever.
+        # Options that are not given stay absent: None is a value, and means no limit.
         self.add_base_argument(
             group,
             "--lock-wait",
@@ -127,7 +127,7 @@ class LockedCommand(BaseCommand):
             "--lock-on-conflict",
             choices=["raise", "skip"],
             default=SUPPRESS,
-            help=f"When somebody else has the lock: fail, with exit code {BUSY}, or skip the run.",
+            help=f"If somebody else has the lock: fail, with exit code {BUSY}, or skip the run.",
         )
         self.add_base_argument(
             group,
@@ -139,9 +139,9 @@ class LockedCommand(BaseCommand):
         return parser
 
     def _locked(self, handle: Callable[..., Any], args: Any, given: Any, options: Any) -> Any:
-        """`handle()` under the lock."""
+        """Run `handle()` under the lock."""
         terms: Any = {"label": f"manage.py {self._command()}", **self.lock_options, **given}
-        # Not for the lock, which would refuse it: the body of a with statement can't be skipped.
+        # The lock would refuse on_conflict, since the body of a with statement can't be skipped.
         on_conflict = terms.pop("on_conflict", None)
         lock = Lock(self._lock_name(options), **terms)
         if on_conflict is None:
@@ -152,7 +152,7 @@ class LockedCommand(BaseCommand):
             with lock as lease:
                 return handle(self, *args, **options)
         except LockNotAcquired as conflict:
-            if lease is not None:  # another lock, which the command takes itself
+            if lease is not None:  # the conflict is about another lock, taken by the command
                 raise
             return self._settle(on_conflict, conflict, options)
         except LockUnavailable as error:
@@ -177,12 +177,12 @@ class LockedCommand(BaseCommand):
         if on_conflict == "raise":
             raise self._failure(str(conflict), BUSY) from conflict
         if options.get("verbosity", 1):
-            # Not on stdout, which may be a file of data.
+            # On stderr, since stdout may be a file of data.
             Stderr(self.stderr).write(f"Skipped: {conflict}", self.style.WARNING)
         return None
 
     def _failure(self, text: str, code: int) -> CommandError:
-        self.stderr = Stderr(self.stderr)  # on which Django writes the text before it exits
+        self.stderr = Stderr(self.stderr)  # Django writes the text there before it exits
         return CommandError(text, returncode=code)
 
     def _lock_name(self, options: dict[str, Any]) -> str:
@@ -193,7 +193,7 @@ class LockedCommand(BaseCommand):
         return name_maker(template, _taking(named))(*named.values())
 
     def _command(self) -> str:
-        # As Django does: a command is called what its module is called.
+        # Django names a command after its module, too.
         return type(self).__module__.rpartition(".")[2]
 
 
@@ -201,10 +201,10 @@ def _under_lock(handle: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(handle)
     def locked(self: LockedCommand, *args: Any, **options: Any) -> Any:
         running = _RUNNING.get()
-        ours = [function for command, function in running if command is self]
-        # Called by super(), it has the lock. Called by itself it is another run, as if another
-        # object were asked to.
-        if ours and locked not in ours:
+        taken_by = [function for command, function in running if command is self]
+        # Called by a subclass through super(), the command has the lock. Called by itself it is
+        # another run, like that of another object.
+        if taken_by and locked not in taken_by:
             return handle(self, *args, **options)
         given = {name: options.pop(dest) for dest, name in _OPTIONS.items() if dest in options}
         before = _RUNNING.set((*running, (self, locked)))
@@ -219,11 +219,11 @@ def _under_lock(handle: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _taking(dests: Iterable[str]) -> Callable[..., None]:
-    """A function of these options, for the rule by which a decorator's name is made."""
+    """Return a function of these options, so that names are made as for a decorator."""
 
     def command() -> None: ...
 
-    # Positional, since only then an argument may be called `from` or `class`.
+    # Positional-only, since then an argument may be called `from` or `class`.
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(dest, inspect.Parameter.POSITIONAL_ONLY)
@@ -236,7 +236,7 @@ def _taking(dests: Iterable[str]) -> Callable[..., None]:
 
 
 def _dests(parser: ArgumentParser) -> Iterator[str]:
-    """What a parser, and those of its subcommands, may leave in the options."""
+    """Yield the names of all options of a parser and of its subcommands."""
     yield from parser._defaults
     for action in parser._actions:
         yield action.dest

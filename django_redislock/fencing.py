@@ -1,17 +1,21 @@
-"""Fencing in the database: rows that refuse a holder whose lock has gone to somebody else.
+"""Fencing in the database: rows refuse a former holder once a later holder has used them.
 
     with redis_lock(f"product:{pk}") as lease:
         product = Product.objects.fenced(lease).get(pk=pk)
         product.stock -= 1
         product.save(lease=lease)
 
-One rule for reading and writing. The rows are found, and *shown* the lease's fencing token, which
-they keep. If one of them has seen a newer token, nothing is done and `StaleLease` is raised. Else
-they are read or written. All but the finding is one transaction, and showing is an UPDATE, which
-keeps the rows locked until its end.
+One rule holds for reading and writing:
 
-A row has to see the token before it is read. If only writes were checked, the write of a former
-holder could come between the reading and the writing of the next one, and be accepted.
+1.  The rows are found.
+2.  They are *shown* the lease's fencing token, and keep it. If a row has seen a newer token,
+    nothing is done and `StaleLease` is raised.
+3.  They are read or written.
+
+Steps 2 and 3 are one transaction. Showing is an UPDATE, so the rows stay locked until its end.
+
+A row has to see the token before it is read. If only writes were checked, a former holder's write
+could come between the next holder's read and write, and be accepted.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ FIELD = "fencing_token"
 
 @dataclass(frozen=True)
 class Fence:
-    """A fencing token to show, and whose it is, if that is known."""
+    """A fencing token to show, and its lease and name if they are known."""
 
     token: int
     lease: Lease | None
@@ -75,22 +79,21 @@ class Fence:
     def show(
         self, model: type[models.Model], keys: list[Any], using: str, read_at: int | None = None
     ) -> int:
-        """Show the token to those rows that exist, and return how many do.
+        """Show the token to the rows with these keys, and return how many of them exist.
 
-        To be called in a transaction, which has to end when this raises. With `read_at` they are
-        the rows of instances that were read when they had that token, and must not have been
-        written or deleted since.
+        Call it in a transaction that is rolled back if this raises. `read_at` is the token that
+        the rows had when they were read: they must not have been written or deleted since.
         """
         owner, key = place(model)
         rows: models.QuerySet[Any] = models.QuerySet(owner, using=using)
         rows = rows.filter(**{f"{key}__in": keys})
-        # Those that have it are written as well: nobody may show them a newer one before we have
-        # done our work. The condition is on the column itself and not in a subquery, since that is
-        # what PostgreSQL looks at again after it has waited for somebody else's transaction.
-        ours = rows.filter(**{f"{FIELD}__lte": self.token})
+        # Rows that have this token are written as well, which locks them: nobody may show them a
+        # newer one before our work is done. The condition is on the column itself and not in a
+        # subquery: PostgreSQL checks it again after it has waited for another transaction.
+        willing = rows.filter(**{f"{FIELD}__lte": self.token})
         if read_at is not None:
-            ours = ours.filter(**{FIELD: read_at})
-        shown = ours.update(**{FIELD: self.token})
+            willing = willing.filter(**{FIELD: read_at})
+        shown = willing.update(**{FIELD: self.token})
         if shown == len(keys):
             return shown
         seen = dict(rows.values_list(key, FIELD))
@@ -98,7 +101,7 @@ class Fence:
         if newer := [pk for pk, token in seen.items() if token > self.token]:
             error = StaleLease(self.name, label, newer, self.token, max(seen.values()))
             if self.lease is not None:
-                self.lease.lose(error)  # somebody else has had the lock after us
+                self.lease.lose(error)  # a later holder has had the lock
             raise error
         if read_at is not None:
             pks = [pk for pk in keys if seen.get(pk) != self.token] or keys
@@ -108,9 +111,9 @@ class Fence:
     def show_to(
         self, instances: Sequence[models.Model], using: str, *, by_hand: bool = False
     ) -> int:
-        """Show the token to the rows of instances, if they are as they were read.
+        """Show the token to the rows of instances, if the rows are as they were read.
 
-        Those that were not read but made `by_hand` may replace what is there, or be new.
+        With `by_hand` the instances were made and not read: their rows may be replaced, or be new.
         """
         keys_by_token: dict[int | None, set[Any]] = defaultdict(set)
         for instance in instances:
@@ -125,7 +128,7 @@ class Fence:
         )
 
     def _read_at(self, instance: models.Model, using: str) -> int | None:
-        """The token that the row had when it was read, or None for an instance made by hand."""
+        """Return the token that the row had when it was read; None if it was made by hand."""
         if instance._state.adding or instance._state.db != using:
             return None
         if FIELD in instance.get_deferred_fields():
@@ -136,33 +139,33 @@ class Fence:
 
 
 def place(model: type[models.Model]) -> tuple[type[models.Model], str]:
-    """The model whose table has the token, perhaps a parent, and the name of its primary key."""
+    """Return the model whose table has the token, perhaps a parent, and its primary key's name."""
     owner: type[models.Model] = model._meta.get_field(FIELD).model
     return owner, owner._meta.pk.attname
 
 
 def fill_in_keys(instance: models.Model) -> None:
-    """Give an instance the keys of its parents from the links to them, as Django's save() does."""
-    for parent, link in instance._meta.parents.items():  # the nearest comes first
+    """Set the keys of an instance's parents from the links to them, as Django's save() does."""
+    for parent, link in instance._meta.parents.items():  # the nearest parent comes first
         key = parent._meta.pk.attname
         if link is not None and getattr(instance, key) is None:
             setattr(instance, key, getattr(instance, link.attname))
 
 
 class FencingTokenField(BigIntegerField):
-    """The newest fencing token that the row was shown. To be named `fencing_token`.
+    """The newest fencing token that the row was shown. Name the field `fencing_token`.
 
-    `save()` never writes it to a row that exists: it would put back the token that the instance
+    `save()` never writes it to a row that exists. That would put back the token that the instance
     was loaded with, and let older holders in again.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Also a default of the database, for processes that don't know of the column yet.
+        # The database has the default, too, for processes that don't know the column yet.
         defaults = {"default": 0, "db_default": 0, "editable": False}
         super().__init__(*args, **{**defaults, **kwargs})
 
     def set_attributes_from_name(self, name: str) -> None:
-        # Not an argument of the constructor: migrations would have it in them.
+        # Not in the constructor: migrations would contain it.
         if self.verbose_name is None:
             self.verbose_name = _("fencing token")
         super().set_attributes_from_name(name)
@@ -177,7 +180,7 @@ def refuse_token(fields: Collection[str]) -> None:
 
 
 def on_shown_rows(method: Method) -> Method:
-    """A method of QuerySet that is carried out on rows which have seen the token."""
+    """Make a method of QuerySet work on rows that have seen the token."""
 
     @wraps(method)
     def wrapper(self: FencedQuerySet[Any], *args: Any, **kwargs: Any) -> Any:
@@ -193,14 +196,14 @@ def on_shown_rows(method: Method) -> Method:
 
 
 def unless_fenced(method: Method) -> Method:
-    """A method of QuerySet that would get past the fence."""
+    """Make a method of QuerySet refuse a fenced queryset, since it would get past the fence."""
 
     @wraps(method)
     def wrapper(self: FencedQuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         if any(getattr(each, "_lease", None) is not None for each in (self, *args)):
             raise NotSupportedError(
-                f"fenced(lease) does not go with {method.__name__}: combine querysets before it, "
-                "and use its rows elsewhere as list(…)"
+                f"fenced(lease) can't be combined with {method.__name__}: combine querysets "
+                "before fenced(lease), and use its rows elsewhere as list(…)"
             )
         return method(self, *args, **kwargs)
 
@@ -208,19 +211,19 @@ def unless_fenced(method: Method) -> Method:
 
 
 class FencedQuerySet(models.QuerySet[M]):
-    """A queryset with `fenced(lease)`; without that, it is Django's."""
+    """A queryset with `fenced(lease)`. Until that is called it is Django's."""
 
     _lease: Lease | int | None = None
 
     def fenced(self, lease: Lease | int) -> Self:
-        """The same rows, but each is shown the lease's fencing token before it is touched.
+        """Return the same rows. Each is shown the lease's fencing token before it is used.
 
-        Raises `LeaseLost`. Whatever is then done with the queryset raises `StaleLease`, and does
-        nothing, when one of its rows has seen a newer token.
+        Raises `LeaseLost`. If one of the rows has seen a newer token, using the queryset raises
+        `StaleLease` and does nothing.
         """
         Fence.of(lease)
         queryset = self._with(lease)
-        queryset._for_write = True  # type: ignore[attr-defined]  # which database: showing writes
+        queryset._for_write = True  # type: ignore[attr-defined]  # choose a database for writing: showing writes
         return queryset
 
     def _with(self, lease: Lease | int | None) -> Self:
@@ -235,13 +238,13 @@ class FencedQuerySet(models.QuerySet[M]):
 
     @contextmanager
     def _shown(self) -> Iterator[Self]:
-        """The rows, in the transaction that has shown them the token, and without a fence."""
+        """Open the transaction that shows the token, and yield the rows without a fence."""
         assert self._lease is not None
         fence = Fence.of(self._lease)
         self._require_rows()
         rows = self._with(None)
         key = place(self.model)[1]
-        # Found, not read, and so before the transaction: one of SQLite had better begin to write.
+        # The keys are found before the transaction: in SQLite it should begin with a write.
         found = list(rows.values_list(key, flat=True))
         keys, sliced = list(set(found)), rows.query.is_sliced
         rows.query.clear_limits()
@@ -251,7 +254,7 @@ class FencedQuerySet(models.QuerySet[M]):
             yield rows[: len(found)] if sliced else rows
 
     def _require_rows(self) -> None:
-        """Refuse what is made of several rows, and would change with the choice of them."""
+        """Refuse results that are made from several rows, since fencing may exclude rows."""
         query = self.query
         if (
             query.combinator
@@ -272,11 +275,11 @@ class FencedQuerySet(models.QuerySet[M]):
                 self._result_cache = list(rows)
 
     def __repr__(self) -> str:
-        # Without the rows when it is fenced: a debugger must not write.
+        # A fenced queryset does not show its rows: a debugger must not write.
         return super().__repr__() if self._lease is None else object.__repr__(self)
 
     def iterator(self, chunk_size: int | None = None) -> Iterator[Any]:
-        """Django's; but fenced rows are read at once, in one transaction."""
+        """As in Django; but fenced rows are read at once, in one transaction."""
         return super().iterator(chunk_size) if self._lease is None else iter(self._clone())
 
     async def aiterator(self, chunk_size: int = 2000) -> AsyncIterator[Any]:
@@ -300,14 +303,14 @@ class FencedQuerySet(models.QuerySet[M]):
     resolve_expression = unless_fenced(models.QuerySet.resolve_expression)
 
     def update(self, **kwargs: Any) -> int:
-        """Django's, and how many rows were written."""
+        """As in Django. Return how many rows were written."""
         refuse_token(kwargs)
         return on_shown_rows(models.QuerySet.update)(self, **kwargs)
 
     def bulk_update(
         self, objs: Iterable[M], fields: Iterable[str], batch_size: int | None = None
     ) -> int:
-        """Django's; when it is fenced, the rows have to be as the instances were read."""
+        """As in Django. If it is fenced, the rows must be as the instances were read."""
         fields, objs = list(fields), list(objs)
         refuse_token(fields)
         if self._lease is None:
@@ -322,13 +325,13 @@ class FencedQuerySet(models.QuerySet[M]):
         return updated
 
     def create(self, **kwargs: Any) -> M:
-        """Django's; when it is fenced, the new row has seen the token."""
+        """As in Django. If it is fenced, the new row has seen the token."""
         if self._lease is None:
             return super().create(**kwargs)
         fence = Fence.of(self._lease)
         kwargs[FIELD] = fence.token
         with transaction.atomic(using=self.db):
-            if self.model._meta.parents:  # of which there may be a row
+            if self.model._meta.parents:  # a parent may have a row already
                 fence.show_to([self.model(**kwargs)], self.db)
             return super().create(**kwargs)
 
@@ -341,12 +344,12 @@ class FencedQuerySet(models.QuerySet[M]):
         update_fields: Collection[str] | None = None,
         unique_fields: Collection[str] | None = None,
     ) -> list[M]:
-        """Django's; when it is fenced, the new rows have seen the token."""
+        """As in Django. If it is fenced, the new rows have seen the token."""
         refuse_token(update_fields or ())
         objs = list(objs)
         if self._lease is not None:
             if update_conflicts:
-                raise NotSupportedError("fenced(lease) does not go with update_conflicts")
+                raise NotSupportedError("fenced(lease) can't be combined with update_conflicts")
             token = Fence.of(self._lease).token
             for instance in objs:
                 setattr(instance, FIELD, token)
@@ -362,7 +365,7 @@ class FencedManager(models.Manager.from_queryset(FencedQuerySet)):  # type: igno
 class FencedModel(models.Model):
     """A model whose rows refuse holders with an old fencing token.
 
-    `save` and `delete` with `lease=` write an instance whose row is as it was read.
+    With `lease=`, `save` and `delete` require that the row is as it was read.
     """
 
     fencing_token = FencingTokenField()
@@ -375,7 +378,7 @@ class FencedModel(models.Model):
     def save(self, *args: Any, lease: Lease | int | None = None, **kwargs: Any) -> None:
         with self._fenced(lease, kwargs) as exists:
             if not exists:
-                # Django would try an UPDATE first, and hit a row that has come in the meantime.
+                # Django would try an UPDATE first, and could hit a row that was made meanwhile.
                 kwargs["force_insert"] = (place(type(self))[0],)
             super().save(*args, **kwargs)
 
@@ -395,7 +398,7 @@ class FencedModel(models.Model):
 
     @contextmanager
     def _fenced(self, lease: Lease | int | None, kwargs: dict[str, Any]) -> Iterator[bool]:
-        """The transaction in which the row, if it exists, has seen the token."""
+        """Open the transaction that shows the token. Yield whether the row exists."""
         if lease is None:
             yield True
             return

@@ -1,4 +1,4 @@
-"""`initialise`: the first value that anybody gives counts, and everybody gets it."""
+"""`initialise`: the first value that any process gives stands, and all processes get it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ..transport.server import server_of
 def initialise(
     name: str, value: Any, *, ttl: float | None = None, using: str = UNSET, **unknown: object
 ) -> Any:
-    """Give `name` its first value, unless it has one; returns the value that stands.
+    """Give `name` its first value unless it has one. Return the value that stands.
 
-    `value` is what JSON can write, and comes back as JSON reads it: a tuple as a list, also for
-    the one that gave it. Of a function the result counts. It is called only when no value stands
-    yet; where several call theirs at the same moment, one result stands and the others are
-    dropped. (What is too expensive for that is a job for `single_flight`.)
+    `value` is anything that JSON can write. Every caller gets it as JSON reads it: a tuple comes
+    back as a list, even to the caller that gave it. `value` may be a function, which is called
+    only if no value stands yet. If several callers call theirs at the same moment, one result
+    stands and the others are dropped. (Use `single_flight` if that is too expensive.)
 
-    The value stands for `ttl` seconds, or for good, and nothing changes it meanwhile. No lock is
-    taken. Raises `LockUnavailable`; `LockError` for what others have written in its place;
-    `TypeError` for what JSON can't write.
+    The value stands for `ttl` seconds, or without end, and nothing changes it meanwhile. No lock
+    is taken. Raises `LockUnavailable`; `LockError` if something else was written in its place;
+    `TypeError` if JSON can't write the value.
     """
     refuse_unknown(unknown, "initialise")
     return run(_initialise(SyncPort, name, value, ttl, using))
@@ -37,7 +37,7 @@ def initialise(
 async def ainitialise(
     name: str, value: Any, *, ttl: float | None = None, using: str = UNSET, **unknown: object
 ) -> Any:
-    """`initialise` for coroutines; a function may be one, too."""
+    """`initialise` for coroutines; a function may be a coroutine function, too."""
     refuse_unknown(unknown, "ainitialise")
     return await _initialise(AsyncPort, name, value, ttl, using)
 
@@ -73,7 +73,7 @@ def _read(stands: bytes, keys: Keys) -> Any:
         return json.loads(stands)
     except (ValueError, RecursionError):
         raise LockError(
-            f"What stands at {keys.record!r} can't be read: others have written it, or it is "
-            f"damaged. Delete it, and the next one to ask gives the value anew.",
+            f"The value at {keys.record!r} can't be read: other software has written it, or it "
+            f"is damaged. Delete the key, and the next caller gives the value anew.",
             keys.name,
         ) from None

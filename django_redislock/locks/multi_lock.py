@@ -23,11 +23,11 @@ from .function_decorator import FunctionDecorator, LockFor
 from .wrappers import WRAPPERS
 
 MAX_NAMES = 250
-"""The script that takes so many keeps Redis for about as long as a few thousand plain commands."""
-OTHERS = "take all names in one step, at the outer lock"
-"""What to do instead of taking a name together with others while holding it."""
+"""With this many names the script blocks Redis for as long as a few thousand plain commands."""
+ADVICE = "take all names in one step, at the outer lock"
+"""For a thread or task that takes a name which it holds together with other names."""
 SHOWN = 3
-"""So many names are written out where all of them are spoken of."""
+"""The number of names that are written out for people."""
 
 Names = Iterable[str] | Callable[..., Iterable[str]]
 
@@ -35,14 +35,15 @@ Names = Iterable[str] | Callable[..., Iterable[str]]
 class MultiLock(FunctionDecorator, Lock):
     """Lock several names in one step: all of them, or none.
 
-    As `redis_lock` it is a context manager, sync or async, and a decorator, whose names are then
-    templates over the arguments, or a function of these that returns the names. `Options` lists
-    what else it takes. A name that is given twice counts once, and their order means nothing.
+    Like `redis_lock` it is a context manager, sync or async, and a decorator. The names of a
+    decorator are templates over the arguments, or a function of the arguments that returns them.
+    `Options` lists the other options. A name that is given twice counts once, and the order means
+    nothing.
 
-    Each name is held as `redis_lock` of that name would hold it. Who waits holds none of them.
+    Each name is held as `redis_lock` of that name would hold it. A waiter holds none of them.
 
-    `lease.fencing_tokens` has a fencing token for each name. Raises what `redis_lock` does;
-    `LockNotAcquired` tells of one name that somebody else holds.
+    `lease.fencing_tokens` has a fencing token for each name. Raises what `redis_lock` raises;
+    `LockNotAcquired` names one of the names that somebody else holds.
     """
 
     def __init__(self, names: Names, **options: Unpack[Options]) -> None:
@@ -52,7 +53,7 @@ class MultiLock(FunctionDecorator, Lock):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is locked, sorted, where this is not used as a decorator."""
+        """What is locked, sorted. A decorator has names for each call instead."""
         if self._names is None:
             if callable(self._template):
                 raise TypeError(
@@ -64,7 +65,7 @@ class MultiLock(FunctionDecorator, Lock):
 
     @property
     def name(self) -> str:
-        """All names in one text, for people and for entries of `LOCKS`."""
+        """All names in one text, for people and for the entries of `LOCKS`."""
         names = self.names
         others = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
         return ", ".join(names[:SHOWN]) + others
@@ -94,7 +95,7 @@ class MultiLock(FunctionDecorator, Lock):
         return multi
 
     def _keys(self, policy: Policy | None = None) -> Keys:  # noqa: ARG002
-        return Keys.of(conf.prefix(), self.name)  # of no key: for who looks for it by its name
+        return Keys.of(conf.prefix(), self.name)  # no key of Redis: it carries the name
 
     def _parts(self) -> tuple[Keys, ...]:
         prefix = conf.prefix()
@@ -112,12 +113,12 @@ class MultiLock(FunctionDecorator, Lock):
             lease
             for leases in there
             for lease in leases
-            # Of a semaphore or a read-write lock the server tells that it is another kind.
+            # The script refuses a semaphore or a read-write lock as another kind.
             if not isinstance(lease.claim.primitive, permits.Permits)
         ]
         held = next((lease for lease in mine if lease.enterable), None)
         if held is not None and not all(held in leases for leases in there):
-            raise LockReentered(held.name, held.label, OTHERS)
+            raise LockReentered(held.name, held.label, ADVICE)
         return self._held_already(primitive, [held] if held else [], me)
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
@@ -126,7 +127,7 @@ class MultiLock(FunctionDecorator, Lock):
 
     async def _clear(self, *_: object) -> Holder | None:
         raise TypeError(
-            "The names of a MultiLock may have several holders: clear the one that is meant, "
+            "The names of a MultiLock may have several holders. Clear the name that you mean, "
             f"with redis_lock({self.names[0]!r}).clear(reason=…)"
         )
 
@@ -143,7 +144,7 @@ def _listed(names: Any) -> list[Any]:
 
 
 def _validated(names: Iterable[Any]) -> tuple[str, ...]:
-    """Sorted, and each of them once."""
+    """Return the names sorted, each of them once."""
     once = tuple(sorted({validate_name(name) for name in names}))
     if len(once) > MAX_NAMES:
         raise ValueError(f"a MultiLock has up to {MAX_NAMES} names, not {len(once)}")

@@ -1,7 +1,7 @@
-"""What `redis_lock` is, of other kinds: used as it is, with the same options and leases.
+"""Other kinds of `redis_lock`, with the same use, options and leases.
 
-How they work is told in primitives/, of the first two in permits.py. `MultiLock`, which is no
-`redis_lock` since it has several names, is in multi.py.
+primitives/ explains how they work. `MultiLock` has several names, so it is no `redis_lock`: see
+multi_lock.py.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .redis_lock import redis_lock
 class Semaphore(redis_lock):
     """Run a block or a function in at most `limit` places at a time, across processes and hosts.
 
-    Each holder has a lease of its own. `limit` may be changed at any time, also while the
-    semaphore is held and waited for: it counts for whoever asks with it. Without one it comes
-    from `LIMIT` in the settings of the lock.
+    Each holder has a lease of its own. `limit` may change at any time, even while the semaphore is
+    held and waited for: each caller is measured by the limit that it gives. Without `limit` it
+    comes from `LIMIT` in the settings of the lock.
 
     Takes the options of `redis_lock`, and raises the same errors. A thread or task may hold
-    several places; `LockReentered` comes when it asks for one while it has all of them itself.
+    several permits; `LockReentered` is raised if it asks for one while it holds all of them.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Semaphore(redis_lock):
 
 
 class ReadWriteLock:
-    """Many may read at a time, or one may write.
+    """Let many read at a time, or one write.
 
-    `read()` and `write()` are locks as `redis_lock` is, with the options that are given here. It
-    is fair: nobody is passed by who comes later, so a writer that waits keeps new readers out,
-    and readers that have waited behind it go in together. `lease.downgrade()` makes a writer a
+    `read()` and `write()` return locks like `redis_lock`, with the options that are given here.
+    They are fair: no caller overtakes an earlier one. So a waiting writer keeps new readers out,
+    and the readers that wait behind it get the lock together. `lease.downgrade()` makes a writer a
     reader; a reader that asks to write gets `LockReentered`.
     """
 
@@ -52,11 +52,11 @@ class ReadWriteLock:
         self._read._used = self._write._used = True  # one of them may never be used
 
     def read(self) -> redis_lock:
-        """The lock of those who read."""
+        """Return the lock for reading."""
         return self._read
 
     def write(self) -> redis_lock:
-        """The lock of those who write."""
+        """Return the lock for writing."""
         return self._write
 
     def __repr__(self) -> str:
@@ -66,15 +66,15 @@ class ReadWriteLock:
 class Redlock(redis_lock):
     """A lock that survives the loss of a minority of its servers.
 
-    `using` names three or five aliases of CACHES, which lead to primaries that fail independently
-    of each other; without it, the entry of this name in `LOCKS` does. Else it is used as
-    `redis_lock`, and takes the same options, but for `replicas`.
+    `using` names three or five aliases of CACHES, whose primaries fail independently of each
+    other. Without it, the entry of this name in `LOCKS` names them. It is used like `redis_lock`,
+    and takes the same options except `replicas`.
 
     It has no queue and no fencing token: docs/redlock.md says what it promises, and what it
-    doesn't. Raises what `redis_lock` does; `LockUnavailable` when no majority can be asked.
+    doesn't. Raises what `redis_lock` raises; `LockUnavailable` if no majority can be asked.
     """
 
-    def __init__(  # type: ignore[misc]  # `using` is another one than in Options
+    def __init__(  # type: ignore[misc]  # `using` differs from that in Options
         self,
         name: str | Callable[..., str] | None = None,
         using: Sequence[str] | None = None,
@@ -92,13 +92,13 @@ class Redlock(redis_lock):
 class TimestampLock(redis_lock):
     """A lock whose key says when it ends, for fleets whose old clients know no other.
 
-    Its name is its key in Redis, verbatim, since that is how the old clients know it; a key that
-    no name can have is given as `timestamp_key`. `fractions`: write fractions of a second, which
-    clients that expect an integer can't read. Else it is used as `redis_lock`, and takes the same
+    Its name is its key in Redis, verbatim, since old clients know it by that key. `timestamp_key`
+    is for a key that is no valid name. With `fractions` the value has fractions of a second, which
+    clients that expect an integer can't read. It is used like `redis_lock`, and takes the same
     options.
 
     It has no queue and no fencing token: docs/timestamp-lock.md says what it promises, and what
-    it doesn't. Raises what `redis_lock` does.
+    it doesn't. Raises what `redis_lock` raises.
     """
 
     def __init__(

@@ -40,17 +40,17 @@ class lock_view(ViewDecorator):
     `"checkout:{request.user.pk}"` or `"order:{pk}"`, or a function of them; by default it is
     the view's dotted path.
 
-    A request that does not get the lock within `wait` seconds is answered with `status` (409), or
-    503 when Redis can't be asked; `response`, a function of the request and the error, makes
-    another answer. `methods` are those of HTTP that lock; by default all but OPTIONS. Arguments
-    that are not given come from the settings. There, `wait` is `VIEW_WAIT`: 0, since a worker that
-    waits serves nobody else.
+    A request that can't get the lock within `wait` seconds receives `status` (409), or 503 if
+    Redis can't be asked; `response`, a function of the request and the error, makes another
+    answer. `methods` are the HTTP methods that lock; by default all but OPTIONS. Arguments that
+    are not given come from the settings. There, `wait` is called `VIEW_WAIT`. It is 0, since a
+    worker that waits serves no other request.
 
-    `max_waiters` is the number of requests that wait at the same time in one process, for this
-    view and whatever locks. One more is refused at once if its lock is busy.
+    `max_waiters` is the number of requests that may wait at the same time in one process, for all
+    locks of this view. One more is refused at once if its lock is busy.
 
-    It is released when the view has returned, the database transactions around it have ended,
-    and a response that streams has been sent. `release="exit"` waits for the first only, and
+    The lock is released when the view has returned, the database transactions around it have
+    ended, and a streaming response has been sent. `release="exit"` waits for the first only, and
     `"commit"` for the first two, whatever the settings say.
     """
 
@@ -80,8 +80,8 @@ class lock_view(ViewDecorator):
         self._release = release
         self._max_waiters = None if max_waiters is None else validate_max_waiters(max_waiters)
         self._asking: dict[Lock, None] = {}
-        """The locks that requests of this process ask for now, in the order of their arrival;
-        empty without `max_waiters`."""
+        """The locks that requests of this process are asking for, in order of arrival; empty
+        without `max_waiters`."""
         self._lock = redis_lock(None, **options, release=release or "commit")
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class lock_view(ViewDecorator):
             try:
                 lease = await aacquire(lock, self._wait(lock))
             except (LockNotAcquired, LockUnavailable) as error:
-                # In a thread, since a page may ask the database, as context processors do.
+                # In a thread, since the page may query the database, as context processors do.
                 response: Any = await sync_to_async(self._refuse)(call, lock, error)
                 if inspect.isawaitable(response):
                     response = with_hints(await response, error)
@@ -130,22 +130,22 @@ class lock_view(ViewDecorator):
         try:
             return self._lock._renamed(name, call.label)
         except ValueError as error:
-            # What is in the name came with the request.
+            # The name was made from the request.
             raise BadRequest(str(error)) from error
 
     def _wait(self, lock: Lock) -> float | None:
-        """Seconds for which a request may wait for its lock; None: for ever."""
+        """Return the seconds for which a request may wait for its lock; None: no limit."""
         policy = lock.policy()
         wait = policy.wait if "wait" in lock._explicit else policy.view_wait
         if self._max_waiters is None:
             return wait
-        # Only single operations on a dict, which need no lock: a process that is forked while
-        # another thread held one would wait for it in vain.
+        # Single operations on a dict need no threading lock. A process that is forked while
+        # another thread holds such a lock would wait for it without end.
         self._asking[lock] = None
         return wait if list(self._asking).index(lock) < self._max_waiters else 0
 
     def _keep(self, lease: Lease, response: HttpResponseBase) -> HttpResponseBase:
-        """Hold the lease for as long as the response needs it."""
+        """Hold the lease until a streaming response has been sent."""
         if self._release is None and isinstance(response, StreamingHttpResponse):
             lease.check()
             hold_until_sent(lease, response)
@@ -166,4 +166,6 @@ def _imported(path: str) -> Callable[[Any, NoLock], HttpResponseBase]:
     try:
         return import_string(path)  # type: ignore[no-any-return]
     except ImportError as error:
-        raise ImproperlyConfigured(f"The response of a locked view, {path!r}: {error}") from error
+        raise ImproperlyConfigured(
+            f"The function for responses of locked views, {path!r}, can't be imported: {error}"
+        ) from error

@@ -1,4 +1,4 @@
-"""A request in a few bytes, to know it again; and a response, to give it again."""
+"""Requests as fingerprints, to recognise them, and responses as bytes, to send them again."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from django.http.response import HttpResponseBase
 from django.utils.functional import Promise
 
 REPLAYED = "Idempotent-Replayed"
-"""The header that tells a replay from the first answer."""
+"""The header that distinguishes a replay from the first answer."""
 
 _MARKS = ("xframe_options_exempt", "_csp_config", "_csp_ro_config")
-"""What decorators of Django write on a response for its middlewares."""
+"""Attributes that Django's decorators set on a response for its middlewares."""
 
 
 class NotKept(Exception):
-    """Why a response can't be written down."""
+    """The response can't be kept. The message says why."""
 
 
 def fingerprint(request: Any) -> str:
-    """A digest of what is asked for: method, address and payload."""
+    """Return a digest of a request: its method, address and payload."""
     digest = hashlib.sha256(f"{request.method} {request.get_full_path()}\n".encode())
     # Django REST framework's request has what Django's has, and parses each method.
     parsed = request if hasattr(request, "_request") else None
@@ -35,14 +35,14 @@ def fingerprint(request: Any) -> str:
     except RawPostDataException:
         if parsed is None:
             raise
-        # It was read before, by a permission perhaps: what was made of it has to do.
+        # The body was read before, perhaps by a permission class: take the parsed data.
         digest.update(json.dumps(parsed.data, sort_keys=True, default=str).encode())
         _add_files(digest, parsed.FILES)
     return digest.hexdigest()
 
 
 def _add_form(digest: Any, request: Any, parsed: Any) -> None:
-    """By its parts: the text between them is made anew whenever a form is sent."""
+    """Add a form by its fields: the boundary between them changes with every sending."""
     if parsed is None and request.method != "POST":  # then Django parses none
         boundary = request.content_params.get("boundary", "").encode()
         digest.update(request.body.replace(boundary, b"") if boundary else request.body)
@@ -54,7 +54,7 @@ def _add_form(digest: Any, request: Any, parsed: Any) -> None:
 
 def _add_files(digest: Any, files: Any) -> None:
     for name in sorted(files):
-        # A plain dictionary from some parsers.
+        # Some parsers return a plain dictionary.
         for upload in files.getlist(name) if hasattr(files, "getlist") else [files[name]]:
             digest.update(json.dumps([name, upload.name, upload.size]).encode())
             for chunk in upload.chunks():
@@ -63,9 +63,9 @@ def _add_files(digest: Any, files: Any) -> None:
 
 
 def pack(response: HttpResponseBase, fingerprint: str, max_size: int) -> bytes:
-    """The record from which `unpack` makes the response again. Raises `NotKept`."""
+    """Return the record of a response, for `unpack`. Raises `NotKept`."""
     if not isinstance(response, HttpResponse):
-        raise NotKept("it streams")
+        raise NotKept("it is a streaming response")
     head = {
         "fingerprint": fingerprint,
         "status": response.status_code,
@@ -76,20 +76,20 @@ def pack(response: HttpResponseBase, fingerprint: str, max_size: int) -> bytes:
     }
     try:
         packed = json.dumps(head, default=_plain).encode() + b"\n" + response.content
-    except (TypeError, ValueError, RecursionError) as error:  # no others, such as a time limit's
-        raise NotKept(f"it has something that JSON has not: {error}") from error
+    except (TypeError, ValueError, RecursionError) as error:  # not a time limit's exception
+        raise NotKept(f"JSON can't write a part of it: {error}") from error
     if len(packed) > max_size:
         raise NotKept(f"it takes {len(packed)} bytes, and max_size is {max_size}")
     return packed
 
 
 def pack_done(response: HttpResponseBase, fingerprint: str) -> bytes:
-    """The record of a request whose response can't be kept."""
+    """Return the record of a request whose response can't be kept."""
     return json.dumps({"fingerprint": fingerprint, "status": response.status_code}).encode()
 
 
 def _plain(value: Any) -> Any:
-    """What Django takes in the place of a list or a text, such as a set in a CSP."""
+    """Return a list or a text for what Django takes instead of one, such as a set in a CSP."""
     if isinstance(value, set | frozenset):
         return sorted(value)
     if isinstance(value, Promise):
@@ -100,21 +100,21 @@ def _plain(value: Any) -> Any:
 def _text(lazy: Promise) -> str:
     try:
         return str(lazy)
-    except Exception as error:  # the project makes it, and may raise anything
+    except Exception as error:  # a lazy text of the project may raise anything
         raise TypeError(f"a lazy text failed: {error}") from error
 
 
 class Known(NamedTuple):
-    """What is known of a request that was carried out."""
+    """The record of a request that was carried out."""
 
     fingerprint: str
     status: int
     response: HttpResponse | None
-    """None: it was not kept."""
+    """None: the response was not kept."""
 
 
 def unpack(packed: bytes) -> Known:
-    """What `pack` or `pack_done` has written."""
+    """Read what `pack` or `pack_done` has written."""
     line, _, content = packed.partition(b"\n")
     head = json.loads(line)
     response = _response(head, content) if "headers" in head else None
@@ -123,7 +123,7 @@ def unpack(packed: bytes) -> Known:
 
 def _response(head: dict[str, Any], content: bytes) -> HttpResponse:
     response = HttpResponse(content, status=head["status"], reason=head["reason"])
-    del response["Content-Type"]  # Django's own, which the first answer may not have had
+    del response["Content-Type"]  # set by Django; the first answer may have had none
     for name, value in [*head["headers"], (REPLAYED, "true")]:
         response[name] = value
     vars(response).update(head["marks"])

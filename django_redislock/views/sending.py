@@ -1,4 +1,4 @@
-"""A lease that is held for longer than its view runs: until a response that streams is sent."""
+"""A lease that is held until a streaming response has been sent."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ logger = logging.getLogger("django_redislock")
 
 
 def hold_until_sent(lease: Lease, response: StreamingHttpResponse) -> None:
-    """Release `lease` when `response` is closed, which servers do when it was sent, and when the
-    client has gone away; or dropped, as an error in a middleware may do."""
-    # First, as it is detached last: a signal's exception may come in between.
+    """Release `lease` when `response` is closed or dropped.
+
+    Servers close a response when it was sent, and when the client has gone away. An error in a
+    middleware may drop it.
+    """
+    # Attached first and detached last: a signal's exception may come in between.
     dropped = weakref.finalize(response, lease.abandon)
     dropped.atexit = False
     lease.outlive()
-    # Not by wrapping the content: a FileResponse hands its file itself to the server.
+    # The content is not wrapped: a FileResponse hands its file to the server directly.
     closers: list[Any] = response._resource_closers  # type: ignore[attr-defined]
     content = response._iterator if response.is_async else None  # type: ignore[attr-defined]
     closers.append(partial(_sent, lease, dropped, content))
 
 
 def _sent(lease: Lease, dropped: weakref.finalize[Any, Any], content: Any) -> None:
-    """The response is closed."""
+    """Release the lease, since the response is closed."""
     try:
         if asyncio._get_running_loop() is not None:
-            lease.abandon()  # to the background: asking Redis here would stop the loop
+            lease.abandon()  # in the background: a request here would block the event loop
             return
         _end_content(lease, content)
         lease.settle()
@@ -42,8 +45,8 @@ def _sent(lease: Lease, dropped: weakref.finalize[Any, Any], content: Any) -> No
 
 
 def _end_content(lease: Lease, content: Any) -> None:
-    # Django closes generators, but not asynchronous ones: its `finally` must not run beside
-    # the next holder.
+    # Django closes generators, but not asynchronous ones. The `finally` of one must not run while
+    # the next holder works.
     if not hasattr(content, "aclose"):
         return
 
