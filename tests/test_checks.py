@@ -17,8 +17,8 @@ from django.core.cache import caches as django_caches
 from django.test import override_settings
 from django_redis.pool import ConnectionFactory
 
-from django_redislock import doctor as diagnosis
 from django_redislock import redis_lock
+from django_redislock.doctor import in_caches
 from django_redislock.doctor import in_jobs as jobs
 from django_redislock.doctor.checks import check_deployment, check_jobs, check_settings
 from django_redislock.periodic import periodic, registry
@@ -420,7 +420,7 @@ class TestW002:
             assert "W002" not in ids(check_deployment())
         # So is one that only the code names, for which the doctor was asked.
         with override_settings(CACHES={**both, "locks": CACHE}), configured(USING="default"):
-            assert list(diagnosis.advice("more")) == []
+            assert list(in_caches.advice("more")) == []
 
 
 class TestW003:

@@ -637,7 +637,7 @@ class TestTheIndex:
             good.delete("redislock:{a}")
             report = doctor()
         assert report.wrong == {"W107"}
-        assert "not there: 'a'." in report.findings["W107"]["message"]
+        assert "should still be held: 'a'." in report.findings["W107"]["message"]
 
     def test_w107_not_one_that_has_expired(self, good: Redis) -> None:
         """W107: a crash leaves its name until the next lock is granted. That is no harm."""
@@ -652,7 +652,7 @@ class TestTheIndex:
             good.delete("redislock:index")
             report = doctor()
             assert report.wrong == {"W108"}
-            assert "not list: 'a', 'b'." in report.findings["W108"]["message"]
+            assert "which are held: 'a', 'b'." in report.findings["W108"]["message"]
             lease.extend()
             place.extend()
             assert doctor().wrong == set()
@@ -730,7 +730,7 @@ class TestW109:
 
 def judged(**seen: Any) -> set[str]:
     """The ids of what the rules say of a server of which this was seen."""
-    plain = asking.Server(
+    plain = asking.ServerFacts(
         alias="default",
         prefix="redislock",
         user="default",
@@ -842,8 +842,8 @@ class TestUsage:
     def test_both(self) -> None:
         """A slip of the pen is found from both sides; an exact name is never doubted."""
         told = self.told(self.LOCKS, "report:{a}", "sync:{a}:{b}")
-        assert "'reprot:*'. Names" in told["I103"]["message"]
-        assert told["I103"]["hint"] == 'Was it meant to be "report:*"?'
+        assert "'reprot:*'. Literal names" in told["I103"]["message"]
+        assert told["I103"]["hint"] == 'Was "report:*" meant?'
         assert "the code makes: 'report:*'. They" in told["I104"]["message"]
         assert '"report:*": {' in told["I104"]["hint"]
 

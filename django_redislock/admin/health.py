@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .. import doctor
 from ..base.clock import now
-from ..doctor import Finding, Level
+from ..doctor import rules
+from ..doctor.facts import Unreachable, ask
+from ..doctor.finding import Finding, Level
+from ..doctor.in_caches import advice
 
 GOOD_FOR = 60.0
 """Seconds."""
@@ -35,11 +37,11 @@ def health(alias: str) -> Health:
 
 def _ask(alias: str) -> Health:
     try:
-        servers = doctor.look(alias, thorough=False)
-    except doctor.Away:
+        servers = ask(alias, thorough=False)
+    except Unreachable:
         return _NOTHING  # the list reports it
     server = servers[0]  # the nodes of a cluster are of one version
-    found = [*doctor.advice(alias), *(one for its in servers for one in doctor.judge(its))]
+    found = [*advice(alias), *(one for its in servers for one in rules.judge(its))]
     bad = [one for one in found if one.level != Level.INFO]
     valkey, redis = (server.info.get(f"{name}_version") for name in ("valkey", "redis"))
     name = f"Valkey {valkey}" if valkey else f"Redis {redis}" if redis else ""

@@ -1,18 +1,17 @@
-"""System checks. Those of the settings open no connection; those for deployment do.
+"""System checks. The checks of the settings open no connection; the check for deployment does.
 
-What they know is imported when they run, since a process that serves does not run them.
+The modules of the doctor are imported when a check runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from django.core import checks
 
 if TYPE_CHECKING:
-    from . import Finding
+    from .finding import Finding
 
 TAG = "redislock"
 
@@ -24,37 +23,30 @@ def register() -> None:
 
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
-    """What is wrong in any case."""
-    from .. import doctor as diagnosis
+    """Check the settings, and the entries of CACHES that locks use."""
+    from .in_settings import settings_findings
 
-    return _messages(diagnosis.settings_findings())
+    return _messages(settings_findings())
 
 
 def check_jobs(**_: Any) -> list[checks.CheckMessage]:
-    """What is wrong with periodic jobs."""
-    from .. import doctor as diagnosis
+    """Check the periodic jobs."""
+    from .in_jobs import job_findings
 
-    return _messages(diagnosis.job_findings())
+    return _messages(job_findings())
 
 
 def check_deployment(**_: Any) -> list[checks.CheckMessage]:
-    """What is wrong for a project that others rely on; each server is asked."""
-    from .. import doctor as diagnosis
+    """Check what matters in production. Each server is asked."""
+    from .findings import deployment_findings
 
-    findings = list(diagnosis.settings_findings())
-    if any(finding.level == diagnosis.Level.ERROR for finding in findings):
-        return []  # check_settings says so, and before that is mended nobody knows whom to ask
-    return _messages(
-        chain.from_iterable(
-            chain(diagnosis.advice(alias), diagnosis.server_findings(alias))
-            for alias in diagnosis.aliases()
-        )
-    )
+    return _messages(deployment_findings())
 
 
 def _messages(findings: Iterable[Finding]) -> list[checks.CheckMessage]:
-    from . import Level
+    from .finding import Level
 
+    # Findings of the level INFO are left out: they appear also when nothing is wrong.
     kinds = {Level.ERROR: checks.Error, Level.WARNING: checks.Warning}
     return [
         kinds[finding.level](
@@ -64,6 +56,5 @@ def _messages(findings: Iterable[Finding]) -> list[checks.CheckMessage]:
             id=finding.id,
         )
         for finding in findings
-        # What is only to know would be told by each check of a project where all is well.
         if finding.level in kinds
     ]

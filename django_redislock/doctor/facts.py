@@ -1,7 +1,8 @@
-"""What one server tells of itself, to the user as whom locks come to it. Judged in rules.py.
+"""The facts about one server, as the user that locks log in as sees them. rules.py judges them.
 
-It is asked by a bounded number of bounded commands, over a pool of its own. What that user may not
-ask, or what the server does not know (managed ones have no CONFIG), is noted as not seen.
+A bounded number of bounded commands asks for them, over a pool of its own. A fact is listed as
+unseen if that user may not ask for it, or if the server does not know the command: managed servers
+have no CONFIG.
 """
 
 from __future__ import annotations
@@ -21,63 +22,65 @@ from ..transport.server import server_of
 from . import keyspace, permissions
 
 
-class Away(Exception):
-    """It could not be asked. The message is one line."""
+class Unreachable(Exception):
+    """The server could not be asked. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """What was seen. Times are seconds."""
+class ServerFacts:
+    """The facts about one server. Times are seconds."""
 
     alias: str
     prefix: str
     user: str
     db: int
-    """The number of its database."""
+    """The number of the database."""
     replicas: int
-    """How many have to confirm a lock."""
+    """How many replicas have to confirm a lock."""
     unneeded: frozenset[str] = frozenset()
-    """Commands that locks don't send to it."""
+    """Commands that locks don't send to this server."""
     round_trip: float
     skew: float
-    """How far its clock is ahead of ours, at least; negative: behind."""
+    """How far its clock is ahead of the clock of this host, at least. Negative: behind."""
     node: str = ""
-    """Its address, when it is a node of a cluster."""
+    """The address of a node of a cluster."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """Of the command INFO. Empty: not seen."""
+    """The answer to INFO. Empty: unseen."""
     save: str | None = None
-    """When it writes its data to the disk; None: not seen."""
+    """When the server writes its data to disk. None: unseen."""
     refused: permissions.Refused = field(default_factory=permissions.Refused)
-    keys: keyspace.Seen = field(default_factory=keyspace.Seen)
+    keys: keyspace.KeyFacts = field(default_factory=keyspace.KeyFacts)
     unseen: tuple[str, ...] = ()
-    """What could not be seen, and why."""
+    """Facts that could not be seen, and why."""
 
 
-def look(alias: str, *, thorough: bool = True) -> list[Server]:
-    """Ask the server of an alias, or each primary of its cluster; if not `thorough`, nothing that
-    takes longer than a moment, and no command that is meant to fail. Raises `Away`."""
+def ask(alias: str, *, thorough: bool = True) -> list[ServerFacts]:
+    """Ask the server of an alias, or each primary of its cluster. Raises `Unreachable`.
+
+    If not `thorough`, leave out what takes long, and the commands that may be refused.
+    """
     pool, clients = None, []
     try:
         pool = server_of(alias).background_pool()
         for its in pools.primaries(pool):
             clients.append(redis.Redis(connection_pool=its))
             with suppress(NoPermissionError):
-                clients[-1].ping()  # what fails here is not one question, but all of them
-    except Exception as error:  # a provider of credentials, for one, may raise anything
+                clients[-1].ping()  # if this fails, no question can be asked
+    except Exception as error:  # a provider of credentials may raise anything
         if pool is not None:
             pools.close(pool)
-        raise _away(alias, error) from error
+        raise _unreachable(alias, error) from error
     try:
-        return [_Asking(client, alias).look(thorough=thorough) for client in clients]
+        return [_Asking(client, alias).facts(thorough=thorough) for client in clients]
     except (RedisError, OSError) as error:
-        raise _away(alias, error) from error
+        raise _unreachable(alias, error) from error
     finally:
         pools.close(pool)
 
 
-def _away(alias: str, error: Exception) -> Away:
+def _unreachable(alias: str, error: Exception) -> Unreachable:
     what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return Away(f"Redis could not be asked through CACHES[{alias!r}]: {what}")
+    return Unreachable(f"Redis could not be asked through CACHES[{alias!r}]: {what}")
 
 
 class _Asking:
@@ -86,7 +89,7 @@ class _Asking:
         self._alias = alias
         self._unseen: list[str] = []
 
-    def look(self, *, thorough: bool) -> Server:
+    def facts(self, *, thorough: bool) -> ServerFacts:
         prefix, clustered = conf.prefix(), server_of(self._alias).clustered
         round_trip, skew = 0.0, 0.0
         with self._perhaps("its clock"):
@@ -100,14 +103,14 @@ class _Asking:
         options = self._client.connection_pool.connection_kwargs
         db, replicas = int(options.get("db") or 0), configured.replicas(self._alias)
         unneeded = permissions.unneeded(database=db, replicas=replicas, clustered=clustered)
-        seen, refused = keyspace.Seen(), permissions.Refused()
+        keys, refused = keyspace.KeyFacts(), permissions.Refused()
         if thorough:
             with self._perhaps("what is left of locks"):
-                seen = keyspace.look(self._client, prefix, listed=not clustered)
+                keys = keyspace.look_at(self._client, prefix, listed=not clustered)
             refused = permissions.refused(self._client, prefix, unneeded)
-        if seen.cut_short:
-            self._unseen.append(f"all keys (the first {seen.looked_at} were looked at)")
-        return Server(
+        if keys.cut_short:
+            self._unseen.append(f"all keys (the first {keys.looked_at} were looked at)")
+        return ServerFacts(
             alias=self._alias,
             node=f"{options.get('host')}:{options.get('port')}" if clustered else "",
             prefix=prefix,
@@ -120,7 +123,7 @@ class _Asking:
             info=info,
             save=save,
             refused=refused,
-            keys=seen,
+            keys=keys,
             unseen=tuple(self._unseen),
         )
 
@@ -134,18 +137,18 @@ class _Asking:
 
 def _user(options: Mapping[str, Any]) -> str:
     if options.get("credential_provider") is not None:
-        return "<user>"  # asking it again may not be for nothing
+        return "<user>"  # to ask the provider again may cost something
     return str(options.get("username") or "default")
 
 
 def _clock(ask: Callable[[], tuple[int, int]], tries: int = 5) -> tuple[float, float]:
-    """The shortest round trip, and how far the server's clock is ahead, at least."""
+    """Return the shortest round trip, and how far the server's clock is ahead, at least."""
     seen = []
     for _ in range(tries):
         began, wall = time.monotonic(), time.time()
         seconds, microseconds = ask()
         took = time.monotonic() - began
-        # It was read at some time in between.
+        # The server read its clock at some time within the round trip.
         seen.append((took, seconds + microseconds / 1e6 - wall - took / 2))
     took, ahead = min(seen)
     return took, max(0.0, ahead - took / 2) + min(0.0, ahead + took / 2)

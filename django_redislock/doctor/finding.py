@@ -1,4 +1,4 @@
-"""One thing that was noticed, for the system checks and for `doctor` alike."""
+"""A finding: one thing that is wrong, for the system checks and the doctor."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is. The letter in an id."""
+    """How bad a finding is. Its first letter stands in the id."""
 
     ERROR = "error"
     """Locks don't work, or will not."""
     WARNING = "warning"
-    """They work, and may fail on the day when it matters."""
+    """Locks work, and may fail when it matters."""
     INFO = "info"
-    """To know."""
+    """Nothing is wrong."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_LEVELS = {level.name[0]: level for level in Level}
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     id: str
-    """Such as `redislock.W101`; docs/checks.md has a row for each."""
+    """Such as `redislock.W101`. docs/checks.md has a row for each."""
     message: str
     hint: str
-    """What to do: something to paste where that is possible."""
+    """What to do, ready to paste if possible."""
     alias: str | None = None
-    """The alias of CACHES that it is about; None: the settings."""
+    """The alias of CACHES. None: the finding is about the settings."""
 
     @property
     def level(self) -> Level:
-        return {"E": Level.ERROR, "W": Level.WARNING, "I": Level.INFO}[self.id[len("redislock.")]]
+        return _LEVELS[self.id.removeprefix("redislock.")[0]]
 
 
 def listed(things: list[str]) -> str:
-    """A few of them, since there may be thousands."""
+    """Return the first three of what may be thousands."""
     more = len(things) - 3
     return ", ".join(things[:3]) + (f" and {more} more" if more > 0 else "")

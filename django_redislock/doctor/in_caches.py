@@ -1,4 +1,4 @@
-"""What is wrong with an entry of CACHES, by the settings alone; nothing here connects."""
+"""Findings about an entry of CACHES. Nothing here opens a connection."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ..transport.server import server_of
 from .finding import Finding, listed
 
 MIN_CONNECTIONS = 10
-"""Of a pool that is too full to lock, rather than of one that was made small on purpose."""
+"""A smaller pool may be too small for locks."""
 
 
 def alias_findings(alias: str) -> Iterator[Finding]:
-    """What keeps locks from using an alias at all."""
+    """Return what keeps locks from using an alias."""
     try:
         server_of(alias).shared_pool()
-    except Exception as error:  # whatever the entry says, and whatever that is imported by it
+    except Exception as error:  # the entry may name classes that raise anything
         reason = str(error)
-        if not isinstance(error, ImproperlyConfigured):  # those say themselves whose they are
+        if not isinstance(error, ImproperlyConfigured):  # its message names the entry
             reason = f"CACHES[{alias!r}] can't be used for locks: {reason}"
         yield Finding(
             id="redislock.E002",
@@ -39,28 +39,28 @@ def alias_findings(alias: str) -> Iterator[Finding]:
 
 
 def advice(alias: str) -> Iterator[Finding]:
-    """What is better done otherwise, in an entry of CACHES that can be used."""
+    """Return what can be improved in an entry of CACHES that works."""
     pool = server_of(alias).shared_pool()
     if isinstance(pool, Cluster):
-        pool = pool.pool(pool.seeds[0])  # that of each node has the same options
+        pool = pool.pool(pool.seeds[0])  # the pools of all nodes have the same options
     yield from _shared_with_the_cache(alias)
     yield from _timeouts(alias, pool)
     yield from _size(alias, pool)
 
 
 def _shared_with_the_cache(alias: str) -> Iterator[Finding]:
-    ours = _places(settings.CACHES[alias])
-    for_locks = {alias, *aliases()} - {"default"}  # which is what `cache` means everywhere
+    used = _databases(settings.CACHES[alias])
+    for_locks = {alias, *aliases()} - {"default"}  # the name `cache` stands for "default"
     others = [
         repr(other)
         for other, entry in settings.CACHES.items()
-        if other == alias == "default" or (other not in for_locks and ours & _places(entry))
+        if other == alias == "default" or (other not in for_locks and used & _databases(entry))
     ]
     if others:
         yield Finding(
             id="redislock.W002",
             message=f"Locks share their database with the cache {listed(others)}: its "
-            f"cache.clear() is FLUSHDB, and takes all locks with it.",
+            f"cache.clear() is FLUSHDB, which deletes all locks.",
             hint='CACHES["locks"] = {"BACKEND": "django_redis.cache.RedisCache", '
             f'"LOCATION": "redis://localhost:6379/{_free_database()}"}}; REDISLOCK["USING"] = '
             '"locks". Change it while no lock is held. If nobody calls cache.clear(), silence '
@@ -69,42 +69,42 @@ def _shared_with_the_cache(alias: str) -> Iterator[Finding]:
         )
 
 
-def _places(entry: Any) -> set[tuple[Any, ...]]:
-    """Which databases an entry of CACHES leads to; none, if that isn't Redis."""
+def _databases(entry: Any) -> set[tuple[Any, ...]]:
+    """Return the databases that an entry of CACHES uses; none if it is not for Redis."""
     found = set()
-    with suppress(Exception):  # it belongs to others, and may say anything
+    with suppress(Exception):  # the entry is for another backend, perhaps
         locations = entry["LOCATION"]
         if isinstance(locations, str):
             locations = locations.split(",")
         options = entry.get("OPTIONS") or {}
-        # That of Django's own backend, and that of django-redis.
+        # Options of Django's own backend, and of django-redis.
         given = {**options, **(options.get("CONNECTION_POOL_KWARGS") or {})}
-        for its in filter(None, map(location.read, locations)):
-            db = given.get("db") if its.db is None else its.db
-            found.add((its.where, int(db or 0)))
+        for found_at in filter(None, map(location.read, locations)):
+            db = given.get("db") if found_at.db is None else found_at.db
+            found.add((found_at.where, int(db or 0)))
     return found
 
 
 def _free_database() -> int:
-    """The first one that no entry of CACHES leads to, on whichever server."""
-    taken = {database for entry in settings.CACHES.values() for _, database in _places(entry)}
+    """Return the first number that no entry of CACHES uses, on any server."""
+    taken = {database for entry in settings.CACHES.values() for _, database in _databases(entry)}
     return next(number for number in count(1) if number not in taken)
 
 
 def _timeouts(alias: str, pool: Any) -> Iterator[Finding]:
     connection: Any = None
-    with suppress(Exception):  # a class of the project's own, perhaps, that is made otherwise
-        # As the pool would make it. It connects when it is used, and this one never is.
+    with suppress(Exception):  # a class of the project may take other arguments
+        # Made as the pool makes it. It is never used, so it never connects.
         connection = pool.connection_class(**pool.connection_kwargs)
     answers = getattr(connection, "socket_timeout", None)
     connects = getattr(connection, "socket_connect_timeout", None)
-    # Where there is none, redis-py takes SOCKET_TIMEOUT. Over a Unix socket, one is connected at
-    # once; and for an answer locks wait a few seconds, whatever the entry says.
+    # Without SOCKET_CONNECT_TIMEOUT, redis-py uses SOCKET_TIMEOUT. A Unix socket connects at once.
+    # For an answer, locks wait a few seconds, whatever the entry says.
     if connects is None and isinstance(connection, Connection):
         yield Finding(
             id="redislock.W003",
             message=f"CACHES[{alias!r}] has no SOCKET_CONNECT_TIMEOUT: when the host of Redis is "
-            f"gone, whoever releases a lock, or takes one with wait=None, may hang for minutes.",
+            f"gone, a release, or an acquire with wait=None, may hang for minutes.",
             hint='"OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 2, "SOCKET_TIMEOUT": 5}',
             alias=alias,
         )
@@ -113,8 +113,7 @@ def _timeouts(alias: str, pool: Any) -> Iterator[Finding]:
         yield Finding(
             id="redislock.W005",
             message=f"The SOCKET_TIMEOUT of CACHES[{alias!r}] is {answers:g} s, and replicas have "
-            f"{within:g} s to confirm a lock: it is given up while they may "
-            f"yet do so.",
+            f"{within:g} s to confirm a lock: the lock is given up before that time is over.",
             hint=f'"OPTIONS": {{"SOCKET_TIMEOUT": {within + 4:g}}}',
             alias=alias,
         )
@@ -126,8 +125,8 @@ def _size(alias: str, pool: Any) -> Iterator[Finding]:
         yield Finding(
             id="redislock.W004",
             message=f"The pool of CACHES[{alias!r}] has {size} connections, for the cache and for "
-            f"locks: when more threads than that ask at the same time, one is refused, and has "
-            f"to try again until its wait is over.",
+            f"locks: if more threads ask at the same time, some are refused, and try again "
+            f"until their wait is over.",
             hint='"OPTIONS": {"CONNECTION_POOL_KWARGS": {"max_connections": 100}}',
             alias=alias,
         )

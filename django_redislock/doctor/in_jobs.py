@@ -1,4 +1,4 @@
-"""What is wrong with periodic jobs, as far as their modules and the settings tell."""
+"""Findings about periodic jobs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .in_settings import problems
 
 
 def job_findings() -> Iterator[Finding]:
-    """What keeps jobs from being run. The module `periodic` of each app is imported."""
+    """Return what keeps jobs from running. The module `periodic` of each app is imported."""
     if problems():
-        return  # these come first
+        return  # they have to be corrected first
     try:
         discover()
         names = [job.name for job in jobs()]
     except (TypeError, ValueError, ImproperlyConfigured) as error:
         if not str(error).startswith(("The periodic job ", "REDISLOCK")):
-            raise  # something else in a module of that name
+            raise  # an error of the module itself
         yield Finding(
             id="redislock.E003", message=str(error), hint="Correct it where the message says."
         )
@@ -32,5 +32,5 @@ def job_findings() -> Iterator[Finding]:
             yield Finding(
                 id="redislock.W006",
                 message=f"REDISLOCK['JOBS'][{entry!r}] applies to no periodic job.",
-                hint="manage.py runperiodic --list tells which ones there are.",
+                hint="manage.py runperiodic --list shows the names of all jobs.",
             )

@@ -1,4 +1,4 @@
-"""What is wrong with `REDISLOCK`, and with the aliases that it names."""
+"""Findings about `REDISLOCK`, and the aliases that it names."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .in_caches import alias_findings
 
 
 class Problem(NamedTuple):
-    """Something that is wrong with the settings."""
+    """An error in the settings."""
 
     path: tuple[str, ...]
-    """Its keys in `REDISLOCK`, from the outside in."""
+    """The keys that lead to it in `REDISLOCK`, from the outside in."""
     message: str
     incomplete: bool = False
-    """Each setting of the entry is right, and something is missing."""
+    """Each setting of the entry is right, but together they make no lock."""
 
 
 def problems() -> list[Problem]:
-    """All that is wrong; who takes a lock is told of the first one only."""
+    """Return all errors. An acquire raises only the first one."""
     found: dict[str, Problem] = {}
     for path, part in _parts(source()):
         try:
             conf.parse(part)
         except ImproperlyConfigured as error:
             incomplete = isinstance(error, conf.Incomplete)
-            single_field = len(path) == 3  # of an entry, where others may complete it
+            single_field = len(path) == 3  # others of its entry may complete it
             if not (incomplete and single_field):
                 problem = Problem(tuple(map(str, path)), str(error), incomplete)
                 found.setdefault(str(error), problem)
@@ -44,7 +44,7 @@ def problems() -> list[Problem]:
 
 
 def _parts(source: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Each single setting as a `REDISLOCK` of its own, so that one rule reads them all."""
+    """Return each setting as a `REDISLOCK` of its own, so that `conf.parse` can read it alone."""
     if not isinstance(source, Mapping):
         yield (), source
         return
@@ -66,14 +66,14 @@ _COMPLETE = 'For example: "LOCKS": {"exports": {"KIND": "semaphore", "LIMIT": 3}
 
 
 def settings_findings() -> Iterator[Finding]:
-    """What keeps the settings from being understood, or from having an effect."""
+    """Return errors in the settings, and settings without an effect."""
     yield from _misspelt()
     wrong = problems()
     for problem in wrong:
         hint = _COMPLETE if problem.incomplete else _remedy(problem.path)
         yield Finding(id="redislock.E001", message=problem.message, hint=hint)
     if wrong:
-        return  # what else they say can't be known
+        return  # the other checks need settings without errors
     for alias in aliases():
         yield from [*alias_findings(alias)] or _key_prefix(alias)
     for name in entries():
@@ -81,16 +81,16 @@ def settings_findings() -> Iterator[Finding]:
             pattern = re.sub("{[^}]*}?", "*", name).replace("}", "")
             yield Finding(
                 id="redislock.W001",
-                message=f"REDISLOCK['LOCKS'][{name!r}] applies to no lock of redis_lock: names "
-                f"have no braces when they are looked up, since templates are filled in before.",
-                hint=f'Write a pattern in place of the template: "{pattern}": {{…}}. If it '
+                message=f"REDISLOCK['LOCKS'][{name!r}] applies to no lock of redis_lock: "
+                f"templates are filled in before names are looked up, so no name has braces.",
+                hint=f'Write a pattern instead of the template: "{pattern}": {{…}}. If it '
                 f"is the Redis key of a cache.lock(), silence this check.",
             )
         elif len(name) > MAX_NAME or not name.isprintable():
             yield Finding(
                 id="redislock.W001",
                 message=f"REDISLOCK['LOCKS'][{name[:80]!r}] applies to no lock: names are "
-                f"printable, and {MAX_NAME} characters long at most.",
+                f"printable, and at most {MAX_NAME} characters long.",
                 hint="Correct the name, or remove the entry.",
             )
 
@@ -99,7 +99,7 @@ _NAME = "REDISLOCK"
 
 
 def _misspelt() -> Iterator[Finding]:
-    """Settings that were meant to be ours, perhaps: nobody would read them."""
+    """Return settings whose names look like a misspelt `REDISLOCK`."""
     for name in dir(settings):
         plain = name.replace("_", "").removeprefix("DJANGO")
         alike = SequenceMatcher(None, plain, _NAME).ratio() > 0.85
@@ -112,10 +112,10 @@ def _misspelt() -> Iterator[Finding]:
 
 
 def _key_prefix(alias: str) -> Iterator[Finding]:
-    """Who sets KEY_PREFIX shares the database, and expects to share nothing else."""
-    theirs = settings.CACHES[alias].get("KEY_PREFIX")
-    if theirs and "PREFIX" not in source():
-        plain = re.sub("[{}|]", "", str(theirs))
+    """Return the finding about a KEY_PREFIX: such a project shares its database with others."""
+    key_prefix = settings.CACHES[alias].get("KEY_PREFIX")
+    if key_prefix and "PREFIX" not in source():
+        plain = re.sub("[{}|]", "", str(key_prefix))
         yield Finding(
             id="redislock.W007",
             message=f"CACHES[{alias!r}] has a KEY_PREFIX, which locks don't use. Projects that "
@@ -134,7 +134,7 @@ _ENTRIES = {
 _LOCK = {field.upper(): value for field, value in DEFAULTS.items()}
 _JOB = {field.upper(): setting.example for field, setting in JOB_SETTINGS.items()}
 _TIMEOUTS = ("TIMEOUT", "EXPIRE", "BLOCKING_TIMEOUT")
-"""What other libraries call the one or the other."""
+"""Names that other libraries use for the ttl or the wait."""
 
 
 def _remedy(path: tuple[str, ...]) -> str:

@@ -1,6 +1,6 @@
-"""Our keys at a server: where the index and the locks differ, and what would stay for ever.
+"""The keys of locks at a server: where the index and the locks differ, and which never expire.
 
-Between two commands a lock may be acquired or released, so what looks wrong is looked at twice.
+Between two commands a lock may be acquired or released, so what seems wrong is checked twice.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from ..primitives.keys import Keys, name_of
 from .permissions import escaped
 
 AT_ONCE = 500
-"""Keys in one request: it keeps Redis for about a millisecond."""
+"""Keys in one request. Redis is busy with them for about a millisecond."""
 MOST_NAMES = 10_000
 MOST_KEYS = 100_000
-"""So many keys of the database are looked at, whatever they are."""
+"""How many keys of the database are looked at, of whatever kind."""
 WITHIN = 2.0
-"""Seconds after which to be content with what was seen."""
+"""Seconds after which the scan stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class KeyFacts:
     gone: tuple[str, ...] = ()
-    """Names that the index has, whose leases should still live and are not there."""
+    """Names in the index whose locks should still be held and are missing."""
     unlisted: tuple[str, ...] = ()
-    """Names of locks that are held and not in the index."""
+    """Names of locks that are held and missing in the index."""
     endless: tuple[str, ...] = ()
-    """Keys of ours without a TTL."""
+    """Keys below the prefix without a TTL."""
     looked_at: int = 0
     cut_short: bool = False
 
 
-def look(client: redis.Redis, prefix: str, *, listed: bool = True) -> Seen:
-    """What is at a server. On a cluster, no lock is `listed` in an index."""
-    return _Looking(client, prefix, listed).look()
+def look_at(client: redis.Redis, prefix: str, *, listed: bool = True) -> KeyFacts:
+    """Look at the keys of a server. On a cluster, no lock is `listed` in an index."""
+    return _Looking(client, prefix, listed).facts()
 
 
 class _Looking:
@@ -50,7 +50,7 @@ class _Looking:
         self._prefix = prefix
         self._index: str = Keys.of(prefix, "-").index
 
-    def look(self) -> Seen:
+    def facts(self) -> KeyFacts:
         begun = time.monotonic()
         members: list[bytes] = []
         if self._listed:
@@ -71,14 +71,14 @@ class _Looking:
             names = [name for key in keys if (name := self._name(key)) is not None]
             if self._listed:
                 unlisted += self._twice(self._unlisted, names)
-            # What was done once for good is remembered for good.
+            # A record that is kept for good has no TTL.
             passing = [key for key in keys if not key.endswith((":index", "}:record"))]
             endless += self._twice(self._endless, passing)
             if cursor == 0:
                 break
             if looked_at >= MOST_KEYS or time.monotonic() - begun > WITHIN:
                 break
-        return Seen(
+        return KeyFacts(
             gone=tuple(gone),
             unlisted=tuple(sorted(set(unlisted))),
             endless=tuple(sorted(set(endless))),
@@ -87,7 +87,7 @@ class _Looking:
         )
 
     def _name(self, key: str) -> str | None:
-        """Of the lock that would be at a key."""
+        """Return the name of the lock that would be at a key."""
         name = name_of(key)
         return name if name and self._lock(name) == key else None
 
@@ -107,7 +107,7 @@ class _Looking:
         asked += [("EXISTS", self._lock(name), "") for name in names]
         answers = self._ask(asked)
         for name, ends, there in zip(names, answers, answers[len(names) :], strict=False):
-            # One whose lease has ended stays until the next lock is granted.
+            # A name stays in the index after its lease has ended, until the next grant.
             if ends is not None and float(ends) > (seconds + 1) * 1000 and not there:
                 yield name
 
@@ -115,7 +115,7 @@ class _Looking:
         asked = [("ZSCORE", self._index, name) for name in names]
         asked += [("PTTL", self._lock(name), "") for name in names]
         answers = self._ask(asked)
-        # One that has no TTL is none that the index knows.
+        # The index has no locks without a TTL.
         found = [
             name
             for name, ends, pttl in zip(names, answers, answers[len(names) :], strict=False)
@@ -126,7 +126,7 @@ class _Looking:
         answers = self._ask(asked)
         for name, value, records in zip(found, answers, answers[len(found) :], strict=False):
             ours = isinstance(value, bytes) and Holder.parse(value, 1, 0).owner is not None
-            # Several may hold it; what is at its key is no string, which is an error here.
+            # If several hold the lock, its key is no string, so GET answers an error.
             several = isinstance(value, ResponseError) and records
             if ours or several:
                 yield name
@@ -136,7 +136,7 @@ class _Looking:
         yield from (key for key, pttl in zip(keys, answers, strict=True) if pttl == -1)
 
     def _ask(self, commands: Sequence[tuple[str, str, str]]) -> list[Any]:
-        """The answers of commands. What is of another type is answered by its error."""
+        """Return the answers of commands. For a key of another type, that is the error."""
         answers: list[Any] = []
         for start in range(0, len(commands), AT_ONCE):
             pipeline = self._client.pipeline(transaction=False)
@@ -153,5 +153,5 @@ class _Looking:
 
 
 def _text(raw: bytes) -> str:
-    """Any bytes, as a str."""
+    """Return any bytes as a str."""
     return raw.decode(errors="surrogateescape")

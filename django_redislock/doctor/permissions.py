@@ -1,8 +1,8 @@
-"""Whether a user of Redis may do what locks do: by doing it, to a key that is not there.
+"""The permissions of a Redis user, found by trying each command that locks send.
 
-ACL DRYRUN would tell, but only an administrator may ask it, and before Redis 7 nobody; whoever is
-restricted has to try. Each of these commands changes nothing: Redis looks at what a user may do
-before it looks at what is asked.
+ACL DRYRUN exists only from Redis 7 on, and a restricted user may not run it. The commands here
+change nothing: their key does not exist, or their arguments are refused. Redis checks the
+permissions before the arguments.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "zremrangebyrank": (KEY, 0, -1),
     "zscore": (KEY, "-"),
 }
-"""For each command that locks need, one that does nothing."""
+"""Arguments with which each command that locks need does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What a user may not do, as rules of an ACL would allow it; and what the server can't."""
+    """The rules of an ACL that a user lacks, and the commands that the server does not know."""
 
     rules: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
 def unneeded(*, database: int, replicas: int, clustered: bool) -> frozenset[str]:
-    """Commands that locks don't send to such a server."""
+    """Return the commands that locks don't send to such a server."""
     needed = {
         "select": database,
         "wait": replicas,
@@ -74,7 +74,7 @@ def unneeded(*, database: int, replicas: int, clustered: bool) -> frozenset[str]
 
 
 def refused(client: redis.Redis, prefix: str, unneeded: frozenset[str]) -> Refused:
-    """Ask for all that locks need."""
+    """Try all commands that locks need."""
     rules: dict[str, None] = {}
     unknown = []
     # The connection has selected its database already.
@@ -93,8 +93,8 @@ def refused(client: redis.Redis, prefix: str, unneeded: frozenset[str]) -> Refus
 
 
 def acl_rule(user: str, prefix: str, unneeded: frozenset[str], *, channels: bool) -> str:
-    """What an administrator has to say, exactly. `channels`: the user may not use all of them, and
-    Redis would refuse to add some to these."""
+    """Return the command for an administrator. `channels`: name the channels; Redis refuses this
+    for a user who may use all channels."""
     patterns = _pattern("~", prefix)
     if channels:
         patterns += f" {_pattern('&', prefix)}"
@@ -102,7 +102,7 @@ def acl_rule(user: str, prefix: str, unneeded: frozenset[str], *, channels: bool
 
 
 def escaped(text: str) -> str:
-    """For the patterns of Redis."""
+    """Escape a text for a pattern of Redis."""
     return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)
 
 
@@ -111,8 +111,8 @@ def _pattern(kind: str, prefix: str) -> str:
 
 
 def _try(client: redis.Redis, command: str, prefix: str) -> str:
-    """Why the user may not run it, or the server can't; "" when it can be run."""
-    # Below the keys of a name that no lock can have.
+    """Return why a command can't be run. "": it can."""
+    # A key of a name that no lock can have.
     replaced = {KEY: Keys.of(prefix, "{}").tail, CHANNEL: f"{prefix}:inbox:-"}
     words = [replaced.get(word, word) for word in HARMLESS[command]]
     try:

@@ -1,8 +1,8 @@
-"""The entries of `LOCKS` beside the names that the code makes, as far as anybody can know.
+"""Findings that compare the entries of `LOCKS` with the names that the code makes.
 
-Known are the templates of decorators, locked views and commands, and functions that are their own
-name, in modules that are imported. A name that is written out, or made by an f-string, is known to
-nobody before it is locked. So this is only to know, and never wrong.
+Known names are the templates of decorators, locked views and commands, and the paths of decorated
+functions, in modules that are imported. A literal name, or one made by an f-string, is unknown
+before it is locked. So these findings are of the level INFO.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ..settings import naming
 from ..settings.configured import entries
 from .finding import Finding, listed
 
-# A bracket may be the first one between brackets.
+# A closing bracket may be the first character between brackets.
 _TOKEN = re.compile(r"\[(.[^]]*)\]|(.)", re.DOTALL)
 
 
 def usage_findings() -> Iterator[Finding]:
-    """Nothing is wrong with the settings."""
+    """Return the findings, for settings without errors."""
     declared = entries()
     if not declared:
         return
-    # It imports the views, and these most of what they use, as any `manage.py check` does.
+    # This imports the views with most of what they use, as `manage.py check` does.
     with suppress(Exception):
         import_module(settings.ROOT_URLCONF)
     made = list(naming.patterns)
@@ -41,8 +41,8 @@ def usage_findings() -> Iterator[Finding]:
         yield Finding(
             id="redislock.I103",
             message=f"No template in the code that is imported makes names for these entries of "
-            f"REDISLOCK['LOCKS']: {listed([repr(entry) for entry in unused])}. Names that are "
-            f"written out, or made by an f-string, can't be seen.",
+            f"REDISLOCK['LOCKS']: {listed([repr(entry) for entry in unused])}. Literal names, "
+            f"and names made by an f-string, can't be seen.",
             hint=_meant(unused, made)
             or "To see which entry a lock follows: manage.py redislock config NAME",
         )
@@ -62,20 +62,20 @@ def usage_findings() -> Iterator[Finding]:
 def _meant(unused: list[str], made: list[str]) -> str:
     for entry in unused:
         for pattern in get_close_matches(entry, made, 1, cutoff=0.75):
-            return f'Was it meant to be "{pattern}"?'
+            return f'Was "{pattern}" meant?'
     return ""
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether a name can match both of these patterns. Brackets are taken for any character."""
+    """Return whether a name can match both patterns. Brackets count as any character."""
     left, right = [*_tokens(one), ""], [*_tokens(other), ""]
-    # From their ends on: whether what is left of both, from here and from there, has a name.
+    # From the ends: does any name match both what is left from here and what is left from there?
     below = [False] * len(right)
     for here in reversed(left):
         row = [False] * (len(right) + 1)
         for column in range(len(right) - 1, -1, -1):
             there = right[column]
-            if here == "*":  # it stands for nothing, or for what is there as well
+            if here == "*":  # it matches nothing, or also the token there
                 row[column] = below[column] or row[column + 1]
             elif there == "*":
                 row[column] = row[column + 1] or (bool(here) and below[column])
@@ -92,7 +92,7 @@ def _same(here: str, there: str) -> bool:
 
 
 def _tokens(pattern: str) -> Iterator[str]:
-    """`*`, `?`, and `=` before any other character."""
+    """Return `*`, `?`, and `=` before any other character."""
     for between_brackets, char in _TOKEN.findall(pattern):
         if len(between_brackets) > 1:
             yield "?"

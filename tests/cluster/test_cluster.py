@@ -32,7 +32,7 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.client import Lock
-from django_redislock.doctor import server_findings
+from django_redislock.doctor.findings import server_findings
 from django_redislock.inspection import Inspector, Kind, State
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.cluster import slot_of

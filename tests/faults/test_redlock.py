@@ -28,9 +28,6 @@ from django_redislock import (
     current_lease,
     redis_lock,
 )
-from django_redislock import (
-    doctor as diagnosis,
-)
 from django_redislock.base.clock import now
 from django_redislock.base.holder import Holder
 from django_redislock.base.servers import Servers
@@ -39,6 +36,7 @@ from django_redislock.lease import watchdog as renewal
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.locks import redis_lock as decorators
 from django_redislock.primitives import redlock
+from django_redislock.settings.configured import aliases
 from django_redislock.transport.cluster import Cluster
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import every, server_of
@@ -881,7 +879,7 @@ def test_by_settings(nodes: Nodes, settings: Any, api: Api) -> None:
 def test_operators_see_the_majority(nodes: Nodes, settings: Any) -> None:
     """What asks for the lock by its name looks at all servers; checks look at each of them."""
     settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
-    assert diagnosis.aliases() == ["default", "c", "b", "a"]
+    assert aliases() == ["default", "c", "b", "a"]
     lease = Redlock("job", renew=False).acquire(wait=0)
     assert lease is not None
     eventually(lambda: len(nodes.holding(lease)) == 3)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ... import doctor as diagnosis
 from ...commands import UNAVAILABLE
-from ...doctor import Finding, Level
+from ...doctor.finding import Finding, Level
+from ...doctor.findings import UNREACHABLE, all_findings
 from ...inspection.words import clean, count
 from ..arguments import add_json
 from ..failing import WRONG
@@ -42,13 +41,13 @@ class Doctor:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
-        # AWAY can't be silenced: nothing is known about a server that can't be asked.
-        silenced = set(settings.SILENCED_SYSTEM_CHECKS) - {diagnosis.AWAY}
+        # UNREACHABLE can't be silenced: nothing is known about a server that can't be asked.
+        silenced = set(settings.SILENCED_SYSTEM_CHECKS) - {UNREACHABLE}
         findings = sorted(
-            (one for one in _findings(options["using"]) if one.id not in silenced),
+            (one for one in all_findings(options["using"]) if one.id not in silenced),
             key=lambda finding: _ORDER.index(finding.level),
         )
-        away = [finding for finding in findings if finding.id == diagnosis.AWAY]
+        away = [finding for finding in findings if finding.id == UNREACHABLE]
         if options["json"]:
             printer.json([_as_json(finding) for finding in findings])
         else:
@@ -68,26 +67,6 @@ class Doctor:
         if not options["json"]:
             printer.line(printer.style.SUCCESS(_counted(findings)))
         return 0
-
-
-def _findings(using: list[str] | None) -> Iterator[Finding]:
-    wrong = set()
-    for finding in diagnosis.settings_findings():
-        yield finding
-        if finding.level == Level.ERROR:
-            wrong.add(finding.alias)
-    if None in wrong:
-        return  # with wrong settings it is unclear which servers to ask
-    yield from diagnosis.job_findings()
-    yield from diagnosis.usage_findings()
-    for alias in dict.fromkeys(using or diagnosis.aliases()):
-        if alias not in diagnosis.aliases():
-            for finding in diagnosis.alias_findings(alias):
-                yield finding
-                wrong.add(alias)
-        if alias not in wrong:
-            yield from diagnosis.advice(alias)
-            yield from diagnosis.server_findings(alias)
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:

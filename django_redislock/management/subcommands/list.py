@@ -11,7 +11,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from ...commands import UNAVAILABLE
-from ...doctor import Away, Level, judge, look
+from ...doctor.facts import Unreachable, ask
+from ...doctor.finding import Level
+from ...doctor.rules import judge
 from ...inspection import ORDERS, Inspector, LockInfo, State
 from ...inspection.words import clean, count, duration, holder, remaining
 from ..arguments import add_json, add_limit, add_using, inspector
@@ -154,7 +156,7 @@ def _what_is_wrong(using: str) -> Iterator[str]:
 
     The doctor's quick part: a user who may only read is not asked whether it could lock.
     """
-    with suppress(Away):
-        for finding in chain.from_iterable(map(judge, look(using, thorough=False))):
+    with suppress(Unreachable):
+        for finding in chain.from_iterable(map(judge, ask(using, thorough=False))):
             if finding.level == Level.ERROR:
                 yield f"{finding.message} {finding.hint}"
