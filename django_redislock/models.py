@@ -1,5 +1,5 @@
-"""Locks and periodic jobs as models, for the admin: without a table, without migrations, and
-without rows for those who go through all models, such as `dumpdata`."""
+"""Locks and periodic jobs as models, for the admin: without tables and migrations, and without
+rows for code that goes through all models, such as `dumpdata`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ JOB_STATES = [
 
 
 class Lock(Live):
-    """A lock, as it is seen at Redis: `Lock.live.filter(state="stale")`. Times are seconds."""
+    """A lock, as it is in Redis: `Lock.live.filter(state="stale")`. Times are seconds."""
 
     id = models.CharField(primary_key=True, max_length=600, editable=False)
     name = models.CharField(_("name"), max_length=512)
@@ -65,7 +65,7 @@ class Lock(Live):
     fencing_token = models.BigIntegerField(_("fencing token"), null=True)
 
     info: LockInfo | None = None
-    """What was seen of its holder; None: it is free."""
+    """The lock as it was read; None: it is free."""
 
     class Meta(Live.Meta):
         ordering = ("remaining", "id")
@@ -75,21 +75,21 @@ class Lock(Live):
 
     @classmethod
     def snapshot(cls, *, foreign: bool = False) -> Snapshot:
-        """All locks that are held.
+        """Read all held locks.
 
-        With `foreign` also what others have written below our prefix: for that, all keys of the
-        database are looked at. Raises `LockError`, above all `LockUnavailable`, when none of the
-        servers can be asked; of those that can't while others can, `away` tells why.
+        `foreign` adds foreign values below our prefix; for that, all keys of the database are
+        looked at. Raises `LockError`, usually `LockUnavailable`, if none of the servers can be
+        asked. If only some can't, `away` has their errors.
         """
         found: list[LockInfo] = []
         away: dict[str, LockError] = {}
         using = servers()
         for alias in using:
             try:
-                ours, of_cache = Inspector(alias), Inspector(alias, cache_locks=True)
-                found += [*ours.all(), *of_cache.all()]
+                inspector = Inspector(alias)
+                found += [*inspector.all(), *Inspector(alias, cache_locks=True).all()]
                 if foreign:
-                    found += ours.discover()
+                    found += inspector.discover()
             except LockError as error:
                 away[alias] = error
         if len(away) == len(using):
@@ -123,7 +123,8 @@ class Lock(Live):
 
     @classmethod
     def at(cls, id: str) -> Self | None:
-        """The lock of that id, if it is held. Raises `LockUnavailable`, and as `LockId.parse`."""
+        """Return the lock of that id if it is held. Raises `LockUnavailable`, and as
+        `LockId.parse`."""
         where = LockId.parse(id)
         return next(map(cls.of, where.inspector().held([where.name])), None)
 
@@ -135,8 +136,8 @@ class Lock(Live):
 
 
 def servers() -> list[str]:
-    """The aliases of CACHES that locks use, one for each server: through two of them, the same
-    locks would be seen twice."""
+    """Return the aliases of CACHES that locks use, one for each server: through two aliases, the
+    same locks would be listed twice."""
     found: dict[str, str] = {}
     for alias in aliases():
         found.setdefault(server_of(alias).address, alias)
@@ -144,7 +145,7 @@ def servers() -> list[str]:
 
 
 class PeriodicJob(Live):
-    """A periodic job, and what it has done last. Times are seconds."""
+    """A periodic job and its last run. Times are seconds."""
 
     name = models.CharField(_("name"), primary_key=True, max_length=512)
     using = models.CharField(_("cache"), max_length=100)
@@ -164,7 +165,7 @@ class PeriodicJob(Live):
 
     @classmethod
     def snapshot(cls) -> Snapshot:
-        """All jobs of the project. Raises `LockError`."""
+        """Read all jobs of the project. Raises `LockError`."""
         return Snapshot([cls.of(info) for info in Ledger().jobs()])
 
     @classmethod
@@ -184,5 +185,5 @@ class PeriodicJob(Live):
 
 
 def _stored(time: datetime | None) -> datetime | None:
-    """As Django would read it from a database."""
+    """Make a time as Django would read it from a database."""
     return time if time is None or settings.USE_TZ else make_naive(time)

@@ -1,7 +1,7 @@
-"""A program that we run, and to which we pass on the signals that come to us.
+"""A program that we run, and that gets the signals that we receive.
 
-One thread does that and reaps it, so nobody signals a process that has been reaped, whose number
-may by then be another's.
+One thread sends the signals and reaps the program. So no signal goes to a process that has been
+reaped and whose number may belong to another process by then.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from collections.abc import Callable, Mapping, Sequence
 from .events import ENDING, FROM_TERMINAL, PASSED_ON, Events
 
 _LOOK = 0.05
-"""Nobody tells when the last process of a group has ended; seconds after which to look again."""
+"""Seconds between two looks at a process group: its end sends no signal."""
 
 
 class Child:
     """The program.
 
-    It gets a process group of its own, so that signals reach what it has started, too. Not in
-    the foreground of a terminal, where another group could not read what is typed; there, what is
-    typed (Ctrl-C) reaches it without us.
+    It gets a process group of its own, so that signals also reach the processes that it starts. In
+    the foreground of a terminal it stays in our group: another group could not read from the
+    keyboard, and Ctrl-C reaches our group without us.
     """
 
     def __init__(
-        self, program: Sequence[str], env: Mapping[str, str], tell: Callable[[str], object]
+        self, program: Sequence[str], env: Mapping[str, str], write: Callable[[str], object]
     ) -> None:
-        self._tell = tell
+        self._write = write
         self._grouped = not _in_foreground()
         self._process = subprocess.Popen(
             program, env=env, process_group=0 if self._grouped else None
         )
 
     def poll(self) -> int | None:
-        """Its exit code, as a shell would say it; None while it runs."""
+        """Return its exit code, as a shell has it; None while it runs."""
         code = self._process.poll()
         return code if code is None or code >= 0 else 128 - code
 
     def pass_on(self, number: int) -> None:
-        """A signal that came to us."""
+        """Pass on a signal that we received."""
         if not self._grouped and number in FROM_TERMINAL:
             return
         if number in ENDING:
@@ -50,7 +50,8 @@ class Child:
             self._send(number)
 
     def end(self, events: Events, kill_after: float) -> int:
-        """End it, and what it has started: SIGTERM, and SIGKILL after so many seconds."""
+        """End it and the processes that it started: SIGTERM, then SIGKILL after `kill_after`
+        seconds."""
         kill_at: float | None = time.monotonic() + kill_after
         self._wake_to(signal.SIGTERM)
         while (code := self.poll()) is None:
@@ -65,8 +66,8 @@ class Child:
         return code
 
     def _wake_to(self, number: int) -> None:
-        # One that is stopped, such as by reading a terminal in its background, could not end; and
-        # its lock would be renewed for ever.
+        # A stopped program, such as one that reads a terminal from the background, could not end,
+        # and its lock would be renewed without end.
         self._send(number, signal.SIGCONT)
 
     def _send(self, *numbers: int) -> None:
@@ -78,9 +79,9 @@ class Child:
         except ProcessLookupError:
             pass
         except PermissionError:
-            if self.poll() is None:  # or it has ended: macOS says so, too
+            if self.poll() is None:  # macOS also raises this for an ended process
                 name = signal.Signals(numbers[0]).name
-                self._tell(f"The program can't be sent {name}: it runs as another user.")
+                self._write(f"The program can't be sent {name}: it runs as another user.")
 
     def _kill(self, number: int) -> None:
         kill: Callable[[int, int], None] = os.killpg if self._grouped else os.kill
@@ -88,17 +89,17 @@ class Child:
 
     def _end_group(self, events: Events, kill_at: float) -> None:
         try:
-            # The group's number isn't given away as long as it has members.
+            # The number of a group is not reused as long as the group has members.
             while time.monotonic() < kill_at:
                 self._kill(0)
                 events.next(min(kill_at, time.monotonic() + _LOOK))
             self._kill(signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            pass  # nobody is left, or nobody of ours
+            pass  # no process is left, or none that is ours
 
 
 def _in_foreground() -> bool:
-    """Whether a terminal's keyboard is ours now."""
+    """Say whether our process group is in the foreground of a terminal."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

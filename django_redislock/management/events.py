@@ -1,7 +1,6 @@
-"""What happens while we wait: signals, the end of a program of ours, a word from another thread.
+"""Events for the main thread: signals, the end of a child, a nudge from another thread.
 
-All of it comes through one pipe to one thread, so that nothing is lost between looking and
-sleeping.
+All events come through one pipe, so that none is lost between a look and a sleep.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing import Any
 from django.core.management.base import CommandError
 
 FROM_TERMINAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-"""A terminal sends these to its whole foreground."""
+"""Signals that a terminal sends to its whole foreground group."""
 ENDING = (*FROM_TERMINAL, signal.SIGTERM)
-"""Signals after which a program ends, unless it has other plans."""
+"""Signals that end a program, unless it handles them."""
 PASSED_ON = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 NUDGE = 0
-"""Another thread has something to say. No signal has this number."""
+"""The event of `Events.nudge`. No signal has this number."""
 
 
 def require_main_thread(who: str) -> None:
@@ -35,7 +34,7 @@ def require_main_thread(who: str) -> None:
 
 
 class Interrupted(BaseException):
-    """A signal came while there was no program yet to pass it on to."""
+    """A signal came before there was a program to pass it on to."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -43,7 +42,7 @@ class Interrupted(BaseException):
 
 
 class Events:
-    """The signals of this process, in the order in which they come. For the main thread."""
+    """The signals of this process, in their order. For the main thread."""
 
     def __init__(self) -> None:
         self._out, self._in = socket.socketpair()
@@ -57,14 +56,14 @@ class Events:
         self._wakeup_before = signal.set_wakeup_fd(self._in.fileno(), warn_on_full_buffer=False)
         try:
             for number in PASSED_ON:
-                # What is ignored (nohup, the background of a script) stays so, here and in the
-                # child.
+                # An ignored signal (nohup, the background of a script) stays ignored, here and in
+                # the child.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._came)
             self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._came)
-            # Whoever has started us may have blocked them: we would not see the program's end.
+            # Our parent may have blocked them: we would not notice the end of the program.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
-        except BaseException:  # a signal: one that was pending, or one that comes just now
+        except BaseException:  # of a signal that was pending, or that comes now
             self.__exit__()
             raise
         _listening.add(self)
@@ -78,23 +77,23 @@ class Events:
         self._raises = False
         _listening.discard(self)
         for number, handler in self._before.items():
-            # None: one that was not installed by Python.
+            # None: a handler that was not installed by Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(self._wakeup_before)
         self._in.close()
         self._out.close()
 
     def _came(self, number: int, _frame: FrameType | None) -> None:
-        # The interpreter has written it to the pipe already.
+        # The interpreter has already written the number to the pipe.
         if self._raises and number != signal.SIGCHLD:
-            self._raises = False  # a second one must not cut short what the first one began
+            self._raises = False  # a second signal must not interrupt the cleanup after the first
             raise Interrupted(number)
 
     @contextmanager
     def mask_as_given(self) -> Iterator[None]:
-        """What is started here has those signals blocked that we were started with.
+        """Restore the signal mask that we were started with, for a child that is started here.
 
-        The mask is ours for a moment, since a preexec_fn is not safe beside other threads.
+        A `preexec_fn` that sets the mask in the child would not be safe beside other threads.
         """
         ours = signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         try:
@@ -103,19 +102,19 @@ class Events:
             signal.pthread_sigmask(signal.SIG_SETMASK, ours)
 
     def collect(self) -> None:
-        """From here on they wait for `next()`, and raise no more."""
+        """From here on signals wait for `next()`; they raise no `Interrupted`."""
         self._raises = False
 
     def nudge(self, *_: object) -> None:
-        """Let `next()` return. From any thread."""
-        with suppress(OSError):  # it is full, and returns anyway; or it is closed and all over
+        """Make `next()` return. Callable from any thread."""
+        with suppress(OSError):  # full: `next` returns anyway; closed: nobody waits
             self._in.send(bytes([NUDGE]))
 
     def next(self, until: float | None = None) -> int | None:
-        """The next signal, or `NUDGE`; None when it is `until`, on the monotonic clock."""
+        """Return the next signal or `NUDGE`; None at the time `until`, on the monotonic clock."""
         while True:
             left = None if until is None else max(0.0, until - time.monotonic())
-            # And not select(), which knows the first 1024 descriptors of a process only.
+            # Not select(), which knows only the first 1024 descriptors of a process.
             poll = select.poll()
             poll.register(self._out, select.POLLIN)
             if poll.poll(None if left is None else math.ceil(left * 1000)):
@@ -124,7 +123,7 @@ class Events:
                 return None
 
     def leave_to_parent(self) -> None:
-        """In a forked child: from here on its signals are its own."""
+        """Give a forked child its own signals."""
         self._leave()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
@@ -134,8 +133,7 @@ _forking = threading.local()
 
 
 def _before_fork() -> None:
-    # Through the pipe that a child shares with us, its signals would be ours: until it has left
-    # that, it gets none.
+    # A child shares our pipe, so its signals would arrive here: block them until it has left.
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON if _listening else ())
 
 

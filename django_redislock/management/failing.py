@@ -1,4 +1,4 @@
-"""How subcommands fail: one line on stderr, and an exit code that docs/operations.md tells."""
+"""How subcommands fail: one line on stderr, and an exit code from docs/operations.md."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..inspection.words import clean
 
 WRONG = 1
 USAGE = 2
-"""As argparse says it."""
+"""argparse's exit code."""
 FREE = 3
-"""As service managers say of a service: it is not running."""
+"""The exit code of service managers for a service that is not running."""
 MISCONFIGURED = 78
-"""As in sysexits.h."""
+"""EX_CONFIG of sysexits.h."""
 _NOBODY_READS = 128 + 13
-"""As a shell says of a program that SIGPIPE has ended."""
+"""A shell's exit code for a program that SIGPIPE has ended."""
 
 
 @contextmanager
 def errors_as_exit_codes(command: BaseCommand) -> Iterator[None]:
-    """Whatever goes wrong within is told without a traceback."""
+    """Turn known errors into one line and an exit code, without a traceback."""
     try:
         yield
         command.stdout.flush()
@@ -38,6 +38,6 @@ def errors_as_exit_codes(command: BaseCommand) -> Iterator[None]:
     except ImproperlyConfigured as error:
         raise CommandError(clean(str(error)), returncode=MISCONFIGURED) from error
     except BrokenPipeError:
-        # `| head`. At its end the interpreter would try once more, and complain.
+        # As with `| head`. The interpreter would flush once more at its end, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), command.stdout.fileno())
         sys.exit(_NOBODY_READS)

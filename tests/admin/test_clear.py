@@ -139,7 +139,10 @@ def test_changed_hands_at_the_last_moment(
 def test_a_reason_is_needed(operator: Client, redis: Redis) -> None:
     """Without one the confirmation comes again, as it was."""
     granted(redis, "job")
-    seen = ask(operator, "job").context["form"].initial["seen"]
+    page = ask(operator, "job")
+    seen = page.context["form"].initial["seen"]
+    assert re.search(r'<input type="text" name="reason"[^>]* required', page.content.decode())
+    assert f'<a role="button" href="{LIST}" class="closelink">' in page.content.decode()
     for reason in ("", "  ", "x" * 201):
         again = operator.post(CLEAR, {"seen": seen, "reason": reason})
         assert again.status_code == 200
@@ -227,7 +230,7 @@ def test_redis_goes_away(
         if done:
             settings.CACHES = {"default": {**there["default"], "LOCATION": AWAY}}
         done.append(lock.name)
-        return clear(self, lock, **options)
+        return clear(Inspector(self.using), lock, **options)  # which finds its server now
 
     monkeypatch.setattr(Inspector, "clear", once)
     seen = page.context["form"].initial["seen"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils.html import escape
 from django.utils.translation import override
 from redis import Redis
 
@@ -148,6 +150,8 @@ def test_summary(operator: Client, redis: Redis) -> None:
         summary = operator.get(LIST).context["summary"]
     counts = [(str(name), count) for name, count in summary["counts"]]
     assert counts == [("held", 1), ("stale", 1), ("contended", 0)]
+    text = re.sub("<[^>]*>", "", operator.get(LIST).content.decode())
+    assert "1 stale" in text
     [server] = summary["servers"]
     assert server["health"].primary
     assert server["health"].server.startswith(("Redis ", "Valkey "))
@@ -205,6 +209,61 @@ def test_a_refresh_leaves_messages(operator: Client, settings: Any, there: bool)
     settings.CACHES = caches
     assert "messagelist" in operator.get(LIST).content.decode()
     assert "messagelist" not in operator.get(LIST).content.decode()
+
+
+def test_without_locks(operator: Client) -> None:
+    """An empty list is no error. What only a script can do is hidden until the script shows it."""
+    page = operator.get(LIST)
+    assert shown(page) == []
+    text = page.content.decode()
+    assert "<strong>0</strong> held" in text
+    assert '<p id="redislock-live" hidden>' in text
+
+
+@pytest.mark.parametrize(
+    "name", ["<b>x</b>", "a/b?c=d&e#f", "ünï · 锁", "_2F_5F", "x" * 300], ids=str
+)
+def test_names_of_others(operator: Client, redis: Redis, name: str) -> None:
+    """A foreign name is text, whatever it looks like, and its link leads to its page."""
+    granted(redis, name)
+    text = operator.get(LIST).content.decode()
+    assert "<b>x" not in text
+    (link,) = re.findall(rf'href="({LIST}[^"]+/change/)"', text)
+    page = operator.get(html.unescape(link))
+    assert page.status_code == 200
+    assert escape(name) in page.content.decode().replace("<wbr>", "")
+    assert "redislock-stale" in page.content.decode()
+
+
+def test_a_superuser(admin_client: Client, redis: Redis) -> None:
+    """Nobody adds, changes or deletes a lock: there is no link, no field and no other action."""
+    granted(redis, "job")
+    page = admin_client.get(LIST)
+    assert f"{LIST}add/" not in page.content.decode()
+    form = page.context["action_form"]
+    assert [value for value, _ in form.fields["action"].choices] == ["", "clear_locks"]
+    assert admin_client.get(f"{LIST}add/").status_code == 403
+    assert admin_client.get(f"{LIST}default:job/delete/").status_code == 403
+    text = admin_client.get(f"{LIST}default_3Ajob/change/").content.decode()
+    assert "deletelink" not in text
+    content = text[text.index('id="content"') :]
+    assert not re.findall(r'<textarea|<input(?! type="hidden")|type="submit"', content)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("page", ["", "default_3Ajob/change/", "default_3Ajob/clear/"])
+def test_who_is_not_logged_in(page: str) -> None:
+    """The admin asks for a login first."""
+    answer = Client().get(f"{LIST}{page}")
+    assert answer.status_code == 302
+    assert "/login/" in answer["Location"]
+
+
+@pytest.mark.django_db
+def test_the_index() -> None:
+    """The admin's index has the locks for those who may look at them."""
+    assert "Locks" in client_of("ron", "view_lock").get("/admin/").content.decode()
+    assert "Locks" not in client_of("nobody").get("/admin/").content.decode()
 
 
 @pytest.mark.django_db

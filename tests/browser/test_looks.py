@@ -73,16 +73,22 @@ QUIET = """
 
 
 @each_page
-def test_nobody_is_kept_out(site: Site, open_window: Open, to: To) -> None:
-    """axe finds nothing, in bright and in dark: labels, roles, headings, contrast."""
+def test_each_page(site: Site, open_window: Open, to: To) -> None:
+    """axe finds no barrier, in bright and in dark: labels, roles, headings, contrast. At 1280
+    pixels nothing of the page or the list is out of sight; on a phone, no page moves sideways."""
     fill(site)
-    window = open_window(bypass_csp=True)
+    window = open_window(bypass_csp=True, has_touch=True)
     to(window)
     window.page.add_style_tag(content=QUIET)
     for scheme in ("light", "dark"):
         window.page.emulate_media(color_scheme=scheme)
         assert window.barriers() == {}, scheme
     assert window.bright_parts() == []
+    assert window.does_not_scroll_sideways()
+    for results in window.page.locator("#changelist .results").all():
+        assert results.evaluate("it => it.scrollWidth - it.clientWidth") <= 0
+    window.page.set_viewport_size(PHONE)
+    assert window.does_not_scroll_sideways()
 
 
 def test_djangos_own_barrier(site: Site, open_window: Open) -> None:
@@ -94,24 +100,15 @@ def test_djangos_own_barrier(site: Site, open_window: Open) -> None:
     assert found == (django.VERSION < (6, 0))
 
 
-@each_page
-def test_small_screens(site: Site, open_window: Open, to: To) -> None:
-    """At 1280 pixels neither the page nor the list has anything out of sight; a phone's page does
-    not move sideways."""
-    fill(site)
-    window = open_window(has_touch=True)
-    to(window)
-    assert window.does_not_scroll_sideways()
-    for results in window.page.locator("#changelist .results").all():
-        assert results.evaluate("it => it.scrollWidth - it.clientWidth") <= 0
-    window.page.set_viewport_size(PHONE)
-    assert window.does_not_scroll_sideways()
-
-
 def test_the_keyboard_alone(site: Site, window: Window) -> None:
-    """Tick a lock, choose the action, give the reason."""
+    """Tick a lock, choose the action, give the reason. A screen reader has a name for the tick,
+    the meter and the choice of the refresh."""
     site.us.hold("job")
     window.goes_to_list()
+    row = window.row("job")
+    expect(row.get_by_role("checkbox", name="job")).to_be_visible()
+    expect(row.get_by_role("meter", name=re.compile("."))).to_be_visible()
+    expect(window.page.get_by_label(re.compile("refresh", re.IGNORECASE))).to_be_visible()
     keyboard = window.page.keyboard
     window.tabs_to(window.row("job").locator("input[type=checkbox]"))
     keyboard.press("Space")
@@ -126,13 +123,3 @@ def test_the_keyboard_alone(site: Site, window: Window) -> None:
     keyboard.press("Enter")
     expect(window.page.locator(".messagelist .success")).to_contain_text("job")
     assert site.us.is_told("job").startswith("LeaseRevoked")
-
-
-def test_the_tick_has_a_name(site: Site, window: Window) -> None:
-    """Screen readers say which lock it is, what the meter measures, what the choice is for."""
-    site.us.hold("job")
-    window.goes_to_list()
-    row = window.row("job")
-    expect(row.get_by_role("checkbox", name="job")).to_be_visible()
-    expect(row.get_by_role("meter", name=re.compile("."))).to_be_visible()
-    expect(window.page.get_by_label(re.compile("refresh", re.IGNORECASE))).to_be_visible()

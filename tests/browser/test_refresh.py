@@ -1,18 +1,30 @@
-"""A refresh changes what has changed, and nothing that somebody is at."""
+"""The list refreshes itself: when it asks, and that an answer changes only what has changed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.browser.site import LIST, Site
-from tests.browser.window import Window, expect
+from tests.browser.window import Open, Window, expect
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Route
+
+MINUTE = 60_000
+
+SHOW = """
+state => {
+    Object.defineProperty(document, "visibilityState", {value: state, configurable: true});
+    Object.defineProperty(document, "hidden", {value: state === "hidden", configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}
+"""
 
 # That there was no answer is shown, where nothing has to make room for it, until there is one.
 ASK = """
@@ -45,11 +57,11 @@ NOTE_ROWS = """
 """
 
 
-def look(window: Window, **parameters: str) -> None:
-    """Open the list, with a mark that a reload would remove. It is refreshed when the test says
-    so."""
+def look(window: Window, every: str = "30", **parameters: str) -> None:
+    """Open the list, with a mark that a reload would remove. Within 30 seconds only the test
+    refreshes it."""
     window.goes_to_list(**parameters)
-    window.page.locator("#redislock-refresh").select_option("30")
+    window.page.locator("#redislock-refresh").select_option(every)
     window.page.evaluate("window.mark = 'here'")
 
 
@@ -70,6 +82,29 @@ def answered(window: Window) -> None:
 def refresh(window: Window) -> None:
     ask(window)
     answered(window)
+
+
+def look_while_time_stands_still(window: Window, every: str) -> None:
+    """The page's time goes on when the test says so."""
+    window.goes_to_list()
+    window.page.locator("#redislock-refresh").select_option("0")
+    window.page.clock.install(time=0)
+    window.goes_to_list()
+    window.page.clock.pause_at(MINUTE / 1000)
+    window.page.locator("#redislock-refresh").select_option(every)
+
+
+@contextmanager
+def questions(window: Window) -> Iterator[list[str]]:
+    """What the page asks the server meanwhile."""
+    asked: list[str] = []
+
+    def note(request: object) -> None:
+        asked.append(request.url)  # type: ignore[attr-defined]
+
+    window.page.on("request", note)
+    yield asked
+    window.page.remove_listener("request", note)
 
 
 class Late:
@@ -261,14 +296,18 @@ def test_what_has_not_changed_stays(site: Site, window: Window) -> None:
     site.others.hold("another")
     refresh(window)
     expect(window.row("job")).to_contain_text("the second")
+    expect(window.row("job").locator(".field-waiters")).to_have_text("0")
+    expect(window.page.locator("#redislock-summary")).to_contain_text("2 held")
     expect(window.row("another")).to_be_visible()
     expect(window.row("short")).to_have_count(0)
+    assert is_the_same_page(window)
     assert [part.evaluate("it => it.isConnected") for part in stay] == [True, True, True]
 
 
 def test_the_focus_is_left_alone(site: Site, window: Window) -> None:
     """It is not set anew, of which a screen reader would speak each time."""
     site.us.hold("job")
+    site.us.hold("short")
     look(window)
     link = window.row("job").get_by_role("link")
     link.focus()
@@ -276,8 +315,10 @@ def test_the_focus_is_left_alone(site: Site, window: Window) -> None:
         "window.heard = 0; document.addEventListener('focusin', () => { window.heard += 1; })"
     )
     site.others.hold("another")
+    site.us.release("short")
     refresh(window)
     expect(window.row("another")).to_be_visible()
+    expect(window.row("short")).to_have_count(0)
     expect(link).to_be_focused()
     assert window.page.evaluate("window.heard") == 0
 
@@ -388,3 +429,105 @@ def test_a_second_page(site: Site, window: Window) -> None:
     expect(window.page.locator(".actions .all")).to_have_text("All 102 selected")
     window.goes_on_with_the_action()
     expect(window.page.locator("#content")).to_contain_text("102 locks")
+
+
+def test_search_and_order_hold(site: Site, window: Window) -> None:
+    """New rows obey them, too."""
+    site.us.hold("a:1")
+    look(window, q="a:", o="-1")
+    site.us.hold("b:1")
+    site.us.hold("a:2")
+    refresh(window)
+    assert window.names() == ["a:2", "a:1"]
+
+
+# When it asks.
+
+
+def test_it_waits_while_a_row_is_ticked(site: Site, window: Window) -> None:
+    """What is ticked stays under the finger; unticked, it goes on."""
+    site.us.hold("job")
+    look_while_time_stands_still(window, "2")
+    tick = window.row("job").locator("input[type=checkbox]")
+    tick.check()
+    site.others.hold("new")
+    with questions(window) as asked:
+        window.page.clock.run_for(MINUTE)
+    assert asked == []
+    expect(window.page.locator("#redislock-paused")).to_be_visible()
+    assert tick.is_checked()
+    tick.uncheck()
+    expect(window.page.locator("#redislock-paused")).not_to_be_visible()
+    window.page.clock.run_for(MINUTE)
+    expect(window.row("new")).to_be_visible()
+
+
+def test_it_waits_while_nobody_looks(site: Site, window: Window) -> None:
+    """A hidden tab asks nothing; seen again, it does."""
+    look_while_time_stands_still(window, "2")
+    window.page.evaluate(SHOW, "hidden")
+    site.us.hold("new")
+    with questions(window) as asked:
+        window.page.clock.run_for(MINUTE)
+    assert asked == []
+    window.page.evaluate(SHOW, "visible")
+    window.page.clock.run_for(MINUTE)
+    expect(window.row("new")).to_be_visible()
+
+
+@pytest.mark.parametrize("every", ["2", "5", "30"])
+def test_how_often(window: Window, every: str) -> None:
+    """As chosen, which is remembered."""
+    look_while_time_stands_still(window, every)
+    with questions(window) as asked:
+        window.page.clock.run_for(int(every) * 1000 - 1)
+    assert asked == []
+    with window.page.expect_response("**/lock/"):
+        window.page.clock.run_for(1)
+    window.goes_to_list()
+    expect(window.page.locator("#redislock-refresh")).to_have_value(every)
+
+
+def test_off(site: Site, window: Window) -> None:
+    """Nothing is asked, now and when the page is opened again."""
+    look_while_time_stands_still(window, "2")
+    window.page.locator("#redislock-refresh").select_option("0")
+    with questions(window) as asked:
+        window.page.clock.run_for(10 * MINUTE)
+    assert asked == []
+    window.goes_to_list()
+    expect(window.page.locator("#redislock-refresh")).to_have_value("0")
+    with questions(window) as asked:
+        window.page.clock.run_for(10 * MINUTE)
+    assert asked == []
+
+
+def test_after_logging_out_elsewhere(site: Site, open_window: Open) -> None:
+    """The page does not show the form for logging in where the rows were."""
+    site.us.hold("job")
+    window = open_window("superuser")
+    look(window)
+    window.is_logged_out()
+    with window.page.expect_response("**/login/**"):
+        ask(window)
+    expect(window.page.locator("#result_list input[type=password]")).to_have_count(0)
+
+
+def test_redis_is_away(site: Site, window: Window) -> None:
+    """The rows stay, marked as out of date, until Redis answers again."""
+    if site.redis_server.external:
+        pytest.skip("the server is not ours to stop")
+    site.left_behind("job")
+    look(window, every="2")
+    window.expects("answer: 503")
+    try:
+        with window.page.expect_response(lambda response: response.status == 503):
+            site.redis_server.stop()
+        expect(window.page.locator("#redislock-failed")).to_be_visible()
+        expect(window.row("job")).to_be_visible()
+    finally:
+        site.redis_server.start()
+    site.left_behind("another")
+    expect(window.row("another")).to_be_visible()
+    expect(window.page.locator("#redislock-failed")).not_to_be_visible()
+    assert is_the_same_page(window)

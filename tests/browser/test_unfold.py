@@ -38,21 +38,6 @@ def has_an_edge(field: Locator) -> bool:
     return bool(width != "0px" or background != "rgba(0, 0, 0, 0)")
 
 
-def test_the_list(site: Site, window: Window) -> None:
-    """It shows the locks, narrows them, and follows what happens."""
-    site.us.hold("job", label="the monthly run")
-    site.left_behind("left")
-    window.goes_to_list()
-    expect(window.row("job")).to_contain_text("the monthly run")
-    expect(window.row("job").locator("meter")).to_be_visible()
-    expect(window.row("left").locator(".redislock-state")).to_have_text("stale")
-    window.goes_to_list(state="held")
-    expect(window.rows).to_have_count(1)
-    window.page.locator("#redislock-refresh").select_option("2")
-    site.others.hold("new")
-    expect(window.row("new")).to_be_visible()
-
-
 def test_the_first_and_the_last(site: Site, window: Window) -> None:
     """The list follows, also when it was empty; what has come can be cleared."""
     window.goes_to_list()
@@ -65,6 +50,8 @@ def test_the_first_and_the_last(site: Site, window: Window) -> None:
         expect(window.rows).to_have_count(0)
     site.us.hold("a")
     expect(window.row("a")).to_be_visible()
+    expect(window.row("a").locator("meter")).to_be_visible()
+    expect(window.row("a").locator(".redislock-state")).to_have_text("held")
     site.us.hold("b")
     expect(window.row("b")).to_be_visible()
     for name in ("a", "b"):
@@ -76,33 +63,13 @@ def test_the_first_and_the_last(site: Site, window: Window) -> None:
     expect(window.page.locator("body")).to_contain_text("Cleared 2 locks")
 
 
-def test_a_lock(site: Site, window: Window) -> None:
-    """Its page, from the list, and its history."""
-    site.us.hold("job", label="the monthly run")
-    site.others.wait_for("job", label="the next one")
-    site.await_queue("job", 1)
-    window.goes_to_list()
-    window.page.get_by_role("link", name="job", exact=True).click()
-    expect(window.page.locator("body")).to_contain_text("the monthly run")
-    expect(window.page.locator("body")).to_contain_text("the next one")
-    assert window.does_not_scroll_sideways()
-    window.goes_to(site.address_of("job", "history"))
-
-
-def test_clear_from_the_list(site: Site, window: Window) -> None:
-    """By the action, with its confirmation."""
-    site.us.hold("job")
-    window.goes_to_list()
-    window.asks_to_clear("job")
-    window.confirms("it hangs")
-    expect(window.page.locator("body")).to_contain_text("Cleared “job”.")
-    assert site.us.is_told("job").startswith("LeaseRevoked")
-
-
 def test_clear_from_its_page(site: Site, window: Window) -> None:
-    """By the link there."""
-    site.us.hold("job")
+    """The page of a lock, the confirmation with fields that one can see, and the page without
+    Redis."""
+    site.us.hold("job", label="the monthly run")
     window.goes_to(site.address_of("job"))
+    expect(window.page.locator("body")).to_contain_text("the monthly run")
+    assert window.does_not_scroll_sideways()
     window.page.get_by_role("link", name="Clear", exact=True).click()
     form = window.page.locator("#content form")
     assert has_an_edge(form.locator("input[name=reason]"))
@@ -110,12 +77,9 @@ def test_clear_from_its_page(site: Site, window: Window) -> None:
     window.confirms("it hangs")
     expect(window.page.locator("body")).to_contain_text("Cleared “job”.")
     assert site.us.is_told("job").startswith("LeaseRevoked")
-
-
-def test_redis_is_away(site: Site, window: Window) -> None:
-    """A page that says so."""
+    window.goes_to(site.address_of("job", "history"))
     if site.redis_server.external:
-        pytest.skip("the server is not ours to stop")
+        return
     site.redis_server.stop()
     try:
         window.goes_to(site.list_of(), status=503)

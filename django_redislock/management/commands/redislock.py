@@ -1,4 +1,4 @@
-"""`manage.py redislock`: what operators do with locks, each in a subcommand."""
+"""`manage.py redislock`: what operators do with locks, one subcommand each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Subcommand(Protocol):
 
     def add_arguments(self, parser: CommandParser) -> None: ...
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
-        """Returns the exit code."""
+        """Do it, and return the exit code."""
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
@@ -46,8 +46,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {
 
 
 class Command(BaseCommand):
-    help = "Looks after the locks of django-redislock."
-    # It has to work when the rest of the project is broken.
+    help = "Inspects, clears and explains the locks of django-redislock."
+    # It has to work even if the rest of the project is broken.
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -73,8 +73,8 @@ class Command(BaseCommand):
 
 
 class Parser(CommandParser):
-    """For a subcommand. One that has a default for `program` runs one: whatever stands after the
-    first `--`, of which argparse would take a second `--`."""
+    """The parser of a subcommand. If it has a default for `program`, the arguments after the first
+    `--` are the program: argparse itself would swallow a second `--`."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         if self.get_default("program") is None:
@@ -89,7 +89,7 @@ class Parser(CommandParser):
 
 
 def _base_options() -> Parser:
-    """What Django's commands take, also after the subcommand."""
+    """The options of every Django command, also accepted after the subcommand."""
     parser = Parser(add_help=False, argument_default=SUPPRESS)
     parser.add_argument("-v", "--verbosity", type=int, choices=[0, 1, 2, 3], help=SUPPRESS)
     parser.add_argument("--settings", help=SUPPRESS)

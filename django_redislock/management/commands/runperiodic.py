@@ -1,4 +1,4 @@
-"""`manage.py runperiodic`: runs the project's periodic jobs, on as many hosts as you like."""
+"""`manage.py runperiodic`: runs the project's periodic jobs, on any number of hosts."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ class Command(BaseCommand):
             "job",
             metavar="JOB",
             nargs="?",
-            help="Run this one now, under its lock, and nothing else.",
+            help="Run this job now, under its lock, and nothing else.",
         )
         what.add_argument("--once", action="store_true", help="Run what is due now, and end.")
         what.add_argument(
-            "--list", action="store_true", help="Tell the plan in words; ask nobody."
+            "--list", action="store_true", help="Show the plan in words, without asking Redis."
         )
         parser.add_argument(
             "--workers",
             type=number_argument(1, 1000),
             default=4,
             metavar="NUMBER",
-            help="So many functions run at the same time; coroutines all; by default 4.",
+            help="How many functions run at the same time; coroutines don't count; by default 4.",
         )
         parser.add_argument(
             "--grace",
             type=seconds_argument,
             default=30.0,
             metavar="SECONDS",
-            help="After SIGTERM or Ctrl-C jobs have so long to end; by default 30.",
+            help="How long jobs may take to end after SIGTERM or Ctrl-C; by default 30.",
         )
 
     def handle(self, *_args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py redislock run NAME -- program`: any program, in one place at a time."""
+"""`manage.py redislock run NAME -- program`: run a program in one place at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Run:
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.usage = "%(prog)s NAME [options] -- program [argument ...]"
-        parser.set_defaults(program=[])  # which says that it takes one
+        parser.set_defaults(program=[])  # marks a subcommand that takes a program
         parser.add_argument("name", metavar="NAME", type=name_argument, help="What to lock.")
         parser.add_argument(
             "--wait",
@@ -36,36 +36,36 @@ class Run:
             default=SUPPRESS,
             metavar="SECONDS",
             help="How long to wait for the lock; 0: try once; or: forever. "
-            "By default what the settings say.",
+            "By default as the settings say.",
         )
         parser.add_argument(
             "--ttl",
             type=ttl_argument,
             default=SUPPRESS,
             metavar="SECONDS",
-            help="How long the lock outlives a crash; it is renewed while the program runs.",
+            help="How long the lock outlives a crash. It is renewed while the program runs.",
         )
         parser.add_argument(
             "--at-least-for",
             type=seconds_argument,
             default=0.0,
             metavar="SECONDS",
-            help="Hold the lock for so long, also if the program ends sooner.",
+            help="Hold the lock at least so long, even if the program ends sooner.",
         )
         parser.add_argument(
             "--conflict-exit-code",
             type=number_argument(0, 255),
             default=BUSY,
             metavar="CODE",
-            help=f"When somebody else has the lock; by default {BUSY}.",
+            help=f"The exit code if somebody else has the lock; by default {BUSY}.",
         )
         parser.add_argument(
             "--kill-after",
             type=seconds_argument,
             default=10.0,
             metavar="SECONDS",
-            help="When the lease is lost, the program gets SIGTERM, and so long after that "
-            "SIGKILL; by default 10.",
+            help="If the lease is lost, the program gets SIGTERM, and SIGKILL so long after it; "
+            "by default 10.",
         )
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
@@ -107,14 +107,14 @@ class Run:
 
 
 class _Guarded:
-    """A program that runs as long as its lease is held."""
+    """A program that runs only while its lease is held."""
 
     def __init__(
         self, program: Sequence[str], lease: Lease, events: Events, command: BaseCommand
     ) -> None:
         self._lease = lease
         self._events = events
-        self._tell = command.stderr.write
+        self._write = command.stderr.write
         self._asked_to_end = False
         env = {
             **os.environ,
@@ -123,7 +123,7 @@ class _Guarded:
         }
         try:
             with events.mask_as_given():
-                self._child = Child(program, env, self._tell)
+                self._child = Child(program, env, self._write)
         except FileNotFoundError as error:
             raise CommandError(f"{program[0]}: not found", returncode=NOT_FOUND) from error
         except OSError as error:
@@ -139,16 +139,16 @@ class _Guarded:
                     self._asked_to_end |= event in ENDING
                     self._child.pass_on(event)
                 elif self._lease.lost is not None:
-                    self._tell(f"{self._lease.lost} Ending the program.")
+                    self._write(f"{self._lease.lost} Ending the program.")
                     return self._child.end(self._events, kill_after)
             return code
         except BaseException:
-            # Whatever it is: the program must not go on with nobody to look after its lock.
+            # Whatever was raised: the program must not go on without its lock.
             self._child.end(self._events, kill_after)
             raise
 
     def linger(self, until: float) -> None:
-        """Wait until then, unless we are asked to end, or the lease does."""
+        """Wait until that time, unless we are asked to end, or the lease is lost."""
         while not self._asked_to_end and self._lease.lost is None:
             event = self._events.next(until)
             if event is None:

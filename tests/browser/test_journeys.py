@@ -1,0 +1,101 @@
+"""What an operator does in a real browser: look for locks, open one, clear it. tests/admin asserts
+what the pages say, with Django's test client; here clicks, keys and Django's scripts are real."""
+
+from __future__ import annotations
+
+from tests.browser.site import Site
+from tests.browser.window import Open, Window, expect
+
+
+def test_find_a_lock(site: Site, window: Window) -> None:
+    """Filter, search, order and turn pages, by clicks and keys."""
+    site.many(101)
+    site.us.hold("import:42", label="the monthly run")
+    site.strangers("strange", seconds=0)
+    window.goes_to_list()
+    expect(window.rows).to_have_count(100)
+    window.page.locator(".paginator a", has_text="2").click()
+    expect(window.rows).to_have_count(3)
+
+    window.goes_to_list()
+    stale = window.page.locator('#changelist-filter a[href*="state=stale"]')
+    expect(stale).to_contain_text("(102)")
+    stale.click()
+    window.page.locator('#changelist-filter a[href*="kind=foreign"]').click()
+    expect(window.rows).to_have_count(1)
+    expect(window.row("strange").locator(".redislock-state")).to_be_visible()
+
+    window.goes_to_list()
+    window.page.locator("#searchbar").fill("monthly run")
+    window.page.locator("#searchbar").press("Enter")
+    expect(window.rows).to_have_count(1)
+    expect(window.row("import:42").locator("meter")).to_be_visible()
+
+    window.goes_to_list(q="r")
+    head = window.page.locator("#result_list thead .column-name")
+    for names in (["import:42", "strange"], ["strange", "import:42"]):
+        before = window.page.url
+        head.locator(".text a").click()
+        window.page.wait_for_url(lambda url, before=before: url != before)
+        assert [name for name in window.names() if not name.startswith("many")] == names
+
+
+def test_clear_from_the_list(site: Site, window: Window) -> None:
+    """The confirmation shows the chosen lock only; the holder, the next waiter and the history
+    have the reason."""
+    site.us.hold("invoice:42", label="the monthly run")
+    site.us.hold("untouched")
+    site.others.wait_for("invoice:42", label="the next one")
+    site.await_queue("invoice:42", 1)
+    window.goes_to_list()
+    window.asks_to_clear("invoice:42")
+    content = window.page.locator("#content")
+    expect(content).to_contain_text("invoice:42")
+    expect(content).to_contain_text("the monthly run")
+    expect(content).not_to_contain_text("untouched")
+    assert site.us.state("invoice:42") == "held"
+
+    window.confirms("it hangs since Monday")
+    messages = window.page.locator(".messagelist")
+    expect(messages.locator(".success")).to_contain_text("invoice:42")
+    site.others.gets("invoice:42")
+    told = site.us.is_told("invoice:42")
+    assert told.startswith("LeaseRevoked")
+    assert "operator" in told
+    assert "it hangs since Monday" in told
+    assert site.us.is_told("untouched") == ""
+    [(user, name, message)] = site.log_entries()
+    assert (user, name) == ("operator", "invoice:42")
+    assert "it hangs since Monday" in message
+
+
+def test_clear_from_the_page_of_a_lock(site: Site, window: Window) -> None:
+    """From the list to the lock, to the confirmation and back, and then to the end."""
+    site.us.hold("job", label="the monthly run")
+    window.goes_to_list()
+    window.page.get_by_role("link", name="job", exact=True).click()
+    expect(window.page.locator("#content")).to_contain_text("the monthly run")
+    window.page.get_by_role("link", name="Clear", exact=True).click()
+    window.page.locator("#content .closelink").click()
+    expect(window.row("job")).to_be_visible()
+    assert site.us.is_told("job") == ""
+    window.goes_to(site.address_of("job"))
+    window.page.get_by_role("link", name="Clear", exact=True).click()
+    window.confirms("it hangs")
+    expect(window.page.locator(".messagelist .success")).to_contain_text("job")
+    assert site.us.is_told("job").startswith("LeaseRevoked")
+
+
+def test_without_javascript(site: Site, open_window: Open) -> None:
+    """All but the refresh works; the server asks again for a reason."""
+    site.us.hold("job")
+    window = open_window(java_script_enabled=False)
+    window.goes_to_list()
+    expect(window.page.locator("#redislock-refresh")).not_to_be_visible()
+    window.asks_to_clear("job")
+    window.confirms("   ")
+    expect(window.page.locator(".errorlist")).to_be_visible()
+    assert site.us.is_told("job") == ""
+    window.confirms("it hangs")
+    expect(window.page.locator(".messagelist .success")).to_contain_text("job")
+    assert site.us.is_told("job").startswith("LeaseRevoked")
