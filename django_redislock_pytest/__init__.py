@@ -1,8 +1,8 @@
-"""The plugin for pytest: docs/testing.md tells how it is used.
+"""The plugin for pytest: docs/testing.md explains how to use it.
 
-pytest loads it in every project that has this package installed, and before pytest-django has told
-Django its settings. So it is no part of the package, whose import would load Django; it does that
-when a test asks for locks.
+pytest loads the plugin in every project that has this package installed, and before pytest-django
+has configured Django. The plugin is therefore not part of the package, whose import loads Django:
+it imports the package when a test asks for locks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONDITIONS = {"free": "locks_always_free", "memory": "locks_in_memory", "apart":
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     names = ", ".join(CONDITIONS)
-    parser.addini("redislock", f"what locks are like in all tests: {names}", default="")
+    parser.addini("redislock", f"how locks behave in all tests: {names}", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,7 +43,7 @@ def redis_locks() -> Iterator[Memory]:
 
 
 def condition(name: str) -> Condition[Memory]:
-    """What `name` stands for in the ini-file."""
+    """Return the condition that `name` means in the ini-file."""
     from django.conf import settings
 
     if not settings.configured:

@@ -1,4 +1,4 @@
-"""What is in the ini-file holds for all tests, and for what is set up for several of them."""
+"""The condition of the ini-file, for all tests and for fixtures of wider scopes."""
 
 from __future__ import annotations
 

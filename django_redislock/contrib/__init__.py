@@ -1,1 +1,1 @@
-"""What goes together with other packages, and is off until it is in INSTALLED_APPS."""
+"""Integrations with other packages, each off until it is in INSTALLED_APPS."""

@@ -1,4 +1,4 @@
-"""The leases that this process holds, as far as it is told."""
+"""The leases that this process holds, as known from their events."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ _Id = tuple[str, str, int | None]
 
 
 class HeldLeases(Generic[T]):
-    """Remembers something from the acquire of a lease to its end.
+    """Remember a value from the acquire of a lease to its end.
 
-    No event tells of the end of a lease that was exported, or whose object was dropped: then
-    `gone` gets what was remembered, at the next event after that object is no more.
+    A lease that was exported, or whose object was dropped, ends without an event. Then `gone` is
+    called with the value, at the next event after the object has gone.
     """
 
     def __init__(self, gone: Callable[[T], object]) -> None:
         self._gone = gone
         self._values: dict[_Id, tuple[weakref.ref[Lease], T]] = {}
-        # Filled by the garbage collector, in the middle of anything: so `gone`, which may take
-        # a lock, is not called from there.
+        # Filled by the garbage collector, in the middle of any code. `gone` may take a lock, and
+        # is therefore not called from there.
         self._dropped: deque[T] = deque()
         fork.in_child(self._forget)
 
     def begin(self, event: LockEvent, value: T) -> bool:
-        """A lock was acquired. False: nothing is remembered, since its end may pass unnoticed."""
+        """Remember a value for the acquired lock. Returns False if its end may have no event."""
         self._sweep()
         lease = _lease(event)
         if lease is None:
             return False
         its = _id(event)
-        # Without a fencing token, an earlier lease of which nobody knows yet that it is lost.
+        # Without a fencing token, this may be the id of an earlier lease that was lost unnoticed.
         self._drop(its)
         self._values[its] = weakref.ref(lease, lambda _: self._drop(its)), value
         return True
 
     def end(self, event: LockEvent) -> T | None:
-        """It is held no more: what was remembered, if anything was."""
+        """Forget the value of a lock that has ended, and return it."""
         self._sweep()
         found = self._values.pop(_id(event), None)
         return None if found is None else found[1]
@@ -65,7 +65,7 @@ class HeldLeases(Generic[T]):
             self._gone(value)
 
     def _forget(self) -> None:
-        self._values = {}  # they are the parent's
+        self._values = {}  # a child does not hold its parent's leases
         self._dropped = deque()
 
 
@@ -74,7 +74,7 @@ def _id(event: LockEvent) -> _Id:
 
 
 def _lease(event: LockEvent) -> Lease | None:
-    """The lease that was acquired. None for `cache.lock(…, timeout=…)`: nobody watches those."""
+    """Return the acquired lease. None for `cache.lock(…, timeout=…)`, which no watchdog holds."""
     held = (lease for watchdog in every(Watchdog) for lease in watchdog.held(event.key))
     its = (event.using, event.fencing_token)
     return next((lease for lease in held if (lease.using, lease.fence) == its), None)

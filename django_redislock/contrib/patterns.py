@@ -1,4 +1,4 @@
-"""What a lock's name is an example of: names are without number, and these are not."""
+"""The pattern that a lock's name follows. There may be millions of names, and few patterns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from fnmatch import fnmatchcase
 from ..settings import conf, naming
 
 OTHER = "other"
-"""Locks of which nobody has written down what their names look like."""
+"""Locks whose names follow no pattern that the project has written down."""
 
 
 def pattern(name: str) -> str:
-    """The entry of `LOCKS` that it follows, else the template that it could be made from."""
+    """Return the entry of `LOCKS` that a name matches, else a template that it could come from."""
     its = conf.entry(name)
     if its is not None:
         return its

@@ -1,9 +1,9 @@
-"""Periodic jobs, each tick of which is run once in the whole fleet.
+"""Periodic jobs: each tick is run once in the whole fleet.
 
     @periodic("*/5 * * * *")        # in an app's periodic.py
     def report(): ...
 
-Every host runs `manage.py runperiodic`. docs/periodic.md tells the rest.
+Every host runs `manage.py runperiodic`. docs/periodic.md has the details.
 """
 
 from ..primitives.ledger import Pause, RunInfo, RunOutcome

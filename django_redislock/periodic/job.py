@@ -1,4 +1,4 @@
-"""What a periodic job is: when it runs, and how."""
+"""A periodic job: its function, its schedule and its options."""
 
 from __future__ import annotations
 
@@ -16,53 +16,54 @@ from ..settings.policy import Policy
 from .schedule import SECOND, Schedule
 
 ATTEMPTS = 3
-"""So many runs of one tick with `on_crash="retry"`: a job that kills its process must not go on
-to kill one after the other."""
+"""Runs of one tick with `on_crash="retry"`. The bound keeps a job that kills its process from
+killing all schedulers."""
 ON_TIME = 10.0
-"""Seconds after which a tick has been missed, when nothing is to be caught up with."""
+"""Seconds after which a tick is missed with `catch_up="none"`."""
 A_DAY = 86400.0
-"""Seconds back, when everything is to be caught up with."""
+"""Seconds for which missed ticks are caught up with `catch_up="all"`."""
 
 
 class JobOptions(TypedDict, total=False):
-    """What `@periodic` takes besides the schedule. All times are seconds.
+    """Options of `@periodic` besides the schedule. All times are seconds.
 
-    All but the name can be set in `REDISLOCK["JOBS"]`, too, which beats what the code says.
+    All but the name can also be set in `REDISLOCK["JOBS"]`, which overrides the code.
     """
 
     name: str
-    """By default the function's dotted path."""
+    """The name of the job; by default the function's dotted path."""
     tz: tzinfo | str | None
     """The time zone of a cron expression; by default `TIME_ZONE`."""
     enabled: bool
     at_most_for: float | None
-    """When the job's lease ends, counted from its start, however long it lives; None: never."""
+    """The lease is not renewed beyond this time, counted from its start. None: no limit."""
     at_least_for: float
-    """For how long its lock is held at least, counted from its start, unless its scheduler is
+    """The lock is held for at least this time, counted from its start, unless the scheduler is
     stopped."""
     overlap: Literal["skip", "wait"]
-    """A tick that comes due while the job runs is passed over, or waits for its end."""
+    """Whether a tick that is due while the job runs is skipped, or waits for the run's end."""
     on_crash: Literal["lose", "retry"]
-    """A run whose process dies is lost; or its tick is tried again, three times in all."""
+    """Whether a run whose process died is lost, or its tick is run again, up to three times in
+    all."""
     catch_up: Literal["latest", "none", "all"]
-    """Of the ticks that were missed, while no scheduler ran or Redis was away, only the last one
-    is run; or none; or each of them, one after the other."""
+    """Which of the ticks are run that were missed while no scheduler ran or Redis was unreachable:
+    the last one, none, or all of them one after the other."""
     grace: float | None
-    """How late a tick may still be started. None: until the next one; with `catch_up="none"` for
-    10 seconds, with "all" for a day."""
+    """How late a tick may be started. None: until the next tick; 10 seconds with
+    `catch_up="none"`; a day with `catch_up="all"`."""
     jitter: float
-    """Start up to so much later: by how much differs for each job and tick, and is the same for
-    all schedulers."""
+    """Longest random delay of a start. The delay differs for each job and tick, and is the same
+    in all schedulers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A function, when it runs, and how. All times are seconds."""
+    """A function with its schedule and options. All times are seconds."""
 
     name: str
     function: Callable[[], Any]
     where: str
-    """Where in the code it is."""
+    """Where the function is: path, line and name."""
     schedule: Schedule
     tz: tzinfo | None = None
     enabled: bool = True
@@ -80,12 +81,12 @@ class Job:
 
     @property
     def retries(self) -> bool:
-        """A tick whose run was lost is tried again."""
+        """Whether a tick whose run was lost is run again."""
         return self.on_crash == "retry"
 
     @property
     def lock(self) -> str:
-        """The name of its lock."""
+        """The name of the job's lock."""
         return f"periodic:{self.name}"
 
     @property
@@ -94,14 +95,14 @@ class Job:
 
     @property
     def policy(self) -> Policy:
-        """How its lock behaves. Raises `ImproperlyConfigured`."""
+        """The policy of the job's lock. Raises `ImproperlyConfigured`."""
         bound = {} if self.at_most_for is None else {"max_hold": self.at_most_for}
         return conf.policy(self.lock, bound)
 
-    # From here on times are microseconds, by the server's clock.
+    # In the methods below, times are microseconds of the server's clock.
 
     def ready(self, tick: int) -> int:
-        """When a tick may be started: all schedulers agree."""
+        """Return when a tick may be started: the same time in all schedulers."""
         if not self.jitter:
             return tick
         digest = sha256(f"{self.name} {tick}".encode()).digest()
@@ -110,20 +111,20 @@ class Job:
 
     @property
     def _lateness(self) -> float | None:
-        """How late a tick may be started; None: until the next one."""
+        """Seconds by which a tick may be late. None: until the next tick."""
         default = {"latest": None, "none": ON_TIME, "all": A_DAY}[self.catch_up]
         return default if self.grace is None else self.grace
 
     def deadline(self, tick: int) -> int | None:
-        """Until when it may be started; None: until the next one."""
+        """Return until when a tick may be started. None: until the next tick."""
         seconds = self._lateness
         return None if seconds is None else self.ready(tick) + round(seconds * SECOND)
 
     def due(self, known: int, now: int) -> int | None:
-        """The tick to claim, of those later than `known`; None: there is none yet."""
+        """Return the tick to claim, of those later than `known`; None if none is ready."""
         if self.catch_up == "all":
             lateness = (self._lateness or 0.0) + self.jitter
-            # Those that are too late are passed over at once, by the last of them.
+            # Claiming the last tick that is too late skips all of them.
             late = self.schedule.last(known, now - round(lateness * SECOND) - 1)
             tick = late or self.schedule.next(known)
             return tick if tick is not None and self.ready(tick) <= now else None
@@ -142,7 +143,7 @@ class Job:
         )
 
     def words(self) -> str:
-        """When and how it runs, for people."""
+        """Return the schedule and the options in English."""
         said = [self.schedule.words]
         if not self.enabled:
             said.append("disabled")

@@ -1,4 +1,4 @@
-"""Which periodic jobs there are.
+"""The registry of periodic jobs, and `@periodic`, which fills it.
 
 @periodic("*/5 * * * *")
 def report(): ...
@@ -34,18 +34,18 @@ _registry: dict[str, Job] = {}
 def periodic(
     schedule: str | None = None, *, every: float | None = None, **options: Unpack[JobOptions]
 ) -> Callable[[F], F]:
-    """Run the decorated function periodically, by `manage.py runperiodic`, once per tick.
+    """Let `manage.py runperiodic` call the decorated function, once per tick.
 
-    `schedule` is a cron expression, `every` a number of seconds, counted from the epoch. The
-    function takes no arguments; it is returned as it was. One of Django's tasks is enqueued.
+    `schedule` is a cron expression; `every` is a number of seconds, counted from the epoch. The
+    function takes no arguments, and is returned unchanged. A Django task is enqueued.
 
-    Raises `TypeError`, `ValueError`, or `ImproperlyConfigured` when cronsim is missing; each with
-    the name of the job and its place.
+    Raises `TypeError`, `ValueError`, or `ImproperlyConfigured` if cronsim is missing. The message
+    has the name of the job and its place in the code.
     """
 
     def decorate(function: F) -> F:
         call = _callable(function)
-        written = inspect.unwrap(call)  # what somebody has written, without decorators
+        written = inspect.unwrap(call)  # without decorators
         where = label.of_function(written)
         values: dict[str, Any] = {**options}
         name = values.pop("name", None)
@@ -57,7 +57,7 @@ def periodic(
             known = _registry.get(name)
             if known is not None and (known.where != where or _made_twice(known, written)):
                 raise ValueError(
-                    f"there is another job of that name at {known.where}; write name=… on one"
+                    f"another job at {known.where} has this name; write name=… for one of them"
                 )
             _validate(function, call)
         except (TypeError, ValueError, ImproperlyConfigured) as error:
@@ -66,13 +66,13 @@ def periodic(
         return function
 
     if callable(schedule):
-        raise TypeError("write when: @periodic('*/5 * * * *') or @periodic(every=30)")
+        raise TypeError("@periodic needs when: @periodic('*/5 * * * *') or @periodic(every=30)")
     return decorate
 
 
 def _made_twice(known: Job, written: Any) -> bool:
-    """By a factory. A module that is reloaded has the same function at the same place, too, but
-    its code is made anew."""
+    """Whether a factory made both functions: they share their code object. A reloaded module has
+    the same function at the same place, with a new code object."""
     code = getattr(written, "__code__", None)
     return code is not None and code is getattr(inspect.unwrap(known.function), "__code__", None)
 
@@ -89,11 +89,11 @@ def _job(name: Any, call: Callable[[], Any], where: str, given: dict[str, Any]) 
 
 
 def _configured(job: Job, values: Mapping[str, Any]) -> Job:
-    """The job with these values, which have been validated one by one. Raises `ValueError`."""
+    """Return the job with these values, which are valid one by one. Raises `ValueError`."""
     rest = dict(values)
     expression, every = rest.pop("schedule", None), rest.pop("every", None)
     if expression is not None and every is not None:
-        raise ValueError("either a cron expression or every=, not both")
+        raise ValueError("write either a cron expression or every=, not both")
     job = replace(job, **rest)
     if expression is None and isinstance(job.schedule, Cron):
         expression = job.schedule.expression  # in another zone, perhaps
@@ -105,8 +105,8 @@ def _configured(job: Job, values: Mapping[str, Any]) -> Job:
         raise ValueError("tz is for cron expressions: every= counts seconds")
     if job.catch_up == "all" and job.overlap == "skip":
         raise ValueError(
-            "catch_up='all' needs overlap='wait': all but the first of the ticks that were missed "
-            "would come while that one runs, and be passed over"
+            "catch_up='all' needs overlap='wait': all missed ticks but the first would be due "
+            "while the first one runs, and would be skipped"
         )
     if job.jitter and job.jitter >= shortest(job.schedule):
         raise ValueError(
@@ -116,14 +116,14 @@ def _configured(job: Job, values: Mapping[str, Any]) -> Job:
 
 
 def discover() -> None:
-    """Import the module `periodic` of each installed app, where jobs are."""
+    """Import the module `periodic` of each installed app."""
     autodiscover_modules("periodic")
 
 
 def jobs() -> list[Job]:
-    """The jobs of the modules that were imported, as the settings have them, by their names.
+    """Return the jobs of all imported modules with their settings, sorted by name.
 
-    Raises `ImproperlyConfigured` for settings that don't go with a job.
+    Raises `ImproperlyConfigured` for settings that do not fit a job.
     """
     return [_tuned(job) for _, job in sorted(_registry.items())]
 
@@ -138,7 +138,7 @@ def _tuned(job: Job) -> Job:
 
 
 def _callable(function: Any) -> Callable[[], Any]:
-    """What a scheduler calls; Django's tasks are enqueued."""
+    """Return what a scheduler calls. For a Django task, that is `enqueue()`."""
     enqueue = getattr(function, "enqueue", None)
     if enqueue is None or not hasattr(function, "module_path"):
         return function  # type: ignore[no-any-return]
@@ -152,12 +152,12 @@ def _callable(function: Any) -> Callable[[], Any]:
 
 def _validate(function: Any, call: Callable[[], Any]) -> None:
     if not callable(call) or isinstance(function, type):
-        raise TypeError(f"it must be a function, not {function!r}")
+        raise TypeError(f"a periodic job must be a function, not {function!r}")
     if isinstance(function, staticmethod | classmethod):
-        raise TypeError("it must be a function of a module, not a method")
+        raise TypeError("a periodic job must be a function of a module, not a method")
     written = inspect.unwrap(call)
     if inspect.isgeneratorfunction(written) or inspect.isasyncgenfunction(written):
-        raise TypeError("it must not be a generator: nobody would take what it yields")
+        raise TypeError("a periodic job must not be a generator: nobody would take what it yields")
     parameters = list(inspect.signature(written).parameters.values())
     if getattr(function, "takes_context", False):
         del parameters[0]
@@ -168,6 +168,6 @@ def _validate(function: Any, call: Callable[[], Any]) -> None:
     ]
     if needed:
         raise TypeError(
-            f"it is called without arguments, and needs {', '.join(needed)}; give them defaults, "
-            f"or decorate a function that calls it"
+            f"a periodic job is called without arguments, and this function needs "
+            f"{', '.join(needed)}; give them defaults, or decorate a function that calls it"
         )

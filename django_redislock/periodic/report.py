@@ -1,4 +1,4 @@
-"""What periodic jobs have done, for people; and pausing them.
+"""The ledger of all jobs: their state and their last runs. Jobs can be paused here.
 
 Ledger().jobs()
 """
@@ -21,53 +21,53 @@ from .registry import discover, jobs
 from .schedule import SECOND
 
 OVERDUE_AFTER = 60.0
-"""Seconds after which a tick that no scheduler has claimed is overdue."""
+"""Seconds after which a tick that no scheduler claimed is overdue."""
 
 
 class JobState(StrEnum):
     OK = "ok"
     RUNNING = "running"
     FAILING = "failing"
-    """Its last run has failed, or was lost."""
+    """The last run failed or was lost."""
     OVERDUE = "overdue"
-    """No scheduler runs it: none has ever looked at it, or a tick has been due for more than a
-    minute, which none has claimed. One that waits for the job's last run is not overdue."""
+    """No scheduler runs the job: none has ever looked at it, or none has claimed a tick that has
+    been due for more than a minute. A tick that waits for the job's last run is not overdue."""
     PAUSED = "paused"
     DISABLED = "disabled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo:
-    """A job, and what it has done, as it was seen. Times are by the server's clock."""
+    """A job and its last runs, as read from Redis. Times are by the server's clock."""
 
     name: str
     using: str
-    """The alias of CACHES on which its lock and its ledger are."""
+    """The alias of CACHES on which the job's lock and ledger are."""
     where: str
-    """Where in the code it is."""
+    """Where the function is: path, line and name."""
     plan: str
-    """When and how it runs, in words."""
+    """The schedule and the options in English."""
     state: JobState
     next: datetime | None
-    """The first tick that nobody has claimed; None: it is paused or disabled, or no scheduler
-    knows it."""
+    """The first tick that nobody has claimed. None if the job is paused or disabled, or if no
+    scheduler knows it."""
     paused: Pause | None
     done: datetime | None
-    """When it was last done."""
+    """When a run was last done."""
     runs: tuple[RunInfo, ...]
-    """The last ones, skipped ticks among them, the newest first."""
+    """The last runs and skipped ticks, newest first."""
 
     @property
     def last(self) -> RunInfo | None:
-        """The last run that was not skipped; it may be running."""
+        """The last run, which may be running; skipped ticks do not count."""
         return next((run for run in self.runs if run.outcome != RunOutcome.SKIPPED), None)
 
 
 class Ledger:
-    """The jobs of the project, which have to be imported. Raises `LockUnavailable`, and
-    `ImproperlyConfigured` for settings that don't go with a job.
+    """The jobs of the project and their runs.
 
-    With `using`, only those whose locks are on that alias of CACHES.
+    With `using`, only the jobs whose locks are on that alias of CACHES. Methods raise
+    `LockUnavailable`, and `ImproperlyConfigured` for settings that do not fit a job.
     """
 
     def __init__(self, using: str | None = None) -> None:
@@ -75,7 +75,7 @@ class Ledger:
         discover()
 
     def jobs(self) -> list[JobInfo]:
-        """All jobs, by their names."""
+        """Return all jobs, sorted by name."""
         found: dict[str, JobInfo] = {}
         wanted = self._wanted()
         for using in {job.policy.using for job in wanted}:
@@ -84,18 +84,20 @@ class Ledger:
         return [found[job.name] for job in wanted]
 
     def job(self, name: str) -> JobInfo | None:
-        """One job; None: there is none of that name."""
+        """Return a job, or None if there is no job of this name."""
         job = self._find(name)
         return None if job is None else next(self._read(job.policy.using, [job]))
 
     def runs(self, name: str) -> tuple[RunInfo, ...]:
-        """The last runs of a job, the newest first."""
+        """Return the last runs of a job, newest first."""
         job = self.job(name)
         return () if job is None else job.runs
 
     def pause(self, name: str, *, by: str, reason: str) -> bool:
-        """Pass over the ticks of a job from now on; a run goes on to its end. False: there is no
-        such job."""
+        """Skip the ticks of a job from now on. A run that has begun goes on to its end.
+
+        Returns False if there is no job of this name.
+        """
         by, reason = validate_operator(by, reason)
         job = self._find(name)
         if job is not None:
@@ -103,7 +105,10 @@ class Ledger:
         return job is not None
 
     def resume(self, name: str) -> bool:
-        """Claim its ticks again, from now on. False: it was not paused, or there is none."""
+        """Run the ticks of a paused job again.
+
+        Returns False if it was not paused, or if there is no job of this name.
+        """
         job = self._find(name)
         return job is not None and run(
             ledger.resume(SyncPort(server_of(job.policy.using)), job.keys)
@@ -149,11 +154,11 @@ def _state(job: Job, entries: Entries, now: datetime) -> JobState:
 
 
 def _overdue(job: Job, claimed: int | None, now: datetime) -> bool:
-    """Whether no scheduler has claimed a tick for so long that none can be there."""
+    """Whether a tick has been due for so long that no scheduler can be running."""
     if claimed is None:
         return True
     if claimed / SECOND > now.timestamp() + OVERDUE_AFTER:
-        return True  # the server's clock was wrong, and nothing is run until then
+        return True  # the server's clock was ahead: no tick is run until that time
     tick = job.schedule.next(claimed)
     late = 0.0 if tick is None else now.timestamp() - job.ready(tick) / SECOND
     return late > OVERDUE_AFTER

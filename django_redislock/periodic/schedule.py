@@ -1,6 +1,6 @@
-"""When a job is planned. A tick is a time in microseconds since the epoch.
+"""Schedules of jobs. A tick is a time in microseconds since the epoch.
 
-All schedulers of a fleet have to work out the same ticks, whenever they were started.
+All schedulers of a fleet compute the same ticks, whenever they were started.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _FIRST_SPAN = 60 * SECOND
 
 class Schedule(Protocol):
     def next(self, after: int) -> int | None:
-        """The first tick later than `after`; None: there is none."""
+        """Return the first tick later than `after`, or None."""
 
     def last(self, after: int, upto: int) -> int | None:
-        """The last tick later than `after` and not later than `upto`; None: there is none."""
+        """Return the last tick later than `after` and not later than `upto`, or None."""
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The schedule in English."""
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Every so many seconds, counted from 1970-01-01 00:00 UTC."""
+    """A schedule of every so many seconds, counted from 1970-01-01 00:00 UTC."""
 
     seconds: float
 
@@ -60,12 +60,12 @@ class Every:
 class Cron:
     """A cron expression, in a time zone.
 
-    cronsim works out the ticks. As in Debian's cron, a job at a fixed time of the day runs once
-    on the days on which clocks are changed: at the next valid minute when its time is left out,
-    and the first time when there are two.
+    cronsim computes the ticks. As in Debian's cron, a job at a fixed time of the day runs once on
+    the days on which clocks are changed: at the next valid minute if the clock skips its time, and
+    at the first time if the clock shows it twice.
 
-    Raises `ValueError` for an expression that can't be read or never comes, and
-    `ImproperlyConfigured` when cronsim is not installed.
+    Raises `ValueError` for an expression that can't be parsed or never matches, and
+    `ImproperlyConfigured` if cronsim is not installed.
     """
 
     expression: str
@@ -77,18 +77,18 @@ class Cron:
             cronsim.CronSim(self.expression, datetime.now(UTC))
         except cronsim.CronSimError as error:
             raise ValueError(
-                f"{self.expression!r} is no cron expression: {error}. It has five fields, "
+                f"{self.expression!r} is not a cron expression: {error}. Write five fields, "
                 f"minute, hour, day of the month, month, day of the week: '*/5 * * * *'"
             ) from None
         if next(self._after(round(datetime.now(UTC).timestamp()) * SECOND), None) is None:
-            raise ValueError(f"{self.expression!r} never comes")
+            raise ValueError(f"{self.expression!r} never matches")
 
     def next(self, after: int) -> int | None:
         return next(self._after(after), None)
 
     def last(self, after: int, upto: int) -> int | None:
-        # Always forward: so it can be no other ticks than those of next(). From not so long ago
-        # at first, since the last one may be one of very many.
+        # Always forward, so that the ticks are the same as those of next(). The first span is
+        # short, since there may be very many ticks since `after`.
         span = _FIRST_SPAN
         while True:
             begin = max(after, upto - span)
@@ -110,13 +110,13 @@ class Cron:
         begin = datetime.fromtimestamp(after // SECOND, UTC).astimezone(self.zone)
         for time in _cronsim().CronSim(self.expression, begin):
             tick = round(time.timestamp()) * SECOND
-            # Of an hour that there is twice it gives the first one, also when that is over.
+            # cronsim returns the first of two equal hours, even if that one is over.
             if tick > after:
                 yield tick
 
 
 def shortest(schedule: Schedule) -> float:
-    """Seconds between two ticks, as far as the next ones tell."""
+    """Return the shortest time in seconds between two of the next ten ticks."""
     ticks = list(islice(_ticks(schedule, round(datetime.now(UTC).timestamp()) * SECOND), 10))
     gaps = [later - tick for tick, later in pairwise(ticks)]
     return min(gaps, default=0) / SECOND or float("inf")
@@ -134,6 +134,6 @@ def _cronsim() -> ModuleType:
     except ImportError:
         raise ImproperlyConfigured(
             "Cron expressions need cronsim: python -m pip install 'django-redislock[periodic]'. "
-            "every=30 does without."
+            "every=30 does not need it."
         ) from None
     return cronsim

@@ -1,4 +1,4 @@
-"""What a test says of the locks of the code that it calls, and what it does to them."""
+"""Assertions about the locks of the code under test, and `lose_lease`."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from ..signals import LockEvent
 from ..transport.ports import SyncPort, run
 from ..transport.server import every
 from .condition import Condition
-from .memory import await_told
+from .matching import matches, validate_pattern
+from .memory import await_receivers
 from .no_server import leases_of
-from .patterns import matches, validate_pattern
 
 
 def assert_locked(name: str) -> Condition[list[LockEvent]]:
-    """Fail unless the block, or whatever it has called, took a lock of this name or pattern.
+    """Fail unless the block, or code that it called, took a lock of this name or pattern.
 
-    Gives the list of what happened to locks meanwhile, as a receiver of signals gets it.
+    As a context manager, returns the list of lock events in the block, as receivers of signals get
+    them.
     """
     validate_pattern(name)
     return Condition(lambda: _locked(name))
 
 
 def assert_held(name: str) -> None:
-    """Fail unless this thread or task holds a lock of this name or pattern, here and now."""
+    """Fail unless this thread or task holds a lock of this name or pattern now."""
     validate_pattern(name)
     here = {*renewal.held_by(label.holder()), *enclosing()}
     held = sorted({its for lease in here if lease.enterable for its in _names(lease)})
     if not _any(held, name):
-        raise AssertionError(f"{name!r} is not held here; held is {_listed(held)}")
+        raise AssertionError(f"{name!r} is not held here; held here: {_listed(held)}")
 
 
 def lose_lease(what: Lease | str) -> None:
-    """Let a lease be lost now: this one, or all that this process holds on a name or pattern.
+    """Lose a lease now: this one, or all that this process holds on a name or pattern.
 
-    It is free for others, at the server, too; when this returns, `on_lost` has been called.
+    The lock is then free, on the server too, and `on_lost` has been called.
     """
     if isinstance(what, Lease):
         leases = [what]
@@ -51,19 +52,20 @@ def lose_lease(what: Lease | str) -> None:
         leases = [lease for lease in there if _any(_names(lease), validate_pattern(what))]
         held = sorted(its for lease in there for its in _names(lease))
         if not leases:
-            raise LookupError(f"{what!r} is not held by this process; held is {_listed(held)}")
+            raise LookupError(f"{what!r} is not held by this process; held by it: {_listed(held)}")
     for lease in leases:
         lease.check()
         lease.lose(LeaseLost(lease.name, "the test has called lose_lease()"))
         with suppress(LockError):
             run(lease.claim.primitive.release(SyncPort(lease.server), lease.claim))
-    await_told()
+    await_receivers()
 
 
 def check_lock_order() -> Condition[None]:
-    """Raise `LockOrderError` where locks are taken in two orders, anywhere in this process.
+    """Raise `LockOrderError` if locks are taken in two orders, anywhere in this process.
 
-    What was taken before does not count. Around all tests, it finds what no single one does.
+    Locks that were taken before do not count. Used around all tests, it finds orders that differ
+    between two tests.
     """
     return Condition(_in_order)
 
@@ -86,9 +88,9 @@ def _locked(name: str) -> Iterator[list[LockEvent]]:
     finally:
         signals.unobserve(events.append)
     taken = [event.name for event in events if event.outcome == "acquired"]
-    # Of a MultiLock, the names stand side by side.
+    # The name of a MultiLock lists its names.
     if not _any(_split(taken), name):
-        raise AssertionError(f"{name!r} was not locked here; locked was {_listed(taken)}")
+        raise AssertionError(f"{name!r} was not locked here; locked here: {_listed(taken)}")
 
 
 def _held_by_this_process() -> list[Lease]:

@@ -1,4 +1,4 @@
-"""How a test uses what this package has for it: around a block, or as a decorator of the test."""
+"""A condition of a test: a context manager that also decorates test functions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Condition(AbstractContextManager[T], Generic[T]):
-    """Holds in a `with` block, or for a test function that it decorates, `async def` included.
+    """Apply in a `with` block, or to a decorated test function, `async def` included.
 
-    May be entered again, also before it was left.
+    It can be entered again, also before it is left.
     """
 
     def __init__(self, make: Callable[[], AbstractContextManager[T]]) -> None:
@@ -40,8 +40,8 @@ class Condition(AbstractContextManager[T], Generic[T]):
     def __call__(self, test: F) -> F:
         if isinstance(test, type):
             raise TypeError(
-                f"a test function can be decorated so, not the class {test.__name__}: write "
-                f"self.enterContext(…) in its setUp()"
+                f"a test function can be decorated with this, but not the class {test.__name__}: "
+                f"write self.enterContext(…) in its setUp()"
             )
         if inspect.iscoroutinefunction(test):
 

@@ -1,10 +1,10 @@
-"""Locks in memory: the scripts that run at a real server, run in this process.
+"""Locks in memory: the Lua scripts of the package run in this process, in fakeredis.
 
-fakeredis has the commands, and runs our Lua; so no rule of a lock is written a second time here.
-The connections to it are ordinary ones, for all that is above them.
+No rule of a lock is written a second time here, and the code above the connections is the code of
+production.
 
-Its clock and that of the leases (clock.py) are one, which a test moves. It never goes back, also
-not from test to test, since it makes the fencing tokens.
+fakeredis and the leases (base/clock.py) share one clock, which a test can move. The clock never
+goes back, also not between two tests, since fencing tokens are made from it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ..transport.server import every
 from .condition import Condition
 from .no_server import Caches
 
-PATIENCE = 2.0
-"""Seconds, at most, that a test waits for what others do when it has moved the clock."""
+SETTLE_WITHIN = 2.0
+"""Seconds that other threads have to act after a test has moved the clock."""
 
 
 class _Time:
-    """In place of the module `time`."""
+    """A stand-in for the module `time`."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
-        # Not asked again: a test may have stopped that clock, for its own purposes.
+        # Read once: a test may stop the clock of the module `time` for its own purposes.
         self._epoch = time.time() - self._real()
 
     def __getattr__(self, name: str) -> Any:
@@ -74,7 +74,7 @@ class _InMemory(Caches):
                     database.clear()
 
     def wake(self) -> None:
-        """Let all who wait look at the clock."""
+        """Wake all waiting threads and tasks, so that they read the clock."""
         for watchdog in self.watchdogs:
             watchdog.wake()
         for inbox in every(Inbox):
@@ -86,14 +86,14 @@ _memory = _InMemory()
 
 
 class Memory:
-    """Locks in memory, and the clock that they go by."""
+    """The clock of locks in memory."""
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass at once, for the server and for this process.
+        """Let seconds pass at once, for the server and for this process.
 
-        It is as if the process had been stopped for so long: leases that live no longer are lost,
-        and what is due is done when this returns: who waited has been woken, `on_lost` been
-        called, and a lease that has time left renewed.
+        The effect is that of a process that was stopped for this time. Leases that have ended are
+        lost. When this returns, waiters were woken, `on_lost` was called, and the other leases
+        were renewed.
         """
         if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
             raise ValueError(f"seconds must be a number from 0 on, not {seconds!r}")
@@ -101,33 +101,33 @@ class Memory:
         for lease in _memory.leases:
             lease.expire()
         _memory.wake()
-        give_up = time.monotonic() + PATIENCE
+        give_up = time.monotonic() + SETTLE_WITHIN
         while any(map(_is_due, _memory.leases)) and time.monotonic() < give_up:
             time.sleep(0.001)
-        await_told()
+        await_receivers()
 
 
 def _is_due(lease: Lease) -> bool:
     return lease.lost is None and not lease.closing and lease.due <= clock.now()
 
 
-def await_told() -> None:
-    """Wait until all have been told that a lease was lost."""
+def await_receivers() -> None:
+    """Wait until `on_lost` and all receivers of signals were called."""
     for thread in threading.enumerate():
         if thread.name == "redislock-lost" and thread is not threading.current_thread():
-            thread.join(PATIENCE)
+            thread.join(SETTLE_WITHIN)
     background.settle()
 
 
 def locks_in_memory() -> Condition[Memory]:
-    """Locks exclude each other, wait, run out and are handed on as at a real server, in this
-    process. It ends with no lock and no record left.
+    """Locks exclude each other, wait, expire and are handed over in this process, as on a real
+    server. All locks and records are gone afterwards.
 
     Needs fakeredis: `pip install "django-redislock[testing]"`.
     """
     if not (find_spec("fakeredis") and find_spec("lupa")):
         raise ImportError(
-            'locks_in_memory() runs our Lua in fakeredis: pip install "django-redislock[testing]"'
+            'locks_in_memory() needs fakeredis with Lua: pip install "django-redislock[testing]"'
         )
     return Condition(_in_memory)
 
@@ -138,19 +138,19 @@ def _in_memory() -> Iterator[Memory]:
 
     with ExitStack() as stack:
 
-        def instead(module: Any, **others: Any) -> None:
+        def replace(module: Any, **others: Any) -> None:
             stack.enter_context(mock.patch.multiple(module, **others))
 
         stack.enter_context(_memory.in_place())
-        instead(pools, _async_twin=lambda using, kind: FakeAsyncRedisConnection)  # noqa: ARG005
-        # There are no replicas, and they confirm everything.
-        instead(exchange, _wait=lambda terms: ("PING",))  # noqa: ARG005
-        instead(exchange, _confirm=lambda replicas, terms: None)  # noqa: ARG005
-        instead(clock, time=_time)
+        replace(pools, _async_twin=lambda using, kind: FakeAsyncRedisConnection)  # noqa: ARG005
+        # Without replicas, every WAIT is confirmed.
+        replace(exchange, _wait=lambda terms: ("PING",))  # noqa: ARG005
+        replace(exchange, _confirm=lambda replicas, terms: None)  # noqa: ARG005
+        replace(clock, time=_time)
         for name, module in list(sys.modules.items()):
-            # All of it goes by one clock, whichever of its modules asks for the time.
+            # All modules of fakeredis read the same clock.
             if name.startswith("fakeredis") and getattr(module, "time", None) is time:
-                instead(module, time=_time)
+                replace(module, time=_time)
         try:
             yield Memory()
         finally:

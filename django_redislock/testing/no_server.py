@@ -1,6 +1,6 @@
-"""Where a lock goes in a test: in place of CACHES to no server, or to one in memory.
+"""A stand-in for CACHES in tests: locks go to no server, or to one in memory.
 
-The test settings may have whatever caches they like, `LocMemCache` for one; these stay.
+The CACHES of the test settings stay as they are, and may be any, `LocMemCache` for example.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, MultiLock)]
 
 
 class Caches(CacheHandler):
-    """In place of `django.core.cache.caches`: for each alias, a server of its own."""
+    """A stand-in for `django.core.cache.caches`, with another server for each alias."""
 
     def __init__(self, where: str) -> None:
         super().__init__({"default": {}})
@@ -38,7 +38,7 @@ class Caches(CacheHandler):
         self._caches: dict[str, Any] = {}
 
     def __getitem__(self, alias: str) -> Any:
-        if alias not in settings.CACHES:  # a typing error is to be found by tests
+        if alias not in settings.CACHES:  # so that tests find a misspelt alias
             raise InvalidCacheBackendError(alias)
         return self._caches.get(alias) or self._caches.setdefault(alias, self._cache(alias))
 
@@ -48,12 +48,12 @@ class Caches(CacheHandler):
         return backend(f"redis://{quote(alias)}.{self.host}/0", {"OPTIONS": options})
 
     def options(self, alias: str) -> dict[str, Any]:  # noqa: ARG002
-        """Of the connections to the server of an alias."""
+        """Return the options of connections to the server of an alias."""
         return {}
 
     @contextmanager
     def in_place(self, script: Callable[..., Any] = SCRIPT) -> Iterator[None]:
-        """Locks go here, where `script` runs their scripts, whatever holds around this."""
+        """Send locks here and let `script` run their scripts, whatever is around this."""
         before = self.leases
         with (
             mock.patch.object(connections, "caches", self),
@@ -71,11 +71,11 @@ class Caches(CacheHandler):
 
     @property
     def leases(self) -> list[Lease]:
-        """That this process holds here."""
+        """The leases that this process holds here."""
         return [lease for watchdog in self.watchdogs for lease in leases_of(watchdog)]
 
     def forget(self, besides: Sequence[Lease] = ()) -> None:
-        """What nobody has given back: after the test, there is nobody to give it to."""
+        """Forget the leases that the test did not release: the server is gone after the test."""
         for watchdog in self.watchdogs:
             watchdog._to_release.clear()
             for lease in leases_of(watchdog):
@@ -90,25 +90,25 @@ def leases_of(watchdog: renewal.Watchdog) -> list[Lease]:
 
 
 def answering(script: Callable[..., Any]) -> Any:
-    """Scripts are run by this method of a port."""
+    """Let ports run their scripts by this method."""
     return mock.patch.object(ports._AnyPort, "script", script)
 
 
 @contextmanager
 def finding(primitives: list[tuple[type[Lock], Any]]) -> Iterator[None]:
-    """Locks of these classes find their primitives so."""
+    """Let locks of these classes find their primitives by these methods."""
     (one, its), (other, others) = primitives
     with mock.patch.object(one, "_primitive", its), mock.patch.object(other, "_primitive", others):
         yield
 
 
-def pretended() -> bool:
-    """Locks go to none of the project's servers."""
+def replaced() -> bool:
+    """Whether a stand-in has replaced the project's servers."""
     return isinstance(vars(connections)["caches"], Caches)
 
 
 def configured() -> bool:
-    """Locks have a server to go to."""
+    """Whether the settings have a server for locks."""
     try:
         server_of(conf.policy("a test", {}).using)
     except ImproperlyConfigured:

@@ -1,4 +1,4 @@
-"""Names of its own for a process, on a real Redis that it shares with others."""
+"""A prefix per process, for tests on a real Redis that several processes share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .condition import Condition
 
 
 def names_apart() -> Condition[None]:
-    """On a real Redis, let the names of this process be no other's.
+    """On a real Redis, keep the locks of this process apart from those of other processes.
 
-    Their keys get the number of the process into their prefix; so it holds for each worker of
-    pytest-xdist and of `manage.py test --parallel`. What others have named stays what it is: the
-    keys of `cache.lock()` and of a `TimestampLock`.
+    The prefix of their keys contains the process id, so each worker of pytest-xdist and of
+    `manage.py test --parallel` has locks of its own. Keys without the prefix stay as they are:
+    those of `cache.lock()` and of a `TimestampLock`.
     """
     return Condition(_apart)
 

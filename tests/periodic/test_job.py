@@ -54,7 +54,7 @@ def test_by_a_cron_expression(settings: Any) -> None:
     [
         ((), {}, "write either a cron expression or every="),
         (("* * * * *",), {"every": 3}, "write either a cron expression or every="),
-        (("whenever",), {}, "'whenever' is no cron expression: Wrong number of fields"),
+        (("whenever",), {}, "'whenever' is not a cron expression: Wrong number of fields"),
         ((30,), {}, "schedule must be a cron expression such as"),
         (
             (),
@@ -93,7 +93,7 @@ def test_what_is_refused(arguments: Any, options: Any, message: str) -> None:
 
 def test_forgotten_parentheses() -> None:
     """The function would be taken for the schedule."""
-    with pytest.raises(TypeError, match="write when"):
+    with pytest.raises(TypeError, match="@periodic needs when"):
         periodic(report)  # type: ignore[arg-type]
 
 
@@ -112,10 +112,10 @@ def generates() -> Any:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (needs, "it is called without arguments, and needs shop"),
-        (generates, "it must not be a generator"),
-        (Shop, "it must be a function"),
-        (Shop.__dict__["static"], "it must be a function"),
+        (needs, "is called without arguments, and this function needs shop"),
+        (generates, "a periodic job must not be a generator"),
+        (Shop, "a periodic job must be a function"),
+        (Shop.__dict__["static"], "a periodic job must be a function"),
     ],
 )
 def test_what_is_no_job(function: Any, message: str) -> None:
@@ -128,9 +128,7 @@ def test_what_is_no_job(function: Any, message: str) -> None:
 def test_two_of_one_name() -> None:
     """Both places are named; the first one stays."""
     periodic(every=30, name="job")(report)
-    with pytest.raises(
-        ValueError, match=r"another job of that name at periodic/test_job\.py"
-    ) as e:
+    with pytest.raises(ValueError, match=r"another job at periodic/test_job\.py") as e:
         periodic(every=60, name="job")(test_forgotten_parentheses)
     assert "in test_forgotten_parentheses" in str(e.value)
     assert "in report" in str(e.value)
@@ -146,7 +144,7 @@ def test_two_of_one_factory() -> None:
         def _() -> None: ...
 
     make(30)
-    with pytest.raises(ValueError, match="another job of that name"):
+    with pytest.raises(ValueError, match=r"another job at .* has this name"):
         make(40)
     [job] = jobs()
     assert job.schedule == Every(30.0)
@@ -212,7 +210,7 @@ class TestSettings:
             ({3: {}}, r"REDISLOCK\['JOBS'\] has the key 3"),
             (
                 {"j*": {"SCHEDULE": "x"}},
-                r"REDISLOCK\['JOBS'\]\['j\*'\], for 'job': 'x' is no cron",
+                r"REDISLOCK\['JOBS'\]\['j\*'\], for 'job': 'x' is not a cron",
             ),
             ({"job": {"JITTER": 4000}}, r"for 'job': jitter must be shorter"),
             ({"job": {"EVERY": 3, "SCHEDULE": "* * * * *"}}, "either a cron expression or every="),

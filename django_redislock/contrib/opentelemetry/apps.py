@@ -1,4 +1,4 @@
-"""Traces from when the project is set up."""
+"""Start tracing when Django is set up."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
@@ -12,7 +12,7 @@ class OpenTelemetryConfig(AppConfig):
     verbose_name = _("Redis locks: OpenTelemetry")
 
     def ready(self) -> None:
-        # Here, so that what is missing is said when the project is set up.
+        # Imported here, so that a missing package is reported when Django is set up.
         from .spans import record
 
         signals.observe(record)

@@ -1,7 +1,7 @@
-"""A span per wait and per hold, made when it is over: then it is known how it ended.
+"""A span per wait and per hold, made at the end, when the outcome is known.
 
-Its parent is the span in which the lock was acquired, also for a lease that is released
-elsewhere, or lost in the background. docs/metrics.md lists the attributes.
+The parent is the span in which the lock was acquired, also if the lease is released elsewhere or
+lost in the background. docs/metrics.md lists the attributes.
 """
 
 from __future__ import annotations
@@ -23,23 +23,26 @@ except ImportError as missing:
         "opentelemetry-api: python -m pip install 'django-redislock[opentelemetry]'"
     ) from missing
 
-# Whichever provider is set, and when: until then it makes spans that record nothing.
+# The provider may be set later. Until then the spans record nothing.
 _tracer = trace.get_tracer("django_redislock")
 
 _CODE = re.compile(r"(?P<path>.+):(?P<line>\d+) in (?P<function>.+)")
-"""The label of a lease, unless the caller chose another one."""
+"""The default label of a lease."""
 
 _parents: HeldLeases[context.Context] = HeldLeases(lambda _: None)
 
 
 def record(event: LockEvent) -> None:
-    """The span of what has just ended."""
+    """Make the spans that end with an event."""
     here = context.get_current()
     if event.waited is not None:
         _span("wait", event, event.waited, here)
     if event.outcome == "acquired":
         _parents.begin(event, here)
-    elif event.outcome in ("released", "lost"):  # "cleared" is what its holder's process loses
+    elif event.outcome in (
+        "released",
+        "lost",
+    ):  # "cleared" comes again as "lost"
         parent = _parents.end(event)
         if event.held is not None:
             _span("hold", event, event.held, here if parent is None else parent)
@@ -49,7 +52,7 @@ def _span(what: str, event: LockEvent, seconds: float, parent: context.Context) 
     end = time.time_ns()
     known = pattern(event.name)
     span = _tracer.start_span(
-        # Few names, so that spans can be grouped by them; the lock's is an attribute.
+        # Few span names, so that spans can be grouped; the lock's name is an attribute.
         f"redislock {what}" if known == OTHER else f"redislock {what} {known}",
         parent,
         attributes=_attributes(event, known),

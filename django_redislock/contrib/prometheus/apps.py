@@ -1,4 +1,4 @@
-"""Counts from when the project is set up."""
+"""Start counting when Django is set up."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
@@ -12,7 +12,7 @@ class PrometheusConfig(AppConfig):
     verbose_name = _("Redis locks: Prometheus")
 
     def ready(self) -> None:
-        # Here, since importing the metrics registers them.
+        # Imported here, since the import registers the metrics.
         from .metrics import count
 
         signals.observe(count)

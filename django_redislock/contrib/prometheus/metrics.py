@@ -1,6 +1,6 @@
 """The metrics, in the default registry of prometheus_client. docs/metrics.md lists them.
 
-No label is ever a lock's name, of which there may be millions: see patterns.py.
+No label is a lock's name, since there may be millions: see patterns.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ATTEMPTS = Counter(
 )
 WAIT = Histogram(
     "redislock_wait_seconds",
-    "How long locks were waited for, in vain or not.",
+    "How long locks were waited for, acquired or not.",
     (*LABELS, "outcome"),
     buckets=WAITS,
 )
@@ -47,14 +47,14 @@ ACTIVE = Gauge(
     "redislock_active",
     "Locks that are held right now, and renewed or watched.",
     LABELS,
-    multiprocess_mode="livesum",  # what a process held that is gone is held no more
+    multiprocess_mode="livesum",  # a process that has ended holds nothing
 )
 
 _active: HeldLeases[tuple[str, str]] = HeldLeases(lambda labels: ACTIVE.labels(*labels).dec())
 
 
 def count(event: LockEvent) -> None:
-    """What happened to a lock, in a few dictionary look-ups."""
+    """Count an event, in a few dictionary look-ups."""
     labels = pattern(event.name), event.using
     if event.waited is not None:
         outcome = "acquired" if event.outcome == "acquired" else "conflict"
@@ -64,12 +64,15 @@ def count(event: LockEvent) -> None:
         LOST.labels(*labels)  # 0 before it is 1, or rate() would miss the first one
         if _active.begin(event, labels):
             ACTIVE.labels(*labels).inc()
-    elif event.outcome in ("released", "lost"):  # "cleared" is what its holder's process loses
+    elif event.outcome in (
+        "released",
+        "lost",
+    ):  # "cleared" comes again as "lost"
         if event.held is not None:
             HOLD.labels(*labels).observe(event.held)
         if event.outcome == "lost":
             LOST.labels(*labels).inc()
-        # By the labels that it began with, whatever the settings say now.
+        # Use the labels of the begin: the settings may have changed since.
         began = _active.end(event)
         if began is not None:
             ACTIVE.labels(*began).dec()

@@ -1,4 +1,4 @@
-"""Which locks a test means: that of a name, or those of a pattern of names."""
+"""Names and patterns of locks, as tests write them."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def validate_pattern(name: object) -> str:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether it is meant; what looks like a pattern may be a name, too."""
+    """Whether `pattern` is this name or matches it; a name may look like a pattern."""
     return name == pattern or fnmatchcase(name, pattern)

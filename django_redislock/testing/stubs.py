@@ -1,4 +1,4 @@
-"""Locks without a server: always free, always busy, or out of reach."""
+"""Locks without a server: always free, always busy, or Redis unreachable."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ from ..primitives.contract import Claim, Port, Primitive, Sight
 from ..primitives.keys import Keys, name_of
 from ..settings.policy import Policy
 from .condition import Condition
-from .no_server import PRIMITIVES, Caches, answering, configured, finding, pretended
-from .patterns import matches, validate_pattern
+from .matching import matches, validate_pattern
+from .no_server import PRIMITIVES, Caches, answering, configured, finding, replaced
 
 NOWHERE = Caches("nowhere")
 
 
 def locks_always_free() -> Condition[None]:
-    """Whoever asks for a lock gets it at once, and no server is asked.
+    """Grant every lock at once, without a server.
 
-    Nobody is kept out, and nothing is remembered: what is to be done `once` is done each time.
+    Locks do not exclude each other, and nothing is remembered: a `once` block runs each time.
     """
     return Condition(_free)
 
 
 def locks_always_busy(name: str = "*", *, holder: Holder | str = "") -> Condition[None]:
-    """Somebody else holds the locks of this name, or pattern of names, and nobody waits for them:
-    what would wait is refused at once.
+    """Refuse the locks of this name or pattern at once, as if somebody else held them.
 
-    `holder` is who that is, for messages. Other names are free, as in `locks_always_free()`; or
-    what they are where this is entered inside of `locks_in_memory()`.
+    `holder` appears in messages. Other locks are free, as with `locks_always_free()`; inside of
+    `locks_in_memory()` they work as there.
     """
     validate_pattern(name)
     if not isinstance(holder, Holder | str):
-        raise TypeError(f"holder must be a Holder, or a str, who it is; not {holder!r}")
-    who = holder if isinstance(holder, Holder) else _somebody(holder)
+        raise TypeError(f"holder must be a Holder or a str that names one, not {holder!r}")
+    who = holder if isinstance(holder, Holder) else _holder_of(holder)
     return Condition(lambda: _busy(name, who))
 
 
 def redis_unavailable() -> Condition[None]:
-    """Whoever asks the server gets `LockUnavailable`, at once, however long it would wait."""
+    """Raise `LockUnavailable` for each request to the server, at once, whatever `wait` is."""
     return Condition(_unavailable)
 
 
@@ -66,7 +65,7 @@ async def _grant(
     keys: Sequence[str],
     args: Sequence[str | int | bytes],
 ) -> Any:
-    """What a script would answer at a server that has nothing: its header says in which form."""
+    """Return the answer of a script on an empty server, in the form that its header documents."""
     now = str(time.time_ns() // 1000).encode()
     match script:
         case "mutex_acquire" | "mutex_adopt" | "permits_acquire" | "permits_adopt":
@@ -90,8 +89,8 @@ async def _grant(
         case _ if script.endswith(("_extend", "_release")):
             return [1]
     raise LockError(
-        f"locks_always_free() grants locks, and knows nothing that {script!r} could be asked "
-        f"about. Write locks_in_memory(), which runs everything.",
+        f"locks_always_free() only grants locks, and has no answer for {script!r}. Use "
+        f"locks_in_memory(), which runs every script.",
         name_of(keys[0]) if keys else None,
     )
 
@@ -100,9 +99,9 @@ async def _grant(
 def _unavailable() -> Iterator[None]:
     async def refuse(port: Port, script: str, keys: Sequence[str], args: object) -> Any:  # noqa: ARG001
         raise LockUnavailable(
-            "Redis could not be asked: redis_unavailable() says so",
+            "Redis could not be asked: the test uses redis_unavailable()",
             name_of(keys[0]) if keys else None,
-            # Who acquires would try again while it waits. What is owed is given back later.
+            # An acquire would repeat a passing failure while it waits.
             passing=not script.endswith("_acquire"),
         ) from redis.ConnectionError("redis_unavailable()")
 
@@ -110,7 +109,7 @@ def _unavailable() -> Iterator[None]:
         yield
 
 
-def _somebody(owner: str) -> Holder:
+def _holder_of(owner: str) -> Holder:
     began = datetime.now(UTC) - timedelta(seconds=5)
     return Holder(
         owner=owner or "another-host:1:MainThread",
@@ -126,21 +125,21 @@ def _somebody(owner: str) -> Holder:
 def _busy(pattern: str, holder: Holder) -> Iterator[None]:
     def stand_in(original: Any) -> Any:
         def primitive(lock: Lock, policy: Policy) -> Primitive:
-            is_: Primitive = original(lock, policy)
+            actual: Primitive = original(lock, policy)
             for name in getattr(lock, "names", (lock.name,)):
                 if matches(name, pattern):
-                    return _Busy(is_, name, holder)
-            return is_
+                    return _Busy(actual, name, holder)
+            return actual
 
         return primitive
 
     busy = [(kind, stand_in(kind._primitive)) for kind, _ in PRIMITIVES]
-    with nullcontext() if pretended() else _free(), finding(busy):
+    with nullcontext() if replaced() else _free(), finding(busy):
         yield
 
 
 class _Busy:
-    """In place of the primitive of a lock that somebody else holds."""
+    """A stand-in for the primitive of a lock that somebody else holds."""
 
     def __init__(self, primitive: Primitive, name: str, holder: Holder) -> None:
         self._primitive = primitive

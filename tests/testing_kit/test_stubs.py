@@ -41,7 +41,7 @@ from django_redislock.primitives import scripts
 from django_redislock.signals import lock_acquired, lock_not_acquired
 from django_redislock.testing import locks_always_busy, locks_always_free, redis_unavailable
 from django_redislock.testing.no_server import SCRIPT
-from django_redislock.testing.pretence import _grant
+from django_redislock.testing.stubs import _grant
 from django_redislock.transport import ports
 from django_redislock.transport.server import server_of
 from django_redislock.views import lock_view
