@@ -1,16 +1,16 @@
-"""docs/kinds.md says what a lock of each kind costs: that is counted here."""
+"""What a free lock of each kind costs: what docs/kinds.md says, and its commands."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis import Redis
 
 from django_redislock import MultiLock, ReadWriteLock, Semaphore, TimestampLock, redis_lock
 from django_redislock.lease.lock import Lock
+from tests.contract.api import Api
 from tests.contract.conftest import no_signs_of_life  # noqa: F401  # a fixture
 from tests.contract.test_mutex import round_trips
 
@@ -23,35 +23,42 @@ def keys(redis: Redis) -> int:
     return sum(not re.search(rb":index$|:process:", key) for key in redis.scan_iter())
 
 
+def commands(redis: Redis) -> int:
+    """Commands that the server has counted, of clients and in scripts."""
+    stats = redis.info("commandstats")
+    return sum(one["calls"] for name, one in stats.items() if name != "cmdstat_info")
+
+
 @pytest.mark.parametrize(
-    ("row", "lock"),
+    ("row", "lock", "most"),
     [
-        ("`redis_lock`", redis_lock("name")),
-        ("`Semaphore`, for each holder", Semaphore("name", 3)),
-        ("`ReadWriteLock`, for each holder", ReadWriteLock("name").read()),
-        ("`ReadWriteLock`, for each holder", ReadWriteLock("name").write()),
-        ("`MultiLock` of three names", MultiLock(["a", "b", "c"])),
-        ("`TimestampLock`", TimestampLock("lock.name")),
-        ("`redis_lock` with a `timestamp_key`", redis_lock("name", timestamp_key="lock.name")),
+        ("`redis_lock`", redis_lock("name"), 17),
+        ("`Semaphore`, for each holder", Semaphore("name", 3), 37),
+        ("`ReadWriteLock`, for each holder", ReadWriteLock("name").read(), 37),
+        ("`ReadWriteLock`, for each holder", ReadWriteLock("name").write(), 37),
+        ("`MultiLock` of three names", MultiLock(["a", "b", "c"]), 49),
+        ("`TimestampLock`", TimestampLock("lock.name"), 19),
+        ("`redis_lock` with a `timestamp_key`", redis_lock("name", timestamp_key="lock.name"), 37),
     ],
 )
 @pytest.mark.usefixtures("no_signs_of_life")
-def test_what_it_costs(row: str, lock: Lock, redis: Redis, settings: Any) -> None:
-    """Round trips, keys while it is held, and keys afterwards."""
+def test_what_it_costs(row: str, lock: Lock, most: int, api: Api, redis: Redis) -> None:
+    """Round trips, keys while it is held, keys afterwards, and at most so many commands."""
     [said] = [
         line
         for line in PAGE.read_text(encoding="utf-8").splitlines()
         if line.startswith(f"| {row} |")
     ]
-    first = lock.acquire()  # a script that the server does not know is sent twice
-    assert first is not None
-    first.release()
+    api.release(api.acquire(lock))  # a script that the server does not know is sent twice
     redis.flushdb()
-    before = round_trips(redis)
-    lease = lock.acquire()
-    assert lease is not None
+    before, ran = round_trips(redis), commands(redis)
+    lease = api.acquire(lock)
+    ran = commands(redis) - ran
     held = keys(redis)
-    lease.release()
+    ran -= commands(redis)
+    api.release(lease)
+    ran += commands(redis)
     found = ROW.search(said)
     assert found
     assert (round_trips(redis) - before, held, keys(redis)) == tuple(map(int, found.groups()))
+    assert ran <= most

@@ -56,15 +56,6 @@ def test_both_are_held(api: Api, redis: Redis) -> None:
     assert not redis.exists(KEY, OLD)
 
 
-def test_a_cycle_is_four_round_trips(api: Api, redis: Redis, no_signs_of_life: None) -> None:
-    """Two for each of the two."""
-    api.release(api.acquire(redis_lock("import")))
-    before = round_trips(redis)
-    for _ in range(10):
-        api.release(api.acquire(redis_lock("import")))
-    assert round_trips(redis) - before == 40
-
-
 def test_an_old_client_that_polls_fast(api: Api, redis: Redis) -> None:
     """It takes the lock again at once, and does not keep new code out."""
     stop, begun = threading.Event(), threading.Event()
@@ -286,26 +277,6 @@ def test_cleared_while_it_waits(api: Api, redis: Redis) -> None:
     assert redis.exists(OLD), "which is the old client's"
 
 
-def test_new_code_is_served_in_order(api: Api, redis: Redis) -> None:
-    """As a mutex serves it."""
-    order: list[int] = []
-    lease = api.acquire(redis_lock("import"))
-
-    def wait(number: int) -> None:
-        got = api.acquire(redis_lock("import"), wait=None)
-        order.append(number)
-        api.release(got)
-
-    waiters = []
-    for number in range(5):
-        waiters.append(api.start(lambda number=number: wait(number)))
-        eventually(lambda number=number: redis.zcard(f"{KEY}:queue") == number + 1)
-    api.release(lease)
-    for waiter in waiters:
-        waiter.result(PATIENCE)
-    assert order == list(range(5))
-
-
 def test_both_are_renewed(api: Api, redis: Redis) -> None:
     """By the watchdog, too."""
     lease = api.acquire(redis_lock("import", ttl=1))
@@ -351,18 +322,6 @@ def test_clear(api: Api, redis: Redis) -> None:
     assert Classic(redis, OLD).acquire()
     assert api.clear(redis_lock("import"), by="Ada", reason="stuck").owner is None
     assert not redis.exists(OLD)
-
-
-def test_an_exported_lease(api: Api, redis: Redis) -> None:
-    """Both are continued by the first that restores it."""
-    text = api.acquire(redis_lock("import")).export()
-    restored = api.restore(text)
-    with pytest.raises(LeaseLost):
-        api.restore(text)
-    assert redis.exists(KEY, OLD) == 2
-    api.extend(restored)
-    api.release(restored)
-    assert not redis.exists(KEY, OLD)
 
 
 def test_old_and_new_ones_exclude_each_other(api: Api, redis: Redis) -> None:

@@ -214,22 +214,6 @@ def test_many_on_overlapping_names(api: Api) -> None:
     assert not clashes
 
 
-def test_giving_up_leaves_the_queue(api: Api, redis: Redis) -> None:
-    """When the time to wait is over, nothing of it remains at any name."""
-    single = api.acquire(redis_lock("b"))
-    assert elsewhere(api, MultiLock(["a", "b", "c"]), wait=0.2) is None
-    left = [key(n, b) for n in "abc" for b in (":queue", ":waiters")]
-    assert not redis.exists(key("a"), key("c"), *left)
-    api.release(single)
-
-
-def test_a_waiter_notices_an_expired_holder(api: Api) -> None:
-    """When the holder of one name dies without a word, it has them soon after that lease ends."""
-    api.acquire(redis_lock("b", ttl=1, renew=False))
-    lease = elsewhere(api, MultiLock(["a", "b"]), wait=PATIENCE)
-    api.release(lease)
-
-
 def test_extend(api: Api, redis: Redis) -> None:
     """All its names live for another ttl."""
     lease = api.acquire(MultiLock(["a", "b"], ttl=10, renew=False))
@@ -292,29 +276,11 @@ def test_clear_wants_one_name(api: Api) -> None:
         api.clear(MultiLock(["a", "b"]), reason="none")
 
 
-def test_holder(api: Api) -> None:
-    """Whoever holds one of them; None: nobody."""
-    assert api.holder(MultiLock(["a", "b"])) is None
-    lease = api.acquire(redis_lock("b"))
-    assert api.holder(MultiLock(["a", "b"])).fencing_token == lease.fencing_token
-    api.release(lease)
-
-
 def test_a_released_lease_has_been_a_holder_of_each(api: Api, redis: Redis) -> None:
     """The next one is told for how long it lasted, as with every lock."""
     api.release(api.acquire(MultiLock(["a", "b"])))
     for name in "ab":
         assert redis.hget(key(name, ":tail"), "lasted") is not None
-
-
-def test_as_a_block(api: Api, redis: Redis) -> None:
-    """They are held inside, and not after."""
-
-    def body(lease: object) -> int:
-        return int(redis.exists(key("a"), key("b")))
-
-    assert api.enter(MultiLock(["a", "b"]), body) == 2
-    assert not redis.exists(key("a"), key("b"))
 
 
 def test_as_a_decorator(api: Api, redis: Redis) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from datetime import UTC, datetime, timedelta
-
 import pytest
 from redis import Redis
 
-from django_redislock import LeaseLost, LeaseRevoked, LeaseState, LockNotAcquired, redis_lock
+from django_redislock import LeaseRevoked, LeaseState, redis_lock
 from django_redislock.base.clock import now
 from tests.calling import call
 from tests.contract.api import Api
@@ -38,50 +35,6 @@ def test_acquire_and_release(api: Api, redis: Redis) -> None:
     assert lease.state == LeaseState.RELEASED
     assert redis.exists(KEY, QUEUE, f"{KEY}:waiters") == 0
     assert redis.ttl(TAIL) > 0
-
-
-def test_a_cycle_is_two_round_trips(api: Api, redis: Redis) -> None:
-    """One for an uncontended acquire, one for its release."""
-    api.release(api.acquire(redis_lock("warm up")))
-    before = round_trips(redis)
-    for _ in range(10):
-        api.release(api.acquire(redis_lock("invoice:42")))
-    # One more is a sign of life of this process, which comes every now and then.
-    assert round_trips(redis) - before in (20, 21)
-
-
-def test_it_excludes(api: Api) -> None:
-    """While one holds it, nobody else gets it; afterwards somebody does."""
-    lease = api.acquire(redis_lock("invoice:42"))
-    assert api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=0)).result() is None
-    other = api.acquire(redis_lock("invoice:43"), wait=0)
-    api.release(lease)
-    again = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=0)).result()
-    assert again is not None
-    api.release(again)
-    api.release(other)
-
-
-def test_a_conflict_says_who(api: Api) -> None:
-    """The error tells owner, label, since when, and how long its lease lives, from the answer
-    of the same round trip."""
-    lease = api.acquire(redis_lock("invoice:42", ttl=20, label="shop/views.py:42 in pay"))
-
-    def enter() -> None:
-        api.enter(redis_lock("invoice:42", wait=0), lambda lease: None)
-
-    with pytest.raises(LockNotAcquired) as caught:
-        api.start(enter).result()
-    holder = caught.value.holder
-    assert (holder.owner, holder.label) == (lease.owner, "shop/views.py:42 in pay")
-    assert holder.fencing_token == lease.fencing_token
-    assert holder.acquired_at == lease.acquired_at
-    assert abs(datetime.now(UTC) - holder.acquired_at) < timedelta(seconds=PATIENCE)
-    assert holder.remaining is not None
-    assert 0 < holder.remaining <= 20
-    assert caught.value.waited < PATIENCE
-    assert lease.token not in str(caught.value)
-    api.release(lease)
 
 
 def test_a_waiter_is_handed_the_lock(api: Api, redis: Redis) -> None:
@@ -166,17 +119,6 @@ def test_waiters_are_served_in_order_of_arrival(api: Api, redis: Redis) -> None:
     assert fences[0] > lease.fencing_token
 
 
-def test_nobody_barges_in(api: Api, redis: Redis) -> None:
-    """A newcomer that tries once does not get a lock for which others wait."""
-    lease = api.acquire(redis_lock("invoice:42"))
-    waiter = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=None))
-    eventually(lambda: waiting(redis))
-    api.release(lease)
-    newcomer = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=0)).result()
-    assert newcomer is None
-    api.release(waiter.result(PATIENCE))
-
-
 def test_a_waiter_without_a_sign_of_life_is_passed_over(api: Api, redis: Redis) -> None:
     """Its process is stopped, though its connection is open: it costs the others nothing, and
     has its turn later if it comes back."""
@@ -193,52 +135,6 @@ def test_a_waiter_without_a_sign_of_life_is_passed_over(api: Api, redis: Redis) 
     next_one = alive.result(PATIENCE)
     api.release(next_one)
     api.release(stopped.result(PATIENCE))
-
-
-def test_giving_up_leaves_the_queue(api: Api, redis: Redis) -> None:
-    """When the time to wait is over, None is returned and no place in the queue remains."""
-    lease = api.acquire(redis_lock("invoice:42"))
-    waiter = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=0.2))
-    assert waiter.result(PATIENCE) is None
-    assert not redis.exists(QUEUE, f"{KEY}:waiters")
-    api.release(lease)
-    assert not redis.exists(KEY)
-
-
-def test_a_waiter_notices_an_expired_holder(api: Api, redis: Redis) -> None:
-    """When a holder dies without a word, the waiter has the lock soon after the lease ends."""
-    dead = api.acquire(redis_lock("invoice:42", ttl=1, renew=False))
-    lease = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=PATIENCE)).result()
-    assert lease.fencing_token > dead.fencing_token
-    assert dead.state == LeaseState.LOST
-    api.release(lease)
-
-
-def test_release_may_be_repeated(api: Api) -> None:
-    """Releasing a released lease does nothing."""
-    lease = api.acquire(redis_lock("invoice:42"))
-    api.release(lease)
-    api.release(lease)
-
-
-def test_release_of_an_expired_lease_says_so(api: Api, redis: Redis) -> None:
-    """Who releases too late is told that the lease was lost."""
-    lease = api.acquire(redis_lock("invoice:42", renew=False))
-    redis.delete(KEY)
-    with pytest.raises(LeaseLost, match="ttl passed unrenewed, or its key was deleted"):
-        api.release(lease)
-    assert lease.state == LeaseState.LOST
-
-
-def test_release_leaves_the_successor_alone(api: Api, redis: Redis) -> None:
-    """The lease of the next holder is not touched, and the late one is told who it is."""
-    lease = api.acquire(redis_lock("invoice:42", renew=False))
-    redis.delete(KEY)
-    successor = api.start(lambda: api.acquire(redis_lock("invoice:42"))).result(PATIENCE)
-    with pytest.raises(LeaseLost, match="holds the lock now"):
-        api.release(lease)
-    assert redis.get(KEY).decode().startswith(successor.token)
-    api.release(successor)
 
 
 def test_extend(api: Api, redis: Redis) -> None:
@@ -264,16 +160,6 @@ def test_extend_repairs_a_ttl_that_was_removed(api: Api, redis: Redis) -> None:
     api.release(lease)
 
 
-def test_extend_of_a_lost_lease_says_so(api: Api, redis: Redis) -> None:
-    """And it does not bring back a key that is not ours any more."""
-    lease = api.acquire(redis_lock("invoice:42", renew=False))
-    redis.delete(KEY)
-    with pytest.raises(LeaseLost):
-        api.extend(lease)
-    assert not redis.exists(KEY)
-    assert lease.state == LeaseState.LOST
-
-
 def test_clear_hands_over_and_tells_the_old_holder(api: Api, redis: Redis) -> None:
     """An operator's clear names itself and its reason to the one that it hits."""
     lease = api.acquire(redis_lock("invoice:42", renew=False))
@@ -287,12 +173,6 @@ def test_clear_hands_over_and_tells_the_old_holder(api: Api, redis: Redis) -> No
     assert (caught.value.by, caught.value.reason) == ("eva", "host is gone")
     assert redis.get(KEY).decode().startswith(successor.token)
     api.release(successor)
-
-
-def test_clear_of_a_free_lock(api: Api) -> None:
-    """There is nothing to clear, and nothing breaks."""
-    assert api.clear(redis_lock("invoice:42"), reason="none") is None
-    assert api.holder(redis_lock("invoice:42")) is None
 
 
 def test_clear_of_a_strangers_value(api: Api, redis: Redis) -> None:
@@ -314,76 +194,6 @@ def test_the_index_knows_what_is_held(api: Api, redis: Redis) -> None:
     assert redis.zscore(INDEX, "invoice:42") > ends
     api.release(lease)
     assert redis.zscore(INDEX, "invoice:42") is None
-
-
-def test_fencing_tokens_grow_when_redis_forgets(api: Api, redis: Redis) -> None:
-    """Also across the loss of all data, where a counter would begin again."""
-    fences = []
-    for forget in (False, True, False, True):
-        lease = api.acquire(redis_lock("invoice:42"))
-        fences.append(lease.fencing_token)
-        api.release(lease)
-        if forget:
-            redis.delete(TAIL)
-    assert fences == sorted(set(fences))
-    assert fences[-1] < 2**53
-
-
-def test_fencing_tokens_grow_when_the_clock_goes_back(api: Api, redis: Redis) -> None:
-    """The tail remembers the last one, so the next is one more."""
-    lease = api.acquire(redis_lock("invoice:42"))
-    api.release(lease)
-    ahead = lease.fencing_token + 3_600_000_000
-    redis.hset(TAIL, "fence", ahead)
-    lease = api.acquire(redis_lock("invoice:42"))
-    assert lease.fencing_token == ahead + 1
-    api.release(lease)
-    lease = api.acquire(redis_lock("invoice:42"))
-    assert lease.fencing_token == ahead + 2
-    api.release(lease)
-
-
-def test_the_lease_survives_a_forgotten_script(api: Api, redis: Redis) -> None:
-    """After SCRIPT FLUSH the script is sent again."""
-    lease = api.acquire(redis_lock("invoice:42"))
-    redis.script_flush()
-    api.extend(lease)
-    redis.script_flush()
-    api.release(lease)
-    assert not redis.exists(KEY)
-
-
-def test_export_and_restore(api: Api, redis: Redis) -> None:
-    """A lease that was exported is continued elsewhere, under a token of its own."""
-    lease = api.acquire(redis_lock("invoice:42", ttl=20))
-    text = lease.export()
-    assert lease.state == LeaseState.RELEASED
-    api.release(lease)
-    assert redis.exists(KEY), "the exporter doesn't release it any more"
-    restored = api.restore(text)
-    assert restored.token != lease.token
-    assert restored.fencing_token == lease.fencing_token
-    assert restored.acquired_at == lease.acquired_at
-    assert restored.label == lease.label
-    holder = api.holder(redis_lock("invoice:42"))
-    assert (holder.owner, holder.fencing_token) == (restored.owner, lease.fencing_token)
-    assert restored.state == LeaseState.HELD
-    api.release(restored)
-    assert not redis.exists(KEY)
-
-
-def test_a_text_is_restored_once(api: Api, redis: Redis) -> None:
-    """Of two that were given it, the second holds nothing."""
-    text = api.acquire(redis_lock("invoice:42")).export()
-    first = api.restore(text)
-    with pytest.raises(LeaseLost):
-        api.restore(text)
-    assert redis.get(KEY).decode().startswith(first.token)
-    api.extend(first)
-    api.release(first)
-    with pytest.raises(LeaseLost):
-        api.restore(text)
-    assert not redis.exists(KEY)
 
 
 def test_a_restored_lease_is_as_the_first_one(api: Api, redis: Redis) -> None:
@@ -408,38 +218,3 @@ def test_an_exported_lease_keeps_its_ttl(api: Api, redis: Redis) -> None:
     restored = api.restore(restored.export())
     assert 10_000 < redis.pttl(KEY) <= 20_000
     api.release(restored)
-
-
-def test_restore_of_a_lease_that_has_ended(api: Api, redis: Redis) -> None:
-    """Who comes too late is told, and does not hold anything."""
-    text = api.acquire(redis_lock("invoice:42")).export()
-    redis.delete(KEY)
-    with pytest.raises(LeaseLost):
-        api.restore(text)
-    assert not redis.exists(KEY)
-
-
-@pytest.mark.parametrize("round_", range(3))
-def test_contention(api: Api, redis: Redis, round_: int) -> None:
-    """Many that increment an unprotected number, one at a time, lose no increment."""
-    inside = threading.Lock()
-    number = 0
-    fences: list[int] = []
-
-    def section(lease) -> None:  # type: ignore[no-untyped-def]
-        nonlocal number
-        assert inside.acquire(blocking=False), "two inside at once"
-        before = number
-        fences.append(lease.fencing_token)
-        number = before + 1
-        inside.release()
-
-    def worker() -> None:
-        for _ in range(10):
-            api.enter(redis_lock("invoice:42", wait=PATIENCE), section)
-
-    for future in [api.start(worker) for _ in range(8)]:
-        future.result(PATIENCE)
-    assert number == 80
-    assert fences == sorted(set(fences))
-    assert not redis.exists(KEY, QUEUE)

@@ -122,14 +122,6 @@ def test_a_writer_that_gives_up_lets_readers_pass(api: Api, redis: Redis) -> Non
     api.release(reader)
 
 
-def test_a_dead_reader_keeps_a_writer_for_its_lease(api: Api, redis: Redis) -> None:
-    """And no longer."""
-    dead = api.acquire(read(ttl=1, renew=False))
-    lease = other(api, write(), wait=PATIENCE).result(PATIENCE)
-    assert dead.state == LeaseState.LOST
-    api.release(lease)
-
-
 def test_downgrade(api: Api, redis: Redis) -> None:
     """Nobody writes in between, and readers that wait go in."""
     lease = api.acquire(write())

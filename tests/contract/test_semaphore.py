@@ -64,15 +64,6 @@ def test_so_many_hold_it(api: Api, redis: Redis) -> None:
     assert redis.ttl(TAIL) > 0
 
 
-def test_a_cycle_is_two_round_trips(api: Api, redis: Redis, no_signs_of_life: None) -> None:
-    """One to acquire, one to release; and one request of the watchdog renews all of them."""
-    api.release(api.acquire(semaphore()))
-    stats = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
-    for _ in range(10):
-        api.release(api.acquire(semaphore()))
-    assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] - stats == 20
-
-
 def test_a_conflict_says_who(api: Api) -> None:
     """The holder whose lease ends first, and how many hold it."""
     long = api.acquire(semaphore(3, ttl=40))
@@ -297,17 +288,6 @@ def test_the_last_fencing_token_is_restored(api: Api, redis: Redis) -> None:
     assert redis.pttl(TAIL) > 0
     api.release(second)
     api.release(first)
-
-
-def test_it_decorates_functions(api: Api, redis: Redis) -> None:
-    """As redis_lock does: the name is a template over the arguments."""
-
-    def body(shop: int) -> int:
-        assert redis.zcard(f"redislock:{{export:{shop}}}") == 1
-        return shop
-
-    function = Semaphore(lambda shop: f"export:{shop}", 2)(api.function(body))
-    assert api.call(function, 7) == 7
 
 
 @pytest.mark.parametrize("limit", [1, 3])

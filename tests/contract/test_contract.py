@@ -1,0 +1,383 @@
+"""What every kind of lock owes, sync and async, on a real Redis.
+
+Each test runs for each kind in `KINDS`. What only one kind owes is in the file of that kind.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_redislock import (
+    Lease,
+    LeaseLost,
+    LeaseRevoked,
+    LeaseState,
+    LockNotAcquired,
+    MultiLock,
+    ReadWriteLock,
+    Semaphore,
+    TimestampLock,
+    redis_lock,
+)
+from django_redislock.lease.lock import Lock
+from tests.contract.api import Api
+from tests.waiting import PATIENCE, eventually
+
+OLD = "lock.contract"
+"""The key of the timestamp locks."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of lock: `make` makes the one that the tests hold."""
+
+    make: Callable[..., Lock]
+    rival: Callable[..., Lock] = None  # type: ignore[assignment]
+    """Makes a lock that can't be held at the same time; by default `make`."""
+    names: tuple[str, ...] = ("contract",)
+    """Where a conflict and a clear are seen."""
+    clear: Callable[..., Lock] = None  # type: ignore[assignment]
+    """Makes the lock that an operator clears; by default `make`."""
+    fencing: bool = True
+    queue: bool = True
+    """Whether waiters stand in a queue in Redis."""
+    exports: bool = True
+    permits: bool = False
+    """Whether several may hold it, so that nobody is named as the successor."""
+
+    def other(self, **options: Any) -> Lock:
+        return (self.rival or self.make)(**options)
+
+    def cleared(self, **options: Any) -> Lock:
+        return (self.clear or self.make)(**options)
+
+
+def mutex(**options: Any) -> Lock:
+    return redis_lock("contract", **options)
+
+
+def read(**options: Any) -> Lock:
+    return ReadWriteLock("contract", **options).read()
+
+
+def write(**options: Any) -> Lock:
+    return ReadWriteLock("contract", **options).write()
+
+
+KINDS = {
+    "mutex": Kind(mutex),
+    "semaphore": Kind(lambda **options: Semaphore("contract", 1, **options), permits=True),
+    "read": Kind(read, write, permits=True),
+    "write": Kind(write, read, permits=True),
+    "multi": Kind(
+        lambda **options: MultiLock(["contract", "other"], **options),
+        names=("contract", "other"),
+        clear=mutex,
+        fencing=False,
+        exports=False,
+    ),
+    "timestamp": Kind(
+        lambda **options: TimestampLock(OLD, **options), names=(OLD,), fencing=False, queue=False
+    ),
+    "mutex and timestamp": Kind(
+        lambda **options: redis_lock("contract", timestamp_key=OLD, **options)
+    ),
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def kind(request: pytest.FixtureRequest, redis: Redis) -> Kind:
+    redis.delete(OLD)
+    kind: Kind = request.param
+    return kind
+
+
+def those(wanted: Callable[[Kind], bool]) -> pytest.MarkDecorator:
+    """Run a test for some kinds."""
+    chosen = {name: kind for name, kind in KINDS.items() if wanted(kind)}
+    return pytest.mark.parametrize("kind", chosen.values(), ids=chosen, indirect=True)
+
+
+LASTING = re.compile(r":tail$|:index$|:gone:|:process:")
+
+
+def keys(redis: Redis) -> set[str]:
+    """All keys but what outlives a lock for a while, or is there once for a process."""
+    found = {key.decode() for match in ("redislock*", OLD) for key in redis.scan_iter(match=match)}
+    return {key for key in found if not LASTING.search(key)}
+
+
+def elsewhere(api: Api, lock: Lock, wait: float | None = 0) -> Future[Any]:
+    """Another thread or task asks."""
+    return api.start(lambda: api.acquire(lock, wait=wait))
+
+
+def queued(redis: Redis, number: int = 1) -> None:
+    """Wait until so many stand in the queue."""
+    eventually(lambda: redis.zcard("redislock:{contract}:queue") == number)
+
+
+def test_acquire_and_release(api: Api, kind: Kind, redis: Redis) -> None:
+    """A free lock is held at once; a release leaves nothing but a tail, which ends by itself."""
+    lease = api.acquire(kind.make(ttl=30))
+    assert lease.state == LeaseState.HELD
+    assert 28 < lease.remaining() <= 30
+    assert keys(redis)
+    assert all(redis.pttl(key) > 28_000 for key in keys(redis))
+    api.release(lease)
+    assert lease.state == LeaseState.RELEASED
+    assert not keys(redis)
+    assert all(0 < redis.ttl(key) <= 90 for key in redis.scan_iter(match="*:tail"))
+    assert all(redis.zcard(key) == 0 for key in redis.scan_iter(match="redislock*:index"))
+
+
+def test_it_excludes(api: Api, kind: Kind, redis: Redis) -> None:
+    """While somebody holds it, nobody else gets it; afterwards somebody does."""
+    lease = api.acquire(kind.make())
+    before = keys(redis)
+    assert elsewhere(api, kind.other()).result(PATIENCE) is None
+    assert keys(redis) == before, "an attempt in vain leaves nothing"
+    lease.check()
+    api.release(lease)
+    again = elsewhere(api, kind.other()).result(PATIENCE)
+    assert elsewhere(api, kind.make()).result(PATIENCE) is None
+    api.release(again)
+    assert not keys(redis)
+
+
+def test_a_conflict_says_who(api: Api, kind: Kind) -> None:
+    """The error has owner, label, since when, and how long the lease lives, and no token."""
+    lease = api.acquire(kind.make(ttl=20, label="shop/views.py:42 in pay"))
+    with pytest.raises(LockNotAcquired) as caught:
+        api.start(lambda: api.enter(kind.other(wait=0), lambda _: None)).result(PATIENCE)
+    error, holder = caught.value, caught.value.holder
+    assert error.name in kind.names
+    assert (holder.owner, holder.label) == (lease.owner, "shop/views.py:42 in pay")
+    assert holder.acquired_at == lease.acquired_at
+    assert abs(datetime.now(UTC) - holder.acquired_at) < timedelta(seconds=PATIENCE)
+    assert 0 < holder.remaining <= 21
+    assert error.waited < PATIENCE
+    assert lease.token not in str(error)
+    if kind.fencing:
+        assert holder.fencing_token == lease.fencing_token
+    assert api.holder(kind.make()).owner == lease.owner
+    api.release(lease)
+    assert api.holder(kind.make()) is None
+
+
+def test_a_waiter_gets_it(api: Api, kind: Kind, redis: Redis) -> None:
+    """Whoever waits holds it after the release, for its whole ttl, with a larger fencing token."""
+    lease = api.acquire(kind.make())
+    waiter = elsewhere(api, kind.other(), wait=None)
+    if kind.queue:
+        queued(redis)
+    api.release(lease)
+    if kind.queue:
+        assert elsewhere(api, kind.make()).result(PATIENCE) is None, "nobody barges in"
+    handed = waiter.result(PATIENCE)
+    assert handed.remaining() > 20
+    if kind.fencing:
+        assert handed.fencing_token > lease.fencing_token
+    api.release(handed)
+    assert not keys(redis)
+
+
+@those(lambda kind: kind.queue and not kind.rival)
+def test_waiters_are_served_in_order_of_arrival(api: Api, kind: Kind, redis: Redis) -> None:
+    """First come, first served."""
+    order: list[int] = []
+
+    def wait(number: int) -> None:
+        lease = api.acquire(kind.make(), wait=None)
+        order.append(number)
+        api.release(lease)
+
+    lease = api.acquire(kind.make())
+    waiters = []
+    for number in range(6):
+        waiters.append(api.start(lambda number=number: wait(number)))
+        queued(redis, number + 1)
+    api.release(lease)
+    for waiter in waiters:
+        waiter.result(PATIENCE)
+    assert order == list(range(6))
+
+
+def test_giving_up_leaves_nothing(api: Api, kind: Kind, redis: Redis) -> None:
+    """When the time to wait is over, the answer is None, and no place in a queue remains."""
+    lease = api.acquire(kind.make())
+    before = keys(redis)
+    assert elsewhere(api, kind.other(), wait=0.2).result(PATIENCE) is None
+    assert keys(redis) == before
+    api.release(lease)
+    assert not keys(redis)
+
+
+def test_a_waiter_notices_an_expired_holder(api: Api, kind: Kind) -> None:
+    """When a holder dies without a word, the waiter has the lock soon after the lease ends."""
+    dead = api.acquire(kind.make(ttl=1, renew=False))
+    lease = elsewhere(api, kind.other(), wait=PATIENCE).result(PATIENCE)
+    assert dead.state == LeaseState.LOST
+    with pytest.raises(LeaseLost):
+        api.release(dead)
+    lease.check()
+    api.release(lease)
+
+
+def test_release_may_be_repeated(api: Api, kind: Kind) -> None:
+    """The second release does nothing, also if somebody else holds the lock by then."""
+    lease = api.acquire(kind.make())
+    api.release(lease)
+    api.release(lease)
+    other = elsewhere(api, kind.other()).result(PATIENCE)
+    api.release(lease)
+    api.extend(other)
+    api.release(other)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_lost_lease(api: Api, kind: Kind, redis: Redis, taken: bool) -> None:
+    """Extend and release say that it is lost; they bring nothing back, and leave a successor
+    alone."""
+    why = "its ttl passed unrenewed, or its key was deleted"
+    if taken and not kind.permits:
+        why = "holds the lock now"
+    for act in (api.extend, api.release):
+        lease = api.acquire(kind.make(renew=False))
+        redis.delete(*keys(redis))
+        successor = elsewhere(api, kind.other()).result(PATIENCE) if taken else None
+        before = keys(redis)
+        with pytest.raises(LeaseLost, match=why):
+            act(lease)
+        assert lease.state == LeaseState.LOST
+        assert keys(redis) == before
+        if successor is not None:
+            api.extend(successor)
+            api.release(successor)
+
+
+def test_extend(api: Api, kind: Kind, redis: Redis) -> None:
+    """The lease lives for its ttl from now, or for another ttl that is given."""
+    lease = api.acquire(kind.make(ttl=10, renew=False))
+    api.extend(lease)
+    assert 8 < lease.remaining() <= 10
+    api.extend(lease, 60)
+    assert lease.ttl == 60
+    assert 55 < lease.remaining() <= 60
+    assert all(redis.pttl(key) > 55_000 for key in keys(redis))
+    api.release(lease)
+
+
+def test_clear(api: Api, kind: Kind) -> None:
+    """The holder learns by whom and why, at its next extension; a successor is left alone."""
+    lease = api.acquire(kind.make(renew=False))
+    cleared = api.clear(kind.cleared(), by="eva", reason="host is gone")
+    assert cleared.owner == lease.owner
+    successor = elsewhere(api, kind.cleared()).result(PATIENCE)
+    with pytest.raises(LeaseRevoked, match=r"eva.*host is gone") as caught:
+        api.extend(lease)
+    assert (caught.value.by, caught.value.reason) == ("eva", "host is gone")
+    assert lease.state == LeaseState.LOST
+    api.extend(successor)
+    api.release(successor)
+    assert api.clear(kind.cleared(), reason="nobody") is None
+
+
+@those(lambda kind: kind.exports)
+def test_export_and_restore(api: Api, kind: Kind, redis: Redis) -> None:
+    """The first to restore a lease continues it, under a token of its own."""
+    lease = api.acquire(kind.make(ttl=20))
+    text = lease.export()
+    assert lease.state == LeaseState.RELEASED
+    api.release(lease)
+    assert keys(redis), "the exporter doesn't release it any more"
+    restored = api.restore(text)
+    assert restored.state == LeaseState.HELD
+    assert restored.token != lease.token
+    assert (restored.name, restored.label) == (lease.name, lease.label)
+    assert restored.acquired_at == lease.acquired_at
+    if kind.fencing:
+        assert restored.fencing_token == lease.fencing_token
+    assert api.holder(kind.make()).owner == restored.owner
+    with pytest.raises(LeaseLost):
+        api.restore(text)
+    api.extend(restored)
+    assert elsewhere(api, kind.other()).result(PATIENCE) is None
+    api.release(restored)
+    with pytest.raises(LeaseLost):
+        api.restore(text)
+    assert not keys(redis)
+
+
+def test_a_forgotten_script(api: Api, kind: Kind, redis: Redis) -> None:
+    """After SCRIPT FLUSH the scripts are sent again."""
+    redis.script_flush()
+    lease = api.acquire(kind.make())
+    redis.script_flush()
+    api.extend(lease)
+    redis.script_flush()
+    api.release(lease)
+    assert not keys(redis)
+
+
+def test_as_a_decorator(api: Api, kind: Kind, redis: Redis) -> None:
+    """It is held while the function runs, and not afterwards."""
+    function = kind.make()(api.function(lambda number: (number, bool(keys(redis)))))
+    assert api.call(function, 7) == (7, True)
+    assert not keys(redis)
+
+
+@those(lambda kind: kind.fencing)
+def test_fencing_tokens_grow(api: Api, kind: Kind, redis: Redis) -> None:
+    """Also if Redis forgets the last one, and if its clock goes back."""
+    tail, tokens = "redislock:{contract}:tail", []
+    for forget in (False, True, False, True):
+        lease = api.acquire(kind.make())
+        tokens.append(lease.fencing_token)
+        api.release(lease)
+        if forget:
+            redis.delete(tail)
+    assert tokens == sorted(set(tokens))
+    assert tokens[-1] < 2**53
+    ahead = tokens[-1] + 3_600_000_000
+    redis.hset(tail, "fence", ahead)
+    for more in (1, 2):
+        lease = api.acquire(kind.make())
+        assert lease.fencing_token == ahead + more
+        api.release(lease)
+
+
+def test_contention(api: Api, kind: Kind, redis: Redis) -> None:
+    """Many that increment an unprotected number, one at a time, lose no increment."""
+    inside = threading.Lock()
+    number = 0
+    tokens: list[int] = []
+    lock = kind.make if kind.rival is not read and kind.make is not read else write
+
+    def section(lease: Lease) -> None:
+        nonlocal number
+        assert inside.acquire(blocking=False), "two inside at once"
+        before = number
+        if kind.fencing:
+            tokens.append(lease.fencing_token)
+        number = before + 1
+        inside.release()
+
+    def worker() -> None:
+        for _ in range(10):
+            api.enter(lock(wait=PATIENCE), section)
+
+    for future in [api.start(worker) for _ in range(8)]:
+        future.result(2 * PATIENCE)
+    assert number == 80
+    assert tokens == sorted(set(tokens))
+    assert not keys(redis)
