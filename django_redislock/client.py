@@ -1,11 +1,11 @@
-"""`cache.lock()` as it was, and ours underneath.
+"""`cache.lock()` with redis-py's interface and our commands.
 
     "OPTIONS": {"CLIENT_CLASS": "django_redislock.client.LockingClient"}
 
-`Lock` is redis-py's own class, in which only what is said to the server is ours: the signature,
-the return values, the errors and where the token is kept are those of the redis-py that is
-installed. It locks the very key that redis-py's does, so that both exclude each other. What
-differs on purpose is listed in docs/drop-in.md.
+`Lock` is a subclass of redis-py's. The signature, the return values, the errors and the place of
+the token are those of the installed redis-py; only the commands to the server differ. It locks the
+same key as redis-py's lock, so the two exclude each other. docs/drop-in.md lists the intended
+differences.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from .transport.server import Server, server_of_client
 T = TypeVar("T")
 
 MIN_TIMEOUT = 0.01
-"""Seconds. A lock that lives shorter is over before the answer is there that it was acquired."""
+"""Seconds. A shorter lock would end before the answer that it was acquired arrives."""
 
 
 class _Held(NamedTuple):
-    """What a `Lock` holds."""
+    """The claim that a `Lock` holds."""
 
     token: bytes
-    """As redis-py knows it."""
+    """redis-py's token."""
     claim: Claim
     grant: Grant
     lease: Lease | None
-    """What is renewed, of a lock without a timeout."""
+    """The lease that is renewed, if the lock has no timeout."""
     process: str
-    """The process that acquired it: a forked child has a copy, and no part in it."""
+    """The process that acquired it. A forked child has a copy and does not hold it."""
 
 
 class Lock(RedisLock):
     """redis-py's `Lock`, also for its `lock_class=`: `Redis(…).lock("name", lock_class=Lock)`.
 
-    Whoever waits is woken, and served in order of arrival. With `timeout=None` the lock is
-    renewed for as long as this object and its process live, in place of staying for ever.
+    Waiters are woken, and served in order of arrival. With `timeout=None` the lock is renewed for
+    as long as this object and its process live; redis-py's would stay without end.
     """
 
-    # What redis-py's own methods ask for, after they have checked what they check.
+    # Methods that redis-py's own methods call after their checks.
 
     def acquire(
         self,
@@ -69,9 +69,9 @@ class Lock(RedisLock):
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """Hold the lock. False: somebody else has it, for all of `blocking_timeout`.
+        """Acquire the lock. Return False if somebody else held it for all of `blocking_timeout`.
 
-        `sleep` does nothing: whoever waits is woken. Of two locks with the same `token`, only
+        `sleep` has no effect, since waiters are woken. Of two locks with the same `token`, only
         one is acquired.
         """
         if blocking is None:
@@ -93,7 +93,7 @@ class Lock(RedisLock):
         renewed = policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold)
         claim = Claim(
             keys=keys,
-            # One that ends by itself needs no process that lives.
+            # A lock with a timeout does not depend on its process: it ends by itself.
             token=tokens.Secret(
                 (tokens.NO_PROCESS if self.timeout else tokens.process)
                 + _tag(token)
@@ -107,7 +107,7 @@ class Lock(RedisLock):
         return _ask(self._attempt(token, claim, policy, wait))
 
     def owned(self) -> bool:
-        """Whether this lock holds the key right now."""
+        """Whether this lock holds the key now."""
         token = self.local.token
         if token is None or self._of_parent:
             return False
@@ -118,7 +118,7 @@ class Lock(RedisLock):
                 return True
             if not held and _tag_of(sight) == _tag(self._encode(token)):
                 return True
-        return super().owned()  # by redis-py's own Lock, somewhere else, with our token
+        return super().owned()  # acquired elsewhere by redis-py's Lock, with our token
 
     def do_release(self, expected_token: Any) -> None:
         held = self._held(expected_token)
@@ -164,21 +164,25 @@ class Lock(RedisLock):
         return True
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        if not self._of_parent:  # a forked child leaves the block, too, and the lock stays
+        if (
+            not self._of_parent
+        ):  # a forked child leaves only its copy of the block
             super().__exit__(exc_type, exc_value, traceback)
 
-    # What redis-py's has not.
+    # Beyond redis-py's interface.
 
     @property
     def fencing_token(self) -> int | None:
-        """An integer that only grows per name, for the database to refuse a smaller one. None:
-        this lock holds nothing, or continues what another one has acquired."""
+        """An integer that only grows per name, so that the database can refuse a smaller one.
+
+        None if this lock holds nothing, or continues what another lock object has acquired.
+        """
         if self._of_parent:
             return None
         held = self._held(getattr(self.local, "token", None))
         return None if held is None else held.grant.fencing_token
 
-    # How it is done.
+    # Internals.
 
     async def _attempt(self, token: Any, claim: Claim, policy: Policy, wait: float | None) -> bool:
         server = server_of_client(self.redis)
@@ -220,7 +224,7 @@ class Lock(RedisLock):
 
     def _encode(self, value: Any) -> bytes:
         if isinstance(value, str) and HIREDIS_AVAILABLE:
-            return value.encode()  # hiredis packs commands, and knows nothing of an encoding
+            return value.encode()  # hiredis packs commands, and ignores the encoding
         return cast(bytes, self.redis.get_encoder().encode(value))
 
     def _keys(self) -> Keys:
@@ -230,9 +234,9 @@ class Lock(RedisLock):
         return _PlainIO(server_of_client(self.redis))
 
     def _held(self, token: Any) -> _Held | None:
-        """What we hold by `token`; nothing, if that was brought here from elsewhere.
+        """Return what this lock holds by `token`; None if another lock object has acquired it.
 
-        Raises `LockNotOwnedError` in a forked child, of what its parent holds.
+        Raises `LockNotOwnedError` in a forked child if its parent holds the lock.
         """
         held: _Held | None = getattr(self.local, "held", None)
         if held is None or held.token != token:
@@ -246,7 +250,7 @@ class Lock(RedisLock):
 
     @property
     def _of_parent(self) -> bool:
-        """This process is a fork of the one that acquired what we have a copy of."""
+        """Whether this process is a fork of the process that holds the lock."""
         held: _Held | None = getattr(self.local, "held", None)
         return held is not None and held.process != tokens.process
 
@@ -259,7 +263,7 @@ class Lock(RedisLock):
         self.local.held = None
 
     def _find(self, token: Any) -> Claim | None:
-        """What another one of our locks acquired with `token`, and holds yet."""
+        """Return the claim that another lock object acquired with `token` and still holds."""
         keys = self._keys()
         sight = next(iter(_ask(mutex.look(self._io(), keys))), None)
         if sight is None or _tag_of(sight) != _tag(self._encode(token)):
@@ -275,7 +279,7 @@ class Lock(RedisLock):
         )
 
     def _expire(self, seconds: float, how: str) -> bool:
-        """As lua/mutex_expire.lua. False: the lock is not ours."""
+        """Run lua/mutex_expire.lua. Return False if we do not hold the lock."""
         token = self.local.token
         held = self._held(token)
         claim = held.claim if held else self._find(token)
@@ -288,10 +292,10 @@ class Lock(RedisLock):
 
 
 def _tag(token: bytes) -> str:
-    """A part of the tokens of a lock that was acquired with redis-py's `token`.
+    """Return the part of our token that stands for redis-py's `token`.
 
-    Ours have a fixed length, and no two acquires may have the same, whereas redis-py's `token=`
-    may be anything, and the same each time. The rest is random.
+    Our tokens have a fixed length, and no two acquires may have the same token. redis-py's
+    `token=` may be any text, and the same each time. So the rest of our token is random.
     """
     return hashlib.blake2b(token, digest_size=8).hexdigest()
 
@@ -305,7 +309,7 @@ def _text(name: Any) -> str:
 
 
 class _PlainIO(SyncPort):
-    """A port that gives up at once on a server that is away, as redis-py does."""
+    """A port that gives up at once if the server is unreachable, as redis-py does."""
 
     _failed = False
 
@@ -313,7 +317,7 @@ class _PlainIO(SyncPort):
         try:
             answer = await super().script(*args)
         except LockUnavailable as error:
-            # But for an idle connection that the server had closed.
+            # Only an idle connection that the server had closed is tried again.
             error.passing &= error.doubtful and not error.silent and not self._failed
             self._failed = True
             raise
@@ -322,7 +326,7 @@ class _PlainIO(SyncPort):
 
 
 def _ask(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The answer; or the error that redis-py would raise, for whoever catches that one."""
+    """Return the answer, or raise the error that redis-py would raise: callers catch that."""
     try:
         return run(coroutine)
     except LockUnavailable as error:
@@ -335,7 +339,7 @@ def _ask(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class Locking:
-    """For a client class of your own: `class Client(Locking, HerdClient)`."""
+    """A mixin for your own client class: `class Client(Locking, HerdClient)`."""
 
     def lock(
         self: Any,
@@ -348,7 +352,7 @@ class Locking:
         client: Any = None,
         thread_local: bool = True,
     ) -> Lock:
-        """A lock on the very key that django-redis' own client would lock."""
+        """Return a lock on the key that django-redis' own client would lock."""
         if client is None:
             client = self.get_client(write=True)
         lock: Lock = client.lock(
