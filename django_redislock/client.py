@@ -164,9 +164,7 @@ class Lock(RedisLock):
         return True
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        if (
-            not self._of_parent
-        ):  # a forked child leaves only its copy of the block
+        if not self._of_parent:  # a forked child leaves only its copy of the block
             super().__exit__(exc_type, exc_value, traceback)
 
     # Beyond redis-py's interface.

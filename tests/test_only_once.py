@@ -56,7 +56,7 @@ class TestTransactions:
     @pytest.fixture(autouse=True)
     def _patient(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A busy machine may take longer than a moment."""
-        monkeypatch.setattr(only_once, "MOMENT", PATIENCE)
+        monkeypatch.setattr(only_once, "ROLLBACK_RELEASE", PATIENCE)
 
     def test_done_after_the_commit(self, redis: Redis) -> None:
         """Until then it is under way; the record comes before the lock goes."""

@@ -34,7 +34,7 @@ from .redis_lock import redis_lock
 
 BEGUN, DONE = b"begun", b"done"
 
-MOMENT = 1.0
+ROLLBACK_RELEASE = 1.0
 """Seconds within which the watchdog releases the lease of a transaction that was rolled back."""
 
 
@@ -233,7 +233,7 @@ class once(FunctionDecorator):
         # This very thread or task holds the lock: its transaction was just rolled back, and the
         # watchdog has not released the lease yet.
         wait = lock.policy().wait
-        wait = None if wait is None else max(wait, MOMENT)
+        wait = None if wait is None else max(wait, ROLLBACK_RELEASE)
         return await acquire_unless_recorded(port_type, lock, _answers, wait=wait)
 
     async def _forget(self, port_type: type[SyncPort | AsyncPort]) -> None:

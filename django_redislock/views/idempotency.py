@@ -9,7 +9,7 @@ makes a key for each operation, and sends it with every request for that operati
     committed, and before the lock is released. So no other request finds neither of them.
 3.  Every request reads the record before it asks for the lock. If a response is recorded, it is
     the answer, or 422 if the payload differs. So repeated requests don't wait for each other.
-4.  If the lock is busy, a request waits for `MOMENT`, since the response may be about to be
+4.  If the lock is busy, a request waits for `KEY_WAIT`, since the response may be about to be
     recorded, and reads the record again. Then it gets 409.
 5.  A failure is not recorded: an exception, a rollback, a server error, a response that asks the
     client to try again, or one that refuses this client. The next request is carried out, as it
@@ -61,7 +61,7 @@ from .responses import NoLock, problem, without_lock
 
 logger = logging.getLogger("django_redislock")
 
-MOMENT = 0.1
+KEY_WAIT = 0.1
 """Seconds for which a request waits for another one with its key: enough for the steps between a
 view and the release of its lock, and short for a worker."""
 
@@ -206,7 +206,7 @@ class _KeyedRequest:
         self._call = call
         self._max_size = max_size
         self._fingerprint = fingerprint(call.request)
-        lock = redis_lock(wait=MOMENT, release="commit")._of_kind("mutex")
+        lock = redis_lock(wait=KEY_WAIT, release="commit")._of_kind("mutex")
         self._lock = lock._renamed(name, call.label)
 
     async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:

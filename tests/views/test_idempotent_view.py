@@ -469,7 +469,7 @@ class TestAfterwards:
     @every_client
     def test_just_before(self, ask: Ask, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> None:
         """Who comes while the answer is about to be written waits for a moment, and gets it."""
-        monkeypatch.setattr(idempotency, "MOMENT", PATIENCE)
+        monkeypatch.setattr(idempotency, "KEY_WAIT", PATIENCE)
         answers = []
 
         def body(request: HttpRequest, pk: int) -> HttpResponse:
@@ -488,7 +488,7 @@ class TestAfterwards:
         self, ask: Ask, monkeypatch: pytest.MonkeyPatch, redis: Redis
     ) -> None:
         """Who has not got the lock in that moment looks once more."""
-        monkeypatch.setattr(idempotency, "MOMENT", 0.5)
+        monkeypatch.setattr(idempotency, "KEY_WAIT", 0.5)
         body = Counter()
         form = forms.function if ask is wsgi else forms.coroutine
         with ThreadPoolExecutor(1) as others, at_root(form(idempotent_view(), body)):
