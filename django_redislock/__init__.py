@@ -16,7 +16,8 @@ from .base.exceptions import (
 )
 from .base.holder import Holder
 from .lease.current import current_lease
-from .lease.lease import Lease, LeaseState
+from .lease.lease import Lease
+from .lease.lifetime import LeaseState
 from .locks.initialise import ainitialise, initialise
 from .locks.multi_lock import MultiLock
 from .locks.once import deduplicate, once

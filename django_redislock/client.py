@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from django_redis.client import DefaultClient, SentinelClient
@@ -23,10 +24,9 @@ from redis.utils import HIREDIS_AVAILABLE
 from .base import label, tokens
 from .base.clock import now
 from .base.exceptions import LockNotAcquired, LockUnavailable
-from .lease import claims as operations
+from .lease import claims
 from .lease.lease import Lease
-from .lease.watchdog import watchdog
-from .primitives import mutex, waiting
+from .primitives import mutex
 from .primitives.contract import Claim, Grant, Sight
 from .primitives.keys import Keys
 from .settings import conf
@@ -134,20 +134,20 @@ class Lock(RedisLock):
         except BaseException:
             # redis-py forgets the token whatever comes, so nobody can try again.
             claim.doubtful = True
-            operations.withdraw(server_of_client(self.redis), claim)
+            claims.withdraw(server_of_client(self.redis), claim)
             raise
         more: dict[str, Any] = {}
         if held:
             fence, began = held.grant.fencing_token, held.grant.sent
             more = {"fencing_token": fence, "held": now() - began}
         if refusal is None:
-            run(operations.tell(port, "released", claim, server, **more))
+            run(claims.tell(port, "released", claim, server, **more))
             return
         lost = refusal.error(claim.keys.name)
         if held and held.lease:
-            held.lease.lose(lost)  # if it does not know that yet
+            held.lease._lifetime.lose(lost)  # if it does not know that yet
         else:
-            run(operations.tell(port, "lost", claim, server, why=lost.why, **more))
+            run(claims.tell(port, "lost", claim, server, why=lost.why, **more))
         raise LockNotOwnedError(
             "Cannot release a lock that's no longer owned", lock_name=_text(self.name)
         ) from lost
@@ -184,38 +184,22 @@ class Lock(RedisLock):
 
     async def _attempt(self, token: Any, claim: Claim, policy: Policy, wait: float | None) -> bool:
         server = server_of_client(self.redis)
-        port = _PlainIO(server, conf.prefix(), terms=policy.terms())
-        began = port.now()
-        until = waiting.end(began, wait)
+        policy = policy._replace(using=server.using, renew=True, release="exit")
+        hold = partial(self._hold, token, server, claim, policy)
         try:
-            got = await mutex.acquire(port, claim, wait)
-            if not isinstance(got, LockNotAcquired):
-                self._hold(token, claim, got, policy, server)
-                fence, waited = got.fencing_token, port.now() - began
-                try:
-                    await operations.tell(
-                        port, "acquired", claim, server, fencing_token=fence, waited=waited
-                    )
-                except BaseException:
-                    self._forget()
-                    self.local.token = None
-                    raise
-                return True
-        except BaseException as error:
-            await operations.cut_short(error, _PlainIO, server, claim, until)
+            got = await claims.acquire(_PlainIO, server, claim, policy, wait, hold)
+        except BaseException:
+            held: _Held | None = getattr(self.local, "held", None)
+            if held is not None and held.claim is claim:
+                self._forget()
+                self.local.token = None
             raise
-        if claim.doubtful:
-            await operations.settle(_PlainIO, server, claim, until)
-        waited, holder = got.waited, got.holder
-        await operations.tell(port, "not acquired", claim, server, waited=waited, holder=holder)
-        return False
+        return not isinstance(got, LockNotAcquired)
 
-    def _hold(self, token: Any, claim: Claim, got: Grant, policy: Policy, server: Server) -> None:
+    def _hold(self, token: Any, server: Server, claim: Claim, policy: Policy, got: Grant) -> None:
         lease = None
         if not self.timeout:
-            policy = policy._replace(using=server.using, renew=True, release="exit")
-            lease = Lease(operations.LEASES, server, claim, got, policy, label.holder())
-            watchdog(server).watch(lease)
+            lease = Lease(server, claim, got, policy, label.holder())._watched()
         self._forget()  # what was held before is lost, or the lock could not be ours again
         self.local.held = _Held(token, claim, got, lease, tokens.process)
         self.local.token = token
@@ -256,8 +240,7 @@ class Lock(RedisLock):
         """We hold nothing any more, so there is nothing to renew."""
         held: _Held | None = getattr(self.local, "held", None)
         if held is not None and held.lease is not None:
-            held.lease.close()
-            held.lease.watchdog.forget(held.claim)
+            held.lease._close()
         self.local.held = None
 
     def _find(self, token: Any) -> Claim | None:

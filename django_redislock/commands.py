@@ -160,7 +160,7 @@ class LockedCommand(BaseCommand):
                 raise
             raise self._failure(str(error), UNAVAILABLE) from error
         except LeaseLost as error:
-            if lease is None or lease.lost is None:
+            if lease is None or lease._lifetime.lost is None:
                 raise
             raise self._failure(
                 f"{error} The command may have run beside another one.", LOST

@@ -101,7 +101,7 @@ class Fence:
         if newer := [pk for pk, token in seen.items() if token > self.token]:
             error = StaleLease(self.name, label, newer, self.token, max(seen.values()))
             if self.lease is not None:
-                self.lease.lose(error)  # a later holder has had the lock
+                self.lease._lifetime.lose(error)  # a later holder has had the lock
             raise error
         if read_at is not None:
             pks = [pk for pk in keys if seen.get(pk) != self.token] or keys

@@ -384,9 +384,6 @@ class SteppedIO:
     def unlisten(self) -> None:
         self._token = ""
 
-    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        await coroutine
-
 
 class Actor:
     """A coroutine on a `SteppedIO` that is run from pause to pause."""

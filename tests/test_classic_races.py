@@ -164,7 +164,7 @@ class TestTheLoserOfGetset:
         assert not old.getset()
         with pytest.raises(LeaseLost, match="a stranger holds the lock now"):
             lease.extend()
-        assert lease.lost is not None
+        assert lease._lifetime.lost is not None
 
 
 def acquire_elsewhere() -> Lease | None:

@@ -40,7 +40,6 @@ from django_redislock import redis_lock, signals
 from django_redislock.client import Lock, LockingClient
 from django_redislock.lease import watchdog as renewal
 from django_redislock.transport.inbox import Inbox
-from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import every, server_of_client
 from tests.blocks import blocks
 from tests.contract.api import InThreads
@@ -1061,7 +1060,7 @@ class TestLost:
 
     @pytest.mark.parametrize("timeout", [None, 600])
     @pytest.mark.parametrize(
-        "where", [(Lock, "_hold"), (SyncPort, "tell")], ids=["before", "after"]
+        "where", [(Lock, "_hold"), (signals, "send")], ids=["before", "after"]
     )
     def test_an_interrupted_acquire(
         self, ours: Make, monkeypatch: pytest.MonkeyPatch, where: Any, timeout: float | None

@@ -1175,7 +1175,7 @@ class TestLeases:
             Product.objects.using(alias).fenced(lease.fencing_token + 1).get()
             Product.objects.using(alias).fenced(lease).get()
         assert lease.state == LeaseState.LOST
-        assert lease.lost is caught.value
+        assert lease._lifetime.lost is caught.value
         assert caught.value.name == "atlas"
 
     def test_the_whole_story(self, alias: str, book: Book, redis: Redis) -> None:
@@ -1202,7 +1202,7 @@ class TestLeases:
         with suppress(LeaseLost), redis_lock("atlas") as lease:
             rows = Product.objects.using(alias).fenced(lease)
             if how == "lost":
-                lease.lose(LeaseLost("atlas", "somebody took it"))
+                lease._lifetime.lose(LeaseLost("atlas", "somebody took it"))
         with CaptureQueriesContext(connections[alias]) as queries:
             for attempt in (
                 lambda: Product.objects.using(alias).fenced(lease),

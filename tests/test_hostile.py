@@ -329,12 +329,12 @@ class TestValues:
         """What ours have written there tells who holds it, or nothing does."""
         lease = TimestampLock("redislock:old", ttl=60).acquire()
         assert lease is not None
-        write(redis, lease.claim.keys.tail)
+        write(redis, lease._claim.keys.tail)
         assert "1 lock" in printed("list", "--cache-locks")
         seen = Inspector(cache_locks=True).get("redislock:old")
         assert seen is not None
         assert (seen.kind, seen.holder.owner) == (Kind.TIMESTAMP, None)
-        redis.delete("redislock:old", lease.claim.keys.tail)
+        redis.delete("redislock:old", lease._claim.keys.tail)
 
     def test_a_value_that_was_given_once(self, redis: Redis) -> None:
         """It is an error of ours, which names the key."""
@@ -349,7 +349,7 @@ class TestValues:
         """They are cleared as a whole, or not at all."""
         lease = lock.acquire()
         assert lease is not None
-        keys = lease.claim.keys
+        keys = lease._claim.keys
         redis.delete(keys.tail)
         redis.set(keys.tail, "x")
         with pytest.raises(LockError, match="of another type"):

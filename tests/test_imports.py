@@ -83,7 +83,6 @@ def test_imports_point_down(path: Path) -> None:
     assert not {module for module in wrong if (room(mine), room(module)) not in LEFT}
 
 
-@pytest.mark.xfail(strict=True, reason="lease.lease and lease.current do, until they are parted")
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Of any two modules, one can be read without the other."""
     graph = {

@@ -227,7 +227,7 @@ def test_a_renewal_does_not_bring_back_a_lost_lease(redis: Redis) -> None:
     """Its own deadline passed before the answer came: others may have held the lock since."""
     lease = redis_lock("job", ttl=0.3, renew=False).acquire()
     assert lease is not None
-    watchdog(server_of("default")).forget(lease)
+    watchdog(server_of("default")).forget(lease._claim)
 
     class Slow(SyncPort):
         async def script(self, *call):  # type: ignore[no-untyped-def]
@@ -235,7 +235,7 @@ def test_a_renewal_does_not_bring_back_a_lost_lease(redis: Redis) -> None:
             eventually(lambda: not redis.exists(KEY))
             return answer
 
-    run(renew(Slow(server_of("default")), [lease], 0.5))
+    run(renew(Slow(server_of("default")), [lease._lifetime], 0.5))
     assert lease.state == LeaseState.LOST
 
 
@@ -249,13 +249,13 @@ def test_what_cannot_be_released_does_not_stop_the_rest(
     real = mutex.release
 
     async def fail(port: SyncPort, claim: Claim) -> object:
-        if claim is first.claim:
+        if claim is first._claim:
             raise ZeroDivisionError
         return await real(port, claim)
 
     monkeypatch.setattr(mutex, "release", fail)
-    watchdog(server_of("default")).release_later(first)
-    watchdog(server_of("default")).release_later(second)
+    first._release_later()
+    second._release_later()
     eventually(lambda: not redis.exists(KEY))
     assert "'first' could not be released" in caplog.text
 
@@ -339,13 +339,14 @@ def test_to_look_at_a_lease_changes_nothing(
     try:
         lease = redis_lock("job", ttl=0.2, renew=False, on_lost=told.append).acquire()
         assert lease is not None
-        watchdog(server_of("default")).forget(lease)  # or it would be told by the watchdog
+        watchdog(server_of("default")).forget(lease._claim)  # or it would be told by the watchdog
         eventually(lambda: not lease.remaining())
         threads = threading.active_count()
         assert lease.state == LeaseState.LOST
         assert "lost" in repr(lease)
-        assert "passed unrenewed" in str(lease.lost)
-        assert (lease.over, lease.closing, lease.orphaned, lease.enterable) == (False,) * 4
+        assert "passed unrenewed" in str(lease._lifetime.lost)
+        its = lease._lifetime
+        assert (its.over, its.closing, lease._holds.orphaned, its.alive) == (False,) * 4
         assert threading.active_count() <= threads
         background.settle()
         assert not told

@@ -261,7 +261,7 @@ class TestAttributes:
             redis_lock("job", label="here").acquire(wait=0)
         lost = redis_lock("job:2", ttl=0.3).acquire()
         redis.delete("redislock:{job:2}")
-        eventually(lambda: lost.lost)
+        eventually(lambda: lost._lifetime.lost)
         eventually(lambda: len(ended(exported)) == 5)
         seen = {key for span in ended(exported) for key in span.attributes}
         assert seen == listed

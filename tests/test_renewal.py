@@ -15,7 +15,6 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import (
-    Lease,
     LeaseLost,
     LeaseRevoked,
     LeaseState,
@@ -24,6 +23,7 @@ from django_redislock import (
 )
 from django_redislock.base.clock import now
 from django_redislock.lease import watchdog as renewal_module
+from django_redislock.lease.lifetime import Lifetime
 from django_redislock.primitives import mutex
 from django_redislock.primitives.contract import Port
 from django_redislock.transport.ports import SyncPort, run
@@ -213,11 +213,11 @@ def test_a_renewal_that_is_overtaken_by_the_release(redis: Redis) -> None:
     lease = redis_lock("job", on_lost=told.append).acquire()
     assert lease is not None
     port = SyncPort(server_of("default"))
-    lease.close()  # the release has begun,
-    run(mutex.release(port, lease.claim))  # and has arrived, but its answer has not
-    run(renewal_module.renew(port, [lease]))
-    assert lease.lost is None
-    lease.end()
+    lease._lifetime.closing = True  # the release has begun,
+    run(mutex.release(port, lease._claim))  # and has arrived, but its answer has not
+    run(renewal_module.renew(port, [lease._lifetime]))
+    assert lease._lifetime.lost is None
+    lease._lifetime.end()
     assert not told
 
 
@@ -231,7 +231,7 @@ def test_a_renewal_that_arrives_late_takes_nothing_away(redis: Redis) -> None:
             lease.extend(600)
             return await super().script(*call)
 
-    run(renewal_module.renew(Overtaken(server_of("default")), [lease]))
+    run(renewal_module.renew(Overtaken(server_of("default")), [lease._lifetime]))
     assert redis.pttl(KEY) > 500_000
     assert lease.remaining() > 500
     lease.release()
@@ -246,11 +246,11 @@ def test_a_renewal_sends_the_ttl_that_it_believes_in(redis: Redis) -> None:
     class Changed(SyncPort):
         def now(self) -> float:
             time = super().now()
-            lease.claim.ttl = 600  # as another thread's extend() does, a moment later
+            lease._claim.ttl = 600  # as another thread's extend() does, a moment later
             return time
 
-    lease.claim.ttl = 40
-    run(renewal_module.renew(Changed(server_of("default")), [lease]))
+    lease._claim.ttl = 40
+    run(renewal_module.renew(Changed(server_of("default")), [lease._lifetime]))
     assert lease.remaining() <= redis.pttl(KEY) / 1000
     lease.release()
 
@@ -259,8 +259,8 @@ def test_a_failed_extend_of_a_lease_that_is_not_renewed(redis: Redis) -> None:
     """The watchdog has nothing to do about it before its deadline."""
     lease = redis_lock("job", ttl=30, renew=False).acquire()
     assert lease is not None
-    lease.unknown()
-    assert lease.due - now() > 20
+    lease._lifetime.unknown()
+    assert lease._lifetime.due - now() > 20
     lease.release()
 
 
@@ -357,7 +357,7 @@ def test_the_watchdog_survives_its_own_failure(
     real = renewal_module.renew
     failed = threading.Event()
 
-    async def fail_once(port: Port, leases: Sequence[Lease]) -> None:
+    async def fail_once(port: Port, leases: Sequence[Lifetime]) -> None:
         if not failed.is_set():
             failed.set()
             raise ZeroDivisionError
@@ -443,14 +443,13 @@ class TestManyLeases:
     def looked_at(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """The names of the leases that the watchdog has looked at."""
         names: list[str] = []
-        orphaned = Lease.orphaned.fget
+        living = renewal_module.Watchdog._living
 
-        def look(lease: Lease) -> bool:
-            names.append(lease.name)
-            assert orphaned is not None
-            return orphaned(lease)
+        def look(watchdog: renewal_module.Watchdog, lease: Lifetime) -> object:
+            names.append(lease.claim.keys.name)
+            return living(watchdog, lease)
 
-        monkeypatch.setattr(Lease, "orphaned", property(look))
+        monkeypatch.setattr(renewal_module.Watchdog, "_living", look)
         return names
 
     @pytest.fixture
@@ -507,17 +506,17 @@ class TestManyLeases:
         renewed: list[str] = []
         real = renewal_module.renew
 
-        async def renew(port: Port, leases: Sequence[Lease]) -> None:
+        async def renew(port: Port, leases: Sequence[Lifetime]) -> None:
             if not renewed:
-                short.due = 0.0
-                watched.reconsider(short)
-            renewed.extend(lease.name for lease in leases)
+                short._lifetime.due = 0.0
+                watched.reconsider(short._lifetime)
+            renewed.extend(lease.claim.keys.name for lease in leases)
             await real(port, leases)
 
         monkeypatch.setattr(renewal_module, "renew", renew)
         for lease in long:
             assert lease is not None
-            lease.due = 0.0
+            lease._lifetime.due = 0.0
             watched._news[lease.token] = watched._leases[lease.token]
         watched.wake()
         eventually(lambda: len(renewed) >= len(long) + 1)
@@ -531,7 +530,7 @@ class TestManyLeases:
         failed = threading.Event()
         real = watched._renew
 
-        def fail_once(leases: list[Lease], *, ask: bool) -> bool:
+        def fail_once(leases: list[Lifetime], *, ask: bool) -> bool:
             if not failed.is_set():
                 failed.set()
                 raise ZeroDivisionError

@@ -181,9 +181,9 @@ def held(lock: Any, grant: Answer, then: Callable[[Any], Any]) -> Operation:
         try:
             return then(lease)
         finally:
-            lease.watchdog.forget(lease.claim)
+            lease._watchdog.forget(lease._claim)
             lease.close()
-            lease.end()
+            lease._lifetime.end()
 
     return operation
 
@@ -197,7 +197,7 @@ def plain(call: Callable[[], Any]) -> Operation:
 
 
 def extend(lease: Any) -> Any:
-    return run(lease.claim.primitive.extend(port(), [lease.claim], [10.0]))
+    return run(lease._claim.primitive.extend(port(), [lease._claim], [10.0]))
 
 
 def release(lease: Any) -> Any:

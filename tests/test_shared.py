@@ -206,7 +206,7 @@ class TestLeases:
             leave.set()
             for thread in threads:
                 thread.join(PATIENCE)
-        assert lock._entered == {}
+        assert lock._blocks._running == {}
         assert watched.held("redislock:{job}") == []
 
     def test_three_threads_at_one_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ class TestLeases:
             patch.setattr(SyncPort, "script", away)
             with pytest.raises(LockUnavailable):
                 lease.downgrade()
-        assert lease.claim.primitive.kind == "read"
+        assert lease._claim.primitive.kind == "read"
         lease.downgrade()
         assert kind_of(redis, "job").startswith("read|")
         lease.release()

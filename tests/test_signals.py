@@ -240,7 +240,7 @@ class TestReceivers:
             if outcome == "lost":
                 redis.delete("redislock:{ended}")
             else:
-                ended.abandon()
+                ended._abandon()
             assert thinking.wait(PATIENCE)
             with redis_lock("job", ttl=0.3):
                 for _ in range(3):
@@ -333,7 +333,7 @@ class TestReceivers:
                 try:
                     lease = redis_lock("child", ttl=0.3).acquire()
                     redis_lock("child").clear(reason="to be told")
-                    eventually(lambda: lease.lost)
+                    eventually(lambda: lease._lifetime.lost)
                     threading.Event().wait(PATIENCE)
                 finally:
                     os._exit(0)
@@ -357,7 +357,7 @@ class TestLog:
             redis_lock("job").acquire(wait=0)
         lease = redis_lock("job", ttl=0.3, label="here").acquire()
         redis_lock("job").clear(by="Ada", reason="stuck")
-        eventually(lambda: lease.lost)
+        eventually(lambda: lease._lifetime.lost)
         eventually(lambda: len(self.records(caplog)) == 6)
         assert [(r.levelname, r.lock_outcome) for r in self.records(caplog)] == [
             ("DEBUG", "acquired"),

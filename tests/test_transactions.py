@@ -26,8 +26,6 @@ from django_redislock import (
     Semaphore,
     redis_lock,
 )
-from django_redislock.lease.watchdog import watchdog
-from django_redislock.transport.server import server_of
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -155,7 +153,7 @@ def let_the_watchdog_release() -> None:
     """Return when it has done all that it had been told to release in the background."""
     lease = redis_lock("another").acquire()
     assert lease is not None
-    watchdog(server_of("default")).release_later(lease)
+    lease._release_later()
     eventually(lambda: redis_lock("another").holder() is None)
 
 

@@ -138,7 +138,7 @@ def test_a_connection_that_was_closed_meanwhile(redis: Redis) -> None:
     redis.client_kill_filter(_type="normal", skipme=True)
     lease = redis_lock("job").acquire(wait=0)
     assert lease is not None
-    assert not lease.claim.doubtful
+    assert not lease._claim.doubtful
     lease.release()
 
 

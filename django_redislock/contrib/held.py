@@ -77,4 +77,5 @@ def _lease(event: LockEvent) -> Lease | None:
     """Return the acquired lease. None for `cache.lock(…, timeout=…)`, which no watchdog holds."""
     held = (lease for watchdog in every(Watchdog) for lease in watchdog.held(event.key))
     its = (event.using, event.fencing_token)
-    return next((lease for lease in held if (lease.using, lease.fence) == its), None)
+    same = (one for one in held if (one.using, one._grant.fencing_token) == its)
+    return next(same, None)

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import contextvars
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ..base.exceptions import LockError
-
-if TYPE_CHECKING:
-    from .lease import Lease
-
-# The lease of the innermost block. A context variable and not a stack per thread, so that
-# each task has its own; it is set and not reset by token, since a generator may be closed
-# in another context than the one that began it. Weak, since being the current one is no
-# reason to live: a block that was left in disorder must not be renewed for ever.
-innermost: contextvars.ContextVar[weakref.ref[Lease] | None] = contextvars.ContextVar(
-    "django_redislock_current", default=None
-)
+from .holds import innermost
+from .lease import Lease
 
 
 def enclosing() -> Iterator[Lease]:
-    """The leases of all blocks that are running, from the innermost outwards."""
+    """Yield the leases of all blocks that are running, from the innermost outwards."""
     again: dict[str, int] = {}
     current = innermost.get()
     while current is not None and (lease := current()) is not None:
         yield lease
-        # One that was taken again is its own outer one.
+        # A lease that was taken again is its own outer one.
         depth = again[lease.token] = again.get(lease.token, 0) + 1
-        current = lease._outer[-depth] if depth <= len(lease._outer) else None
+        outer = lease._holds.outer
+        current = outer[-depth] if depth <= len(outer) else None
 
 
 class Steps:
-    """Lets a lease be the current one while a generator runs, and only then.
+    """Make a lease the current one while a generator runs, and only then.
 
-    Between two steps its caller runs, in the same context. What the generator has entered
-    itself meanwhile is current again at its next step.
+    Between two steps the caller of the generator runs, in the same context. What the generator
+    has entered itself is current again at its next step.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -53,12 +43,12 @@ class Steps:
 
 
 def current_lease() -> Lease:
-    """The lease of the innermost `redis_lock` block or function that is running.
+    """Return the lease of the innermost `redis_lock` block or function that is running.
 
     Raises `LockError` when none is.
     """
     current = innermost.get()
-    lease = None if current is None else current()
+    lease: Lease | None = None if current is None else current()
     if lease is None:
         raise LockError(
             "current_lease() is called where no lock is held: outside of a `with "

@@ -1,4 +1,4 @@
-"""What acquiring returns: the proof of holding a name, and what is known of it."""
+"""A lease: what acquiring returns, the proof of holding a name."""
 
 from __future__ import annotations
 
@@ -11,62 +11,35 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from functools import partial
+from typing import Any
 
-from ..base import fork
-from ..base.clock import deadline, now
-from ..base.exceptions import LeaseLost, LockError
+from django.db.transaction import TransactionManagementError
+
+from .. import signals
+from ..base import fork, tokens
+from ..base.clock import now
+from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.holder import server_time
 from ..base.label import Holding
 from ..base.label import holder as current_holder
+from ..base.label import owner as owner_of
+from ..primitives import permits
+from ..primitives.contract import Claim, Grant, Port, Refusal
+from ..settings import kinds
+from ..settings.policy import Policy
 from ..settings.validators import validate_on_lost, validate_ttl
+from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.server import Server, server_of
+from . import claims, holds, transactions
 from .cancellation import Cancellation
-from .current import innermost
-
-if TYPE_CHECKING:
-    from ..primitives.contract import Claim, Grant
-    from ..settings.policy import Policy
-    from ..transport.server import Server
-    from .watchdog import Watchdog
+from .holds import Counts, Holds
+from .lifetime import LeaseState, Lifetime
+from .sides import beside_orm
+from .travel import Exported
+from .watchdog import renew, watchdog
 
 logger = logging.getLogger("django_redislock")
-
-
-class LeaseState(StrEnum):
-    HELD = "held"
-    UNKNOWN = "unknown"
-    """The last renewal got no answer. That is not lost: the lease has time left."""
-    LOST = "lost"
-    RELEASED = "released"
-
-
-class Operations(Protocol):
-    """What a lease asks for; operations.py does it."""
-
-    def extend(self, lease: Lease, ttl: float | None) -> None: ...
-    async def aextend(self, lease: Lease, ttl: float | None) -> None: ...
-    def downgrade(self, lease: Lease) -> None: ...
-    async def adowngrade(self, lease: Lease) -> None: ...
-    def release(self, lease: Lease) -> None: ...
-    async def arelease(self, lease: Lease) -> None: ...
-    async def release_through(self, port: Any, lease: Lease) -> None: ...
-    def leave(self, lease: Lease, error: BaseException | None) -> None: ...
-    async def aleave(self, lease: Lease, error: BaseException | None) -> None: ...
-    def move(self, lease: Lease, me: Holding) -> None: ...
-    def abandon(self, lease: Lease) -> None: ...
-    def settle(self, lease: Lease) -> None: ...
-    def lost(self, lease: Lease, error: LeaseLost) -> None: ...
-    def export(self, lease: Lease) -> str: ...
-    def restore(self, text: str) -> Lease: ...
-    async def arestore(self, text: str) -> Lease: ...
-
-
-Holds = tuple[int, int, int]
-"""Holds, those of them that are blocks of code, and blocks that released before they ended.
-
-Where it is taken before a `try`, no property is called, since a signal's exception may come there.
-"""
 
 
 class Lease:
@@ -79,134 +52,105 @@ class Lease:
 
     __slots__ = (
         "__weakref__",
-        "_closing",
-        "_count",
-        "_deadline",
-        "_doubt",
-        "_error",
-        "_hold_until",
-        "_on_lost",
-        "_operations",
-        "_outer",
-        "_released",
-        "_released_early",
-        "_unentered",
-        "acquired_us",
-        "began",
-        "blocks",
-        "cancellation",
-        "claim",
-        "due",
-        "fence",
-        "holder",
-        "release_at",
-        "renew",
-        "replicas",
-        "replicas_timeout",
-        "server",
-        "watchdog",
+        "_callbacks",
+        "_cancellation",
+        "_claim",
+        "_grant",
+        "_holds",
+        "_lifetime",
+        "_policy",
+        "_server",
+        "_watchdog",
     )
-
-    watchdog: Watchdog
-    """What renews it, since it is watched."""
-    restorer: ClassVar[Operations]
-    """What restores an exported lease. operations.py sets it, since imports point one way."""
-
-    @property
-    def using(self) -> str:
-        """The alias of CACHES through which it was acquired."""
-        return self.server.using
 
     def __init__(
         self,
-        operations: Operations,
         server: Server,
         claim: Claim,
         grant: Grant,
         policy: Policy,
         holder: Holding | None,
     ) -> None:
-        self._operations = operations
-        self.claim = claim
-        self.server = server
-        self.fence = grant.fencing_token
-        """The fencing token, or None where its primitive has none."""
-        self.acquired_us = grant.acquired_us
-        """When it was acquired, in microseconds since the epoch, by the server's clock."""
-        self.began = grant.sent
-        """When this process began to hold it, by our own clock."""
-        self.holder = holder
-        """The thread or task that works with it; None: a response that is being sent."""
-        self.renew = policy.renew
-        self.replicas = policy.replicas
-        """So many have to confirm each renewal."""
-        self.replicas_timeout = policy.replicas_timeout
-        """Seconds that they have for it."""
-        self.release_at = policy.release
-        self._hold_until = self.began + (policy.max_hold or float("inf"))
-        self.due = 0.0
-        """When the watchdog has to look at it: to renew it, or to see that it is lost."""
-        self.blocks = 1
-        """So many blocks of code hold it; when there is none, database transactions do."""
-        self._unentered = 1
-        """So many of them were acquired, and are no `with` block (yet)."""
-        self._released_early = 0
-        """So many `with` blocks have released it before they were left."""
-        self._count = 1
-        self._deadline = 0.0
-        self.renewed(self.began, claim.ttl)
-        self._closing = False
-        self._released = False
-        self._error: LeaseLost | None = None
-        self._on_lost: list[tuple[int, Callable[[Lease], object]]] = []
-        self._outer: list[weakref.ref[Lease] | None] = []
-        self.cancellation: Cancellation | None = None
+        self._server = server
+        self._claim = claim
+        self._grant = grant
+        self._policy = policy
+        self._holds = Holds(holder)
+        self._lifetime = Lifetime(self, claim, grant, policy)
+        self._callbacks: list[tuple[int, Callable[[Lease], object]]] = []
+        """What is called when it is lost, as long as at least so many blocks hold it."""
+        self._cancellation: Cancellation | None = None
         """What cancels its task when it is lost, if that was asked for."""
+        self._watchdog = watchdog(server)
 
     @property
     def name(self) -> str:
         """What is locked."""
-        return self.claim.keys.name
+        return self._claim.keys.name
+
+    @property
+    def using(self) -> str:
+        """The alias of `CACHES` through which it was acquired."""
+        return self._server.using
 
     @property
     def token(self) -> str:
         """The secret proof of ownership."""
-        return str(self.claim.token)
+        return str(self._claim.token)
 
     @property
     def fencing_token(self) -> int:
         """An integer that only grows per name: let the database refuse a smaller one.
 
-        Raises `LockError` with the reason where such a lock has none.
+        Raises `LockError` with the reason if this kind of lock has none.
         """
-        if self.fence is None:
-            raise LockError(self.claim.primitive.unfenced, self.name)
-        return self.fence
+        fencing_token = self._grant.fencing_token
+        if fencing_token is None:
+            raise LockError(self._claim.primitive.unfenced, self.name)
+        return fencing_token
 
     @property
     def fencing_tokens(self) -> dict[str, int]:
-        """The fencing token of each of its names: of a `MultiLock` these are several."""
-        return dict(self.claim.fencing_tokens) or {self.name: self.fencing_token}
+        """The fencing token of each of its names. A `MultiLock` has several names."""
+        return dict(self._claim.fencing_tokens) or {self.name: self.fencing_token}
 
     @property
     def owner(self) -> str:
         """Who took it: host, process, and thread or task."""
-        return self.claim.owner
+        return self._claim.owner
 
     @property
     def label(self) -> str:
         """Where it was taken."""
-        return self.claim.label
+        return self._claim.label
 
     @property
     def ttl(self) -> float:
         """Seconds that it lives without renewal."""
-        return self.claim.ttl
+        return self._claim.ttl
 
     @property
     def acquired_at(self) -> datetime:
         """When it was acquired, by the server's clock; an aware datetime in UTC."""
-        return server_time(self.acquired_us)
+        return server_time(self._grant.acquired_us)
+
+    @property
+    def state(self) -> LeaseState:
+        """What is known of it right now. No request is sent."""
+        return self._lifetime.state
+
+    def remaining(self) -> float:
+        """Seconds until its own deadline; 0 when it is no longer held."""
+        return self._lifetime.remaining()
+
+    def check(self) -> None:
+        """Raise `LeaseLost` unless the lease is held. Costs nothing: no request is sent."""
+        fork.look()
+        lifetime = self._lifetime
+        if lifetime.released or lifetime.closing:
+            raise LeaseLost(self.name, "it was released, or given to another process")
+        if (error := lifetime.expire()) is not None:
+            raise error
 
     def __repr__(self) -> str:
         return f"<Lease on {self.name!r}: {self.state}, {self.remaining():.1f} s left>"
@@ -217,64 +161,49 @@ class Lease:
             "it in another process, send lease.export() and call Lease.restore() there."
         )
 
-    # What is known of it. Nothing here asks the server, and reading a property changes nothing.
-
-    @property
-    def over(self) -> bool:
-        """It was released; or its time is over, and it was being given back before that."""
-        ended = self._closing and self._error is None and now() >= self._deadline
-        return self._released or ended
-
-    @property
-    def state(self) -> LeaseState:
-        if self.over:
-            return LeaseState.RELEASED
-        if self.lost is not None:
-            return LeaseState.LOST
-        return LeaseState.UNKNOWN if self._doubt else LeaseState.HELD
-
-    @property
-    def lost(self) -> LeaseLost | None:
-        """Why it is lost, or None."""
-        # What happens after it began to be given back in time is no loss.
-        over = self._closing or self._released
-        if self._error is None and not over and now() >= self._deadline:
-            return LeaseLost(self.name, f"its ttl of {self.ttl:g} s passed unrenewed")
-        return self._error
-
-    def expire(self) -> LeaseLost | None:
-        """`lost`; and if its own deadline has passed, everybody who asked for it is told."""
-        if self._error is None and (error := self.lost) is not None:
-            self.lose(error)
-        return self._error
-
-    def remaining(self) -> float:
-        """Seconds until its own deadline; 0 when it is not held any more."""
-        if self._released or self._error is not None:
-            return 0.0
-        return max(0.0, self._deadline - now())
-
-    def check(self) -> None:
-        """Raise `LeaseLost` unless the lease is held. Costs nothing: no request is sent."""
-        fork.look()
-        if self._released or self._closing:
-            raise LeaseLost(self.name, "it was released, or given to another process")
-        if (error := self.expire()) is not None:
-            raise error
+    # Losing it.
 
     def on_lost(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback(lease)` in a thread of its own when the lease is lost."""
-        self.follow(validate_on_lost(callback), depth=0)
+        self._follow(validate_on_lost(callback), depth=0)
 
-    def follow(self, callback: Callable[[Lease], object], *, depth: int) -> None:
-        """`on_lost` for as long as at least `depth` blocks hold the lease."""
-        with _ending:
-            if self._error is None:
-                self._on_lost.append((depth, callback))
+    def _follow(self, callback: Callable[[Lease], object], *, depth: int) -> None:
+        """Do `on_lost` for as long as at least `depth` blocks hold the lease."""
+        with holds.changing:
+            if self._lifetime.error is None:
+                self._callbacks.append((depth, callback))
                 return
-        self._tell([callback])
+        self._start(callback)
 
-    # What the caller does with it.
+    def _tell_lost(self, error: LeaseLost) -> None:
+        # This may be any thread, perhaps one with an event loop: so receivers and callbacks
+        # are called in other threads.
+        claim, grant = self._claim, self._grant
+        fence, held = grant.fencing_token, now() - grant.sent
+        lost = claims.event(
+            "lost", claim, self._server, fencing_token=fence, held=held, why=error.why
+        )
+        signals.log(lost)
+        signals.send_later(lost)
+        if self._cancellation is not None:
+            self._cancellation.request()
+        for _, callback in list(self._callbacks):
+            self._start(callback)
+
+    def _start(self, callback: Callable[[Lease], object]) -> None:
+        # A thread for each callback: one that hangs must not keep the watchdog from the other
+        # leases.
+        threading.Thread(
+            target=self._call, args=(callback,), name="redislock-lost", daemon=True
+        ).start()
+
+    def _call(self, callback: Callable[[Lease], object]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            logger.exception("on_lost of %r raised", self.name)
+
+    # Extending it.
 
     def extend(self, ttl: float | None = None) -> None:
         """Let it live for `ttl` seconds from now, and from each later renewal.
@@ -282,65 +211,78 @@ class Lease:
         A shorter `ttl` counts from when the present one has run down to it. Raises `LeaseLost`,
         or `LockUnavailable`: then it is unknown for the time being.
         """
-        self.check()
-        self._operations.extend(self, None if ttl is None else validate_ttl(ttl))
+        run(self._extend(SyncPort, ttl))
 
     async def aextend(self, ttl: float | None = None) -> None:
         """`extend` for coroutines."""
+        await self._extend(AsyncPort, ttl)
+
+    async def _extend(self, port_type: type[SyncPort | AsyncPort], ttl: float | None) -> None:
         self.check()
-        await self._operations.aextend(self, None if ttl is None else validate_ttl(ttl))
+        ttl = None if ttl is None else validate_ttl(ttl)
+        port = port_type(self._server, terms=self._lifetime.terms)
+        try:
+            await renew(port, [self._lifetime], ttl)
+        finally:
+            self._watchdog.reconsider(self._lifetime)
+        self.check()
+
+    # Downgrading it.
 
     def downgrade(self) -> None:
-        """From writing to reading, without letting go: nobody writes in between.
+        """Go from writing to reading without letting go: nobody writes in between.
 
-        Readers that have waited behind it go in. There is no way back but to release it. Of any
-        lease but that of a `ReadWriteLock` it is a `TypeError`; where an outer block, or an open
+        Readers that have waited behind it go in. The only way back is to release it. For any
+        lease but that of a `ReadWriteLock` it is a `TypeError`; if an outer block, or an open
         transaction with `release="commit"`, counts on being alone, a `LockError`.
 
         Raises `LeaseLost`, or `LockUnavailable`: then it may keep others waiting as a writer
         does, but is to be read under only, and this may be repeated.
         """
-        self.check()
-        self._operations.downgrade(self)
+        run(self._downgrade(SyncPort))
 
     async def adowngrade(self) -> None:
         """`downgrade` for coroutines."""
+        await self._downgrade(AsyncPort)
+
+    async def _downgrade(self, port_type: type[SyncPort | AsyncPort]) -> None:
         self.check()
-        await self._operations.adowngrade(self)
+        claim, port = self._claim, port_type(self._server)
+        if claim.primitive not in (permits.READ, permits.WRITE):
+            raise TypeError(
+                f"the lease on {self.name!r} is that of a {claim.primitive.kind}; what can be "
+                f"downgraded is the lease of ReadWriteLock(…).write()"
+            )
+        if claim.primitive is permits.WRITE:
+            await self._refuse_downgrade(port)
+        # From here on it is for reading only, whatever becomes of the answer.
+        claim.primitive = permits.READ
+        refusal = await permits.READ.downgrade(port, claim)
+        if refusal is not None:
+            self._lifetime.lose(refusal.error(self.name))
+        self.check()
 
-    def release(self) -> None:
-        """Give it back. Releasing a released lease does nothing.
+    async def _refuse_downgrade(self, port: Port) -> None:
+        """Raise `LockError` if somebody else counts on being alone."""
+        blocks = self._holds.counts.blocks
+        if blocks > 1:
+            raise LockError(
+                f"The lease on {self.name!r} is held by {blocks} blocks, and the outer "
+                f"ones count on being alone. Write lease.downgrade() in the outermost block, when "
+                f"the inner ones are left.",
+                self.name,
+            )
+        if self._policy.release != "commit":
+            return
+        if await beside_orm(port, transactions.open_transactions):
+            raise LockError(
+                f"The lease on {self.name!r} is kept until the database transaction is committed "
+                f"(release='commit'): readers who were let in now would read what was there "
+                f"before. Write lease.downgrade() after the atomic block, or leave it out.",
+                self.name,
+            )
 
-        Of a lease that was taken again (`reentrant=True`) only the innermost hold is given
-        back, and the last one releases it.
-
-        Raises `LeaseLost` when it was not ours any more, and `LockUnavailable` when Redis
-        could not be asked: then it may be repeated, or left to its TTL. After what a signal's
-        handler raises it is released in the background.
-        """
-        holds = self._count, self.blocks, self._released_early
-        try:
-            self._give_back()
-            self._operations.release(self)
-        except LockError:
-            raise
-        except BaseException:
-            self.abandon(holds)
-            raise
-
-    async def arelease(self) -> None:
-        """`release` for coroutines."""
-        self._give_back()
-        await self._operations.arelease(self)
-
-    async def give_back(self, port: Any) -> None:
-        """`release` through a port."""
-        self._give_back()
-        await self._operations.release_through(port, self)
-
-    async def release_through(self, port: Any) -> None:
-        """Release it through a port, for the watchdog."""
-        await self._operations.release_through(port, self)
+    # Giving it to another process.
 
     def export(self) -> str:
         """Give the lease to another process, as a text for `Lease.restore` there.
@@ -352,7 +294,11 @@ class Lease:
         they are.
         """
         self.check()
-        return self._operations.export(self)
+        left, renewed = self._lifetime.hold_left(now()), self._lifetime.renew
+        text = Exported.of(self._claim, self._policy, left, renew=renewed).signed()
+        self._close()
+        self._lifetime.end()
+        return text
 
     @classmethod
     def restore(cls, text: str) -> Lease:
@@ -360,272 +306,300 @@ class Lease:
         (or one of `SECRET_KEY_FALLBACKS`), `PREFIX`, and the alias of `CACHES`.
 
         Raises `ValueError` for a text that is not what `export` returned, or that came from other
-        settings; `LeaseLost` when the lease is not held any more; `LockUnavailable`.
+        settings; `LeaseLost` when the lease is no longer held; `LockUnavailable`.
         """
-        return cls.restorer.restore(text)
+        return run(cls._restore(SyncPort, text))
 
     @classmethod
     async def arestore(cls, text: str) -> Lease:
         """`restore` for coroutines."""
-        return await cls.restorer.arestore(text)
+        return await cls._restore(AsyncPort, text)
 
-    # What the lock and the watchdog tell it.
-
-    def hold_left(self, time: float) -> float | None:
-        """Seconds until renewal ends; None: it does not."""
-        left = self._hold_until - time
-        return None if left == float("inf") else max(left, 0.001)
-
-    def next_ttl(self, time: float, ttl: float | None = None) -> float:
-        """The ttl of a renewal that is sent at `time`: it ends no later than `max_hold` does."""
-        return min(ttl or self.claim.ttl, max(self._hold_until - time, 0.001))
-
-    def renewed(self, sent: float, ttl: float) -> None:
-        """A renewal to `ttl` that was sent at `sent` got its answer."""
-        if sent + ttl > self._hold_until - 0.001:
-            self.renew = False  # it was the last one
-        # No command shortens what another one has promised, whatever order they arrive in.
-        self._deadline = max(deadline(sent, ttl), self._deadline)
-        self.due = sent + ttl / 3 if self.renew else self._deadline
-        self._doubt = False
-
-    def unknown(self) -> None:
-        """A renewal got no answer; soon comes the next."""
-        self._doubt = True
-        soon = now() + min(self.ttl / 10, 1.0)
-        self.due = min(soon, self._deadline) if self.renew else self._deadline
-
-    def enter(self) -> bool:
-        """One more block of code holds it. False: it is being released already."""
-        with _ending:
-            if self._closing:
-                return False
-            self.blocks += 1
-            self._unentered += 1
-            self._count += 1
-            return True
-
-    def defer(self, transactions: int) -> None:
-        """The block that was left just now is followed by so many database transactions."""
-        with _ending:
-            self._count += transactions - 1
-
-    def outlive(self) -> None:
-        """One hold more, which is no thread's or task's. `settle` ends it.
-
-        Whoever asks for the lock from here on has to wait, as everybody else does.
-        """
-        with _ending:
-            self._count += 1
-            self.holder = None
-
-    def settle(self) -> None:
-        """What held it after its block is over: a transaction, a response."""
-        holds = self._count, self.blocks, self._released_early
+    @classmethod
+    async def _restore(cls, port_type: type[SyncPort | AsyncPort], text: str) -> Lease:
+        exported = Exported.read(text)
+        me, policy = current_holder(), exported.policy
+        claim = Claim(
+            keys=exported.keys,
+            token=tokens.new(),
+            ttl=min(policy.ttl, policy.max_hold or policy.ttl),
+            owner=owner_of(me),
+            label=exported.label,
+            primitive=kinds.primitive(policy),
+        )
+        server = server_of(policy.using)
         try:
-            self._operations.settle(self)
-        except BaseException:
-            self.abandon(holds)
+            port = port_type(server, terms=policy.terms())
+            got = await claim.primitive.adopt(port, exported.token, claim)
+            if isinstance(got, Refusal):
+                claim.sent = False  # there is nothing to take back
+                raise got.error(claim.keys.name)
+            lease = cls(server, claim, got, policy, me)
+            lease.check()  # the answer may have taken longer than it lives
+            return lease._watched()
+        except BaseException as error:
+            await claims.cut_short(error, port_type, server, claim)
             raise
 
-    def unhold(self) -> bool:
-        """One block or transaction less. True when it was the last: now release it."""
-        with _ending:
-            self._count -= 1
-            self._closing |= self._count <= 0
-            return self._count <= 0
+    # Releasing it.
 
-    def close(self) -> None:
-        """It is being released: what a renewal learns from now on is no loss."""
-        self._closing = True
-        if self.cancellation is not None:
-            self.cancellation.disarm()
+    def release(self) -> None:
+        """Give it back. Releasing a released lease does nothing.
 
-    @property
-    def closing(self) -> bool:
-        return self._closing
+        Of a lease that was taken again (`reentrant=True`) only the innermost hold is given
+        back, and the last one releases it.
 
-    def end(self) -> None:
-        """It is not ours any more, and rightly so."""
-        self._released = True
-
-    @property
-    def ended(self) -> bool:
-        return self._released
-
-    def lose(self, error: LeaseLost) -> None:
-        """It is lost, for good: tell everybody who asked for it, once."""
-        with _ending:
-            if self._error is not None or self._released:
-                return
-            self._error = error
-            callbacks = [callback for _, callback in self._on_lost]
-        self._operations.lost(self, error)
-        if self.cancellation is not None:
-            self.cancellation.request()
-        self._tell(callbacks)
-
-    def _tell(self, callbacks: list[Callable[[Lease], object]]) -> None:
-        # In a thread of its own: a callback that hangs must not keep the watchdog from the
-        # other leases.
-        for callback in callbacks:
-            threading.Thread(
-                target=self._call, args=(callback,), name="redislock-lost", daemon=True
-            ).start()
-
-    def _call(self, callback: Callable[[Lease], object]) -> None:
+        Raises `LeaseLost` when it was no longer held, and `LockUnavailable` when Redis
+        could not be asked: then it may be repeated, or left to its TTL. After what a signal's
+        handler raises it is released in the background.
+        """
+        before = self._holds.counts
         try:
-            callback(self)
-        except Exception:
-            logger.exception("on_lost of %r raised", self.name)
+            run(self._give_back(SyncPort(self._server)))
+        except LockError:
+            raise
+        except BaseException:
+            self._abandon(before)
+            raise
 
-    # As a context manager, it is released when the block is left. A signal's exception may come
-    # in the middle of entering and leaving, too: then the block is over, and the watchdog does
-    # what is left to do.
+    async def arelease(self) -> None:
+        """`release` for coroutines."""
+        await self._give_back(AsyncPort(self._server))
+
+    async def _give_back(self, port: Port) -> None:
+        """End a hold of a block before the block is left."""
+        fork.look()
+        self._holds.give_back()
+        await self._end_hold(port)
+
+    def _settle(self) -> None:
+        """End a hold that has outlived its block: that of a transaction, or of a response."""
+        before = self._holds.counts
+        try:
+            run(self._end_hold(SyncPort(self._server)))
+        except LockUnavailable:
+            self._release_later()
+        except LeaseLost as lost:
+            logger.error(
+                "%r should have been held until its transaction was committed, or its response "
+                "sent: %s",
+                self.name,
+                lost,
+            )
+        except BaseException:
+            self._abandon(before)
+            raise
+
+    async def _release_in_background(self, port: Port) -> None:
+        """Release it in the watchdog's thread, which calls no receivers."""
+        await self._end_hold(port, in_background=True)
+
+    async def _end_hold(self, port: Port, *, in_background: bool = False) -> None:
+        """End a hold, and release the lease if it was the last one."""
+        lifetime, claim = self._lifetime, self._claim
+        if lifetime.over:
+            return
+        lost = lifetime.expire()
+        if not self._holds.drop():
+            return
+        self._close()
+        try:
+            # Also when it is lost: by its own deadline, it may be at the server for a moment yet.
+            refusal = await claim.primitive.release(port, claim)
+            if lost is None and refusal is not None:
+                lost = refusal.error(self.name)
+                lifetime.lose(lost)
+            elif lost is None:
+                lifetime.end()
+        except LockUnavailable:
+            if lost is None:
+                raise
+        except BaseException as error:
+            claim.doubtful = True
+            lifetime.end()  # whatever comes in between: this lease holds nothing any more
+            await claims.interrupted(error, port, self._server, claim)
+            raise
+        if lost is not None:
+            raise lost
+        if signals.wanted("released"):
+            grant = self._grant
+            await claims.tell(
+                port,
+                "released",
+                claim,
+                self._server,
+                in_background=in_background,
+                fencing_token=grant.fencing_token,
+                held=now() - grant.sent,
+            )
+
+    def _close(self) -> None:
+        """Stop renewing: what is learnt from now on is no loss."""
+        self._lifetime.closing = True
+        if self._cancellation is not None:
+            self._cancellation.disarm()
+        self._watchdog.forget(self._claim)
+
+    def _abandon(self, before: Counts | None = None, *, less: int = 1) -> None:
+        """End a hold after an exception from outside; if it was the last one, let the watchdog
+        release the lease. Whether the hold has been counted is known from the counts `before`."""
+        lifetime = self._lifetime
+        if self._holds.abandon(before, less) and not lifetime.released and lifetime.error is None:
+            lifetime.closing = True
+            self._release_later()
+
+    def _release_later(self) -> None:
+        """Release it in the background. A finalizer may call this, in the middle of anything."""
+        if not self._lifetime.released:  # by a test, which leaves no server to ask either
+            self._watchdog.release_later(self.name, self._release_in_background)
+
+    # Blocks. A signal's exception may come in the middle of entering and leaving one, too: then
+    # the block is over, and the watchdog does what is left to do.
 
     def __enter__(self) -> Lease:
-        return self.enter_block()
-
-    def enter_block(self, me: Holding | None = None) -> Lease:
-        """A `with` block of this thread or task begins."""
-        holds = self._count, self.blocks, 0
-        try:
-            me = current_holder() if me is None else me
-            self.check()  # a block never runs without its lock
-            if not self._unentered:
-                self.enter()
-                holds = self.holds
-            self._unentered -= 1
-            if self.holder is not me:
-                self._move(me)
-            self._outer.append(innermost.get())
-            innermost.set(weakref.ref(self))
-            return self
-        except BaseException:
-            self.abandon(holds)
-            raise
+        return self._enter()
 
     def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
-        self.leave(error, entered=True)
+        self._leave(error, entered=True)
 
     async def __aenter__(self) -> Lease:
-        return self.__enter__()
+        return self._enter()
 
     async def __aexit__(
         self, exc_type: object, error: BaseException | None, traceback: object
     ) -> None:
-        await self.aleave(error, entered=True)
+        await self._aleave(error, entered=True)
 
-    @property
-    def holds(self) -> Holds:
-        """How often it is held right now."""
-        return self._count, self.blocks, self._released_early
+    def _watched(self) -> Lease:
+        """Let the watchdog renew it from now on."""
+        self._watchdog.watch(self._lifetime, self._holds.holder)
+        return self
 
-    def abandon(self, before: Holds | None = None) -> None:
-        """A block was left, and an exception from outside came in the middle of that.
+    def _again(self) -> bool:
+        """Add a block. Return False if it is being released already."""
+        return self._holds.again() and not self._lifetime.closing
 
-        Whether it has been counted is known from the numbers `before`.
-        """
-        with _ending:
-            count, blocks, released_early = before or self.holds
-            if not released_early:
-                self._count = min(self._count, count - 1)
-                self.blocks = min(self.blocks, blocks - 1)
-            ends = self._count <= 0 and not self._released and self._error is None
-            self._closing |= ends
-        if ends:
-            self._operations.abandon(self)
+    def _enter(self, me: Holding | None = None) -> Lease:
+        """Begin a `with` block of this thread or task."""
+        before, less = self._holds.counts, 1
+        try:
+            me = current_holder() if me is None else me
+            self.check()  # a block never runs without its lock
+            if self._holds.unentered <= 0:
+                less = 0
+                self._holds.again()
+            if self._holds.holder is not me:
+                self._move(me)
+            self._holds.enter(weakref.ref(self))
+            return self
+        except BaseException:
+            self._abandon(before, less=less)
+            raise
 
-    def leave(self, error: BaseException | None, *, entered: bool = False) -> None:
-        """The block that holds it is left, with `error` or without."""
-        holds = self._count, self.blocks, self._released_early
+    def _move(self, me: Holding) -> None:
+        """Let another thread or task than before work with it."""
+        # Before it is true: a signal's exception may come in between.
+        self._watchdog.move(self._lifetime, me)
+        self._holds.holder = me
+        if self._cancellation is not None:
+            self._cancellation.disarm()
+            blocks = self._holds.counts.blocks
+            self._cancellation = (
+                Cancellation(me, depth=blocks) if isinstance(me, asyncio.Task) else None
+            )
+
+    def _leave(self, error: BaseException | None, *, entered: bool = False) -> None:
+        """Leave a block that holds it, with `error` or without."""
+        before = self._holds.counts
         try:
             if sys.is_finalizing():
                 return  # a generator that is closed with the interpreter can't ask anybody now
             if isinstance(error, GeneratorExit) and collecting():
-                self._collected(entered=entered)
-                self.abandon(holds)
+                # The collector closes the generator that this block is in, perhaps in another
+                # thread, and in the middle of anything, such as the pool's own work. No request
+                # may be sent there.
+                if entered:
+                    self._holds.forget_block()
+                self._abandon_block(before)
                 return
-            if entered:
-                innermost.set(self._outer.pop())
-            if self._left():
-                self._operations.leave(self, error)
+            run(self._left(SyncPort, error, entered=entered))
         except BaseException:
-            self.abandon(holds)
+            self._abandon_block(before)
             raise
 
-    def _collected(self, *, entered: bool) -> None:
-        """The collector closes the generator that this block is in, perhaps in another thread, and
-        in the middle of anything, such as the pool's own work. No request may be sent there."""
-        if not entered:
-            return
-        outer, current = self._outer.pop(), innermost.get()
-        if current is not None and current() is self:
-            innermost.set(outer)
-
-    async def aleave(self, error: BaseException | None, *, entered: bool = False) -> None:
-        """`leave` for coroutines."""
-        holds = self._count, self.blocks, self._released_early
+    async def _aleave(self, error: BaseException | None, *, entered: bool = False) -> None:
+        """`_leave` for coroutines."""
+        before = self._holds.counts
         try:
-            if entered:
-                innermost.set(self._outer.pop())
-            ours = self._left()
-            cancelled = False
-            if self.cancellation is not None and self.blocks < self.cancellation.depth:
-                cancelled = self.cancellation.finish(error)
-                self.cancellation = None
-            if ours:
-                await self._operations.aleave(self, error)
-            if cancelled and self.lost is not None:
-                # It was us who cancelled the task: say why, as asyncio.timeout() does.
-                raise self.lost from error
+            await self._left(AsyncPort, error, entered=entered)
         except BaseException:
-            self.abandon(holds)
+            self._abandon_block(before)
             raise
 
-    def _left(self) -> bool:
-        """One block less. False: it has released the lease itself, and others hold it still."""
-        with _ending:
-            if self._released_early:
-                self._released_early -= 1
-                return self._count <= 0
-            self.blocks -= 1
-            if self._on_lost:
-                self._on_lost = [entry for entry in self._on_lost if entry[0] <= self.blocks]
-            return True
+    def _abandon_block(self, before: Counts | None) -> None:
+        """`_abandon` at the end of a `with` block, which may have released the lease earlier."""
+        early = (before or self._holds.counts).released_early
+        self._abandon(before, less=0 if early else 1)
 
-    def _give_back(self) -> None:
-        """One hold less, and if it is that of a `with` block, before that is left."""
-        fork.look()
-        with _ending:
-            self.blocks -= 1
-            if self._unentered:
-                self._unentered -= 1
-            else:
-                self._released_early += 1
+    async def _left(
+        self,
+        port_type: type[SyncPort | AsyncPort],
+        error: BaseException | None,
+        *,
+        entered: bool,
+    ) -> None:
+        """End the hold of a block that is left."""
+        ends = self._holds.leave(entered=entered)
+        blocks = self._holds.counts.blocks
+        if self._callbacks:
+            self._callbacks = [entry for entry in self._callbacks if entry[0] <= blocks]
+        cancelled = False
+        if self._cancellation is not None and blocks < self._cancellation.depth:
+            cancelled = self._cancellation.finish(error)
+            self._cancellation = None
+        if ends:
+            await self._end_block(port_type(self._server), error)
+        if cancelled and (lost := self._lifetime.lost) is not None:
+            # This package cancelled the task: say why, as asyncio.timeout() does.
+            raise lost from error
 
-    def _move(self, me: Holding) -> None:
-        """It was acquired elsewhere, and now this thread or task works with it."""
-        self._operations.move(self, me)  # before it is true: a signal's exception may come here
-        self.holder = me
-        if self.cancellation is not None:
-            self.cancellation.disarm()
-            self.cancellation = (
-                Cancellation(me, depth=self.blocks) if isinstance(me, asyncio.Task) else None
-            )
+    async def _end_block(self, port: Port, error: BaseException | None) -> None:
+        """End the hold of a block: now, or at the end of the transactions that are open."""
+        release, by_hand = self._policy.release, None
+        if release == "commit" and not self._lifetime.over:
+            try:
+                if await beside_orm(port, partial(self._defer, error)):
+                    return
+            except TransactionManagementError as raised:
+                by_hand = raised  # since somewhere in the block
+        elif release == "warn" and error is None and self._holds.counts.total == 1:
+            await beside_orm(port, partial(transactions.warn_if_open, self.label))
+        try:
+            await self._end_hold(port)
+            if by_hand is not None:
+                raise by_hand
+        except LockUnavailable as unavailable:
+            # What the block did was done under the lock: that is no reason to fail it.
+            logger.warning("%r is released later: %s", self.name, unavailable)
+            self._release_later()
+        except (LockError, TransactionManagementError) as raised:
+            if error is None:
+                raise
+            if error is not raised:
+                error.add_note(str(raised))
 
-    @property
-    def orphaned(self) -> bool:
-        """It is held by a block of a task that never goes on: its event loop was closed."""
-        task = self.holder
-        if self._closing or not self._outer or not isinstance(task, asyncio.Task):
+    def _defer(self, error: BaseException | None) -> bool:
+        """Let each open transaction hold the lease from now on, in place of the block."""
+        pending = transactions.open_transactions()
+        if not pending:
             return False
-        return not task.done() and task.get_loop().is_closed()
-
-    @property
-    def enterable(self) -> bool:
-        """Its holder may hold it once more."""
-        return not self._closing and self.state in (LeaseState.HELD, LeaseState.UNKNOWN)
+        if error is None:
+            self.check()  # before the commit, while it can still be rolled back
+        self._holds.defer(len(pending))
+        for connection in pending:
+            # A finalizer calls `dropped`, which therefore sends no request.
+            transactions.at_end(connection, committed=self._settle, dropped=self._release_later)
+        return True
 
 
 # What the collector did last comes last. A callback in Python would swallow the exceptions of
@@ -636,18 +610,5 @@ gc.callbacks.append(_collector.move_to_end)  # type: ignore[arg-type]
 
 
 def collecting() -> bool:
-    """The garbage collector is at work, in this thread or in another one."""
+    """Whether the garbage collector is at work, in this thread or in another one."""
     return next(reversed(_collector)) == "start"
-
-
-# Reentrant, since the garbage collector may close a locked generator while it is held.
-_ending = threading.RLock()
-"""Held for a moment while a lease's count or end changes."""
-
-
-def _after_fork() -> None:
-    global _ending
-    _ending = threading.RLock()  # another thread of the parent may have held it
-
-
-fork.in_child(_after_fork)

@@ -6,15 +6,15 @@ import asyncio
 import inspect
 import os
 from collections.abc import Callable
-from itertools import starmap
-from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack
+from functools import partial
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
 from ..base import label, tokens
 from ..base.exceptions import LockNotAcquired, LockReentered
 from ..base.holder import Holder
-from ..primitives import permits, waiting
+from ..primitives import permits
 from ..primitives.contract import Claim, Grant, Primitive, Sight
 from ..primitives.keys import Keys, validate_name
 from ..settings import conf, kinds
@@ -29,10 +29,12 @@ from ..settings.validators import (
 )
 from ..transport.ports import AsyncPort, SyncPort, run
 from ..transport.server import Server, clustered, server_of
-from . import claims as operations
-from . import lock_order, transactions
+from . import claims, lock_order, transactions
+from .blocks import Block, Blocks
 from .cancellation import Cancellation
 from .lease import Lease
+from .sides import beside_orm
+from .watchdog import held
 
 L = TypeVar("L", bound="Lock")
 
@@ -92,13 +94,6 @@ class Options(LeaseOptions, total=False):
     `LeaseLost`."""
 
 
-class _Entered(NamedTuple):
-    """A block that was entered."""
-
-    place: tuple[label.Holding, int]
-    lease: Lease
-
-
 class Lock:
     """A name and a policy: immutable, reusable, safe to share between threads and tasks.
 
@@ -116,8 +111,7 @@ class Lock:
         self._reentrant = self._cancel_on_lost = False
         self._label = ""
         self._on_lost: Callable[[Lease], object] | None = None
-        self._entered: dict[tuple[label.Holding, int], Lease] = {}
-        """By who entered it, and how many of its blocks were there already."""
+        self._blocks = Blocks()
         if options:
             self._obey(dict(options))
 
@@ -153,7 +147,7 @@ class Lock:
         lock = object.__new__(kind)
         lock.__dict__.update(self.__dict__)
         lock._label = self._label or default_label
-        lock._entered = {}
+        lock._blocks = Blocks()
         return lock
 
     def __repr__(self) -> str:
@@ -218,17 +212,17 @@ class Lock:
         return self._entering(run(self._attempt(SyncPort)))
 
     def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
-        inmost = holds = None
+        block = before = None
         try:
-            inmost = self._innermost()
-            holds = inmost.lease.holds
-            inmost.lease.leave(error, entered=True)
+            block = self._blocks.innermost()
+            before = block.lease._holds.counts
+            block.lease._leave(error, entered=True)
         except BaseException:
             # A signal's exception, perhaps, before the lease could see that its block is left.
-            (inmost or self._innermost()).lease.abandon(holds)
+            (block or self._blocks.innermost()).lease._abandon_block(before)
             raise
         finally:
-            self._entered.pop((inmost or self._innermost()).place, None)
+            self._blocks.leave(block or self._blocks.innermost())
 
     async def __aenter__(self) -> Lease:
         self._refuse_on_conflict()
@@ -237,17 +231,17 @@ class Lock:
     async def __aexit__(
         self, exc_type: object, error: BaseException | None, traceback: object
     ) -> None:
-        inmost = holds = None
+        block = before = None
         try:
-            inmost = self._innermost()
-            holds = inmost.lease.holds
-            await inmost.lease.aleave(error, entered=True)
+            block = self._blocks.innermost()
+            before = block.lease._holds.counts
+            await block.lease._aleave(error, entered=True)
         except BaseException:
             # A signal's exception, perhaps, before the lease could see that its block is left.
-            (inmost or self._innermost()).lease.abandon(holds)
+            (block or self._blocks.innermost()).lease._abandon_block(before)
             raise
         finally:
-            self._entered.pop((inmost or self._innermost()).place, None)
+            self._blocks.leave(block or self._blocks.innermost())
 
     def _refuse_on_conflict(self) -> None:
         if self._explicit.get("on_conflict", "raise") != "raise":
@@ -260,41 +254,19 @@ class Lock:
     def _entering(self, lease: Lease | LockNotAcquired) -> Lease:
         if isinstance(lease, LockNotAcquired):
             raise lease
-        holds = lease.holds
-        place = None
+        before = lease._holds.counts
+        block = None
         try:
-            me = lease.holder
+            me = lease._holds.holder
             assert me is not None
-            place = me, self._depth(me)
-            self._entered[place] = lease
-            return lease.enter_block(me)
+            block = Block(me, lease)
+            self._blocks.enter(block)
+            return lease._enter(me)
         except BaseException:
-            if place is not None:
-                self._entered.pop(place, None)
-            lease.abandon(holds)
+            if block is not None:
+                self._blocks.leave(block)
+            lease._abandon(before)
             raise
-
-    def _depth(self, me: label.Holding) -> int:
-        """So many of its blocks has this thread or task entered."""
-        depth = 0
-        while (me, depth) in self._entered:
-            depth += 1
-        return depth
-
-    def _innermost(self) -> _Entered:
-        # A lock may be shared by threads, and one that lost its lease may leave later than
-        # the next one enters.
-        me = label.holder()
-        place = me, self._depth(me) - 1
-        lease = self._entered.get(place)
-        if lease is not None:
-            return _Entered(place, lease)
-        # And a block may be left by another thread or task than entered it: then rather one
-        # that is lost than one whose holder will come for it.
-        everybody = list(starmap(_Entered, self._entered.copy().items()))
-        mine = [one for one in everybody if one.lease.holder is me]
-        lost = [one for one in everybody if one.lease.lost is not None]
-        return mine[-1] if mine else (lost or everybody)[0]
 
     def _primitive(self, policy: Policy) -> Primitive:
         return kinds.primitive(policy)
@@ -331,7 +303,7 @@ class Lock:
             meant = [sight for sight in seen if not sight.holder.came_after(began)]
             if not meant:
                 break
-            cleared |= await operations.clear(port, primitive, keys, server, meant, by, reason)
+            cleared |= await claims.clear(port, primitive, keys, server, meant, by, reason)
             if len(seen) < permits.SHOWN:
                 break
             seen = await self._look(port_type)
@@ -340,27 +312,27 @@ class Lock:
     async def _attempt(
         self, port_type: type[SyncPort | AsyncPort], wait: float | None = UNSET
     ) -> Lease | LockNotAcquired:
+        """Acquire the lock, or hold once more the lease that this thread or task has."""
         policy = self.policy()
         wait = policy.wait if wait is UNSET else validate_wait(wait)
         me = label.holder()
-        if self._cancel_on_lost and not isinstance(me, asyncio.Task):
-            raise TypeError(
-                "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
-                "on_lost= or call lease.check() between steps."
-            )
+        self._refuse_cancellation(me)
         server = server_of(policy.using)
-        port = port_type(server, policy.prefix, terms=policy.terms())
         if policy.release == "commit":
-            # Fails where it can't keep its word.
-            await port.beside_orm(transactions.open_transactions)
+            # Raises if nobody could say when a transaction ends.
+            await beside_orm(port_type(server), transactions.open_transactions)
         keys, primitive = self._keys(policy), self._primitive(policy)
-        held = self._held(server, keys, primitive, me)
-        if held is not None and held.enter():
-            if policy.release == "commit":
-                held.release_at = "commit"
-            self._follow(held, me, depth=held.blocks)
-            return held
-        claim = Claim(
+        mine = self._held(server, keys, primitive, me)
+        if mine is not None and mine._again():
+            return self._hold_again(mine, policy, me)
+        claim = self._claim(policy, keys, primitive, me)
+        if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
+            lock_order.check(claim, server, me, policy.lock_order)
+        hold = partial(self._hold, server, claim, policy, me)
+        return await claims.acquire(port_type, server, claim, policy, wait, hold)
+
+    def _claim(self, policy: Policy, keys: Keys, primitive: Primitive, me: label.Holding) -> Claim:
+        return Claim(
             keys=keys,
             parts=self._parts(),
             token=tokens.new(),
@@ -369,36 +341,30 @@ class Lock:
             label=label.clean(self._label) if self._label else label.of_caller(),
             primitive=primitive,
         )
-        if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
-            lock_order.check(claim, server, me, policy.lock_order)
-        began = port.now()
-        until = waiting.end(began, wait)
-        try:
-            got = await primitive.acquire(port, claim, wait)
-            if isinstance(got, LockNotAcquired):
-                if claim.doubtful:
-                    # A send that got no answer may yet arrive, and would get the lock for
-                    # nobody.
-                    await operations.settle(port_type, server, claim, until)
-                waited, holder = got.waited, got.holder
-                await operations.tell(
-                    port, "not acquired", claim, server, waited=waited, holder=holder
-                )
-                return got
-            lease = self._lease(server, claim, got, policy, me)
-            return await operations.acquired(port, lease, began)
-        except BaseException as error:
-            await operations.cut_short(error, port_type, server, claim, until)
-            raise
+
+    def _hold(
+        self, server: Server, claim: Claim, policy: Policy, me: label.Holding, grant: Grant
+    ) -> Lease:
+        """Return the lease of a claim that was granted."""
+        lease = Lease(server, claim, grant, policy, me)
+        self._follow(lease, me, depth=0)
+        return lease._watched()
+
+    def _hold_again(self, lease: Lease, policy: Policy, me: label.Holding) -> Lease:
+        """Return a lease that this thread or task holds once more from now on."""
+        if policy.release == "commit":
+            lease._policy = lease._policy._replace(release="commit")
+        self._follow(lease, me, depth=lease._holds.counts.blocks)
+        return lease
 
     def _refuse_own_key(self, server: Server, keys: Keys, me: label.Holding) -> None:
         """A timestamp lock that this thread or task holds beside another name would be waited for
         in vain."""
         lock = keys.beside().lock if keys.also else keys.lock
-        for lease in operations.held(server, lock, me):
-            its = lease.claim.keys
+        for lease in held(server, lock, me):
+            its = lease._claim.keys
             another = its.lock != keys.lock and (keys.also or its.also)
-            if another and lease.enterable:
+            if another and lease._lifetime.alive:
                 advice = f"it has its timestamp key {lock!r} in common with {its.name!r}: take one"
                 raise LockReentered(self.name, lease.label, advice)
 
@@ -407,11 +373,11 @@ class Lock:
     ) -> Lease | None:
         """The lease of this thread or task that is to be held once more; None: it may take
         another one. Raises `LockReentered`."""
-        leases = operations.held(server, keys.lock, me)
-        held = self._held_already(primitive, leases, me) if leases else None
-        if held is None and (leases or keys.also):
+        leases = held(server, keys.lock, me)
+        mine = self._held_already(primitive, leases, me) if leases else None
+        if mine is None and (leases or keys.also):
             self._refuse_own_key(server, keys, me)
-        return held
+        return mine
 
     def _held_already(
         self, primitive: Primitive, leases: list[Lease], me: label.Holding
@@ -420,37 +386,41 @@ class Lock:
         mine = [
             lease
             for lease in leases
-            if lease.holder is me and lease.enterable and _alike(lease.claim.primitive, primitive)
+            if lease._holds.holder is me
+            and lease._lifetime.alive
+            and _alike(lease._claim.primitive, primitive)
         ]
         if not mine:
             return None
         last = mine[-1]
-        if primitive is permits.WRITE and last.claim.primitive is permits.READ:
+        if primitive is permits.WRITE and last._claim.primitive is permits.READ:
             raise LockReentered(self.name, last.label, UPGRADE)
         if self._reentrant:
             return last
-        unused = [lease for lease in mine if not lease.blocks]  # a transaction holds it
+        unused = [
+            lease for lease in mine if not lease._holds.counts.blocks
+        ]  # a transaction holds it
         if unused:
             return unused[-1]
         if primitive.kind == "semaphore" and len(mine) < getattr(primitive, "limit", 0):
             return None
         raise LockReentered(self.name, last.label)
 
-    def _lease(
-        self, server: Server, claim: Claim, grant: Grant, policy: Policy, me: label.Holding
-    ) -> Lease:
-        lease = Lease(operations.LEASES, server, claim, grant, policy, me)
-        if self._on_lost is not None or self._cancel_on_lost:
-            self._follow(lease, me, depth=0)
-        return lease
-
     def _follow(self, lease: Lease, me: label.Holding, *, depth: int) -> None:
         """Do what this lock was told to do when the lease is lost."""
         if self._on_lost is not None:
-            lease.follow(self._on_lost, depth=depth)
-        if self._cancel_on_lost and lease.cancellation is None:
+            lease._follow(self._on_lost, depth=depth)
+        if self._cancel_on_lost and lease._cancellation is None:
             assert isinstance(me, asyncio.Task)
-            lease.cancellation = Cancellation(me, depth=max(depth, 1))
+            lease._cancellation = Cancellation(me, depth=max(depth, 1))
+
+    def _refuse_cancellation(self, me: label.Holding) -> None:
+        """Raise `TypeError` if a thread is to be cancelled."""
+        if self._cancel_on_lost and not isinstance(me, asyncio.Task):
+            raise TypeError(
+                "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
+                "on_lost= or call lease.check() between steps."
+            )
 
 
 def _alike(one: Primitive, other: Primitive) -> bool:

@@ -137,10 +137,10 @@ def check(claim: Claim, server: Server, me: label.Holding, mode: str) -> None:
         return
     order = testing or _of_this_process
     for lease in _held(me):
-        if lease.claim.primitive.kind in SHARED or not lease.enterable:
+        if lease._claim.primitive.kind in SHARED or not lease._lifetime.alive:
             continue
-        servers = lease.server.address, server.address
-        for held in _names(lease.claim):
+        servers = lease._server.address, server.address
+        for held in _names(lease._claim):
             for wanted in _names(claim):
                 if (servers[0], held) != (servers[1], wanted):
                     order.note(
@@ -155,7 +155,7 @@ def _held(me: label.Holding) -> Iterable[Lease]:
     waits = (
         lease
         for lease in enclosing()
-        if isinstance(lease.holder, threading.Thread) != isinstance(me, threading.Thread)
+        if isinstance(lease._holds.holder, threading.Thread) != isinstance(me, threading.Thread)
     )
     return {lease.token: lease for lease in [*held_by(me), *waits]}.values()
 

@@ -7,31 +7,24 @@ made from the prefix in the settings and from the name, as every lock makes them
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from django.core import signing
 
 from ..base import label, tokens
-from ..base.clock import now
 from ..base.exceptions import LockError
-from ..primitives import mutex_and_timestamp as migration
+from ..primitives import mutex_and_timestamp
+from ..primitives.contract import Claim
 from ..primitives.keys import Keys, validate_key, validate_name
-from ..primitives.permits import Permits
-from ..primitives.timestamp import Timestamp
 from ..settings import conf, kinds
 from ..settings.policy import DEFAULTS, EXPORT_VALIDATORS, Policy
 from ..settings.validators import MIN_TTL, validate_label
 from ..transport.server import clustered
 
-if TYPE_CHECKING:
-    from .lease import Lease
-
 SALT = "django_redislock.lease.lease"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class Exported(NamedTuple):
     """What is said of a lease that goes on in another process."""
 
     name: str
@@ -40,44 +33,29 @@ class Exported:
     policy: Policy
 
     @classmethod
-    def of(cls, lease: Lease) -> Exported:
+    def of(cls, claim: Claim, policy: Policy, hold_left: float | None, *, renew: bool) -> Exported:
         """Raises `LockError` for a kind that stays where it is."""
-        claim = lease.claim
         keys, primitive = claim.keys, claim.primitive
-        kind, limit = "mutex" if primitive is migration else primitive.kind, None
+        kind = "mutex" if primitive is mutex_and_timestamp else primitive.kind
         if kind not in kinds.KINDS or kind == "redlock":
-            raise LockError(f"A lease of the kind {kind!r} can't be exported.", lease.name)
-        if isinstance(primitive, Permits) and kind == "semaphore":
-            limit = primitive.limit
-        left = lease.hold_left(now())
-        policy = Policy(
-            using=lease.using,
-            prefix=conf.prefix(),
+            raise LockError(f"A lease of the kind {kind!r} can't be exported.", keys.name)
+        policy = policy._replace(
+            # What is held, whatever the settings and the lock have said.
             kind=kind,
-            limit=limit,
+            limit=getattr(primitive, "limit", None) if kind == "semaphore" else None,
             timestamp_key=keys.lock if keys.stem else keys.also or None,
-            fractions=isinstance(primitive, Timestamp) and primitive.fractions,
+            fractions=getattr(primitive, "fractions", False),
             # Near the end of `max_hold` both are less than anybody may ask for.
             ttl=max(claim.ttl, MIN_TTL),
-            max_hold=None if left is None else max(left, MIN_TTL),
-            renew=lease.renew,
-            replicas=lease.replicas,
-            replicas_timeout=lease.replicas_timeout,
-            release=lease.release_at,
+            max_hold=None if hold_left is None else max(hold_left, MIN_TTL),
+            renew=renew,
         )
-        return cls(name=lease.name, token=lease.token, label=lease.label, policy=policy)
+        return cls(keys.name, str(claim.token), claim.label, policy)
 
     def signed(self) -> str:
-        """The text."""
-        policy = self.policy._asdict()
-        said = {
-            "name": self.name,
-            "token": self.token,
-            "label": self.label,
-            "prefix": self.policy.prefix,
-            **{term: policy[term] for term in EXPORT_VALIDATORS},
-        }
-        return signing.dumps(said, salt=SALT)
+        """Return the text."""
+        said = self._asdict() | self.policy._asdict()
+        return signing.dumps({field: said[field] for field in _FIELDS}, salt=SALT)
 
     @classmethod
     def read(cls, text: object) -> Exported:
@@ -101,21 +79,20 @@ class Exported:
 
     @classmethod
     def _of(cls, said: dict[str, Any]) -> Exported:
-        terms: dict[str, Any] = {}
-        for term, validate in EXPORT_VALIDATORS.items():
-            value = said[term]
-            unsaid = value is None and DEFAULTS[term] is None
-            terms[term] = None if unsaid else validate(value, term)
+        fields: dict[str, Any] = {
+            field: None if said[field] is DEFAULTS[field] is None else validate(said[field], field)
+            for field, validate in EXPORT_VALIDATORS.items()
+        }
         if said["prefix"] != conf.prefix():
             raise ValueError(
                 f"REDISLOCK['PREFIX'] was {said['prefix']!r} there, and here it is "
                 f"{conf.prefix()!r}"
             )
-        policy = Policy(prefix=conf.prefix(), **terms)
-        kinds.primitive(policy)  # which its terms must make together
-        is_key = policy.kind == "timestamp"
+        policy = Policy(prefix=conf.prefix(), **fields)
+        kinds.primitive(policy)  # raises unless its fields go together
+        validate = validate_key if policy.kind == "timestamp" else validate_name
         return cls(
-            name=validate_key(said["name"]) if is_key else validate_name(said["name"]),
+            name=validate(said["name"]),
             token=tokens.validate(said["token"]),
             label=label.clean(validate_label(said["label"])),
             policy=policy,
@@ -124,3 +101,6 @@ class Exported:
     @property
     def keys(self) -> Keys:
         return kinds.keys(self.policy, self.name, clustered)
+
+
+_FIELDS = ("name", "token", "label", "prefix", *EXPORT_VALIDATORS)

@@ -28,9 +28,8 @@ import logging
 import queue
 import threading
 import time
-import weakref
-from collections.abc import Hashable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from typing import Any
 
 from ..base import fork, tokens
 from ..base.background import Background
@@ -39,14 +38,14 @@ from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.label import Holding
 from ..base.servers import Servers
 from ..primitives import record
-from ..primitives.contract import Claim, Port, Terms
+from ..primitives.contract import NO_TERMS, Claim, Port, Terms
 from ..primitives.keys import presence
 from ..primitives.redlock import Redlock
 from ..transport import pools
 from ..transport.cluster import Node
 from ..transport.ports import SyncPort, run
 from ..transport.server import Server, every
-from .lease import Lease, LeaseState
+from .lifetime import NEVER, LeaseState, Lifetime, Renewable
 
 logger = logging.getLogger("django_redislock")
 
@@ -62,15 +61,12 @@ MOMENT = 0.1
 PATIENCE = 1 / 6
 """A renewal that got no answer for this part of the ttl is sent again, over a new connection:
 so two may be lost, and the third is in time."""
-ON_ITS_WAY = 900.0
-"""Seconds for which a network may keep a request that got no answer: TCP repeats it for about a
-quarter of an hour, also after it was closed."""
 LAST_WORDS = 2.0
 """Seconds that the end of the process waits for releases that are still owed."""
 
 
-async def renew(port: Port, leases: Sequence[Lease], ttl: float | None = None) -> None:
-    """Extend leases of one primitive and index in one request, and tell each what became of it.
+async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None) -> None:
+    """Extend leases of one primitive and index in one request, and note what became of each.
 
     With `ttl` they get another one, for good. Raises `LockUnavailable`; then all are unknown.
     """
@@ -85,66 +81,32 @@ async def renew(port: Port, leases: Sequence[Lease], ttl: float | None = None) -
         raise
     for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
         if refusal is None:
-            # Else its own deadline came before the answer, and is the last word: others may
-            # have held the lock since.
+            # If the deadline came before the answer, that is final: others may have held the
+            # lock since.
             if lease.expire() is None:
                 lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
                 lease.renewed(sent, its_ttl)
         elif isinstance(refusal, LockUnavailable):
             lease.unknown()
         elif lease.closing:
-            lease.unknown()  # its release has overtaken us
+            lease.unknown()  # its release has overtaken this renewal
         else:
-            lease.lose(refusal.error(lease.name))
+            lease.lose(refusal.error(lease.claim.keys.name))
     errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
     if len(errors) == len(leases):
         raise errors[0]
 
 
-class Owed(Protocol):
-    """What the watchdog releases when it can."""
+Release = Callable[[Port], Coroutine[Any, Any, None]]
+"""How the watchdog releases what is owed. It tries until Redis answers."""
 
-    @property
-    def name(self) -> str: ...
-    async def release_through(self, port: Any) -> None: ...
-
-
-class Withdrawal:
-    """An acquire that may still arrive, and is to be taken back as long as that can be."""
-
-    def __init__(self, claim: Claim) -> None:
-        self.name = claim.keys.name
-        self._claim = claim
-        self._until = now() + max(claim.ttl, ON_ITS_WAY)
-
-    async def release_through(self, port: Port) -> None:
-        if now() < self._until:
-            await self._claim.primitive.release(port, self._claim)
-
-
-NEVER = float("inf")
 READY = -1.0
-
-
-class _Watched:
-    """A lease that this process holds."""
-
-    __slots__ = ("at", "claim", "early", "lease")
-
-    def __init__(self, lease: Lease) -> None:
-        self.lease = weakref.ref(lease)
-        self.claim = lease.claim
-        self.at = NEVER
-        """When it is due; `READY`: it is due. What stands elsewhere with another time is out of
-        date."""
-        self.early = 0.0
-        """Seconds by which it may be renewed before that."""
-
+"""The `Lifetime.at` of a lease that is due."""
 
 _order = itertools.count()
-"""Between leases that are due at the same time; these can't be compared."""
+"""Orders entries of a heap that have the same time, since lifetimes can't be compared."""
 
-_Heap = list[tuple[float, int, _Watched]]
+_Heap = list[tuple[float, int, Lifetime]]
 
 
 class Watchdog:
@@ -154,12 +116,12 @@ class Watchdog:
         self.server = server
         # Several servers are asked through pools of the port.
         self._pool = None if server.each else server.background_pool()
-        self._leases: dict[str, _Watched] = {}
+        self._leases: dict[str, Lifetime] = {}
         """By token: what this process holds here."""
         self._tokens: dict[str, dict[str, int]] = {}
         """By key: the tokens of the leases that this process holds there, in order, each with the
         id of the thread or task that holds it: it keeps no task alive."""
-        self._news: dict[str, _Watched] = {}
+        self._news: dict[str, Lifetime] = {}
         """By token: those whose due time the thread does not know yet. A lease that is released
         before the thread looks leaves nothing behind."""
         # These two are the thread's own.
@@ -176,7 +138,7 @@ class Watchdog:
         long that it costs such a lease at another node."""
         # A list, and SimpleQueue and no Condition: the garbage collector may add to them in
         # the middle of anything, as transactions.py does.
-        self._to_release: list[Owed] = []
+        self._to_release: list[tuple[str, Release]] = []
         self._woken: queue.SimpleQueue[float] = queue.SimpleQueue()
         """When what woke the thread is due."""
         self._background = Background(self._run, "redislock-watchdog")
@@ -184,27 +146,23 @@ class Watchdog:
 
     def left_behind(self) -> None:
         """In a forked child: the leases are the parent's, and the thread stayed there."""
-        for watched in self._leases.values():
-            lease = watched.lease()
-            if lease is not None:
-                lease.end()
+        for lease in self._leases.values():
+            lease.end()
 
-    def watch(self, lease: Lease) -> None:
-        """Renew `lease` from now on, and notice when it is lost."""
-        claim, me = lease.claim, id(lease.holder)
-        lease.watchdog = self
-        self._leases[claim.token] = _Watched(lease)
+    def watch(self, lease: Lifetime, me: Holding | None) -> None:
+        """Renew a lease that `me` holds from now on, and notice when it is lost."""
+        claim = lease.claim
+        self._leases[claim.token] = lease
         for keys in claim.every:
-            self._enter(keys.lock, claim.token, me)
+            self._enter(keys.lock, claim.token, id(me))
         self.reconsider(lease)
         self._background.start()
 
-    def reconsider(self, lease: Lease) -> None:
-        """It may be due earlier than we thought."""
-        watched = self._leases.get(lease.claim.token)
-        if watched is None:
+    def reconsider(self, lease: Lifetime) -> None:
+        """Look again when a lease is due: it may be earlier than before."""
+        if lease.claim.token not in self._leases:
             return
-        self._news[lease.claim.token] = watched
+        self._news[lease.claim.token] = lease
         if lease.due < self._next:
             self.wake(lease.due)
 
@@ -213,23 +171,21 @@ class Watchdog:
         self._woken.put(due)
 
     def forget(self, claim: Claim) -> None:
-        """It is held no more."""
-        self._forget(claim.token)
-
-    def move(self, lease: Lease, me: Holding) -> None:
-        """Another thread or task works with it from now on."""
-        if lease.token not in self._leases:
-            return
-        for keys in lease.claim.every:
-            self._enter(keys.lock, lease.token, id(me))
-        if lease.closing:  # by another thread, that may not have seen these
+        """Stop watching: this process no longer holds the lease."""
+        lease = self._leases.pop(claim.token, None)
+        self._news.pop(claim.token, None)
+        if lease is not None:
             self._leave(lease.claim)
 
-    def _forget(self, token: str) -> None:
-        watched = self._leases.pop(token, None)
-        self._news.pop(token, None)
-        if watched is not None:
-            self._leave(watched.claim)
+    def move(self, lease: Lifetime, me: Holding) -> None:
+        """Note that `me`, another thread or task, works with a lease from now on."""
+        claim = lease.claim
+        if claim.token not in self._leases:
+            return
+        for keys in claim.every:
+            self._enter(keys.lock, claim.token, id(me))
+        if lease.closing:  # by another thread, which may not have seen these keys
+            self._leave(claim)
 
     def _enter(self, key: str, token: str, me: int) -> None:
         # Without a lock: a finalizer may interrupt this very thread.
@@ -250,25 +206,26 @@ class Watchdog:
                 for other, its in tuple(self._tokens.pop(keys.lock, {}).items()):
                     self._enter(keys.lock, other, its)
 
-    def held(self, key: str, me: Holding | None = None) -> list[Lease]:
-        """The leases that this process, or one thread or task of it, holds on a key; the last
-        one is the newest."""
+    def held(self, key: str, me: Holding | None = None) -> list[Any]:
+        """Return the leases that this process, or one thread or task of it, holds on a key. The
+        last one is the newest."""
         tokens = self._tokens.get(key)
         if not tokens:
             return []
-        mine = [
+        found = [
             self._leases.get(token)
             for token, holder in tuple(tokens.items())
             if me is None or holder == id(me)
         ]
-        leases = [one.lease() for one in mine if one is not None]
-        return [
-            lease for lease in leases if lease is not None and (me is None or lease.holder is me)
-        ]
+        return _leases(found, me)
 
-    def release_later(self, what: Owed) -> None:
-        """Release it in the background; may be called from a finalizer."""
-        self._to_release.append(what)
+    def leases(self, me: Holding | None = None) -> list[Any]:
+        """Return all leases that this process, or one thread or task of it, holds here."""
+        return _leases(self._leases.copy().values(), me)
+
+    def release_later(self, name: str, release: Release) -> None:
+        """Release it in the background. A finalizer may call this."""
+        self._to_release.append((name, release))
         self.wake()
         self._background.start()
 
@@ -314,90 +271,87 @@ class Watchdog:
     # When a lease is due.
 
     def _admit(self) -> float:
-        """See what is new. Returns when the next lease is due."""
+        """Take in what is new. Return when the next lease is due."""
         while self._news:
             try:
-                _, watched = self._news.popitem()
-            except KeyError:  # its lease was released just now
+                _, lease = self._news.popitem()
+            except KeyError:  # the lease was released just now
                 break
-            self._schedule(watched)
+            self._schedule(lease)
         if len(self._due) > 2 * len(self._leases) + BATCH:
-            # The rest are of leases that are held no more.
+            # The rest are entries of leases that are no longer held.
             self._due = [entry for entry in self._due if self._valid(*entry)]
             heapq.heapify(self._due)
         while self._due and not self._valid(*self._due[0]):
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else NEVER
 
-    def _valid(self, at: float, _: int, watched: _Watched) -> bool:
-        return watched.at == at and self._leases.get(watched.claim.token) is watched
+    def _valid(self, at: float, _: int, lease: Lifetime) -> bool:
+        return lease.at == at and lease.claim.token in self._leases
 
-    def _schedule(self, watched: _Watched) -> None:
-        """Look at it when it is due."""
-        lease = self._living(watched)
-        if lease is None:
+    def _schedule(self, lease: Lifetime) -> None:
+        """Look at a lease when it is due."""
+        if self._living(lease) is None:
             return
-        watched.early = 0.0
+        lease.early = 0.0
         if lease.renew:
             ttl = lease.claim.ttl
-            watched.early = EARLY * ttl / 3
+            lease.early = EARLY * ttl / 3
             self._shortest = min(self._shortest, ttl)
-        watched.at = lease.due
-        heapq.heappush(self._due, (watched.at, next(_order), watched))
+        lease.at = lease.due
+        heapq.heappush(self._due, (lease.at, next(_order), lease))
 
-    def _living(self, watched: _Watched) -> Lease | None:
-        """The lease, if it is there and not over. Else it is forgotten, and its holder told."""
-        lease = watched.lease()
+    def _living(self, lifetime: Lifetime) -> Renewable | None:
+        """Return the lease if somebody has it and it is not over. Otherwise forget it."""
+        lease = lifetime.lease()
+        claim = lifetime.claim
         if lease is None:
-            if self._leases.get(watched.claim.token) is watched:
-                self._forget(watched.claim.token)
+            if claim.token in self._leases:
+                self.forget(claim)
                 logger.warning(
                     "The lease on %r, taken at %s, was dropped without being released. It is not "
                     "renewed any more and ends with its ttl. Keep it, or write a with block.",
-                    watched.claim.keys.name,
-                    watched.claim.label,
+                    claim.keys.name,
+                    claim.label,
                 )
-        elif lease.over or lease.expire() is not None:
-            self._forget(watched.claim.token)
+        elif lifetime.over or lifetime.expire() is not None:
+            self.forget(claim)
             return None
-        elif lease.orphaned:
+        elif lease._holds.orphaned and not lifetime.closing:
             logger.warning(
                 "The event loop of a task that holds %r, taken at %s, was closed: the lease "
                 "is released.",
-                lease.name,
-                lease.label,
+                claim.keys.name,
+                claim.label,
             )
-            lease.abandon()
+            lease._abandon()
         return lease
 
     def _gather(self, until: float) -> None:
-        """What is due becomes ready."""
+        """Make ready what is due."""
         later = []
         while self._due and self._due[0][0] - self._due[0][2].early <= until:
             entry = heapq.heappop(self._due)
-            watched = entry[2]
-            lease = self._living(watched) if self._valid(*entry) else None
-            if lease is None:
+            lease = entry[2]
+            if not self._valid(*entry) or self._living(lease) is None:
                 continue
             if lease.renew and lease.due - until <= EARLY * lease.claim.ttl / 3:
-                watched.at = READY
+                lease.at = READY
                 ready = self._ready.setdefault(self._together(lease), [])
-                heapq.heappush(ready, (until + lease.remaining(), entry[1], watched))
+                heapq.heappush(ready, (until + lease.remaining(), entry[1], lease))
             else:  # it was extended meanwhile, or is not renewed
-                later.append(watched)
-        for watched in later:
-            self._schedule(watched)
+                later.append(lease)
+        for lease in later:
+            self._schedule(lease)
 
-    def _batch(self, together: tuple[Hashable, ...]) -> list[Lease]:
-        """The most urgent ones of those that are ready and can be renewed in one request."""
+    def _batch(self, together: tuple[Hashable, ...]) -> list[Lifetime]:
+        """Return the most urgent leases that are ready and can be renewed in one request."""
         ready = self._ready[together]
-        leases: list[Lease] = []
+        leases: list[Lifetime] = []
         while ready and len(leases) < BATCH:
-            watched = heapq.heappop(ready)[2]
-            if watched.at == READY and self._leases.get(watched.claim.token) is watched:
-                lease = self._living(watched)
-                if lease is not None:
-                    leases.append(lease)
+            lease = heapq.heappop(ready)[2]
+            if self._valid(READY, 0, lease) and self._living(lease) is not None:
+                leases.append(lease)
         if not ready:
             del self._ready[together]
         return leases
@@ -421,7 +375,8 @@ class Watchdog:
                 if leases and not self._renew(leases, ask=not nodes & silent):
                     silent |= self._failed(nodes)
                 for lease in leases:
-                    self._reschedule(lease)
+                    if lease.claim.token in self._leases:
+                        self._schedule(lease)
         next_look = now() if self._ready else self._admit()
         if not silent or self.server.clustered:
             self._release_pending()
@@ -432,27 +387,21 @@ class Watchdog:
             next_look = min(next_look, self._show_at if self._leases else NEVER)
         return min(next_look, now() + 1.0) if self._to_release else next_look
 
-    def _reschedule(self, lease: Lease) -> None:
-        watched = self._leases.get(lease.claim.token)
-        if watched is not None:
-            self._schedule(watched)
-
     def _survey(self) -> None:
         """Look through all leases, and say that their process lives."""
         indexes: set[str] = set()
         least = self._shortest = NEVER
-        for watched in self._leases.copy().values():
-            lease = self._living(watched)
-            if lease is None:
+        for lease in self._leases.copy().values():
+            if self._living(lease) is None:
                 continue
-            indexes.add(watched.claim.keys.index)
+            indexes.add(lease.claim.keys.index)
             least = min(least, lease.claim.ttl)
             if lease.renew:
                 self._shortest = min(self._shortest, lease.claim.ttl)
         if indexes:
             self._show_life(indexes, PATIENCE * least)  # longer, and it could cost one
 
-    def _together(self, lease: Lease) -> tuple[Hashable, ...]:
+    def _together(self, lease: Lifetime) -> tuple[Hashable, ...]:
         """Leases for which this is equal are renewed in one request."""
         claim = lease.claim
         index = (claim.parts[0] if claim.parts else claim.keys).index
@@ -460,7 +409,7 @@ class Watchdog:
         if self.server.clustered:
             slots = {self.server.slot(keys.lock) for keys in claim.asked}
             slot, alone = min(slots), claim.token if len(slots) > 1 else ""
-        return claim.primitive.kind, index, slot, alone, lease.replicas, lease.replicas_timeout
+        return claim.primitive.kind, index, slot, alone, lease.terms
 
     def _urgency(self, together: tuple[Hashable, ...]) -> tuple[bool, bool, float]:
         """What comes first: what costs the others nothing, and what ends soon."""
@@ -485,7 +434,7 @@ class Watchdog:
         for index in indexes:
             key = presence(index, tokens.process)
             try:
-                run(self._keep(self._io(within), key, within))
+                run(self._keep(self._port(within), key, within))
             except LockError as error:
                 logger.debug("No sign of life could be shown: %s", error)
 
@@ -495,13 +444,13 @@ class Watchdog:
         else:
             await record.keep(port, key, PRESENCE)
 
-    def _renew(self, leases: list[Lease], *, ask: bool) -> bool:
+    def _renew(self, leases: list[Lifetime], *, ask: bool) -> bool:
         """False: the server did not answer, or was not asked."""
         news = any(lease.state != LeaseState.UNKNOWN for lease in leases)
         try:
             if ask:
-                within = PATIENCE * min(lease.ttl for lease in leases)
-                run(renew(self._io(within, leases[0]), leases))
+                within = PATIENCE * min(lease.claim.ttl for lease in leases)
+                run(renew(self._port(within, leases[0].terms), leases))
                 return True
         except LockUnavailable as error:
             level = logging.WARNING if news else logging.DEBUG
@@ -514,9 +463,10 @@ class Watchdog:
         return ask
 
     def _release_pending(self) -> None:
-        for what in self._to_release.copy():
+        for owed in self._to_release.copy():
+            name, release = owed
             try:
-                run(what.release_through(self._io(pools.BACKGROUND_TIMEOUT)))
+                run(release(self._port(pools.BACKGROUND_TIMEOUT)))
             except LeaseLost:
                 pass  # has been logged
             except LockError as error:
@@ -524,39 +474,49 @@ class Watchdog:
                     if not self.server.clustered:
                         return  # the others have to wait, too
                     # Those at other nodes need not, so this one comes last.
-                    self._to_release.remove(what)
-                    self._to_release.append(what)
+                    self._to_release.remove(owed)
+                    self._to_release.append(owed)
                     if error.silent:
                         return  # once is enough in a round, or leases would have to wait
                     continue
-                logger.warning("%r could not be released: %s", what.name, error)
+                logger.warning("%r could not be released: %s", name, error)
             except Exception:
                 # Not tried again, or nothing after it would ever be released.
-                logger.exception("%r could not be released", what.name)
-            self._to_release.remove(what)
+                logger.exception("%r could not be released", name)
+            self._to_release.remove(owed)
 
-    def _io(self, within: float, lease: Lease | None = None) -> SyncPort:
+    def _port(self, within: float, terms: Terms = NO_TERMS) -> SyncPort:
         within = min(within, pools.BACKGROUND_TIMEOUT)
         if self.server.clustered:
             within = min(within, PATIENCE * self._shortest)
-        terms = Terms(within)
-        if lease is not None:
-            terms = Terms(within, lease.replicas, lease.replicas_timeout)
-        return SyncPort(self.server, pool=self._pool, terms=terms, background=True)
+        return SyncPort(self.server, pool=self._pool, terms=terms._replace(within=within))
 
 
 def watchdog(server: Server) -> Watchdog:
-    """The watchdog of this process for a server."""
+    """Return the watchdog of this process for a server."""
     fork.look()
     return server.kept(Watchdog)
 
 
-def held_by(me: Holding) -> list[Lease]:
-    """What a thread or task of this process holds, at all servers."""
-    leases = [
-        watched.lease() for one in every(Watchdog) for watched in one._leases.copy().values()
+def _leases(found: Iterable[Lifetime | None], me: Holding | None) -> list[Any]:
+    """Return the leases that somebody has yet, and that `me` holds, if that is given."""
+    leases = [lifetime.lease() for lifetime in found if lifetime is not None]
+    return [
+        lease
+        for lease in leases
+        if lease is not None and (me is None or lease._holds.holder is me)
     ]
-    return [lease for lease in leases if lease is not None and lease.holder is me]
+
+
+def held(server: Server, key: str, me: Holding | None = None) -> list[Any]:
+    """Return the leases that this process, or one thread or task of it, holds on a key. The last
+    one is the newest."""
+    return watchdog(server).held(key, me)
+
+
+def held_by(me: Holding) -> list[Any]:
+    """Return what a thread or task of this process holds, at all servers."""
+    return [lease for one in every(Watchdog) for lease in one.leases(me)]
 
 
 def _at_exit() -> None:

@@ -32,6 +32,7 @@ from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock
+from ..lease.sides import beside_orm
 from ..lease.transactions import at_end, open_transactions
 from ..primitives import record
 from ..primitives.contract import Port
@@ -94,7 +95,7 @@ async def acquire_unless_recorded(
             return lease
         await _give_back(port, lease)
     except BaseException:
-        lease.abandon()
+        lease._abandon()
         raise
     raise Recorded(value)
 
@@ -102,11 +103,11 @@ async def acquire_unless_recorded(
 async def _give_back(port: Port, lease: Lease) -> None:
     """Release a lease under which nothing was done, so that its loss does not matter."""
     try:
-        await lease.give_back(port)
+        await lease._give_back(port)
     except LeaseLost:
         pass
     except LockUnavailable:
-        lease.abandon()
+        lease._abandon()
 
 
 class Completion:
@@ -122,7 +123,7 @@ class Completion:
 
     async def begin(self, port: Port, value: bytes) -> None:
         """Write a first record, before the work. Raises `LeaseLost`, `LockUnavailable`."""
-        refusal = await record.write(port, self.lease.claim, value, self._ttl, held=True)
+        refusal = await record.write(port, self.lease._claim, value, self._ttl, held=True)
         if refusal is not None:
             raise refusal.error(self.lease.name)
 
@@ -135,8 +136,8 @@ class Completion:
 
     async def complete(self, port: Port, value: bytes) -> None:
         """Record the work, which has succeeded. Raises `LeaseLost` if it is known in time."""
-        if self.lease.release_at == "commit":
-            await port.beside_orm(partial(self.when_committed, value))
+        if self.lease._policy.release == "commit":
+            await beside_orm(port, partial(self.when_committed, value))
         else:
             self.lease.check()
             await self._write(port, value)
@@ -154,7 +155,7 @@ class Completion:
         self._steps += 1
         if self._value is not None and self._steps > len(self._transactions):
             awaiting_commit.discard(self.lease)
-            run(self._write(SyncPort(self.lease.server), self._value))
+            run(self._write(SyncPort(self.lease._server), self._value))
 
     def _rolled_back(self) -> None:
         """One step will never come, so nothing is recorded. The work may be tried again at once,
@@ -167,23 +168,23 @@ class Completion:
             # Work that was committed is done even if the lease has ended since. If the record is
             # refused, the release that follows is refused as well, and raises the reason.
             held = not self._transactions
-            await record.write(port, lease.claim, value, self._ttl, held=held)
+            await record.write(port, lease._claim, value, self._ttl, held=held)
         except LockUnavailable as error:
             logger.error("The record of %s is written later: %s", lease.name, error)
             self._value = value
-            lease.outlive()
-            lease.watchdog.release_later(self)
+            lease._holds.outlive()
+            lease._watchdog.release_later(self.name, self._write_and_release)
 
     @property
     def name(self) -> str:
         return self.lease.name
 
-    async def release_through(self, port: Port) -> None:
+    async def _write_and_release(self, port: Port) -> None:
         """Write the record and release the lease. The watchdog calls this until it succeeds."""
         assert self._value is not None
-        refusal = await record.write(port, self.lease.claim, self._value, self._ttl, held=False)
+        refusal = await record.write(port, self.lease._claim, self._value, self._ttl, held=False)
         if refusal is not None:
             logger.error(
                 "The record of %s is not written: %s", self.name, refusal.error(self.name)
             )
-        await self.lease.release_through(port)
+        await self.lease._release_in_background(port)

@@ -8,9 +8,9 @@ from typing import Any, Unpack
 from ..base import label
 from ..base.exceptions import LockReentered
 from ..base.holder import Holder
-from ..lease import claims as operations
 from ..lease.lease import Lease
 from ..lease.lock import Lock, Options
+from ..lease.watchdog import held
 from ..primitives import multi, mutex, permits
 from ..primitives.contract import Primitive, Sight
 from ..primitives.keys import Keys, validate_name
@@ -108,18 +108,18 @@ class MultiLock(FunctionDecorator, Lock):
         primitive: Primitive,
         me: label.Holding,
     ) -> Lease | None:
-        there = [operations.held(server, its.lock, me) for its in self._parts()]
+        there = [held(server, its.lock, me) for its in self._parts()]
         mine = [
             lease
             for leases in there
             for lease in leases
             # The script refuses a semaphore or a read-write lock as another kind.
-            if not isinstance(lease.claim.primitive, permits.Permits)
+            if not isinstance(lease._claim.primitive, permits.Permits)
         ]
-        held = next((lease for lease in mine if lease.enterable), None)
-        if held is not None and not all(held in leases for leases in there):
-            raise LockReentered(held.name, held.label, ADVICE)
-        return self._held_already(primitive, [held] if held else [], me)
+        own = next((lease for lease in mine if lease._lifetime.alive), None)
+        if own is not None and not all(own in leases for leases in there):
+            raise LockReentered(own.name, own.label, ADVICE)
+        return self._held_already(primitive, [own] if own else [], me)
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
         port = port_type(server_of(self.policy().using))

@@ -23,6 +23,7 @@ from ..base import label
 from ..base.exceptions import LockNotAcquired
 from ..lease.lease import Lease
 from ..lease.lock import Lock, call, refuse_event_loop
+from ..lease.sides import beside_orm
 from ..primitives import record
 from ..primitives.keys import validate_name
 from ..settings.validators import refuse_unknown, validate_kept, validate_wait
@@ -149,7 +150,7 @@ class once(FunctionDecorator):
             return
         with completion.lease as lease:
             yield True
-            run(completion.complete(SyncPort(lease.server), DONE))
+            run(completion.complete(SyncPort(lease._server), DONE))
 
     @asynccontextmanager
     async def _ablock(self, lock: Lock) -> AsyncIterator[bool]:
@@ -159,7 +160,7 @@ class once(FunctionDecorator):
             return
         async with completion.lease as lease:
             yield True
-            await completion.complete(AsyncPort(lease.server), DONE)
+            await completion.complete(AsyncPort(lease._server), DONE)
 
     def _wrap(
         self, kind: str, function: Callable[..., Any], lock_for: LockFor
@@ -213,15 +214,15 @@ class once(FunctionDecorator):
                 return None
             raise
         try:
-            port = port_type(lease.server)
+            port = port_type(lease._server)
             completion = Completion(lease, self._ttl)
             if not self._retries:
                 await completion.begin(port, BEGUN)
-            if lease.release_at == "commit":
-                await port.beside_orm(completion.watch_transactions)
+            if lease._policy.release == "commit":
+                await beside_orm(port, completion.watch_transactions)
             return completion
         except BaseException:
-            lease.abandon()
+            lease._abandon()
             raise
 
     async def _acquire(self, lock: Lock, port_type: type[SyncPort | AsyncPort]) -> Lease:

@@ -322,12 +322,12 @@ class _Publication:
     async def __aenter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        run(self._publish(SyncPort(self._lease.server), error))
+        run(self._publish(SyncPort(self._lease._server), error))
 
     async def __aexit__(
         self, kind: object, error: BaseException | None, traceback: object
     ) -> None:
-        await self._publish(AsyncPort(self._lease.server), error)
+        await self._publish(AsyncPort(self._lease._server), error)
 
     async def _publish(self, port: Port, error: BaseException | None) -> None:
         caller, lease = self._caller, self._lease
@@ -339,6 +339,6 @@ class _Publication:
         # Without a ttl only those who wait read the result. They came within the life of a lease.
         ttl = lease.ttl if caller.ttl is None or result.failed else caller.ttl
         try:
-            await record.write(port, lease.claim, result.pack(), ttl, held=True)
+            await record.write(port, lease._claim, result.pack(), ttl, held=True)
         except LockUnavailable as unavailable:
             logger.warning("The result of %r is not shared: %s", lease.name, unavailable)

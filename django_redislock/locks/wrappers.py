@@ -84,9 +84,9 @@ def _wrap_generator(function: Callable[..., Any], lock_for: LockFor) -> Callable
         try:
             result = yield from _steps(function(*args, **kwargs), lease)
         except BaseException as error:
-            lease.leave(error)
+            lease._leave(error)
             raise
-        lease.leave(None)
+        lease._leave(None)
         return result
 
     return locked
@@ -123,9 +123,9 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: LockFor) -> Ca
                 except BaseException as error:
                     step, value = generator.athrow, error
         except BaseException as error:
-            await lease.aleave(error)
+            await lease._aleave(error)
             raise
-        await lease.aleave(None)
+        await lease._aleave(None)
 
     return locked
 

@@ -96,12 +96,16 @@ class JobRun:
         server = self.server
         try:
             me, policy = label.holder(), self.policy._replace(release="exit")
-            lease = Lease(claims.LEASES, server, self.claim, self.grant, policy, me)
+            lease = Lease(server, self.claim, self.grant, policy, me)
             lease.check()
             if isinstance(me, asyncio.Task):
-                lease.cancellation = Cancellation(me, depth=1)
-            port = port_type(server)
-            return await claims.acquired(port, lease, port.now())
+                lease._cancellation = Cancellation(me, depth=1)
+            lease._watched()
+            fence, port = self.grant.fencing_token, port_type(server)
+            await claims.tell(
+                port, "acquired", self.claim, server, fencing_token=fence, waited=0.0
+            )
+            return lease
         except BaseException as error:
             await claims.cut_short(error, port_type, server, self.claim)
             raise
@@ -166,15 +170,15 @@ class JobRun:
 
     def hold_on(self, lease: Lease, hold_on: HoldOn) -> None:
         """Hold the lock until `at_least_for` is over, if the job took less."""
-        left = lease.began + self.job.at_least_for - now()
-        if left > 0 and lease.lost is None:
-            lease.outlive()
+        left = lease._grant.sent + self.job.at_least_for - now()
+        if left > 0 and lease._lifetime.lost is None:
+            lease._holds.outlive()
             hold_on(lease, left)
 
 
 def _outcome(lease: Lease, error: BaseException | None) -> tuple[RunOutcome, str]:
-    if lease.lost is not None:
-        return RunOutcome.LOST, label.clean(lease.lost.why)
+    if lease._lifetime.lost is not None:
+        return RunOutcome.LOST, label.clean(lease._lifetime.lost.why)
     if error is None:
         return RunOutcome.DONE, ""
     if isinstance(error, asyncio.CancelledError):
@@ -193,7 +197,7 @@ def perform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
                 call(job_run.job.function, (), {})
             except BaseException as raised:
                 error = raised
-            ended = run(job_run.end(SyncPort(lease.server), lease, error))
+            ended = run(job_run.end(SyncPort(lease._server), lease, error))
             job_run.hold_on(lease, hold_on)
     except LeaseLost as lost:
         ended = ended or run(job_run.missed(lost, SyncPort(job_run.server)))
@@ -213,8 +217,8 @@ async def aperform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
                 await job_run.job.function()
             except BaseException as raised:
                 error = raised
-            if lease.cancellation is not None:
-                lease.cancellation.disarm()  # the job has ended: there is nothing left to cancel
+            if lease._cancellation is not None:
+                lease._cancellation.disarm()  # the job has ended: there is nothing left to cancel
             ended = await job_run.end(port, lease, error)
             job_run.hold_on(lease, hold_on)
     except LeaseLost as lost:

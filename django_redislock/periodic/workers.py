@@ -13,8 +13,8 @@ from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 
 from ..base.clock import now
-from ..lease import claims
 from ..lease.lease import Lease
+from ..lease.watchdog import held
 from ..primitives.ledger import RunInfo, RunOutcome
 from ..transport.server import server_of
 from .execution import JobRun, aperform, perform
@@ -57,7 +57,7 @@ class Workers:
     def free(self, job: Job) -> bool:
         """Return whether the job could be started now. Coroutines need no thread."""
         busy = self.busy
-        if not claims.held(server_of(job.policy.using), job.keys.lock) and any(
+        if not held(server_of(job.policy.using), job.keys.lock) and any(
             one.job.name == job.name for one in busy
         ):
             return False  # it outlived its lease: one thread that hangs is enough
@@ -104,7 +104,7 @@ class Workers:
                 del self._kept[lease]
             left = min(self._kept.values(), default=float("inf")) - now()
         for lease in over:
-            lease.settle()
+            lease._settle()
         return max(0.0, left)
 
     def _keep(self, lease: Lease, seconds: float) -> None:

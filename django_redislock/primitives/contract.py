@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..base.exceptions import LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
 from ..base.label import read
 
 if TYPE_CHECKING:
-    from ..signals import LockEvent
     from .keys import Keys
-
-
-T = TypeVar("T")
 
 Word = str | int | bytes
 """A part of a command."""
@@ -101,16 +97,6 @@ class Port(Protocol):
 
     def unlisten(self) -> None:
         """Nobody waits for the token any more."""
-
-    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a clean-up to its end, also when the caller is cancelled meanwhile."""
-
-    async def beside_orm(self, call: Callable[[], T]) -> T:
-        """Call it in the thread in which the caller's ORM works, since each thread has
-        database connections of its own."""
-
-    async def tell(self, event: LockEvent) -> None:
-        """What happened, to the log and to whoever listens."""
 
 
 @dataclass(slots=True)

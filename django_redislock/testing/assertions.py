@@ -18,7 +18,6 @@ from ..transport.server import every
 from .condition import Condition
 from .matching import matches, validate_pattern
 from .memory import await_receivers
-from .no_server import leases_of
 
 
 def assert_locked(name: str) -> Condition[list[LockEvent]]:
@@ -35,7 +34,7 @@ def assert_held(name: str) -> None:
     """Fail unless this thread or task holds a lock of this name or pattern now."""
     validate_pattern(name)
     here = {*renewal.held_by(label.holder()), *enclosing()}
-    held = sorted({its for lease in here if lease.enterable for its in _names(lease)})
+    held = sorted({its for lease in here if lease._lifetime.alive for its in _names(lease)})
     if not _any(held, name):
         raise AssertionError(f"{name!r} is not held here; held here: {_listed(held)}")
 
@@ -55,9 +54,9 @@ def lose_lease(what: Lease | str) -> None:
             raise LookupError(f"{what!r} is not held by this process; held by it: {_listed(held)}")
     for lease in leases:
         lease.check()
-        lease.lose(LeaseLost(lease.name, "the test has called lose_lease()"))
+        lease._lifetime.lose(LeaseLost(lease.name, "the test has called lose_lease()"))
         with suppress(LockError):
-            run(lease.claim.primitive.release(SyncPort(lease.server), lease.claim))
+            run(lease._claim.primitive.release(SyncPort(lease._server), lease._claim))
     await_receivers()
 
 
@@ -94,12 +93,12 @@ def _locked(name: str) -> Iterator[list[LockEvent]]:
 
 
 def _held_by_this_process() -> list[Lease]:
-    leases = [lease for one in every(renewal.Watchdog) for lease in leases_of(one)]
-    return [lease for lease in leases if lease.enterable]
+    leases = [lease for one in every(renewal.Watchdog) for lease in one.leases()]
+    return [lease for lease in leases if lease._lifetime.alive]
 
 
 def _names(lease: Lease) -> list[str]:
-    return [keys.name for keys in lease.claim.every]
+    return [keys.name for keys in lease._claim.every]
 
 
 def _split(names: Iterable[str]) -> list[str]:

@@ -99,7 +99,7 @@ class Memory:
             raise ValueError(f"seconds must be a number from 0 on, not {seconds!r}")
         _time.ahead += seconds
         for lease in _memory.leases:
-            lease.expire()
+            lease._lifetime.expire()
         _memory.wake()
         give_up = time.monotonic() + SETTLE_WITHIN
         while any(map(_is_due, _memory.leases)) and time.monotonic() < give_up:
@@ -108,7 +108,8 @@ class Memory:
 
 
 def _is_due(lease: Lease) -> bool:
-    return lease.lost is None and not lease.closing and lease.due <= clock.now()
+    lifetime = lease._lifetime
+    return lifetime.lost is None and not lifetime.closing and lifetime.due <= clock.now()
 
 
 def await_receivers() -> None:

@@ -72,21 +72,16 @@ class Caches(CacheHandler):
     @property
     def leases(self) -> list[Lease]:
         """The leases that this process holds here."""
-        return [lease for watchdog in self.watchdogs for lease in leases_of(watchdog)]
+        return [lease for watchdog in self.watchdogs for lease in watchdog.leases()]
 
     def forget(self, besides: Sequence[Lease] = ()) -> None:
         """Forget the leases that the test did not release: the server is gone after the test."""
         for watchdog in self.watchdogs:
             watchdog._to_release.clear()
-            for lease in leases_of(watchdog):
+            for lease in watchdog.leases():
                 if lease not in besides:
-                    lease.end()
-                    watchdog.forget(lease.claim)
-
-
-def leases_of(watchdog: renewal.Watchdog) -> list[Lease]:
-    watched = [one.lease() for one in watchdog._leases.copy().values()]
-    return [lease for lease in watched if lease is not None]
+                    lease._lifetime.end()
+                    watchdog.forget(lease._claim)
 
 
 def answering(script: Callable[..., Any]) -> Any:

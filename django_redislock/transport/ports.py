@@ -13,13 +13,11 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from asgiref.sync import sync_to_async
 from redis.exceptions import InvalidResponse, NoScriptError
 
-from .. import signals
 from ..base import coroutines, fork
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
@@ -28,7 +26,6 @@ from ..primitives.contract import NO_TERMS, Grant, Terms, Word
 from ..primitives.keys import Index, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
-from ..signals import LockEvent
 from . import pools
 from .command import AsyncExchange, Pool, SyncExchange
 from .event_loops import ending, of_loop
@@ -36,8 +33,6 @@ from .inbox import Inbox, Waker
 from .server import Server, server_of
 from .several import Answers, Member
 from .wire import MOMENT
-
-T = TypeVar("T")
 
 run = coroutines.run
 
@@ -242,10 +237,8 @@ class SyncPort(_AnyPort):
         *,
         terms: Terms = NO_TERMS,
         pool: Pool | None = None,
-        background: bool = False,
     ) -> None:
         super().__init__(server, prefix, terms=terms)
-        self._background = background
         self._pool = pool
 
     async def _execute(self, command: tuple[Word, ...]) -> Any:
@@ -311,19 +304,6 @@ class SyncPort(_AnyPort):
         if not self._line.acquire(timeout=seconds):
             self._line = None
 
-    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        await coroutine
-
-    async def beside_orm(self, call: Callable[[], T]) -> T:
-        return call()
-
-    async def tell(self, event: LockEvent) -> None:
-        signals.log(event)
-        if self._background or asyncio._get_running_loop() is not None:
-            signals.send_later(event)
-        else:
-            signals.send(event)
-
 
 class AsyncPort(_AnyPort):
     """The port of an asyncio task. It never uses the thread pool, not even to wait."""
@@ -378,7 +358,7 @@ class AsyncPort(_AnyPort):
 
         # They end by themselves: who is slow now may have its connection again later.
         for number, server in enumerate(each):
-            _keep(asyncio.ensure_future(ask(number, server)))
+            keep(asyncio.ensure_future(ask(number, server)))
         while left := answers.left():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
@@ -428,21 +408,11 @@ class AsyncPort(_AnyPort):
                 await line.acquire()
                 self._line = line
 
-    async def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        await asyncio.shield(_keep(asyncio.ensure_future(coroutine)))
-
-    async def beside_orm(self, call: Callable[[], T]) -> T:
-        return await sync_to_async(call, thread_sensitive=True)()
-
-    async def tell(self, event: LockEvent) -> None:
-        signals.log(event)
-        await signals.asend(event)
-
 
 _finishing: set[asyncio.Future[Any]] = set()
 
 
-def _keep(task: asyncio.Future[Any]) -> asyncio.Future[Any]:
+def keep(task: asyncio.Future[Any]) -> asyncio.Future[Any]:
     """Until it is done: the loop has only weak references to its tasks."""
     _finishing.add(task)
     task.add_done_callback(_finishing.discard)

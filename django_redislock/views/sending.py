@@ -23,9 +23,9 @@ def hold_until_sent(lease: Lease, response: StreamingHttpResponse) -> None:
     middleware may drop it.
     """
     # Attached first and detached last: a signal's exception may come in between.
-    dropped = weakref.finalize(response, lease.abandon)
+    dropped = weakref.finalize(response, lease._abandon)
     dropped.atexit = False
-    lease.outlive()
+    lease._holds.outlive()
     # The content is not wrapped: a FileResponse hands its file to the server directly.
     closers: list[Any] = response._resource_closers  # type: ignore[attr-defined]
     content = response._iterator if response.is_async else None  # type: ignore[attr-defined]
@@ -36,10 +36,10 @@ def _sent(lease: Lease, dropped: weakref.finalize[Any, Any], content: Any) -> No
     """Release the lease, since the response is closed."""
     try:
         if asyncio._get_running_loop() is not None:
-            lease.abandon()  # in the background: a request here would block the event loop
+            lease._abandon()  # in the background: a request here would block the event loop
             return
         _end_content(lease, content)
-        lease.settle()
+        lease._settle()
     finally:
         dropped.detach()
 

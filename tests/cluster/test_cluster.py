@@ -125,7 +125,7 @@ def test_forty_killed_waiters(cluster: RedisCluster, begin: Begin) -> None:
     first that looks has the lock."""
     lease = redis_lock("job", ttl=600).acquire()
     assert lease is not None
-    keys = lease.claim.keys
+    keys = lease._claim.keys
     node, now_us = cluster.owner(keys.lock), int(time.time() * 1e6)
     for number in range(40):
         token, says = f"{number:032x}", f"{now_us}|600000|redislock:inbox:dead|web3:1:x|job.py:1"
@@ -148,9 +148,9 @@ def test_renewal(cluster: RedisCluster, api: Api) -> None:
     del leases[3]
     watched = watchdog(server_of("default"))
     for lease in leases:
-        due = lease.due
-        eventually(lambda lease=lease, due=due: lease.due > due)
-        assert watched.held(lease.claim.keys.lock) == [lease]
+        due = lease._lifetime.due
+        eventually(lambda lease=lease, due=due: lease._lifetime.due > due)
+        assert watched.held(lease._claim.keys.lock) == [lease]
         api.release(lease)
 
 
@@ -159,7 +159,7 @@ def test_the_leases_of_a_silent_node(cluster: RedisCluster, api: Api) -> None:
     leases = {name: api.acquire(redis_lock(name, ttl=12)) for name in NAMES}
     silent = cluster.owner(f"redislock:{{{NAMES[0]}}}")
     there = {n for n in NAMES if cluster.owner(f"redislock:{{{n}}}") is silent}
-    due = {name: lease.due for name, lease in leases.items()}
+    due = {name: lease._lifetime.due for name, lease in leases.items()}
     for node in cluster.nodes:  # else a cluster stops as a whole when a primary has no successor
         cluster.call(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
     silent.pause()
@@ -217,8 +217,8 @@ def go_on(leases: list[Lease], seconds: float) -> None:
 def renew_now(leases: list[Lease]) -> None:
     """They are due, and a renewal of each fails."""
     for lease in leases:
-        lease.due = 0
-        watchdog(server_of("default")).reconsider(lease)
+        lease._lifetime.due = 0
+        watchdog(server_of("default")).reconsider(lease._lifetime)
     eventually(lambda: all(lease.state == LeaseState.UNKNOWN for lease in leases))
 
 

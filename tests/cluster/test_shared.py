@@ -41,10 +41,10 @@ def test_places(cluster: RedisCluster, api: Api) -> None:
 def test_renewals(cluster: RedisCluster) -> None:
     """Of all nodes, by the watchdog."""
     leases = [Semaphore(name, 2, ttl=0.6).acquire() for name in NAMES]
-    due = [lease.due for lease in leases if lease is not None]
+    due = [lease._lifetime.due for lease in leases if lease is not None]
     eventually(
         lambda: all(
-            lease is not None and lease.due > before and lease.state == LeaseState.HELD
+            lease is not None and lease._lifetime.due > before and lease.state == LeaseState.HELD
             for lease, before in zip(leases, due, strict=True)
         )
     )

@@ -22,8 +22,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.fencing import Fence
-from django_redislock.lease import claims as operations
-from django_redislock.lease.watchdog import BATCH
+from django_redislock.lease.watchdog import BATCH, held
 from django_redislock.primitives import multi
 from django_redislock.transport.server import Server, server_of
 from tests.contract.api import Api
@@ -80,9 +79,9 @@ def test_it_is_found_by_the_name_of_its_events(api: Api) -> None:
     """As metrics and traces look for the lease of an event."""
     lease = api.acquire(MultiLock(["a", "b"]))
     for name in ("a", "b", lease.name):
-        assert operations.held(server_of("default"), key(name)) == [lease]
+        assert held(server_of("default"), key(name)) == [lease]
     api.release(lease)
-    assert operations.held(server_of("default"), key(lease.name)) == []
+    assert held(server_of("default"), key(lease.name)) == []
 
 
 def test_one_fencing_token_is_no_answer(api: Api) -> None:

@@ -87,7 +87,7 @@ def test_a_waiter_elsewhere_is_told_by_a_message(api: Api, redis: Redis) -> None
     waiter = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=None))
     eventually(lambda: heard(redis))
     before = messages(redis)
-    keys = lease.claim.keys.mutex(lease.token)
+    keys = lease._claim.keys.mutex(lease.token)
     assert call(redis, "mutex_release", keys, lease.token, lease.name, 0)[0] == 1
     handed = waiter.result(PATIENCE)
     assert messages(redis) > before
@@ -200,11 +200,12 @@ def test_a_restored_lease_is_as_the_first_one(api: Api, redis: Redis) -> None:
     """Explicit arguments of its lock go along, what is left of `max_hold` included."""
     lock = redis_lock("invoice:42", ttl=20, renew=False, max_hold=3600, release="commit")
     restored = api.restore(api.acquire(lock).export())
-    assert (restored.ttl, restored.renew, restored.release_at) == (20, False, "commit")
-    assert 3500 < restored.hold_left(now()) <= 3600
+    assert (restored.ttl, restored._lifetime.renew) == (20, False)
+    assert restored._policy.release == "commit"
+    assert 3500 < restored._lifetime.hold_left(now()) <= 3600
     api.release(restored)
     restored = api.restore(api.acquire(redis_lock("invoice:42")).export())
-    assert (restored.renew, restored.hold_left(now())) == (True, None)
+    assert (restored._lifetime.renew, restored._lifetime.hold_left(now())) == (True, None)
     api.release(restored)
 
 

@@ -96,7 +96,7 @@ def test_released_twice(api: Api, redis: Redis) -> None:
     other = acquire(api)
     before = redis.hgetall(TAIL)
     args = [lease.token, NAME, 0]
-    keys = lease.claim.keys.mutex(lease.token)
+    keys = lease._claim.keys.mutex(lease.token)
     assert release(redis, keys, args) == 1
     assert redis.hgetall(TAIL) == before
     assert ended() == [(lease.fencing_token, Ending.RELEASED)]

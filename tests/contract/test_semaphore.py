@@ -165,7 +165,9 @@ def test_release_is_idempotent(api: Api, redis: Redis) -> None:
     api.release(first)
     api.release(second)
     api.release(first)
-    assert run(first.claim.primitive.release(SyncPort(server_of("default")), first.claim)) is None
+    assert (
+        run(first._claim.primitive.release(SyncPort(server_of("default")), first._claim)) is None
+    )
     lost = api.acquire(semaphore(renew=False))
     redis.zrem(KEY, lost.token)
     with pytest.raises(LeaseLost, match="ttl passed unrenewed"):
@@ -175,10 +177,10 @@ def test_release_is_idempotent(api: Api, redis: Redis) -> None:
 def test_a_withdrawn_token_gets_nothing(api: Api, redis: Redis) -> None:
     """A release that doubts leaves a tombstone, and an acquire that arrives late is refused."""
     lease = api.acquire(semaphore())
-    lease.claim.doubtful = True
+    lease._claim.doubtful = True
     api.release(lease)
     with pytest.raises(LeaseLost, match="given up before"):
-        run(lease.claim.primitive.acquire(SyncPort(server_of("default")), lease.claim, 0))
+        run(lease._claim.primitive.acquire(SyncPort(server_of("default")), lease._claim, 0))
     assert not redis.exists(*KEYS)
 
 
@@ -238,7 +240,7 @@ def test_export_and_restore(api: Api, redis: Redis) -> None:
     lease = api.acquire(semaphore(3, ttl=20))
     text = lease.export()
     restored = api.restore(text)
-    assert restored.claim.primitive == lease.claim.primitive
+    assert restored._claim.primitive == lease._claim.primitive
     assert restored.fencing_token == lease.fencing_token
     assert tokens(redis) == {restored.token}
     assert [holder.owner for holder in api.holders(semaphore(3))] == [restored.owner]

@@ -126,7 +126,7 @@ def cleared(name: str) -> None:
         holding.set()
         over.wait(PATIENCE)
         assert lease is not None
-        lease.end()
+        lease._lifetime.end()
 
     holder = threading.Thread(target=hold)
     holder.start()

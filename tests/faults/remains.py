@@ -36,7 +36,7 @@ def seen(redis: Redis, name: str = "job") -> Seen | None:
 
 def late(lease: Lease, before: Seen) -> float:
     """Seconds from the end of what one had until the next one got it, by the server's clock."""
-    seconds = lease.acquired_us / 1e6 - before.ends
+    seconds = lease._grant.acquired_us / 1e6 - before.ends
     assert seconds > -0.005, "not before it had ended; Redis counts in milliseconds"
     assert seconds < SLACK
     return seconds

@@ -53,7 +53,7 @@ def test_two_lost(scene: Scene) -> None:
         scene.api.release(lease)
     assert rule.count == scene.tries
     assert lease.state != LeaseState.RELEASED
-    assert lease.lost is None
+    assert lease._lifetime.lost is None
     scene.release(lease)
     scene.release(lease)
     scene.is_free(after=lease)
@@ -114,7 +114,7 @@ def test_repeated_when_its_time_is_over(scene: Scene) -> None:
     if lease.remaining() == 0:
         return  # a slow machine: it really was too late
     eventually(lambda: lease.remaining() == 0 and not scene.redis.exists(scene.key))
-    assert lease.lost is None
+    assert lease._lifetime.lost is None
     scene.release(lease)
     assert not lost.is_set()
     eventually(lambda: scene.left() in ([], ["redislock:index"]))
@@ -155,7 +155,7 @@ def test_leaving_a_block(scene: Scene) -> None:
     lease = scene.api.enter(scene.lock(ttl=600), lambda lease: lease)
     assert rule.count == scene.tries
     eventually(lambda: scene.left() == [])
-    assert lease.lost is None
+    assert lease._lifetime.lost is None
     eventually(lambda: lease.state == LeaseState.RELEASED)
     scene.is_free(after=lease)
 
@@ -215,7 +215,7 @@ def test_left_while_nobody_is_reached(scene: Scene) -> None:
     successor = scene.start_direct().result(PATIENCE)
     scene.owned(successor)
     eventually(lambda: lease.remaining() == 0)
-    assert lease.lost is None
+    assert lease._lifetime.lost is None
     assert lease.state == LeaseState.RELEASED
     scene.meet()
     scene.proxy.mend()

@@ -291,9 +291,9 @@ def test_extend(api: Api, nodes: Nodes) -> None:
 def test_renewal(api: Api, nodes: Nodes) -> None:
     """The watchdog of these servers extends it, and shows at each of them that it lives."""
     lease = api.acquire(lock(ttl=2))
-    before = lease._deadline
-    watchdog(lease.server)._show_at = 0.0
-    eventually(lambda: lease._deadline > before)
+    before = lease._lifetime.deadline
+    watchdog(lease._server)._show_at = 0.0
+    eventually(lambda: lease._lifetime.deadline > before)
     for alias in ALIASES:
         info = Inspector(alias).get("job")
         assert info is not None
@@ -578,8 +578,8 @@ def test_its_validity_counts_from_the_sending(api: Api, nodes: Nodes) -> None:
     """Less a margin for clocks that drift."""
     before = now()
     lease = api.acquire(lock(ttl=10, renew=False))
-    assert lease.remaining() <= 10 - (now() - lease.began) - 0.1
-    assert before <= lease.began
+    assert lease.remaining() <= 10 - (now() - lease._grant.sent) - 0.1
+    assert before <= lease._grant.sent
     api.release(lease)
 
 
@@ -652,12 +652,12 @@ def test_neither_extended_nor_refused_by_a_majority(api: Api, nodes: Nodes) -> N
     for alias in "ab":
         nodes.clients[alias].delete(KEY)
     nodes.stop("e")
-    before = sound._deadline
+    before = sound._lifetime.deadline
     for lease in doubted, sound:
-        lease.due = 0.0
-    watchdog(lease.server).reconsider(sound)
+        lease._lifetime.due = 0.0
+    watchdog(lease._server).reconsider(sound._lifetime)
     api.extend(sound)
-    assert sound._deadline > before
+    assert sound._lifetime.deadline > before
     nodes.clients["c"].delete(KEY)
     with pytest.raises((LockUnavailable, LeaseLost)):
         api.extend(doubted)

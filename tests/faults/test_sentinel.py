@@ -152,8 +152,8 @@ def test_renewed_by_the_watchdog(watched: Watched, failover: Callable[[], None],
     lease = api.acquire(redis_lock("job", ttl=12))
     arrived(watched)
     failover()
-    due = lease.due
-    eventually(lambda: lease.due > due and lease.state == LeaseState.HELD)
+    due = lease._lifetime.due
+    eventually(lambda: lease._lifetime.due > due and lease.state == LeaseState.HELD)
     with Redis.from_url(watched.replica.url) as redis:
         assert redis.get(KEY).decode().startswith(lease.token)
     api.release(lease)

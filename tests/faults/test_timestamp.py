@@ -187,7 +187,7 @@ class Slow(SyncPort):
 def test_the_second_comes_after_the_first_is_over(redis: Redis, wait: float | None) -> None:
     """What is returned is a lease that is held; who may not wait is told that there is none."""
     lease = lock(True, ttl=30).acquire()
-    claim = replace(lease.claim, token=tokens.new(), sent=False)
+    claim = replace(lease._claim, token=tokens.new(), sent=False)
     lease.release()
     port = Slow(claim.ttl)
     if wait == 0:
@@ -215,14 +215,14 @@ def test_a_release_is_lost(
     rule = lossy.on(script(name), fault)
     release(api, lease)
     assert rule.count == 1
-    assert lease.lost is None
+    assert lease._lifetime.lost is None
     assert free(redis)
 
 
 def test_a_release_by_who_does_not_know_of_the_first(api: Api, redis: Redis) -> None:
     """The server remembers that it was released."""
     lease = api.acquire(TimestampLock(KEY))
-    first, second = replace(lease.claim), replace(lease.claim)
+    first, second = replace(lease._claim), replace(lease._claim)
     assert run(timestamp.WHOLE.release(SyncPort(server_of("default")), first)) is None
     assert run(timestamp.WHOLE.release(SyncPort(server_of("default")), second)) is None
     assert free(redis)
@@ -251,6 +251,6 @@ def test_renewals_are_lost(api: Api, lossy: Proxy, redis: Redis, both: bool) -> 
     lease = api.acquire(lock(both, ttl=3))
     rule = lossy.on(script("timestamp_extend"), Fault.LOSE_REPLY, times=10**9)
     rule.happened()
-    eventually(lambda: lease.lost is not None)
+    eventually(lambda: lease._lifetime.lost is not None)
     assert redis.time()[0] <= int(redis.get(KEY))
     rule.let_go()

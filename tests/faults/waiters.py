@@ -22,8 +22,8 @@ TAIL = f"{LOCK}:tail"
 
 def renew_now(lease: Lease) -> None:
     """Let the watchdog renew it now, and not in a third of its ttl."""
-    lease.due = 0.0
-    watchdog(lease.server).reconsider(lease)
+    lease._lifetime.due = 0.0
+    watchdog(lease._server).reconsider(lease._lifetime)
 
 
 class Line:

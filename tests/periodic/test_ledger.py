@@ -508,7 +508,7 @@ class TestPerforming:
         assert 50 < seconds <= 60
         assert redis_lock("periodic:job").holder() is not None
         assert newest().outcome == RunOutcome.DONE
-        lease.settle()
+        lease._settle()
         assert redis_lock("periodic:job").holder() is None
 
     def test_a_listener_that_raises_breaks_nothing(self, make: Make, told: Any) -> None:

@@ -99,7 +99,7 @@ class TestFree:
         def body(lease: Lease) -> None:
             lease.extend(60)
             lease.check()
-            assert lease.claim.primitive.unfenced or lease.fencing_tokens
+            assert lease._claim.primitive.unfenced or lease.fencing_tokens
 
         with locks_always_free():
             api.enter(make(), body)
@@ -116,8 +116,8 @@ class TestFree:
     def test_it_is_renewed(self) -> None:
         """The watchdog is content, too."""
         with locks_always_free(), redis_lock("invoice:42", ttl=3) as lease:
-            due = lease.due
-            eventually(lambda: lease.due > due)
+            due = lease._lifetime.due
+            eventually(lambda: lease._lifetime.due > due)
             lease.check()
 
     def test_it_ends_with_the_test(self) -> None:

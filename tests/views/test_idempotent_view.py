@@ -791,7 +791,7 @@ class TestWhatIsKept:
         def body(request: HttpRequest, pk: int) -> HttpResponse:
             lease = current_lease()
             redis.delete(f"redislock:{{{lease.name}}}")
-            eventually(lambda: lease.lost)
+            eventually(lambda: lease._lifetime.lost)
             return HttpResponse()
 
         with at_root(forms.function(idempotent_view(), body)), pytest.raises(LeaseLost):

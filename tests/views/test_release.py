@@ -476,9 +476,9 @@ def test_leases_of_responses_are_nobodys() -> None:
     with ExitStack() as stack:
         response = locked(body)(post(), 7)
         stack.callback(response.close)
-        assert leases[0].holder is None
+        assert leases[0]._holds.holder is None
         assert leases[0].state == LeaseState.HELD
         # Its thread may hold another one meanwhile, and be asked for it.
         with redis_lock("another") as other:
-            assert other.holder is threading.current_thread()
+            assert other._holds.holder is threading.current_thread()
     assert leases[0].state == LeaseState.RELEASED

@@ -108,7 +108,7 @@ def _run_by_hand(job: Job) -> None:
     ended = asyncio.run(aperform(job_run, keep)) if job.asynchronous else perform(job_run, keep)
     for lease, seconds in kept:
         time.sleep(seconds)
-        lease.settle()
+        lease._settle()
     _judge(ended)
 
 

@@ -138,8 +138,8 @@ class _Guarded:
                 if event in PASSED_ON:
                     self._asked_to_end |= event in ENDING
                     self._child.pass_on(event)
-                elif self._lease.lost is not None:
-                    self._write(f"{self._lease.lost} Ending the program.")
+                elif self._lease._lifetime.lost is not None:
+                    self._write(f"{self._lease._lifetime.lost} Ending the program.")
                     return self._child.end(self._events, kill_after)
             return code
         except BaseException:
@@ -149,7 +149,7 @@ class _Guarded:
 
     def linger(self, until: float) -> None:
         """Wait until that time, unless we are asked to end, or the lease is lost."""
-        while not self._asked_to_end and self._lease.lost is None:
+        while not self._asked_to_end and self._lease._lifetime.lost is None:
             event = self._events.next(until)
             if event is None:
                 return

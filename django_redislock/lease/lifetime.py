@@ -1,0 +1,167 @@
+"""How long a lease lives, and how it ends."""
+
+from __future__ import annotations
+
+import weakref
+from enum import StrEnum
+from typing import Protocol
+
+from ..base.clock import deadline, now
+from ..base.exceptions import LeaseLost
+from ..primitives.contract import Claim, Grant
+from ..settings.policy import Policy
+from . import holds
+from .holds import Holds
+
+NEVER = float("inf")
+
+
+class LeaseState(StrEnum):
+    HELD = "held"
+    UNKNOWN = "unknown"
+    """The last renewal got no answer. The lease is not lost: it has time left."""
+    LOST = "lost"
+    RELEASED = "released"
+
+
+class Renewable(Protocol):
+    """A lease, as its lifetime and the watchdog know it."""
+
+    _holds: Holds
+
+    @property
+    def name(self) -> str: ...
+
+    def _tell_lost(self, error: LeaseLost) -> None:
+        """Tell everybody who asked for it that the lease is lost."""
+
+    def _abandon(self) -> None:
+        """End a hold; if it is the last one, let the watchdog release the lease."""
+
+
+class Lifetime:
+    """How long one lease lives, and how it ended.
+
+    The watchdog keeps the lifetimes of all leases. A lifetime has only a weak reference to its
+    lease, so that the watchdog sees when nobody has the lease any more.
+    """
+
+    __slots__ = (
+        "at",
+        "claim",
+        "closing",
+        "deadline",
+        "due",
+        "early",
+        "error",
+        "hold_until",
+        "in_doubt",
+        "lease",
+        "released",
+        "renew",
+        "terms",
+    )
+
+    def __init__(self, lease: Renewable, claim: Claim, grant: Grant, policy: Policy) -> None:
+        self.lease = weakref.ref(lease)
+        self.claim = claim
+        self.renew = policy.renew
+        self.terms = policy.terms()
+        """What is asked of each renewal beyond its answer."""
+        self.hold_until = grant.sent + (policy.max_hold or NEVER)
+        """When renewal ends."""
+        self.closing = False
+        """The lease is being given back: what a renewal learns from now on is no loss."""
+        self.released = False
+        self.error: LeaseLost | None = None
+        self.deadline = 0.0
+        self.due = 0.0
+        """When the watchdog has to look: to renew the lease, or to see that it is lost."""
+        self.at = NEVER
+        """The time under which the watchdog keeps it. An entry with another time is outdated."""
+        self.early = 0.0
+        """Seconds by which the renewal may come before that time."""
+        self.renewed(grant.sent, claim.ttl)
+
+    # What is known of it. Nothing here asks the server, and reading a property changes nothing.
+
+    @property
+    def over(self) -> bool:
+        """Whether it was released, or has run out while it was being given back."""
+        ended = self.closing and self.error is None and now() >= self.deadline
+        return self.released or ended
+
+    @property
+    def state(self) -> LeaseState:
+        if self.over:
+            return LeaseState.RELEASED
+        if self.lost is not None:
+            return LeaseState.LOST
+        return LeaseState.UNKNOWN if self.in_doubt else LeaseState.HELD
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """Why it is lost, or None."""
+        # What happens after it began to be given back in time is no loss.
+        over = self.closing or self.released
+        if self.error is None and not over and now() >= self.deadline:
+            why = f"its ttl of {self.claim.ttl:g} s passed unrenewed"
+            return LeaseLost(self.claim.keys.name, why)
+        return self.error
+
+    @property
+    def alive(self) -> bool:
+        """Whether its holder may hold the lease once more."""
+        return not self.closing and self.state in (LeaseState.HELD, LeaseState.UNKNOWN)
+
+    def remaining(self) -> float:
+        """Return the seconds until the deadline, or 0 when the lease is no longer held."""
+        if self.released or self.error is not None:
+            return 0.0
+        return max(0.0, self.deadline - now())
+
+    def hold_left(self, time: float) -> float | None:
+        """Return the seconds until renewal ends. None: it does not end."""
+        left = self.hold_until - time
+        return None if left == NEVER else max(left, 0.001)
+
+    def next_ttl(self, time: float, ttl: float | None = None) -> float:
+        """Return the ttl of a renewal sent at `time`: it ends no later than `max_hold` does."""
+        return min(ttl or self.claim.ttl, max(self.hold_until - time, 0.001))
+
+    # What happens to it.
+
+    def renewed(self, sent: float, ttl: float) -> None:
+        """Note that a renewal to `ttl`, sent at `sent`, got its answer."""
+        if sent + ttl > self.hold_until - 0.001:
+            self.renew = False  # it was the last one
+        # No command shortens what another one has promised, whatever order they arrive in.
+        self.deadline = max(deadline(sent, ttl), self.deadline)
+        self.due = sent + ttl / 3 if self.renew else self.deadline
+        self.in_doubt = False
+
+    def unknown(self) -> None:
+        """Note that a renewal got no answer. The next one comes soon."""
+        self.in_doubt = True
+        soon = now() + min(self.claim.ttl / 10, 1.0)
+        self.due = min(soon, self.deadline) if self.renew else self.deadline
+
+    def expire(self) -> LeaseLost | None:
+        """Return `lost`. If the deadline has passed, everybody who asked for it is told."""
+        if self.error is None and (error := self.lost) is not None:
+            self.lose(error)
+        return self.error
+
+    def lose(self, error: LeaseLost) -> None:
+        """Note that the lease is lost for good, and tell everybody who asked for it, once."""
+        with holds.changing:
+            if self.error is not None or self.released:
+                return
+            self.error = error
+        lease = self.lease()
+        if lease is not None:
+            lease._tell_lost(error)
+
+    def end(self) -> None:
+        """Mark the lease as released."""
+        self.released = True
