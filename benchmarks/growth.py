@@ -9,6 +9,7 @@ from devtools.pages import table
 
 from . import fleet, latency, leases, startup
 from .harness import Row, find, median, ratio
+from .style import MARKERS, OTHERS, OURS, colours
 from .tables import Record, micro, rows_of
 from .tables import conditions as _conditions
 from .targets import Seen
@@ -226,8 +227,6 @@ def curve(record: Record) -> Figure:
     """The memory of Redis while names are locked, and afterwards."""
     from matplotlib.figure import Figure
 
-    from .plots import OURS
-
     figure = Figure(figsize=(9, 3.2))
     axes = figure.subplots()
     [row] = rows_of(record)[:1]
@@ -247,8 +246,6 @@ def curve(record: Record) -> Figure:
 def growth(record: Record) -> Figure:
     """What leases cost as they become more."""
     from matplotlib.figure import Figure
-
-    from .plots import MARKERS, OTHERS, OURS
 
     figure = Figure(figsize=(9, 3.2))
     panels = figure.subplots(1, 3)
@@ -279,8 +276,6 @@ def distance(record: Record) -> Figure:
     """A free lock, over the time of a round trip."""
     from matplotlib.figure import Figure
 
-    from .plots import MARKERS, colours
-
     figure = Figure(figsize=(9, 3.4))
     axes = figure.subplots()
     colour = colours(latency.TITLES, [latency.OURS])
@@ -299,8 +294,6 @@ def distance(record: Record) -> Figure:
 def hosts(record: Record) -> Figure:
     """What a server does for ever more processes."""
     from matplotlib.figure import Figure
-
-    from .plots import MARKERS, colours
 
     figure = Figure(figsize=(9, 3.2))
     panels = figure.subplots(1, 2)

@@ -14,13 +14,8 @@ from matplotlib.figure import Figure
 
 from . import crowd, growth, tables
 from .harness import median, quartiles, ratio, recorded
+from .style import INK, MARKERS, OTHERS, OURS, colours
 from .tables import KINDS, WHERE, Record, best_first, is_ours, parsers_of, rows_of
-
-# Each has a contrast of 3 and more to white and to a dark page alike.
-INK = "#7d7d7d"
-OURS = "#d9480f"
-OTHERS = ["#1c7ed6", "#2b8a3e", "#9c50c0", "#8a7400"]
-MARKERS = ["o", "s", "^", "D", "v"]
 
 STYLE = {
     "svg.fonttype": "none",
@@ -59,11 +54,6 @@ def draw(path: Path, function: Callable[[Record], Figure], record: Record) -> No
     # Without the blanks around lines: a third of the file.
     lines = path.read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join(line.strip() for line in lines) + "\n", encoding="utf-8")
-
-
-def colours(titles: list[str], ours: list[str]) -> dict[str, str]:
-    others = [title for title in titles if title not in ours]
-    return {**dict.fromkeys(ours, OURS), **dict(zip(others, OTHERS, strict=False))}
 
 
 def free(record: Record) -> Figure:

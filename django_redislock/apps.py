@@ -1,5 +1,4 @@
-"""For INSTALLED_APPS: the management command, the system checks, the templates and the
-translations."""
+"""The app for INSTALLED_APPS: the command, the system checks, the templates, the translations."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _

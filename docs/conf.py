@@ -58,8 +58,9 @@ add_module_names = False
 nitpick_ignore_regex = [
     # Types of others are named and not linked: a build needs no network.
     (r"py:.*", r"(?!django_redislock\b).*"),
-    # Ours that a lease and a lock are made of, and nobody else is given.
-    (r"py:class", r"django_redislock\.(conf\.Policy|keys\.Keys|lease\.(Claim|Cancellation))"),
+    # Internal classes in the signatures of public ones.
+    (r"py:class", r"django_redislock\.(settings\.policy\.Policy|primitives\.keys\.Keys)"),
+    (r"py:class", r"django_redislock\.(transport\.cluster\.Cluster|lease\..*)"),
     (r"py:class", r"django_redislock\.testing\.condition\.Condition"),
     # Type variables.
     (r"py:class", r"django_redislock\..*\.[A-Z]"),

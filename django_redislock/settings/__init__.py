@@ -1,1 +1,1 @@
-"""What may be said about a lock, and by whom."""
+"""The settings: what can be written about a lock, and where."""

@@ -15,13 +15,13 @@ from ..primitives.keys import validate_name
 _ARGUMENT = re.compile(r"[^.\[]*")
 
 MAX_PATTERNS = 100
-"""So many are kept: enough for what people write, and a bound for what programs make up."""
+"""How many patterns are kept: enough for code written by hand, and a bound for generated code."""
 patterns: tuple[str, ...] = ()
-"""What the names made here look like, as in `LOCKS`: `report:*`; the longest first."""
+"""Patterns of the names made here, written as in `LOCKS`: `report:*`. The longest first."""
 
 
 def _fields(template: str) -> Iterator[str]:
-    """What a template refers to, in its formats, too."""
+    """Return the fields of a template, including those in its format specifications."""
     for _, field, spec, _ in Formatter().parse(template):
         if field is not None:
             yield field
@@ -44,15 +44,15 @@ def _pattern(template: str) -> str:
 def name_maker(
     name: str | Callable[..., str] | None, function: Callable[..., Any], *, prefix: str = ""
 ) -> Callable[..., str]:
-    """What makes a lock's name from the arguments of a call of `function`.
+    """Return a function that makes a lock's name from the arguments of a call of `function`.
 
-    `prefix` is plain text, which all these names begin with.
-    Raises `ValueError` when a template names an argument that the function does not have; for
-    one that takes any keywords (`**kwargs`), when it is called without.
+    `prefix` is plain text at the beginning of all these names.
+    Raises `ValueError` if a template names an argument that the function does not have. If the
+    function takes any keywords (`**kwargs`), the call without that argument raises it.
     """
     if name is None:
         if not hasattr(function, "__qualname__"):
-            raise TypeError(f"{function!r} has no dotted path to be named after: give it a name")
+            raise TypeError(f"{function!r} has no dotted path for a name: write a name")
         name = f"{prefix}{label.dotted_path(function)}"
         _remember(glob.escape(name))
     elif callable(name):
@@ -61,7 +61,7 @@ def name_maker(
     elif isinstance(name, str) and name:
         name = prefix + name
     else:
-        validate_name(name)  # says what is wrong with it
+        validate_name(name)  # raises
     assert isinstance(name, str)
     return _from_template(name, function)
 
@@ -94,7 +94,7 @@ def _from_template(template: str, function: Callable[..., Any]) -> Callable[...,
 
     if any_keyword is None or "" in needed:
         require(signature.parameters)
-    # Not one without arguments: that may be an f-string, and so a name.
+    # A template without arguments is not remembered: it may be a name made by an f-string.
     _remember(_pattern(template))
 
     def make(*args: Any, **kwargs: Any) -> str:
