@@ -15,7 +15,7 @@ from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from ..inspection import State
-from ..inspection.clearing import Outcome, Target
+from ..inspection.clearing import ClearOutcome, Target
 from ..inspection.words import clean
 from ..models import Lock
 from . import confirmation, tables
@@ -140,12 +140,12 @@ _UNWRITTEN = _(
 )
 _SENTENCES = [
     (
-        Outcome.CLEARED,
+        ClearOutcome.CLEARED,
         messages.SUCCESS,
         ngettext_lazy("Cleared %(names)s.", "Cleared %(count)d locks: %(names)s.", "count"),
     ),
     (
-        Outcome.CHANGED,
+        ClearOutcome.CHANGED,
         messages.WARNING,
         ngettext_lazy(
             "%(names)s has changed hands meanwhile, and was left alone.",
@@ -154,14 +154,14 @@ _SENTENCES = [
         ),
     ),
     (
-        Outcome.FREE,
+        ClearOutcome.FREE,
         messages.INFO,
         ngettext_lazy(
             "%(names)s was free already.", "%(count)d locks were free already: %(names)s.", "count"
         ),
     ),
     (
-        Outcome.REFUSED,
+        ClearOutcome.REFUSED,
         messages.ERROR,
         ngettext_lazy(
             "%(names)s can’t be cleared: %(error)s",
@@ -170,7 +170,7 @@ _SENTENCES = [
         ),
     ),
     (
-        Outcome.UNKNOWN,
+        ClearOutcome.UNKNOWN,
         messages.ERROR,
         ngettext_lazy(
             "%(names)s may have been cleared, or not: %(error)s",
@@ -179,7 +179,7 @@ _SENTENCES = [
         ),
     ),
     (
-        Outcome.NOT_ASKED,
+        ClearOutcome.NOT_ASKED,
         messages.ERROR,
         ngettext_lazy(
             "%(names)s was left alone, since Redis did not answer any more.",

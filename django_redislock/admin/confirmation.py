@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..base import label
 from ..inspection import HolderInfo, Inspector, LockInfo
-from ..inspection.clearing import Outcome, Target
+from ..inspection.clearing import ClearOutcome, Target
 from ..inspection.lock_id import LockId
 from ..inspection.sentences import translated
 from ..inspection.words import clean, holder_in_full
@@ -35,7 +35,7 @@ logger = logging.getLogger("django_redislock")
 SALT = "django_redislock.admin.confirmation"
 GOOD_FOR = 3600
 """Seconds for which a confirmation is valid."""
-BATCH = 500
+WRITTEN_AT_ONCE = 500
 """Locks that are cleared between two writes to the history."""
 
 
@@ -81,7 +81,7 @@ def shown(seen: dict[str, list[str]]) -> list[Lock]:
     return [
         Lock.of(target.lock)
         for target in targets(seen)
-        if target.lock is not None and target.outcome == Outcome.NOT_ASKED
+        if target.lock is not None and target.outcome == ClearOutcome.NOT_ASKED
     ]
 
 
@@ -99,9 +99,9 @@ def targets(seen: dict[str, list[str]]) -> Iterator[Target]:
             same = lock and _reduced(lock, known)
             target = Target(name, inspector, same or lock)
             if lock is None:
-                target.outcome = Outcome.FREE
+                target.outcome = ClearOutcome.FREE
             elif same is None:
-                target.outcome = Outcome.CHANGED
+                target.outcome = ClearOutcome.CHANGED
             yield target
 
 
@@ -120,11 +120,11 @@ def clear(user: Any, seen: dict[str, list[str]], reason: str) -> Done:
     """
     found = list(targets(seen))
     asking, written = True, True
-    for start in range(0, len(found), BATCH):
-        batch = found[start : start + BATCH]
+    for start in range(0, len(found), WRITTEN_AT_ONCE):
+        batch = found[start : start + WRITTEN_AT_ONCE]
         try:
             for target in batch:
-                if asking and target.outcome == Outcome.NOT_ASKED:
+                if asking and target.outcome == ClearOutcome.NOT_ASKED:
                     asking = target.clear(str(user.get_username()), reason)
         finally:
             written &= _write_down(user, batch, reason)
@@ -144,8 +144,8 @@ def history(id: str) -> Any:
 def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
     """Write log entries. If the database fails, log them and return False."""
     words = {
-        Outcome.CLEARED: gettext("Cleared: %(reason)s. It was held by %(holder)s."),
-        Outcome.UNKNOWN: gettext("Perhaps cleared: %(reason)s. It was held by %(holder)s."),
+        ClearOutcome.CLEARED: gettext("Cleared: %(reason)s. It was held by %(holder)s."),
+        ClearOutcome.UNKNOWN: gettext("Perhaps cleared: %(reason)s. It was held by %(holder)s."),
     }
     entries = [
         LogEntry(

@@ -34,7 +34,7 @@ from .facts import (
     WaiterInfo,
 )
 from .inspector import ORDERS, Inspector
-from .several import RedlockInspector
+from .redlocks import RedlockInspector
 
 __all__ = [
     "ORDERS",

@@ -13,7 +13,9 @@ from ..settings import conf
 from . import Inspector, LockInfo, RedlockInspector
 
 
-class Outcome(StrEnum):
+class ClearOutcome(StrEnum):
+    """What became of a target."""
+
     WOULD = "would be cleared"
     CLEARED = "cleared"
     CHANGED = "changed hands"
@@ -34,7 +36,7 @@ class Target:
     inspector: Inspector | RedlockInspector
     lock: LockInfo | None
     """The lock with the holders that the operator saw; None: it was free."""
-    outcome: Outcome = Outcome.NOT_ASKED
+    outcome: ClearOutcome = ClearOutcome.NOT_ASKED
     error: str = ""
     """What went wrong; for a cleared Redlock, where it may still be held."""
 
@@ -43,13 +45,13 @@ class Target:
         assert self.lock is not None
         try:
             cleared = self.inspector.clear(self.lock, by=by, reason=reason)
-            self.outcome = Outcome.CLEARED if cleared else Outcome.CHANGED
+            self.outcome = ClearOutcome.CLEARED if cleared else ClearOutcome.CHANGED
             self.error = self._left() if cleared else ""
         except LockUnavailable as error:
-            self.outcome, self.error = Outcome.UNKNOWN, str(error)
+            self.outcome, self.error = ClearOutcome.UNKNOWN, str(error)
             return False
         except LockError as error:
-            self.outcome, self.error = Outcome.REFUSED, str(error)
+            self.outcome, self.error = ClearOutcome.REFUSED, str(error)
         return True
 
     def _left(self) -> str:
@@ -78,16 +80,16 @@ class Target:
         seen = self.lock
         for _ in range(permits.LOOKS):
             answered = self.clear(by, reason)
-            cleared |= self.outcome == Outcome.CLEARED
-            if self.outcome in (Outcome.UNKNOWN, Outcome.REFUSED):
+            cleared |= self.outcome == ClearOutcome.CLEARED
+            if self.outcome in (ClearOutcome.UNKNOWN, ClearOutcome.REFUSED):
                 break
-            self.outcome = Outcome.CLEARED if cleared else Outcome.CHANGED
+            self.outcome = ClearOutcome.CLEARED if cleared else ClearOutcome.CHANGED
             if self.lock.holding <= permits.SHOWN:
                 break
             try:
                 again = next(self.inspector.held([self.name]), None)
             except LockUnavailable as error:
-                self.outcome, self.error, answered = Outcome.UNKNOWN, str(error), False
+                self.outcome, self.error, answered = ClearOutcome.UNKNOWN, str(error), False
                 break
             self.lock = again and meant(again)
             if self.lock is None:

@@ -26,10 +26,10 @@ from . import reading
 from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo
 from .reading import Raw
 
-BATCH = 500
+LOCKS_AT_ONCE = 500
 """Locks in one request, which keeps Redis busy for about a millisecond."""
 
-AT_ONCE = 1000
+ENTRIES_AT_ONCE = 1000
 """Names or waiters in one request."""
 
 MOST_KEYS = 100_000
@@ -86,7 +86,7 @@ class Inspector:
             time, *some = self._ask(
                 "inspection_waiters",
                 [keys.queue, keys.waiters],
-                [first, min(limit - before + 1, AT_ONCE)],
+                [first, min(limit - before + 1, ENTRIES_AT_ONCE)],
             )
             for token, arrived, text in some:  # the first one ended the answer before
                 if token not in found:
@@ -280,7 +280,7 @@ class Inspector:
         ends: dict[bytes, float] = {}
         first: Any = "-inf"
         while True:
-            now, some = self._ask("inspection_index", [self._index], [first, AT_ONCE])
+            now, some = self._ask("inspection_index", [self._index], [first, ENTRIES_AT_ONCE])
             before = len(ends)
             # A lease that is renewed meanwhile comes again later, so none is missed.
             ends.update(zip(some[::2], map(float, some[1::2]), strict=True))
@@ -297,7 +297,7 @@ class Inspector:
         The index still has the names of leases that ended without a release, and inspection
         doesn't write: so these names are read first, and counted only if they are held.
         """
-        if end is None or end - offset > AT_ONCE:
+        if end is None or end - offset > ENTRIES_AT_ONCE:
             found = list(self.all())
             return Page(items=found[offset:end], total=len(found))
         number, ended, names = self._names(offset, end)
@@ -313,13 +313,13 @@ class Inspector:
     def _names(self, offset: int, end: int) -> tuple[int, list[str], list[str]]:
         """Return how many leases should be live, by the index; the names whose leases should have
         ended; and the live names that may be at `offset` to `end` among all."""
-        number, *both = self._ask("inspection_names", [self._index], [offset, end, BATCH])
+        number, *both = self._ask("inspection_names", [self._index], [offset, end, LOCKS_AT_ONCE])
         ended, names = ([name.decode(errors="replace") for name in some] for some in both)
         return number, ended, names
 
     def _held(self, names: Sequence[str], *, lenient: bool = False) -> Iterator[LockInfo]:
-        for start in range(0, len(names), BATCH):
-            some = [self._keys_of(name) for name in names[start : start + BATCH]]
+        for start in range(0, len(names), LOCKS_AT_ONCE):
+            some = [self._keys_of(name) for name in names[start : start + LOCKS_AT_ONCE]]
             yield from self._read(some, lenient=lenient)
 
     def _read(self, locks: Sequence[Keys], *, lenient: bool = False) -> list[LockInfo]:
@@ -333,7 +333,7 @@ class Inspector:
     def _raw(self, locks: Sequence[Keys], lenient: bool) -> list[Raw]:
         found: dict[int, Raw] = {}
         pool = self._server.shared_pool()
-        for batch in batches(self._port(), [lock.lock for lock in locks], BATCH):
+        for batch in batches(self._port(), [lock.lock for lock in locks], LOCKS_AT_ONCE):
             node = pools.node_of(pool, locks[batch[0]].lock)
             with self._tolerating(node, lenient):
                 self._add_raw(found, locks, batch)
@@ -359,7 +359,7 @@ class Inspector:
         """Add what our holders of timestamp locks have written beside the keys."""
         times = [position for position, raw in enumerate(found) if raw.is_timestamp]
         tails = [found[position].keys.tail for position in times]
-        for batch in batches(self._port(), tails, BATCH):
+        for batch in batches(self._port(), tails, LOCKS_AT_ONCE):
             some = self._ask("inspection_written", [tails[number] for number in batch], [])
             for number, (holder, until) in zip(batch, some, strict=True):
                 raw = found[times[number]]
@@ -372,7 +372,7 @@ class Inspector:
         known = sorted(process for process in processes if process.isalnum())
         port, keys = self._port(), [presence(self._index, process) for process in known]
         left: dict[str, float | None] = {}
-        for batch in batches(port, keys, BATCH):
+        for batch in batches(port, keys, LOCKS_AT_ONCE):
             some = [keys[position] for position in batch]
             try:
                 pttls = run(port.script("inspection_processes", some, []))

@@ -15,7 +15,7 @@ from django.test import Client
 from redis import Redis
 
 from django_redislock import LeaseRevoked, redis_lock
-from django_redislock.admin import confirmation as clearing
+from django_redislock.admin import confirmation
 from django_redislock.inspection import Inspector
 from tests.admin.conftest import LIST, client_of
 from tests.operations.calling import AWAY, granted, strangers
@@ -163,7 +163,7 @@ def test_what_was_not_shown(operator: Client, redis: Redis, seen: str) -> None:
 
 def test_all_pages(operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a search finds, more than one form could hold, in batches."""
-    monkeypatch.setattr(clearing, "BATCH", 50)
+    monkeypatch.setattr(confirmation, "WRITTEN_AT_ONCE", 50)
     for number in range(120):
         granted(redis, f"job:{number}")
     granted(redis, "other")
@@ -188,7 +188,7 @@ def test_who_may_clear(reader: Client, redis: Redis) -> None:
     granted(redis, "job")
     ask(reader, "job")
     assert reader.get(f"{LIST}default_3Ajob/clear/").status_code == 403
-    seen = clearing.sealed([])
+    seen = confirmation.sealed([])
     assert reader.post(CLEAR, {"seen": seen, "reason": "r"}).status_code == 403
     assert "/clear/" not in reader.get(f"{LIST}default_3Ajob/change/").content.decode()
     blind = client_of("bob", "clear_lock")  # and not to see what it would be
@@ -290,7 +290,7 @@ def test_what_was_seen_is_old(
     """After an hour it is not believed."""
     granted(redis, "job")
     page = ask(operator, "job")
-    monkeypatch.setattr(clearing, "GOOD_FOR", -1)
+    monkeypatch.setattr(confirmation, "GOOD_FOR", -1)
     assert confirm(operator, page) == ["This form is not the one that was shown. Start again."]
     assert Inspector().get("job") is not None
 
@@ -340,7 +340,7 @@ def test_too_many(
     """What would not come back from the form is told before a reason was written."""
     granted(redis, "job")
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
-    monkeypatch.setattr(clearing, "sealed", lambda locks: "x" * 901)
+    monkeypatch.setattr(confirmation, "sealed", lambda locks: "x" * 901)
     assert ask(operator, "job").status_code == 302
     assert "too many locks for one form" in operator.get(LIST).content.decode()
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = None

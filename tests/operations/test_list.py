@@ -14,7 +14,7 @@ from devtools.redis_server import RedisServer, find_server
 from django_redislock import redis_lock
 from django_redislock.client import Lock
 from django_redislock.inspection import ORDERS
-from django_redislock.inspection.inspector import BATCH
+from django_redislock.inspection.inspector import LOCKS_AT_ONCE
 from tests.faults.caches import caches
 from tests.operations.calling import call, cut_off, granted, run, strangers
 
@@ -104,7 +104,7 @@ class TestWhich:
 
     def test_more_than_a_request_holds(self, redis: Redis) -> None:
         """They are read in batches, and none is missing."""
-        expected = [f"n{number}" for number in range(BATCH + 10)]
+        expected = [f"n{number}" for number in range(LOCKS_AT_ONCE + 10)]
         for name in expected:
             granted(redis, name)
         assert sorted(names("--limit", "0")) == sorted(expected)

@@ -8,7 +8,7 @@ from argparse import Namespace
 
 import pytest
 
-from django_redislock.inspection.clearing import Outcome
+from django_redislock.inspection.clearing import ClearOutcome
 from django_redislock.management.commands.redislock import SUBCOMMANDS, Command, Parser
 from django_redislock.management.subcommands.config import _COLUMNS as CONFIG
 from django_redislock.management.subcommands.list import _COLUMNS as LIST
@@ -72,4 +72,4 @@ def test_outcomes() -> None:
     """All of them are told."""
     table = PAGE.partition("\n### A clearing\n")[2]
     row = next(line for line in table.splitlines() if line.startswith("| `outcome` |"))
-    assert set(re.findall(r"`([\w ]+)`", row)) == {"outcome", *Outcome}
+    assert set(re.findall(r"`([\w ]+)`", row)) == {"outcome", *ClearOutcome}

@@ -18,7 +18,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from ...base import label
 from ...commands import BUSY, UNAVAILABLE
 from ...inspection import LockInfo, State
-from ...inspection.clearing import Outcome, Target
+from ...inspection.clearing import ClearOutcome, Target
 from ...inspection.words import clean, count, holder_in_full
 from ..arguments import (
     add_by,
@@ -35,10 +35,10 @@ from ..output import Printer
 from .list import locks_table
 
 _EXIT_CODES = {
-    Outcome.UNKNOWN: UNAVAILABLE,
-    Outcome.REFUSED: WRONG,
-    Outcome.CHANGED: BUSY,
-    Outcome.FREE: FREE,
+    ClearOutcome.UNKNOWN: UNAVAILABLE,
+    ClearOutcome.REFUSED: WRONG,
+    ClearOutcome.CHANGED: BUSY,
+    ClearOutcome.FREE: FREE,
 }
 """The first of these outcomes that occurred decides."""
 
@@ -66,7 +66,7 @@ class Clear:
             "--reason",
             metavar="TEXT",
             type=label.clean,
-            help="Why; the holder is told. Needed with --yes.",
+            help="The reason, which the holder sees. Needed with --yes.",
         )
         add_by(parser)
         parser.add_argument(
@@ -103,7 +103,7 @@ def _refuse_odd(options: dict[str, Any]) -> None:
     if bool(options["names"]) == many:
         raise CommandError("Write names, or --pattern, --stale or both.", returncode=USAGE)
     if options["yes"] and not (options["reason"] or "").strip():
-        raise CommandError("With --yes write a --reason; the holder is told.", returncode=USAGE)
+        raise CommandError("With --yes write a --reason; the holder sees it.", returncode=USAGE)
 
 
 def _targets(options: dict[str, Any]) -> Iterator[Target]:
@@ -172,11 +172,11 @@ class _Clearing:
         how far it came."""
         asking = True
         for target in self._targets:
-            if asking and target.outcome == Outcome.NOT_ASKED:
+            if asking and target.outcome == ClearOutcome.NOT_ASKED:
                 # Once Redis is away, each further target would take as long to fail.
                 asking = target.clear_all(self._by, self._reason, self._meant(target))
             self._say(self._report(target))
-        cleared = sum(target.outcome == Outcome.CLEARED for target in self._targets)
+        cleared = sum(target.outcome == ClearOutcome.CLEARED for target in self._targets)
         self._say(f"{cleared} of {count(len(self._targets), 'lock')} cleared.")
         if cleared:
             self._say("Holders that are still alive learn of it at their next renewal.")
@@ -194,8 +194,8 @@ class _Clearing:
     def _preview(self) -> None:
         locks = []
         for target in self._targets:
-            if target.outcome == Outcome.NOT_ASKED and target.lock is not None:
-                target.outcome = Outcome.WOULD
+            if target.outcome == ClearOutcome.NOT_ASKED and target.lock is not None:
+                target.outcome = ClearOutcome.WOULD
                 locks.append(target.lock)
             else:
                 self._say(self._report(target))
@@ -210,7 +210,7 @@ class _Clearing:
 
     def _report(self, target: Target) -> str:
         style = self._printer.style
-        paint = style.SUCCESS if target.outcome == Outcome.CLEARED else style.ERROR
+        paint = style.SUCCESS if target.outcome == ClearOutcome.CLEARED else style.ERROR
         return str(paint(_sentence(target)))
 
     def _say(self, line: str) -> None:
@@ -252,7 +252,7 @@ def _compare(target: Target, as_of: datetime | None) -> None:
     """Set the outcome of a target that is free, or whose holders came after `as_of`."""
     before = target.lock and _before(target.lock, as_of)
     if before is None:
-        target.outcome = Outcome.FREE if target.lock is None else Outcome.CHANGED
+        target.outcome = ClearOutcome.FREE if target.lock is None else ClearOutcome.CHANGED
     else:
         target.lock = before
 
@@ -261,11 +261,11 @@ def _sentence(target: Target) -> str:
     held = "" if target.lock is None else f"held by {holder_in_full(target.lock)}"
     return clean(
         {
-            Outcome.CLEARED: f"Cleared {target.name!r}, {held}. {target.error}".strip(),
-            Outcome.CHANGED: f"{target.name!r} has changed hands, and was left alone.",
-            Outcome.FREE: f"Nobody holds {target.name!r}.",
-            Outcome.REFUSED: f"{target.name!r} can't be cleared: {target.error}",
-            Outcome.UNKNOWN: f"{target.name!r} may have been cleared, or not: {target.error}",
-            Outcome.NOT_ASKED: f"{target.name!r} was left alone.",
+            ClearOutcome.CLEARED: f"Cleared {target.name!r}, {held}. {target.error}".strip(),
+            ClearOutcome.CHANGED: f"{target.name!r} has changed hands, and was left alone.",
+            ClearOutcome.FREE: f"Nobody holds {target.name!r}.",
+            ClearOutcome.REFUSED: f"{target.name!r} can't be cleared: {target.error}",
+            ClearOutcome.UNKNOWN: f"{target.name!r} may have been cleared, or not: {target.error}",
+            ClearOutcome.NOT_ASKED: f"{target.name!r} was left alone.",
         }[target.outcome]
     )

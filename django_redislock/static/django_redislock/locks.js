@@ -1,6 +1,6 @@
-/* Keeps the list of locks up to date: the page is fetched again, and what is there is made like it.
-   Elements that are in both stay, with what is pressed, focused and unfolded; others' scripts may
-   listen to them. It waits while something is selected, and while nobody can see the page. */
+/* Keeps the list of locks up to date: fetches the page again, and makes this page like the answer.
+   Elements that both have stay, with their focus, their folding and the listeners of other scripts.
+   Waits while something is selected, and while the page is hidden. */
 "use strict";
 {
     const KEPT = "django-redislock.refresh";
@@ -24,7 +24,7 @@
         document.getElementById(id).hidden = !shown;
     }
 
-    /* Whether rows are ticked, or text of them is selected. */
+    /* Says whether rows are ticked, or their text is selected. */
     function selected() {
         const form = document.getElementById("changelist-form");
         const text = getSelection();
@@ -32,7 +32,7 @@
             || !text.isCollapsed && text.getRangeAt(0).intersectsNode(form);
     }
 
-    /* Make a node like another one. Whether details are open is for the reader to say. */
+    /* Makes a node like another one. Only the reader opens and closes details. */
     function morph(old, now) {
         if (old.isEqualNode(now)) {
             return;
@@ -55,7 +55,7 @@
         });
     }
 
-    /* Let a parent have these children. Those that it has already are known by their names. */
+    /* Gives a parent these children. Children that it already has are found by their names. */
     function arrange(parent, children, nameOf) {
         const there = new Map([...parent.children].map((it, index) => [nameOf(it, index), it]));
         const names = new Set(children.map(nameOf));
@@ -74,7 +74,7 @@
         });
     }
 
-    /* The bodies stay, also without a row; django-unfold has one for each row. */
+    /* Updates the rows. Bodies stay, even without a row; django-unfold has one for each row. */
     function updateRows(table, newTable) {
         const link = (row, index) => row.querySelector("a")?.getAttribute("href") ?? index;
         const now = newTable ? [...newTable.tBodies] : [];
@@ -84,7 +84,7 @@
         });
     }
 
-    /* What the actions bar offers when there are several pages; hidden when there is one again. */
+    /* Updates the offer to select all pages, which is hidden while there is only one page. */
     function updateBar(form, newForm) {
         const counter = form.querySelector(".action-counter");
         const newCounter = newForm.querySelector(".action-counter");
@@ -107,9 +107,9 @@
         }
     }
 
-    /* Django's script knows the rows that were there when the page came, this collection those that
-       are there now. What it binds to the window stays bound for ever: so it is called again only
-       when there is an element that it has not seen. */
+    /* Calls Django's script again, with a live collection: by itself, it knows only the rows of the
+       first page load. Its listeners on the window are never removed, so it is called only if there
+       is an element that it has not seen. */
     function bindActions(form) {
         const parts = [...form.querySelectorAll("#result_list tbody, .question a")];
         const needed = ["#action-toggle", "button[name=index]", ".action-counter"];
@@ -145,11 +145,11 @@
         updateFilters(fresh);
         bindActions(form);
         if (focus?.isConnected && focus !== document.activeElement) {
-            focus.focus({preventScroll: true});  // it was moved
+            focus.focus({preventScroll: true});  // moving it took the focus away
         }
     }
 
-    /* The page as it is now; null when there is no answer, or another one. */
+    /* Returns the new page; null if there is no answer, or not this page. */
     async function fetched() {
         try {
             const answer = await fetch(location.href, {headers: {"X-Redislock-Refresh": "1"}});
@@ -167,7 +167,7 @@
         if (!selected() && !pressed && !document.hidden) {
             const fresh = await fetched();
             if (number !== asked) {
-                return;  // it was asked again meanwhile
+                return;  // a later request has been sent meanwhile
             }
             show("redislock-failed", fresh === null);
             if (fresh !== null && !selected() && !pressed) {
