@@ -1,8 +1,8 @@
-"""What a forked child does before anything else: it forgets what is its parent's.
+"""Hooks that make a forked child forget what belongs to its parent.
 
-`os.fork` and multiprocessing tell Python of it. A server that forks in C need not: uWSGI does so
-only with `--py-call-uwsgi-fork-hooks`. So each operation looks whether it is in the same process
-as the one before.
+Python calls them after `os.fork` and in multiprocessing. A server that forks in C may not let
+Python know: uWSGI does so only with `--py-call-uwsgi-fork-hooks`. So each operation begins with
+`look`.
 """
 
 from __future__ import annotations
@@ -12,33 +12,34 @@ import threading
 from collections.abc import Callable
 
 _hooks: list[Callable[[], object]] = []
-_process = os.getpid()
+process = os.getpid()
+"""The id of this process, for code that can't ask the system each time."""
 _forgetting = threading.Lock()
 
 
 def in_child(hook: Callable[[], object]) -> None:
     """Call `hook` once in each child that is forked from now on.
 
-    A hook only forgets. What is needed instead is made when it is first used: gunicorn's gevent
-    workers replace the classes of `threading` and `queue` after the fork, and an object of the old
-    ones would stop the whole worker.
+    A hook only forgets. New objects are made when they are first used: gunicorn's gevent workers
+    replace the classes of `threading` and `queue` after the fork, and an object of an old class
+    would stop the whole worker.
     """
     _hooks.append(hook)
 
 
 def look() -> None:
-    """If this is a child, and Python was not told, do what has to be done there."""
-    if os.getpid() != _process:
+    """Call the hooks if this is a forked child in which Python has not called them."""
+    if os.getpid() != process:
         with _forgetting:
-            if os.getpid() != _process:
+            if os.getpid() != process:
                 _forget()
 
 
 def _forget() -> None:
-    global _process
+    global process
     for hook in _hooks:
         hook()
-    _process = os.getpid()
+    process = os.getpid()
 
 
 def _after_fork() -> None:

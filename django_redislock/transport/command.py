@@ -37,9 +37,9 @@ from ..primitives.contract import Terms, Word
 from ..primitives.keys import name_of
 from .cluster import Cluster, Send
 from .wire import (
-    MOMENT,
+    LAST_MOMENT,
     KeptPool,
-    NotOurs,
+    StrayAnswer,
     aask,
     aask_plainly,
     acheckout,
@@ -194,7 +194,7 @@ class AsyncExchange(Exchange):
         self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None
     ) -> Any:
         own = FOREGROUND_TIMEOUT + (confirming.replicas_timeout if confirming else 0.0)
-        within = min(own, max(until - now(), MOMENT))
+        within = min(own, max(until - now(), LAST_MOMENT))
         return await aask_plainly(connection, packed, within, clean=confirming is not None)
 
     async def _disconnect(self, connection: Any) -> None:
@@ -221,7 +221,7 @@ def _share(
     """Return the terms of one of the steps that a command takes on a cluster, which all end at
     `until`. A question about the cluster writes nothing, and gets half of the time at most, so
     that another node can be asked."""
-    left = None if until == float("inf") else max(until - now(), MOMENT)
+    left = None if until == float("inf") else max(until - now(), LAST_MOMENT)
     if words is command:
         return terms._replace(within=left)
     return Terms(left if left is None else left / 2)
@@ -236,7 +236,7 @@ def _left(until: float, own: float | None) -> float | None:
     """Seconds that the answer has, of a connection with the time-out `own`. None: just that."""
     if until == float("inf"):
         return FOREGROUND_TIMEOUT if own is None else None
-    left = max(until - now(), MOMENT)
+    left = max(until - now(), LAST_MOMENT)
     return None if own is not None and own <= left else min(left, own or FOREGROUND_TIMEOUT)
 
 
@@ -280,7 +280,7 @@ def _wait(terms: Terms) -> tuple[Word, ...]:
 
 def _confirm(replicas: Any, terms: Terms) -> None:
     if not isinstance(replicas, int):
-        raise NotOurs(f"an answer to WAIT of the type {type(replicas).__name__}")
+        raise StrayAnswer(f"an answer to WAIT of the type {type(replicas).__name__}")
     if replicas < terms.replicas:
         raise TooFewReplicas(f"{replicas} of {terms.replicas} replicas confirmed it in time")
 

@@ -32,7 +32,7 @@ from .event_loops import ending, of_loop
 from .inbox import Inbox, Waker
 from .server import Server, server_of
 from .several import Answers, Member
-from .wire import MOMENT
+from .wire import LAST_MOMENT
 
 run = coroutines.run
 
@@ -113,7 +113,7 @@ class _AnyPort:
         """The terms of a request that is sent now."""
         if self._until == float("inf"):
             return self._terms
-        return self._terms._replace(within=max(self._until - now(), MOMENT))
+        return self._terms._replace(within=max(self._until - now(), LAST_MOMENT))
 
     async def _execute(self, command: tuple[Word, ...]) -> Any:
         raise NotImplementedError

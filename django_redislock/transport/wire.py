@@ -1,22 +1,20 @@
-"""One command over a connection of a pool, without what redis-py does besides.
+"""One command over a connection of a redis-py pool, without redis-py's additional work.
 
-Its `get_connection()` and `release()` look for data on the socket by a read between two changes
-of its time-out, and count for metrics; `read_response()` prepares for answers of any kind. So of a
-pool as redis-py makes it by default we take the connections ourselves, and read the list of
-numbers that our scripts answer with when all is well. Wherever anything is unusual, redis-py's
-public methods do it: TLS, another kind of pool, a health check, no time-out, or a version without
-the attributes that are used here.
+redis-py's `get_connection()` and `release()` look for data on the socket by a read between two
+changes of its time-out, and count for metrics; `read_response()` prepares for answers of any kind.
+So we take connections from redis-py's default pools ourselves, and read the list of numbers with
+which our scripts usually answer. Everything unusual goes through redis-py's public methods: TLS,
+another kind of pool, a health check, no time-out, or a version without the attributes that are
+used here.
 
-All that is known of redis-py's inside is in this module.
+Only this module uses private attributes of redis-py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import queue
-import secrets
 import select
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,7 +27,7 @@ from redis import asyncio as aioredis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ..base import fork
+from ..base import fork, tokens
 from ..base.clock import now
 from ..base.coroutines import run
 
@@ -47,26 +45,23 @@ else:
 
 
 SHORT = 128
-"""Bytes, at most, of an answer that is read here."""
-MOMENT = 0.001
-"""Seconds that a step gets when its time is over: 0 would mean that it may not wait at all."""
+"""Bytes of an answer that is read here, at most."""
+LAST_MOMENT = 0.001
+"""Seconds that a step gets when its time is over. With 0 it could not wait at all."""
 
-_process = os.getpid()  # the system is not asked each time
-
-_prefix = secrets.token_hex(8)  # of all nonces of this process
 _counter = itertools.count()
 
 
-# A connection is taken into a hand, a list of its user's, from which it goes back. An exception
-# from outside, such as a signal's, may come after any call in here; so between two lists there is
-# none, and the connection is always in one of them.
+# The caller's list `hand` holds the connection from checkout to give_back. An exception from
+# outside, such as a signal's, may come after any call in here. So no call is made between the
+# removal from one list and the entry into the next one: the connection is always in one of them.
 
 
 def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None = None) -> Any:
-    """Take an idle connection of a pool into `hand`, or a new one, as `get_connection()` does.
+    """Take an idle connection of a pool, or a new one, into `hand`, as `get_connection()` does.
 
-    A new one is made, handshake included, within so many seconds, whatever time-outs it has; None:
-    as long as they say. After an exception, too, the caller owes `give_back`.
+    A new one has to connect, handshake included, `within` these seconds; with `None`, only its own
+    time-outs count. The caller owes `give_back`, after an exception, too.
     """
     if _keeps_books(pool) or not _took(pool, hand, within):
         hand.append(pool.get_connection())
@@ -81,24 +76,24 @@ def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None =
                 connection.disconnect()
             connection.connect()
     except BaseException:
-        connection.disconnect()  # its socket may have the short time-out yet
+        connection.disconnect()  # its socket may still have the short time-out
         raise
     return connection
 
 
 def _keeps_books(pool: Any) -> bool:
-    """redis-py does more as a connection comes and goes: it has a cache of answers, by
-    `cache_config`, or counts connections for metrics."""
+    """Return whether redis-py does more when a connection comes and goes: it keeps a cache of
+    answers (`cache_config`), or counts connections for metrics."""
     return getattr(pool, "cache", None) is not None or _metrics() is not None
 
 
 def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
-    """What `get_connection()` takes from the pool, before it connects, when nobody can see the
-    connection yet. False: it does so in another way."""
+    """Take a connection from the pool, as the first part of `get_connection()` does. `False` if
+    this pool's `get_connection()` works in another way."""
     how = getattr(type(pool), "get_connection", None)
     try:
-        if pool.pid != _process:
-            return False  # it is for get_connection() to forget what belongs to the parent
+        if pool.pid != fork.process:
+            return False  # after a fork, get_connection() forgets the parent's connections
         if how is redis.ConnectionPool.get_connection:
             idle, used, lock = pool._available_connections, pool._in_use_connections, pool._lock
         elif how is redis.BlockingConnectionPool.get_connection:
@@ -111,8 +106,8 @@ def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
         with lock:
             if not idle:
                 idle.append(pool.make_connection())
-            # Without a call in here, Python neither lets another thread run, which may fork, nor
-            # looks for signals.
+            # No calls in these three lines: between calls, Python may let another thread run,
+            # which may fork, and looks for signals.
             used |= {idle[-1]}
             hand += idle[-1:]
             del idle[-1]
@@ -126,12 +121,12 @@ def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
 
 
 def _stale(connection: Any) -> bool:
-    """It is connected, and was closed at the other end or has unread answers."""
+    """Return whether a connection was closed at the other end, or has unread answers."""
     sock = getattr(connection, "_sock", None)
     if sock is None:
         return False
     if isinstance(sock, socket.socket):
-        # Of TLS, what has come may be read from the socket already.
+        # With TLS, data may be read from the socket already, and wait in the TLS layer.
         return bool(sock.pending() if hasattr(sock, "pending") else 0) or not _silent(sock)
     try:
         return bool(connection.can_read())
@@ -141,13 +136,13 @@ def _stale(connection: Any) -> bool:
 
 @contextmanager
 def _hurried(connection: Any, within: float | None) -> Iterator[None]:
-    """What is connected in here is so within so many seconds, and has its own time-outs after."""
+    """Let a connection be made `within` these seconds, and have its own time-outs afterwards."""
     if within is None:
         yield
         return
     until = now() + within
     try:
-        answers, connects = connection.socket_timeout, connection.socket_connect_timeout
+        timeout, connect_timeout = connection.socket_timeout, connection.socket_connect_timeout
         retry, greet = connection.retry, connection.redis_connect_func
         connection._sock  # noqa: B018  # is it there?
     except AttributeError:
@@ -155,25 +150,26 @@ def _hurried(connection: Any, within: float | None) -> Iterator[None]:
         return
 
     def wait_for(seconds: float | None) -> None:
-        # Another thread may have closed it; that of fakeredis has no time-out.
+        # Another thread may have closed it; a socket of fakeredis has no time-out.
         if hasattr(sock := connection._sock, "settimeout"):
             sock.settimeout(seconds)
 
     def handshake(connection: Any) -> None:
-        # From here on its parser, and whoever uses it next, go by its own time-out.
-        connection.socket_timeout = answers
-        wait_for(_less(answers, max(until - now(), MOMENT)))
+        # From here on its parser, and its next user, go by its own time-out.
+        connection.socket_timeout = timeout
+        wait_for(_less(timeout, max(until - now(), LAST_MOMENT)))
         connection.on_connect() if greet is None else greet(connection)
 
     try:
-        connection.socket_timeout = _less(answers, within)
-        connection.socket_connect_timeout = _less(connects, within)
+        connection.socket_timeout = _less(timeout, within)
+        connection.socket_connect_timeout = _less(connect_timeout, within)
         connection.retry = Retry(NoBackoff(), 0)
         connection.redis_connect_func = handshake
         yield
-        wait_for(answers)
+        wait_for(timeout)
     finally:
-        connection.socket_timeout, connection.socket_connect_timeout = answers, connects
+        connection.socket_timeout = timeout
+        connection.socket_connect_timeout = connect_timeout
         connection.retry, connection.redis_connect_func = retry, greet
 
 
@@ -184,14 +180,14 @@ def _less(own: float | None, within: float) -> float:
 def _put_back(pool: Any, hand: list[Any]) -> None:
     idle, used = pool._available_connections, pool._in_use_connections
     with pool._lock:
-        # As in `_took`.
+        # No calls in these three lines, as in `_took`.
         used -= {hand[0]}
         idle += hand
         del hand[0]
 
 
 def _silent(sock: Any) -> bool:
-    """Neither has anything come, nor was it closed."""
+    """Return whether a socket has nothing to read and was not closed."""
     file = -1 if sock is None else sock.fileno()
     if file < 0:  # another thread has closed it
         return False
@@ -201,19 +197,19 @@ def _silent(sock: Any) -> bool:
 
 
 def give_back(pool: redis.ConnectionPool, hand: list[Any]) -> None:
-    """Give back what is in `hand`, as `release()` does. If an exception from outside comes in the
-    middle, it may be repeated."""
+    """Return the connection in `hand` to its pool, as `release()` does. May be repeated after an
+    exception from outside."""
     if not hand:
         return
     plain = type(pool) is redis.ConnectionPool and not _keeps_books(pool)
     if plain and _returns(pool, hand[0]):
         _put_back(pool, hand)
-    else:  # from the hand at once, since it may not be released twice
+    else:  # removed from `hand` in the same step, since it may not be released twice
         pool.release(*map(list.pop, (hand,)))
 
 
 def _returns(pool: Any, connection: Any) -> bool:
-    """It goes back to the idle ones of this pool, and nothing else is to be done."""
+    """Return whether a connection just joins the idle ones of this pool."""
     try:
         its, process, used = pool.pid, connection.pid, pool._in_use_connections
         pool._available_connections, pool._lock  # noqa: B018  # are they there?
@@ -221,31 +217,31 @@ def _returns(pool: Any, connection: Any) -> bool:
         return False
     if getattr(connection, "_re_auth_token", None) is not None:
         return False  # release() sends the new token
-    # The question is new, and an older redis-py never wants that.
+    # Older versions of redis-py have no such method, and never want to reconnect.
     reconnects = getattr(connection, "should_reconnect", bool)
-    return its == process == _process and connection in used and not reconnects()
+    return its == process == fork.process and connection in used and not reconnects()
 
 
 def make_nonce() -> str:
-    """What no other request of any process has. Small letters and digits."""
-    return f"{_prefix}{next(_counter):x}"
+    """Return a word that no other request of any process has: small letters and digits."""
+    return f"{tokens.process}{next(_counter):x}"
 
 
-class NotOurs(redis.RedisError):
-    """What came is no answer to our request, so the connection is of no use any more."""
+class StrayAnswer(redis.RedisError):
+    """An answer that does not belong to our request. The connection can't be used any more."""
 
 
 def ask(
     connection: Any, packed: bytes, nonce: str, within: float | None = None, *, clean: bool = False
 ) -> Any:
-    """Send a request to a script, which has `nonce` as its last word, and return its answer.
+    """Send a request to a script, with `nonce` as its last word, and return its answer.
 
-    Somebody may have left answers unread on this connection: a project's pipeline that was
-    interrupted does. So only an answer with our nonce is believed. An error has none, and `_sure`
-    finds out whose it is.
+    A connection may have unread answers of earlier requests: a pipeline of the project that was
+    interrupted leaves some. So only an answer with our nonce is believed. An error has no nonce;
+    `_answer_before` finds out whether it is ours.
 
-    It waits for `within` seconds; None: for as long as the connection's own time-out says. With
-    `clean`, whatever comes next on this connection is ours as well.
+    `within` is in seconds; with `None` the connection's own time-out counts. With `clean` nothing
+    is read beyond the answer, since another request follows on this connection.
     """
     sock = getattr(connection, "_sock", None)
     lean = type(sock) is socket.socket and not connection.health_check_interval and not clean
@@ -262,7 +258,7 @@ def _ask(sock: Any, connection: Any, packed: bytes, nonce: str, *, lean: bool) -
     if lean:
         try:
             sock.sendall(packed)
-            # What is no list of a few numbers is left for redis-py.
+            # Other answers than a short list of numbers are left to redis-py.
             seen = sock.recv(SHORT, socket.MSG_PEEK)
             numbers = _numbers(seen, nonce)
             if numbers is not None:
@@ -276,31 +272,31 @@ def _ask(sock: Any, connection: Any, packed: bytes, nonce: str, *, lean: bool) -
     if _is_ours(answer, nonce):
         return _said(answer)
     marker = make_nonce()
-    if hasattr(sock, "sendall"):  # and not over another one, if it was closed meanwhile
+    if hasattr(sock, "sendall"):  # not over a new socket, if this one was closed meanwhile
         sock.sendall(packed_marker(marker))
     else:
         connection.send_packed_command([packed_marker(marker)], check_health=False)
-    return _believed(run(_sure(partial(_aread, connection), marker, answer)), nonce)
+    return _believed(run(_answer_before(partial(_aread, connection), marker, answer)), nonce)
 
 
 def ask_plainly(
     connection: Any, packed: bytes, within: float | None = None, *, clean: bool = False
 ) -> Any:
-    """`ask` for a command that is no script: its answer is what comes before a marker's; or what
-    comes next, if the connection is `clean`."""
+    """Send a command that is no script, and return its answer: the one before the marker's. If
+    the connection is `clean`, it is the next one."""
     marker = make_nonce()
     connection.send_packed_command([packed if clean else packed + packed_marker(marker)])
     with _patient(getattr(connection, "_sock", None), connection, within):
         if clean:
             return connection.read_response(disable_decoding=True)
-        answer = run(_sure(partial(_aread, connection), marker))
+        answer = run(_answer_before(partial(_aread, connection), marker))
     if isinstance(answer, redis.ResponseError):
         raise answer
     return answer
 
 
 def _read(connection: Any) -> Any:
-    """The next answer; an error is one."""
+    """Return the next answer; an error is returned, not raised."""
     try:
         return connection.read_response(disable_decoding=True)
     except redis.ResponseError as error:
@@ -312,25 +308,27 @@ async def _aread(connection: Any) -> Any:
 
 
 def packed_marker(marker: str) -> bytes:
-    """A command that no server has: it is refused by its name, in whatever state the server or the
-    connection is, before permissions and everything else; and the error repeats the name."""
+    """Return a command that no server has. In any state the server refuses it by its name, before
+    it looks at permissions or anything else, and the error repeats the name."""
     return b"*1\r\n$%d\r\n%b\r\n" % (len(marker), marker.encode())
 
 
-PATIENCE = 5.0
-"""Seconds in which all that others have left on a connection has to be read."""
+UNREAD_WITHIN = 5.0
+"""Seconds in which all unread answers of earlier requests have to be read."""
 
 
-async def _sure(read: Callable[[], Awaitable[Any]], marker: str, answer: Any = None) -> Any:
-    """The answer to what was sent before `marker`: answers come in the order of the requests, so
-    it is the last one before the marker's."""
-    until = now() + PATIENCE
+async def _answer_before(
+    read: Callable[[], Awaitable[Any]], marker: str, answer: Any = None
+) -> Any:
+    """Return the answer to the request before `marker`. Answers come in the order of the requests,
+    so it is the last one before the marker's. `answer` was read already."""
+    until = now() + UNREAD_WITHIN
     while now() < until:
         following = await read()
         if isinstance(following, redis.ResponseError) and marker in str(following).lower():
             return answer
         answer = following
-    raise NotOurs("too many answers that are not ours")
+    raise StrayAnswer("too many answers that are not ours")
 
 
 def _is_ours(answer: Any, nonce: str) -> bool:
@@ -338,7 +336,7 @@ def _is_ours(answer: Any, nonce: str) -> bool:
 
 
 def _said(answer: list[Any]) -> Any:
-    """What the script has answered within its frame; nothing is left of a nil."""
+    """Return the script's answer without the nonce. A nil is missing, and returned as `None`."""
     said = answer[1] if len(answer) > 1 else None
     if isinstance(said, Exception):
         raise said
@@ -346,18 +344,19 @@ def _said(answer: list[Any]) -> Any:
 
 
 def _believed(answer: Any, nonce: str) -> Any:
-    """The last answer before the marker's: our own, or an error in its place."""
+    """Return the last answer before the marker's, without its nonce, or raise it if it is an
+    error."""
     if _is_ours(answer, nonce):
         return _said(answer)
     if isinstance(answer, redis.ResponseError):
         raise answer
-    raise NotOurs(f"an answer that is not ours, of the type {type(answer).__name__}")
+    raise StrayAnswer(f"an answer that is not ours, of the type {type(answer).__name__}")
 
 
 @contextmanager
 def _patient(sock: Any, connection: Any, within: float | None) -> Iterator[None]:
-    """For so many seconds. Not by `can_read()`, which swallows the TimeoutError of a signal's
-    handler; so that is only for a connection whose socket we can't find."""
+    """Let reads wait for `within` seconds. `can_read()` swallows the TimeoutError of a signal's
+    handler, so it is used only for a connection whose socket is not known."""
     if within is None:
         yield
     elif not hasattr(sock, "settimeout"):
@@ -369,12 +368,12 @@ def _patient(sock: Any, connection: Any, within: float | None) -> Iterator[None]
         try:
             yield
         finally:
-            if sock.fileno() >= 0:  # else it was closed
+            if sock.fileno() >= 0:  # it was not closed
                 sock.settimeout(connection.socket_timeout)
 
 
 def _numbers(answer: bytes, nonce: str) -> list[int] | None:
-    """A list of numbers beside our nonce, in Redis' protocol, if that is all of the answer."""
+    """Return the numbers of an answer that is just our nonce and a list of numbers."""
     frame = b"*2\r\n$%d\r\n%b\r\n*" % (len(nonce), nonce.encode())
     if not answer.startswith(frame) or answer[-2:] != b"\r\n":
         return None
@@ -385,26 +384,26 @@ def _numbers(answer: bytes, nonce: str) -> list[int] | None:
         return None
 
 
-# On an event loop, where the pool is our own, and public methods are enough.
+# On an event loop the pool is our own, and public methods are enough.
 
 
 class KeptPool(aioredis.BlockingConnectionPool):
-    """Keeps what was used last at hand, and has one timer for all answers.
+    """A pool that keeps used connections connected and ready, with one timer for all answers.
 
-    redis-py's pool takes a condition and looks for data each time, and sets a time-out for each of
-    the two halves of a command, the first one with a task of its own; `asyncio.timeout()`, for
-    both together, would still be an eighth of what a command costs.
+    redis-py's pool takes a condition and looks for data each time. It sets a time-out for each of
+    the two halves of a command, the first one with a task of its own. A single
+    `asyncio.timeout()` for both would still be an eighth of what a command costs.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._kept: list[Any] = []
         self._wanted = 0
-        """So many tasks wait for a connection that somebody releases."""
+        """The number of tasks that wait for a connection."""
         self.answer_timeout: float | None = options.get("socket_timeout")
         """Seconds that a command has for its answer."""
         self._expected: dict[Any, float] = {}
-        """The connections that owe an answer, and until when, by the clock of the loop."""
+        """By connection: when its answer is due, by the clock of the loop."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def ask(
@@ -424,9 +423,7 @@ class KeptPool(aioredis.BlockingConnectionPool):
         if self._timer is None:
             self._timer = loop.call_at(until, self._look)
         try:
-            writer.write(
-                packed
-            )  # what is written is answered before there is more, and can't pile up
+            writer.write(packed)  # can't pile up: the next request waits for this answer
             return await _afind(connection, nonce)
         except redis.ConnectionError as error:
             if connection in self._expected:
@@ -436,7 +433,7 @@ class KeptPool(aioredis.BlockingConnectionPool):
             self._expected.pop(connection, None)
 
     def _look(self) -> None:
-        """Who waits for an answer that is overdue finds its connection closed."""
+        """Close the connections whose answers are overdue."""
         loop = asyncio.get_running_loop()
         for connection, until in list(self._expected.items()):
             if until <= loop.time():
@@ -447,13 +444,13 @@ class KeptPool(aioredis.BlockingConnectionPool):
         self._timer = None if nearest is None else loop.call_at(nearest, self._look)
 
     async def kept(self) -> Any:
-        """One that was used and is connected yet; None: there is none."""
+        """Return a used connection that is still connected, or `None`."""
         while self._kept:
             connection = self._kept.pop()
             writer = _writer(connection)
             if writer is not None and _silent(writer.get_extra_info("socket")):
                 return connection
-            await super().release(connection)  # for the pool's own look at it
+            await super().release(connection)  # the pool looks at it itself
         return None
 
     async def get_connection(self, *_: object, **__: object) -> Any:
@@ -466,7 +463,7 @@ class KeptPool(aioredis.BlockingConnectionPool):
             self._wanted -= 1
 
     async def ensure_connection(self, connection: Any) -> None:
-        # To connect may be to say hello, which is a command of redis-py's own.
+        # The handshake may contain commands of redis-py itself, which need a time-out.
         connection.socket_timeout = self.answer_timeout
         await super().ensure_connection(connection)
         connection.socket_timeout = None
@@ -479,7 +476,7 @@ class KeptPool(aioredis.BlockingConnectionPool):
 
 
 def _writer(connection: Any) -> asyncio.StreamWriter | None:
-    """That of a connection in an event loop; None: it is no ordinary one."""
+    """Return the writer of a connection on an event loop. `None` if it is of an unusual kind."""
     writer = getattr(connection, "_writer", None)
     return writer if isinstance(writer, asyncio.StreamWriter) else None
 
@@ -516,7 +513,7 @@ async def aask_plainly(
                 await connection.send_packed_command([packed])
                 return await connection.read_response(disable_decoding=True)
             await connection.send_packed_command([packed + packed_marker(marker)])
-            answer = await _sure(partial(_next, connection), marker)
+            answer = await _answer_before(partial(_next, connection), marker)
     except TimeoutError as error:
         raise _late(within) from error
     if isinstance(answer, redis.ResponseError):
@@ -534,11 +531,11 @@ async def _afind(connection: Any, nonce: str) -> Any:
         writer.write(packed_marker(marker))
     else:
         await connection.send_packed_command([packed_marker(marker)], check_health=False)
-    return _believed(await _sure(partial(_next, connection), marker, answer), nonce)
+    return _believed(await _answer_before(partial(_next, connection), marker, answer), nonce)
 
 
 async def _next(connection: Any) -> Any:
-    """The next answer; an error is one."""
+    """Return the next answer; an error is returned, not raised."""
     try:
         return await connection.read_response(disable_decoding=True)
     except redis.ResponseError as error:
@@ -547,12 +544,3 @@ async def _next(connection: Any) -> Any:
 
 def _late(within: Any) -> redis.TimeoutError:
     return redis.TimeoutError(f"no answer within {within:.3g} s")
-
-
-def _after_fork() -> None:
-    global _process, _prefix
-    _process = os.getpid()
-    _prefix = secrets.token_hex(8)
-
-
-fork.in_child(_after_fork)
