@@ -25,7 +25,7 @@ from ..transport import ports
 from ..transport import server as connections
 from ..transport.server import every, server_of
 
-SCRIPT = ports._AnyPort.script
+SCRIPT = ports.BasePort.script
 PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, MultiLock)]
 
 
@@ -86,7 +86,7 @@ class Caches(CacheHandler):
 
 def answering(script: Callable[..., Any]) -> Any:
     """Let ports run their scripts by this method."""
-    return mock.patch.object(ports._AnyPort, "script", script)
+    return mock.patch.object(ports.BasePort, "script", script)
 
 
 @contextmanager

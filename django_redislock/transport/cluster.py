@@ -1,17 +1,17 @@
-"""Redis Cluster: which node has which slot, and a pool of connections for each node.
+"""Redis Cluster: the map of slots and nodes, and a pool of connections for each node.
 
 1.  A key's *slot* is a checksum of its hash tag. All keys of a name share theirs, so a script
     touches one slot, and with it one node.
-2.  A node that does not have the slot (any more) says which one does: MOVED. The command was not
-    carried out, and is sent there. While a slot is being moved, ASK sends a command to its next
-    node, behind ASKING on the same connection.
-3.  Nothing else is sent again from here. An answer that was lost is `LockUnavailable`, as at a
-    single server, and whoever asked repeats it knowingly.
+2.  A node that does not have the slot (any more) names the node that has it: MOVED. The command
+    was not carried out, and is sent there. While a slot is being moved, ASK sends a command to its
+    next node, behind ASKING on the same connection.
+3.  Nothing else is sent again from here. A lost answer is `LockUnavailable`, as with a single
+    server, and the caller decides whether to repeat the request.
 4.  After a node did not answer, another one is asked for the map, since a replica may have taken
     its place.
 
-redis-py's `RedisCluster` does all that, too, but it repeats commands without telling, and WAIT has
-to go over the very connection that has written. So of a cluster we need the map and nothing more.
+redis-py's `RedisCluster` does all that, too, but it repeats commands silently, and WAIT has to use
+the connection that has written. So we only need the map.
 
 Source: the Redis Cluster specification.
 """
@@ -35,19 +35,19 @@ Node = tuple[str, int]
 
 Pool = TypeVar("Pool")
 Send = Callable[[Pool, tuple[Word, ...], bool], Awaitable[Any]]
-"""Sends a command to the node of a pool; with True, behind ASKING. Raises `LockUnavailable`."""
+"""Sends a command to the node of a pool; with `True`, behind ASKING. Raises `LockUnavailable`."""
 
 HOPS = 5
-"""So often is one command sent on, while the nodes don't agree yet who has the slot."""
+"""How often one command is sent on, while the nodes don't agree which of them has the slot."""
 
 
 def slot_of(key: str) -> int:
-    """The slot of a key."""
+    """Return the slot of a key."""
     return key_slot(key.encode(errors="surrogateescape"))
 
 
 class Cluster(Generic[Pool]):
-    """In place of a pool: one for each node, which `make` makes when it is needed."""
+    """The pools of a cluster: one for each node. `make` makes it when it is first needed."""
 
     def __init__(self, seeds: Sequence[Node], make: Callable[[Node], Pool]) -> None:
         self.seeds = tuple(seeds)
@@ -56,30 +56,30 @@ class Cluster(Generic[Pool]):
         self._slots: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         self._stale = True
         self.failed: set[Node] = set()
-        """Those that did not answer when they were asked last."""
+        """The nodes that did not answer when they were last asked."""
 
     def pool(self, node: Node) -> Pool:
-        """The pool of a node."""
+        """Return the pool of a node."""
         found = self._pools.get(node)
         if found is None:
             found = self._pools.setdefault(node, self._make(node))
         return found
 
     def pools(self) -> list[Pool]:
-        """All that were made so far."""
+        """Return all pools that were made so far."""
         return list(self._pools.values())
 
     def node_of(self, key: str) -> Node | None:
-        """Which node has a key, as far as is known without asking."""
+        """Return the node that has a key, if that is known without a question."""
         return self._slots[slot_of(key)]
 
     async def primaries(self, send: Send[Pool]) -> list[Pool]:
-        """The pools of the nodes that have slots. Raises `LockUnavailable`."""
+        """Return the pools of the nodes that have slots. Raises `LockUnavailable`."""
         await self._read_map(send)
         return [self.pool(node) for node in sorted({node for node in self._slots if node})]
 
     async def execute(self, command: tuple[Word, ...], send: Send[Pool]) -> Any:
-        """Send a script where its first key is. Raises `LockUnavailable`."""
+        """Send a script to the node that has its first key. Raises `LockUnavailable`."""
         key = str(command[3])
         slot = slot_of(key)
         if self._stale or self._slots[slot] is None:
@@ -114,18 +114,19 @@ class Cluster(Generic[Pool]):
         )
 
     async def _drop_pools(self) -> None:
-        """Those of nodes that have left: where addresses are given anew, there are ever more."""
+        """Drop the pools of nodes that have left. Where nodes come back with new addresses, there
+        would be more and more."""
         for node in set(self._pools).difference(self._slots, self.seeds):
             self.failed.discard(node)
             pool: Any = self._pools.pop(node, None)
-            # What others use just now, they close themselves, or the garbage collector.
+            # Connections that are in use are closed by their users, or the garbage collector.
             closing = pool and pool.disconnect(inuse_connections=False)
             if isawaitable(closing):
                 await closing
 
     async def _read_map(self, send: Send[Pool], key: str = "") -> None:
-        """Learn from any node which one has which slot."""
-        self._stale = False  # others go on with the old one meanwhile
+        """Ask any node for the map of slots and nodes."""
+        self._stale = False  # other threads go on with the old map meanwhile
         nodes = list({node for node in self._slots if node} | set(self.seeds))
         random.SystemRandom().shuffle(nodes)
         nodes.sort(key=self.failed.__contains__)
@@ -161,8 +162,8 @@ class Cluster(Generic[Pool]):
 
 
 class _NoMap(LockUnavailable):
-    """A node has answered something else than a map. Another node may do better; to ask this one
-    again would most likely lead to the same."""
+    """A node's answer is no map. Another node may do better; this one would most likely give the
+    same answer again."""
 
 
 def _unavailable(
@@ -178,13 +179,13 @@ def _unavailable(
 
 
 def _map(ranges: Any, asked: Node) -> list[Node | None]:
-    """Read the answer to CLUSTER SLOTS. Raises `LockUnavailable` if it is none."""
+    """Read the answer to CLUSTER SLOTS. Raises `LockUnavailable` if it is no map."""
     slots: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     try:
         for first, last, (host, port, *_), *_ in ranges:
             if host == b"?":
-                continue  # that one does not know its own address yet
-            # Without a host it is the one where we asked.
+                continue  # this node does not know its own address yet
+            # Without a host it is the node that was asked.
             node = (host.decode() if host else asked[0], int(port))
             for slot in range(first, min(last + 1, REDIS_CLUSTER_HASH_SLOTS)):
                 slots[slot] = node

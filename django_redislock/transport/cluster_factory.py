@@ -1,4 +1,4 @@
-"""A Redis Cluster as an entry of CACHES, which django-redis has no way to write.
+"""A connection factory for a Redis Cluster as an entry of CACHES, which django-redis lacks.
 
     CACHES = {
         "locks": {
@@ -8,10 +8,10 @@
         }
     }
 
-`LOCATION` names some of the nodes; they tell about the others. Everything else in such an entry
-(user, password, time-outs, TLS by `rediss://`) means what it does for a single server, and holds
-for all nodes. Locks find their way by slots.py; what the project itself does with this cache goes
-through redis-py's `RedisCluster`.
+`LOCATION` names some of the nodes, which know the others. Everything else in such an entry (user,
+password, time-outs, TLS by `rediss://`) means the same as for a single server, and holds for all
+nodes. Locks find the node of a key by cluster.py; the project's own use of this cache goes through
+redis-py's `RedisCluster`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         return params
 
     def get_connection(self, params: dict[str, Any]) -> Any:
-        """redis-py's client, for what the project does with the cache."""
+        """Return redis-py's client, for the project's own use of the cache."""
         options = {**params, **self.pool_cls_kwargs, **self.redis_client_cls_kwargs}
-        options.pop("parser_class")  # its own is needed to understand MOVED
+        options.pop("parser_class")  # only RedisCluster's own parser understands MOVED
         url = options.pop("url")
         # Entries for the same nodes may differ in the password, or in time-outs.
         key = f"{url} {sorted(options.items())}"
@@ -77,9 +77,9 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
 
 
 def node_of_url(url: str) -> Node:
-    """The node that a URL names. Raises `ImproperlyConfigured` for one that can't be a node's."""
+    """Return the node that a URL names. Raises `ImproperlyConfigured` if it can't be a node's."""
     its = location.read(url)
-    del url  # a crash reporter would show it
+    del url  # a crash reporter shows variables
     if its is None:
         raise ImproperlyConfigured(f"The LOCATION of a node {location.UNREADABLE}.")
     if its.path or its.db:
@@ -91,7 +91,7 @@ def node_of_url(url: str) -> Node:
 
 
 def url_of(url: str, node: Node) -> str:
-    """The URL of another node, which is reached in the same way."""
+    """Return the URL of another node that is reached in the same way."""
     parts = urlsplit(url)
     user, at, _ = parts.netloc.rpartition("@")
     host = f"[{node[0]}]" if ":" in node[0] else node[0]

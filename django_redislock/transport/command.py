@@ -51,27 +51,28 @@ from .wire import (
 )
 
 FOREGROUND_TIMEOUT = 5.0
-"""Seconds that we wait for an answer where the CACHES entry sets no SOCKET_TIMEOUT: as redis-py
-does from version 8 on."""
+"""Seconds that we wait for an answer if the CACHES entry sets no SOCKET_TIMEOUT. It is redis-py's
+default from version 8 on."""
 
-# Answers that say "not now". BUSY (a script runs for too long) and MISCONF (the disk is
+# Errors that mean "not now". BUSY (a script runs for too long) and MISCONF (the disk is
 # full) have no class of their own.
 _PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
 _PASSING_CODES = ("READONLY ", "OOM ", "BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
 _REFUSED = (AuthenticationError, AuthorizationError)
 
-# What a network may do to a handshake of TLS, and to the question for an address.
+# Errors of a TLS handshake, and of a name lookup, that the network may cause.
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _NO_SUCH_HOST = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
-# What redis-py stumbles over when another thread disconnects the pool meanwhile, as
+# redis-py raises these when another thread disconnects the pool meanwhile, as
 # DJANGO_REDIS_CLOSE_CONNECTION does after each request: its socket or its parser is None by then
-# (AttributeError, and TypeError when the None is called or unpacked), or the number of a closed
-# socket is asked for (ValueError). From elsewhere they are mistakes, and none of Redis' making.
+# (AttributeError, and TypeError when the None is called or unpacked), or it asks a closed socket
+# for its number (ValueError). Raised by other code, they are mistakes in that code.
 _STUMBLES = (AttributeError, TypeError, ValueError)
 
 _FAILURES = (RedisError, OSError, *_STUMBLES)
-"""The types of what redis-py and the socket raise; `_foreign` knows what else has such a type."""
+"""Types of the exceptions that redis-py and the socket raise. `_foreign` finds exceptions from
+elsewhere that have such a type."""
 
 Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
 AsyncPool = aioredis.ConnectionPool | Cluster[aioredis.ConnectionPool]
@@ -228,12 +229,13 @@ def _share(
 
 
 def _end(terms: Terms) -> float:
-    """When the time of a command is over."""
+    """Return when the time of a command is over, by our clock."""
     return float("inf") if terms.within is None else now() + terms.within
 
 
 def _left(until: float, own: float | None) -> float | None:
-    """Seconds that the answer has, of a connection with the time-out `own`. None: just that."""
+    """Return how many seconds to wait for an answer on a connection with the time-out `own`.
+    `None` if its own time-out is right."""
     if until == float("inf"):
         return FOREGROUND_TIMEOUT if own is None else None
     left = max(until - now(), LAST_MOMENT)
@@ -244,10 +246,10 @@ ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
 def _packed(command: tuple[Word, ...]) -> bytes:
-    """In Redis' protocol; in UTF-8, whatever encoding the CACHES entry has for the project's own
-    values. Keys of others may be any bytes (keys.py).
+    """Return a command in Redis' protocol, in UTF-8. The CACHES entry may name another encoding
+    for the project's own values. Keys from elsewhere may be any bytes (keys.py).
 
-    redis-py's own way, for whatever type and encoding, takes three times as long.
+    redis-py's packing, for any type and encoding, takes three times as long.
     """
     if bytes not in map(type, command):
         texts = list(map(str, command))
@@ -263,17 +265,17 @@ def _packed(command: tuple[Word, ...]) -> bytes:
 
 
 class TooFewReplicas(RedisError):
-    """The primary has carried it out, and too few replicas have confirmed it."""
+    """The primary has carried out the command, and too few replicas have confirmed it."""
 
 
 def _granted(answer: Any) -> bool:
-    """Our scripts answer with a number first, which is 1 when they did what was asked."""
+    """Return whether a script did what was asked: then its answer begins with 1."""
     return isinstance(answer, list) and answer[:1] == [1]
 
 
 def _wait(terms: Terms) -> tuple[Word, ...]:
     within = terms.replicas_timeout
-    if terms.within is not None:  # the answer has to be there before we give up on it
+    if terms.within is not None:  # the answer has to come before we give up
         within = min(within, 0.9 * terms.within)
     return "WAIT", terms.replicas, max(1, round(within * 1000))
 
@@ -286,12 +288,12 @@ def _confirm(replicas: Any, terms: Terms) -> None:
 
 
 def _foreign(error: BaseException, handled: BaseException | None) -> BaseException | None:
-    """What to raise if neither redis-py nor the socket raised `error`: what a signal's handler
-    raised, or a mistake. `handled` is what was being handled before the request.
+    """Return the exception to raise if neither redis-py nor the socket raised `error`, but a
+    signal's handler, or a mistake in code. `handled` is what the caller was handling before.
 
     A handler may raise a TimeoutError, which redis-py wraps into one of its own, so we look where
-    it was raised. What is thrown into a thread without a handler (`PyThreadState_SetAsyncExc`, a
-    greenlet's `throw`) has no such place: an OSError from there is taken for the socket's.
+    it was raised. An exception that is thrown into a thread (`PyThreadState_SetAsyncExc`, a
+    greenlet's `throw`) has no such place: an OSError of this kind is taken for the socket's.
     """
     one: BaseException | None = error
     while one is not None and one is not handled:
@@ -304,7 +306,8 @@ def _foreign(error: BaseException, handled: BaseException | None) -> BaseExcepti
 
 
 def _by_a_handler(error: BaseException) -> bool:
-    """A signal's handler raised it: a function that is given the frame which it interrupts."""
+    """Return whether a signal's handler raised it: a function that gets the frame that it
+    interrupts as an argument."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         interrupted, trace = trace.tb_frame, trace.tb_next
@@ -315,7 +318,7 @@ def _by_a_handler(error: BaseException) -> bool:
 
 
 def _by_redis_py(error: BaseException) -> bool:
-    """Its own code raised it, or something written in C that it called."""
+    """Return whether redis-py raised it, or C code that redis-py called."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -324,8 +327,8 @@ def _by_redis_py(error: BaseException) -> bool:
 
 
 def _hopeless(error: BaseException, handled: BaseException | None) -> bool:
-    """To connect again would fail in the same way, since the settings don't fit: a certificate
-    that is not accepted, TLS at one end only, a host that no name server knows."""
+    """Return whether another attempt to connect would fail in the same way, since the settings are
+    wrong: a certificate that is not accepted, TLS at one end only, an unknown host."""
     one: BaseException | None = error
     while one is not None and one is not handled:
         if isinstance(one, ssl.SSLError) and not isinstance(one, _CUT_OFF):
@@ -339,21 +342,22 @@ def _hopeless(error: BaseException, handled: BaseException | None) -> bool:
 
 
 def _unwrapped(error: BaseException) -> BaseException:
-    """What Redis 6.2 says within a sentence about the script, and later ones say plainly."""
+    """Return the error that Redis 6.2 wraps into a sentence about the script, as later versions
+    return it."""
     if type(error) is ResponseError and "-READONLY " in str(error):
         return ReadOnlyError(str(error))
     return error
 
 
 def _keeps(error: BaseException, handled: BaseException | None) -> bool:
-    """The connection may be used again after this."""
+    """Return whether the connection can be used again after this error."""
     if _foreign(error, handled):
         return False
     error = _unwrapped(error)
     if isinstance(error, ReadOnlyError) or "NOREPLICAS " in str(error):
-        # It leads to a primary that was demoted, or will be; a new one may find its successor.
+        # The primary was demoted, or will be. A new connection may lead to its successor.
         return False
-    # Else the answer may still come, and would be taken for that of the next command.
+    # After other errors the answer may still come, before the next command's.
     return isinstance(error, ResponseError | TooFewReplicas)
 
 
@@ -365,8 +369,8 @@ def _fail(
     sent: bool = True,
     carried_out: bool = False,
 ) -> NoReturn:
-    """Raise what a request that ended with `error` owes its caller: what came from elsewhere as it
-    is, and our own error for what redis-py and the socket raised."""
+    """Raise the error for the caller of a request that ended with `error`: an exception from
+    elsewhere as it is, and our own error for one of redis-py or the socket."""
     if foreign := _foreign(error, handled):
         raise foreign
     plain = _unwrapped(error)
@@ -381,12 +385,12 @@ def _translate(
     sent: bool,
     carried_out: bool = False,
 ) -> Exception:
-    """Our error for one of redis-py's."""
+    """Return our error for one of redis-py's."""
     hopeless = not sent and _hopeless(error, handled)
-    # redis.asyncio wraps what goes wrong in the handshake over a Unix socket.
+    # redis.asyncio wraps errors of the handshake over a Unix socket.
     if type(error) is redis.ConnectionError and isinstance(error.__cause__, RedisError):
         error = error.__cause__
-    key = str(command[3]) if len(command) > 3 and command[2] else ""  # some scripts have none
+    key = str(command[3]) if len(command) > 3 and command[2] else ""  # some have no key
     text = str(error)
     if "WRONGTYPE" in text:
         return LockError(
@@ -397,13 +401,13 @@ def _translate(
             f"REDISLOCK['PREFIX'] to something else.",
             name_of(key),
         )
-    # In a script there is no class for it. Redis 7.0 says the first, Valkey the second.
+    # For a script there is no class of error. The first text is Redis 7.0's, the second Valkey's.
     denied = isinstance(error, redis.exceptions.NoPermissionError) or any(
         said in text for said in ("can't run this command", "ACL failure in script")
     )
-    if isinstance(error, AskError | ClusterCrossSlotError):  # slots.py follows, or avoids it
+    if isinstance(error, AskError | ClusterCrossSlotError):  # cluster.py handles them
         text += " (it is a node of a Redis Cluster: see CONNECTION_FACTORY in docs/topologies.md)"
-    if denied:  # nor does it say which command it was
+    if denied:  # the text does not name the command
         text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
     answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)
     if isinstance(error, _REFUSED) or hopeless:
@@ -416,7 +420,7 @@ def _translate(
         f"Redis could not be asked: {(why := f'{type(error).__name__}: {text}')}",
         name_of(key),
         why=why,
-        # A script that was ended for want of a permission has left what it did before.
+        # A script that a missing permission ended has done its first commands.
         doubtful=carried_out or denied or (sent and not answered),
         passing=passing,
         silent=isinstance(error, TimeoutError | redis.TimeoutError),

@@ -1,9 +1,9 @@
-"""What a LOCATION of CACHES says, read in one place, since a password may stand in it.
+"""Reads the LOCATION of an entry of CACHES. Only this module does, since it may have a password.
 
 A LOCATION that can't be read is never quoted, and no error of urllib or redis-py about it is
-passed on: they quote parts of it, and a `/`, `#` or `?` in a password makes the password a part
-that they quote. For the same reason nothing here raises: a crash reporter shows the variables of
-each function that an exception leaves.
+passed on: these quote parts of it, and a `/`, `#` or `?` in a password makes the password such a
+part. For the same reason nothing here raises: a crash reporter shows the variables of each
+function that an exception leaves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNREADABLE = (
     "must be a URL, such as 'redis://localhost:6379/0', and this one can't be read. If it has a "
     "password, write that as urllib.parse.quote(password, safe='') does"
 )
-"""What is wrong with a LOCATION for which `read` returns None."""
+"""What is wrong with a LOCATION for which `read` returns `None`."""
 
 DEFAULT_PORT = 6379
 
@@ -30,18 +30,18 @@ _salt = secrets.token_bytes(16)
 
 
 class Location(NamedTuple):
-    """Where a server is, without what is needed to log in."""
+    """The place of a server, without the means to log in."""
 
     scheme: str
     host: str
-    """Of a Unix socket, nothing."""
+    """Empty for a Unix socket."""
     port: int
     path: str
-    """Of a Unix socket; of anything else, nothing."""
+    """The path of a Unix socket; else empty."""
     db: int | None
-    """The number of the database, if the URL says one."""
+    """The number of the database, if the URL has one."""
     key: str
-    """Tells two URLs apart in this process, their users and passwords included."""
+    """A hash of the URL, user and password included, that differs from process to process."""
 
     @property
     def where(self) -> str:
@@ -57,7 +57,7 @@ class Location(NamedTuple):
 
 
 def read(url: object) -> Location | None:
-    """What `url` says. None: it is no URL, or one in which a password is not encoded."""
+    """Read a URL. `None` if it is no URL, or has a password that is not encoded."""
     try:
         parts = urlsplit(str(url))
         port = parts.port or DEFAULT_PORT
@@ -79,13 +79,13 @@ def read(url: object) -> Location | None:
 
 
 def readable(urls: Iterable[object]) -> bool:
-    """Whether all of them can be read."""
+    """Return whether all of these URLs can be read."""
     return None not in map(read, urls)
 
 
 def _cut_in_two(parts: SplitResult) -> bool:
-    """Whether the `@` that ends a password comes after the part that names the server: then a
-    character in the password has ended that part."""
+    """Return whether the `@` that ends a password comes after the part that names the server: then
+    a character in the password has ended that part."""
     if "@" in parts.fragment or ("@" in parts.query and not _OPTIONS.fullmatch(parts.query)):
         return bool(parts.netloc)
     if parts.scheme != "unix":

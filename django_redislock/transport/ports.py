@@ -1,8 +1,8 @@
-"""The port: all that a primitive may do to the world, now or awaitably.
+"""The ports of threads and tasks: everything through which a primitive acts on the world.
 
-A primitive is a coroutine that awaits nothing but its port. `SyncPort`'s methods are
-coroutines that never suspend, so that `run` finishes a primitive with one `send(None)`;
-`AsyncPort`'s really await. A port serves one operation of one thread or task.
+A primitive is a coroutine that awaits nothing but its port. The methods of a `SyncPort` are
+coroutines that never suspend, so that `run` finishes a primitive with one `send(None)`. Those of
+an `AsyncPort` really await. A port serves one operation of one thread or task.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ _DOING = {
     "extend": "extending",
     "release": "releasing",
 }
-"""What a script does with a lock, by the last word of its name."""
+"""What a script does with a lock, for messages, by the last word of its name."""
 
 LOOK_UP = 0.25
-"""Seconds after which who stands in line looks whether it was told meanwhile."""
+"""Seconds after which a waiter in the line looks for messages that came meanwhile."""
 
 
 class _News:
-    """What a waiter was told since it began to listen."""
+    """The messages to a waiter since it began to listen."""
 
     told = False
     grant: Grant | None = None
 
 
 def _unreadable(script: str, keys: Sequence[str]) -> LockUnavailable:
-    """The answer is our own, and none that the script gives. It may have done anything; to send it
-    again would most likely lead to the same."""
+    """Return the error for an answer that has our nonce, but not the form that the script's
+    answers have. The script may have done anything; a second request would most likely fail in the
+    same way."""
     why = f"the answer of its script {script} can't be understood"
     error = LockUnavailable(
         f"Redis could not be asked: {why}",
@@ -72,9 +73,9 @@ def _unreadable(script: str, keys: Sequence[str]) -> LockUnavailable:
 
 
 def _without_frames(error: LockError, handled: BaseException | None) -> LockError:
-    """The frames below the port are those of redis-py and of whoever calls it. Their variables are
-    the password, as AUTH has it, and the command with our token: nothing for a crash reporter.
-    `handled` is what was being handled before, and belongs to others."""
+    """Return `error` without the frames below the port. Their variables are the password, as AUTH
+    has it, and the command with our token, which a crash reporter must not show. `handled` is the
+    exception that the caller was handling before; it keeps its frames."""
     one: BaseException | None = error
     while one is not None and one is not handled:
         one.__traceback__ = None
@@ -82,17 +83,17 @@ def _without_frames(error: LockError, handled: BaseException | None) -> LockErro
     return error
 
 
-class _AnyPort:
-    """What both ports have in common."""
+class BasePort:
+    """The common part of both ports."""
 
-    # Until anything is set: most operations end with their first script.
+    # Set on the class, since most operations end with their first script and change none.
     _listening: tuple[Inbox, str] | None = None
     _news: _News
     _home: Inbox | None = None
     _line: threading.Semaphore | asyncio.Semaphore | None = None
-    """Where it was our turn, until the next script is over."""
+    """The line in which it is our turn, until the next script has ended."""
     _until = float("inf")
-    """When the time of all requests is over."""
+    """When the time for all requests ends."""
 
     def __init__(self, server: Server, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
         fork.look()
@@ -110,7 +111,7 @@ class _AnyPort:
         self._until = now() + max(left, LEAST + replicas_timeout)
 
     def _in_time(self) -> Terms:
-        """The terms of a request that is sent now."""
+        """Return the terms of a request that is sent now."""
         if self._until == float("inf"):
             return self._terms
         return self._terms._replace(within=max(self._until - now(), LAST_MOMENT))
@@ -138,7 +139,7 @@ class _AnyPort:
             if isinstance(error, LockUnavailable):
                 doing = _DOING.get(name.rpartition("_")[2], "asking for")
                 error.at(self._server.using, self._server.where, doing)
-            raise _without_frames(error, handled)  # noqa: B904  # it has its cause
+            raise _without_frames(error, handled)  # noqa: B904  # its cause is set
         finally:
             self._leave_line()
 
@@ -147,7 +148,7 @@ class _AnyPort:
 
     def _waker(self) -> Waker:
         # New for each registration: a wake-up that is still on its way when the waiter stops
-        # listening must not tell the next wait of this port anything.
+        # listening must not reach the next wait of this port.
         news = self._news = _News()
 
         def wake(told: bool, grant: Grant | None = None) -> None:
@@ -162,7 +163,7 @@ class _AnyPort:
         raise NotImplementedError
 
     async def wait(self, seconds: float, left: float) -> Grant | None:
-        if self._listening is None:  # nobody could tell us anything
+        if self._listening is None:  # no message can come
             await self.sleep(seconds)
             return None
         until = now() + left
@@ -170,7 +171,7 @@ class _AnyPort:
         await self._take_turn(until)
         self._news.told = False
         grant, self._news.grant = self._news.grant, None
-        # Of replicas nobody was asked yet.
+        # No replica has confirmed a grant that was handed over.
         return None if self._terms.replicas else grant
 
     def home(self, prefix: str) -> str:
@@ -181,21 +182,20 @@ class _AnyPort:
         assert self._home is not None
         for token, grant in grants:
             self._home.bequeath(token, grant)
-        # Else they would have to wait until we are done with whatever comes next: a thread that is
-        # woken gets the interpreter when we let go of it.
+        # A thread that was woken gets the interpreter only when this one lets go of it.
         await self.sleep(0)
 
     async def _pause(self, seconds: float) -> None:
-        """Until woken, or the time is up."""
+        """Return when `_ring` is called, or after so many seconds."""
         raise NotImplementedError
 
     async def _take_turn(self, until: float) -> None:
-        # Not for long at a time: who is told meanwhile has to ask at once.
+        # Not for long at a time: a waiter to whom a message comes has to ask at once.
         while not self._news.told and self._line is None and now() < until:
             await self._stand_in_line(min(LOOK_UP, until - now()))
 
     async def _stand_in_line(self, seconds: float) -> None:
-        """Until it is our turn, or the time is up."""
+        """Return when it is our turn, or after so many seconds."""
         raise NotImplementedError
 
     def _leave_line(self) -> None:
@@ -214,7 +214,7 @@ class _AnyPort:
             box.register(token, self._waker())
         if within > 0 and not box.listening.is_set():
             until = now() + within
-            # The inbox wakes everybody when it has subscribed, all at once.
+            # When the inbox has subscribed, it wakes all waiters at once.
             await self._pause(within)
             await self._take_turn(until)
         return box.channel if box.listening.is_set() else DEAF
@@ -227,8 +227,8 @@ class _AnyPort:
         self._leave_line()
 
 
-class SyncPort(_AnyPort):
-    """The port of a thread. Also of a greenlet: it uses only what gevent patches."""
+class SyncPort(BasePort):
+    """The port of a thread, or of a greenlet: it uses only what gevent patches."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class SyncPort(_AnyPort):
             answers.remember(number, answer)
             box.put((number, answer))
 
-        # A thread for each, since already to connect to a server may take as long as one waits.
+        # A thread for each server: a connection alone may take all the time that there is.
         for number, server in enumerate(each):
             port = SyncPort(server, pool=server.kept(Member).pool, terms=terms)
             thread = threading.Thread(
@@ -276,7 +276,7 @@ class SyncPort(_AnyPort):
             )
             try:
                 thread.start()
-            except RuntimeError:  # the interpreter ends: one after the other, then
+            except RuntimeError:  # the interpreter ends: ask one server after the other
                 ask(number, port)
         while left := answers.left():
             with contextlib.suppress(queue.Empty):
@@ -298,14 +298,14 @@ class SyncPort(_AnyPort):
         self._woken.clear()
 
     async def _stand_in_line(self, seconds: float) -> None:
-        # Before it is true: a signal's exception in between must rather let one more ask than
-        # one less, for ever.
+        # Set before it is true. If a signal's exception comes in between, one waiter more may ask
+        # at a time; in the other order, one waiter less could ask from then on.
         self._line = self._server.kept(_line)
         if not self._line.acquire(timeout=seconds):
             self._line = None
 
 
-class AsyncPort(_AnyPort):
+class AsyncPort(BasePort):
     """The port of an asyncio task. It never uses the thread pool, not even to wait."""
 
     def __init__(self, server: Server, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
@@ -322,8 +322,8 @@ class AsyncPort(_AnyPort):
                 )
             finally:
                 its.busy -= 1
-        # The loop closes its asynchronous generators, ours among them, all at once and in no
-        # order. One that leaves a lock then gets a connection for just that.
+        # The loop closes all asynchronous generators at once and in no order, our keeper among
+        # them. A generator that leaves a lock gets a connection of its own.
         pool = self._server.async_pool(blocking=False)
         try:
             return await self._server.execute(AsyncExchange, pool, command, self._in_time())
@@ -356,7 +356,7 @@ class AsyncPort(_AnyPort):
             answers.remember(number, answer)
             box.put_nowait((number, answer))
 
-        # They end by themselves: who is slow now may have its connection again later.
+        # The tasks end by themselves: a slow answer is read, so that its connection stays usable.
         for number, server in enumerate(each):
             keep(asyncio.ensure_future(ask(number, server)))
         while left := answers.left():
@@ -368,7 +368,7 @@ class AsyncPort(_AnyPort):
     if sys.version_info < (3, 12):
 
         async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-            # redis-py awaits asyncio.wait_for(), which swallowed cancellations until 3.12.
+            # redis-py awaits asyncio.wait_for(), which swallows cancellations before Python 3.12.
             task = asyncio.current_task()
             assert task is not None
             cancelled = task.cancelling()
@@ -389,11 +389,11 @@ class AsyncPort(_AnyPort):
         if asyncio._get_running_loop() is self._loop:
             self._woken.set()
             return
-        # From another thread. A loop that was closed meanwhile has nobody to wake.
+        # From another thread. A loop that was closed meanwhile has no waiter.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._woken.set)
 
-    # asyncio.timeout() and not wait_for(), which swallows a cancellation until Python 3.12
+    # asyncio.timeout(), since wait_for() swallows cancellations before Python 3.12.
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -413,7 +413,7 @@ _finishing: set[asyncio.Future[Any]] = set()
 
 
 def keep(task: asyncio.Future[Any]) -> asyncio.Future[Any]:
-    """Until it is done: the loop has only weak references to its tasks."""
+    """Keep a reference to a task until it is done: the loop has only weak ones."""
     _finishing.add(task)
     task.add_done_callback(_finishing.discard)
     return task

@@ -124,7 +124,7 @@ def test_flushed_after_a_grant_that_came_twice(
     harmed.set(old, int(time.time()) + 600)
     asked: list[str] = []
     answered: list[str] = []
-    real = ports._AnyPort.script
+    real = ports.BasePort.script
 
     async def script(self: Any, name: str, keys: Any, args: Any) -> Any:
         if name != "mutex_acquire" or "waits" not in args:
@@ -136,7 +136,7 @@ def test_flushed_after_a_grant_that_came_twice(
         answered.append(name)
         return answer
 
-    monkeypatch.setattr(ports._AnyPort, "script", script)
+    monkeypatch.setattr(ports.BasePort, "script", script)
     waits = redis_lock(NAME, ttl=6, wait=PATIENCE, label="waits", timestamp_key=old)
     waiter = api.start(lambda: api.acquire(waits))
     eventually(lambda: len(answered) == 3)

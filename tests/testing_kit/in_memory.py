@@ -42,5 +42,5 @@ class Client(fakeredis.FakeRedis):  # type: ignore[misc]
 @pytest.fixture(scope="session", autouse=True)
 def _in_memory() -> Iterator[None]:
     client = mock.patch.object(sys.modules["tests.conftest"], "Redis", Client)
-    with client, locks_in_memory(), mock.patch.object(ports._AnyPort, "script", counted):
+    with client, locks_in_memory(), mock.patch.object(ports.BasePort, "script", counted):
         yield

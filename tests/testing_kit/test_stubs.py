@@ -172,7 +172,7 @@ class TestFree:
             assert form(granted) == form(said), script
             return answer
 
-        monkeypatch.setattr(ports._AnyPort, "script", compare)
+        monkeypatch.setattr(ports.BasePort, "script", compare)
         for lock in (redis_lock, TimestampLock, partial(Semaphore, limit=2)):
             assert api.holder(lock("invoice:42")) is None
             lease = api.restore(api.acquire(lock("invoice:42")).export())
