@@ -27,8 +27,9 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.primitives.waiting import LEAST
-from django_redislock.transport import pools, ports
+from django_redislock.transport import pools
 from django_redislock.transport.server import server_of
+from django_redislock.transport.several import Member
 from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
@@ -153,7 +154,7 @@ def test_a_short_lease_leaves_the_others_their_time(settings: Any) -> None:
         with suppress(LockUnavailable):  # 10 ms may be too little, indeed
             Redlock("job", using=list(urls), ttl=0.1).acquire(wait=0)
         for alias in urls:
-            pool = ports._server_pool(alias)
+            pool = server_of(alias).kept(Member).pool
             for connection in (pool.make_connection(), pool.get_connection()):
                 assert connection.socket_timeout == pools.BACKGROUND_TIMEOUT
                 assert connection.socket_connect_timeout == pools.BACKGROUND_TIMEOUT
@@ -202,8 +203,11 @@ class TestNeverSilent:
 
     def test_a_server_that_is_away(self, api: Api, settings: Any) -> None:
         """What redis-py says comes last, and the error is told from a lease's release, too."""
-        lease = api.acquire(redis_lock("job"))
-        settings.CACHES = caches("redis://localhost:1")
+        with RedisServer(tcp_port=0) as server:
+            settings.CACHES = caches(f"redis://localhost:{server.tcp_port}")
+            lease = api.acquire(redis_lock("job"))
+            server.stop()
+            where = f"localhost:{server.tcp_port}"
         for call, doing in (
             (lambda: api.acquire(redis_lock("job", wait=0)), "locking"),
             (lambda: api.extend(lease), "extending"),
@@ -212,7 +216,7 @@ class TestNeverSilent:
         ):
             with pytest.raises(LockUnavailable) as caught:
                 call()
-            text = f"Redis 'default' (localhost:1) could not be asked while {doing} 'job': "
+            text = f"Redis 'default' ({where}) could not be asked while {doing} 'job': "
             assert str(caught.value).startswith(f"{text}ConnectionError: ")
 
     def test_a_busy_lock(self, api: Api, caplog: pytest.LogCaptureFixture) -> None:
