@@ -208,8 +208,12 @@ class TestNeverSilent:
             lease = api.acquire(redis_lock("job"))
             server.stop()
             where = f"localhost:{server.tcp_port}"
+
+        def elsewhere() -> None:
+            api.start(lambda: api.acquire(redis_lock("job", wait=0))).result(PATIENCE)
+
         for call, doing in (
-            (lambda: api.acquire(redis_lock("job", wait=0)), "locking"),
+            (elsewhere, "locking"),
             (lambda: api.extend(lease), "extending"),
             (lambda: api.release(lease), "releasing"),
             (lambda: api.holder(redis_lock("job")), "asking for"),
