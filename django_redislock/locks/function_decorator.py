@@ -12,11 +12,9 @@ from asgiref.sync import iscoroutinefunction
 from ..base import label
 from ..lease.lock import Lock
 from ..settings.naming import name_maker
+from .wrappers import WRAPPERS, LockFor
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-LockFor = Callable[[tuple[Any, ...], dict[str, Any]], Lock]
-"""Returns the lock of one call of a function."""
 
 _STARTERS = ("delay", "enqueue", "apply_async", "send")
 """Methods with which a task queue starts a task: Celery; RQ, Huey and django.tasks; Celery;
@@ -71,8 +69,8 @@ class FunctionDecorator:
     def _wrap(
         self, kind: str, function: Callable[..., Any], lock_for: LockFor
     ) -> Callable[..., Any]:
-        """Return the decorated function."""
-        raise NotImplementedError
+        """Return the decorated function. By default each call holds its lock."""
+        return WRAPPERS[kind](function, lock_for)
 
 
 def _starter(function: object) -> str:

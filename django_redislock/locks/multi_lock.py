@@ -19,8 +19,7 @@ from ..settings.naming import name_maker
 from ..settings.policy import Policy
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, server_of
-from .function_decorator import FunctionDecorator, LockFor
-from .wrappers import WRAPPERS
+from .function_decorator import FunctionDecorator
 
 MAX_NAMES = 250
 """With this many names the script blocks Redis for as long as a few thousand plain commands."""
@@ -81,11 +80,6 @@ class MultiLock(FunctionDecorator, Lock):
         lock = self._copy(MultiLock, where)
         lock._template = lock._names = name
         return lock
-
-    def _wrap(
-        self, kind: str, function: Callable[..., Any], lock_for: LockFor
-    ) -> Callable[..., Any]:
-        return WRAPPERS[kind](function, lock_for)
 
     def _primitive(self, policy: Policy) -> Primitive:  # noqa: ARG002
         for name in self.names:

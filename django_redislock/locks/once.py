@@ -30,8 +30,9 @@ from ..settings.validators import refuse_unknown, validate_kept, validate_wait
 from ..transport.ports import AsyncPort, SyncPort, run
 from ..transport.server import server_of
 from .completion import Completion, Recorded, acquire_unless_recorded, awaiting_commit
-from .function_decorator import FunctionDecorator, LockFor
+from .function_decorator import FunctionDecorator
 from .redis_lock import redis_lock
+from .wrappers import LockFor
 
 BEGUN, DONE = b"begun", b"done"
 

@@ -13,8 +13,7 @@ from django.conf import settings
 from ..lease.lease import Lease
 from ..lease.lock import Lock, Options
 from ..primitives.keys import validate_key, validate_name
-from .function_decorator import F, FunctionDecorator, LockFor
-from .wrappers import WRAPPERS
+from .function_decorator import F, FunctionDecorator
 
 
 class redis_lock(FunctionDecorator, Lock):
@@ -86,11 +85,6 @@ class redis_lock(FunctionDecorator, Lock):
 
     def _lock_for(self, name: str, where: str) -> Lock:
         return self._renamed(name, where)
-
-    def _wrap(
-        self, kind: str, function: Callable[..., Any], lock_for: LockFor
-    ) -> Callable[..., Any]:
-        return WRAPPERS[kind](function, lock_for)
 
 
 def _warn_if_unused(attributes: dict[str, Any], lock: str) -> None:

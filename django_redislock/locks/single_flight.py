@@ -36,8 +36,9 @@ from ..primitives.waiting import Deadline
 from ..settings.validators import refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort, run
 from .completion import Recorded, acquire_unless_recorded
-from .function_decorator import FunctionDecorator, LockFor
+from .function_decorator import FunctionDecorator
 from .redis_lock import redis_lock
+from .wrappers import LockFor
 
 logger = logging.getLogger("django_redislock")
 

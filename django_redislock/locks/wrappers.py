@@ -11,7 +11,9 @@ from ..lease.current import Steps
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..transport.ports import AsyncPort, SyncPort, run
-from .function_decorator import LockFor
+
+LockFor = Callable[[tuple[Any, ...], dict[str, Any]], Lock]
+"""Returns the lock of one call of a function."""
 
 
 def acquire(lock: Lock, wait: float | None = UNSET) -> Lease:
