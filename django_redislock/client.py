@@ -112,7 +112,7 @@ class Lock(RedisLock):
         if token is None or self._of_parent:
             return False
         held = self._held(token)
-        sight = next(iter(_ask(mutex.look(self._io(), self._keys()))), None)
+        sight = next(iter(_ask(mutex.look(self._port(), self._keys()))), None)
         if sight is not None:
             if held and sight.token == held.claim.token.encode():
                 return True
@@ -128,11 +128,11 @@ class Lock(RedisLock):
             return
         try:
             server = server_of_client(self.redis)
-            port = _PlainIO(server)
+            port = _ImpatientPort(server)
             self._forget()
             refusal = _ask(mutex.release(port, claim))
         except BaseException:
-            # redis-py forgets the token whatever comes, so nobody can try again.
+            # redis-py forgets the token in any case, so the caller can't try again.
             claim.doubtful = True
             claims.withdraw(server_of_client(self.redis), claim)
             raise
@@ -145,7 +145,7 @@ class Lock(RedisLock):
             return
         lost = refusal.error(claim.keys.name)
         if held and held.lease:
-            held.lease._lifetime.lose(lost)  # if it does not know that yet
+            held.lease._lifetime.lose(lost)  # unless the lease knows it already
         else:
             run(claims.tell(port, "lost", claim, server, why=lost.why, **more))
         raise LockNotOwnedError(
@@ -187,7 +187,7 @@ class Lock(RedisLock):
         policy = policy._replace(using=server.using, renew=True, release="exit")
         hold = partial(self._hold, token, server, claim, policy)
         try:
-            got = await claims.acquire(_PlainIO, server, claim, policy, wait, hold)
+            got = await claims.acquire(_ImpatientPort, server, claim, policy, wait, hold)
         except BaseException:
             held: _Held | None = getattr(self.local, "held", None)
             if held is not None and held.claim is claim:
@@ -200,7 +200,7 @@ class Lock(RedisLock):
         lease = None
         if not self.timeout:
             lease = Lease(server, claim, got, policy, label.holder())._watched()
-        self._forget()  # what was held before is lost, or the lock could not be ours again
+        self._forget()  # an earlier claim is lost, or this acquire would have failed
         self.local.held = _Held(token, claim, got, lease, tokens.process)
         self.local.token = token
 
@@ -212,8 +212,8 @@ class Lock(RedisLock):
     def _keys(self) -> Keys:
         return Keys.verbatim(conf.prefix(), self._encode(self.name))
 
-    def _io(self) -> _PlainIO:
-        return _PlainIO(server_of_client(self.redis))
+    def _port(self) -> _ImpatientPort:
+        return _ImpatientPort(server_of_client(self.redis))
 
     def _held(self, token: Any) -> _Held | None:
         """Return what this lock holds by `token`; None if another lock object has acquired it.
@@ -237,7 +237,7 @@ class Lock(RedisLock):
         return held is not None and held.process != tokens.process
 
     def _forget(self) -> None:
-        """We hold nothing any more, so there is nothing to renew."""
+        """Stop renewing the claim, which this lock no longer holds."""
         held: _Held | None = getattr(self.local, "held", None)
         if held is not None and held.lease is not None:
             held.lease._close()
@@ -246,7 +246,7 @@ class Lock(RedisLock):
     def _find(self, token: Any) -> Claim | None:
         """Return the claim that another lock object acquired with `token` and still holds."""
         keys = self._keys()
-        sight = next(iter(_ask(mutex.look(self._io(), keys))), None)
+        sight = next(iter(_ask(mutex.look(self._port(), keys))), None)
         if sight is None or _tag_of(sight) != _tag(self._encode(token)):
             return None
         of = sight.holder
@@ -268,7 +268,7 @@ class Lock(RedisLock):
             return False
         keys = claim.keys
         args = [claim.token, keys.name, int(seconds * 1000), how]
-        reply = _ask(self._io().script("mutex_expire", keys.mutex(claim.token), args))
+        reply = _ask(self._port().script("mutex_expire", keys.mutex(claim.token), args))
         return bool(reply[0])
 
 
@@ -289,7 +289,7 @@ def _text(name: Any) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
-class _PlainIO(SyncPort):
+class _ImpatientPort(SyncPort):
     """A port that gives up at once if the server is unreachable, as redis-py does."""
 
     _failed = False

@@ -869,7 +869,7 @@ class TestChanged:
         lock = object.__new__(Lock)
         lock.redis = cluster
         with pytest.raises(TypeError, match=r"one primary, not .*RedisCluster"):
-            lock._io()
+            lock._port()
 
     def test_signals(self, ours: Make, redis: Redis) -> None:
         """What happens to it is told, like that of any lock of ours; a listener breaks nothing."""
