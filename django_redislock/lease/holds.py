@@ -24,6 +24,8 @@ innermost: contextvars.ContextVar[weakref.ref[Any] | None] = contextvars.Context
 )
 
 # Reentrant, since the garbage collector may close a locked generator while the lock is held.
+# No `return` below calls anything while the lock is held: after such a call, a signal's exception
+# would leave it locked.
 changing = threading.RLock()
 """Held for a moment while the holds or the end of any lease change."""
 
@@ -84,7 +86,7 @@ class Holds:
             total, blocks, released_early = self.counts
             if total:
                 self.counts = Counts(total + 1, blocks + 1, released_early)
-            return bool(total)
+        return total > 0
 
     def enter(self, lease: weakref.ref[Any]) -> None:
         """Enter the `with` block of an acquire, and make `lease` the current one."""
