@@ -145,7 +145,7 @@ class LockedCommand(BaseCommand):
         on_conflict = terms.pop("on_conflict", None)
         lock = Lock(self._lock_name(options), **terms)
         if on_conflict is None:
-            on_conflict = lock.policy().on_conflict
+            on_conflict = lock._policy().on_conflict
         validate_on_conflict(on_conflict)
         lease = None
         try:

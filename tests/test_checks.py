@@ -241,7 +241,7 @@ class TestE001:
             assert ids([message]) == ["E001"]
             assert message.hint
             with pytest.raises(Exception, match=re.escape(str(message.msg))):
-                redis_lock("job").policy()
+                redis_lock("job")._policy()
             assert check_deployment() == []
 
 

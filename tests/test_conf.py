@@ -26,7 +26,7 @@ KEY = "redislock:{job}"
 
 def policy(name: str = "job", **arguments: Any) -> Policy:
     """What comes of the arguments and the settings."""
-    return redis_lock(name, **arguments).policy()
+    return redis_lock(name, **arguments)._policy()
 
 
 def configured(**settings: Any) -> override_settings:

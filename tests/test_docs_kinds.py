@@ -21,7 +21,7 @@ def test_kinds_by_settings(settings: Any) -> None:
 
     def primitive(name: str) -> Any:
         lock = redis_lock(name)
-        return lock._primitive(lock.policy())
+        return lock._primitive(lock._policy())
 
     assert primitive("export") == permits.semaphore(3)
     assert primitive("catalogue") == permits.READ

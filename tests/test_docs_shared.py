@@ -66,9 +66,9 @@ def test_read_write_lock(redis: Redis) -> None:
 def test_settings() -> None:
     """The example is valid, and does what it says."""
     with override_settings(REDISLOCK=run(BLOCKS[2])["REDISLOCK"]):
-        assert Semaphore("exports").policy().limit == 3
+        assert Semaphore("exports")._policy().limit == 3
         with redis_lock("catalogue:page"), ReadWriteLock("catalogue").read():
-            assert redis_lock("catalogue:page").policy().kind == "read"
+            assert redis_lock("catalogue:page")._policy().kind == "read"
 
 
 @pytest.mark.parametrize("test", sorted(set(re.findall(r"`(tests/[\w/.:]+)`", PAGE))))

@@ -154,7 +154,7 @@ class Lock:
         options = "".join(f", {field}={value!r}" for field, value in self._explicit.items())
         return f"<{type(self).__name__} {self._template!r}{options}>"
 
-    def policy(self) -> Policy:
+    def _policy(self) -> Policy:
         """What the arguments and the settings make of it right now."""
         return conf.policy(self.name, self._explicit)
 
@@ -272,7 +272,7 @@ class Lock:
         return kinds.primitive(policy)
 
     def _keys(self, policy: Policy | None = None) -> Keys:
-        return kinds.keys(policy or self.policy(), self.name, clustered)
+        return kinds.keys(policy or self._policy(), self.name, clustered)
 
     def _parts(self) -> tuple[Keys, ...]:
         """The keys of each name, where these are several."""
@@ -285,7 +285,7 @@ class Lock:
         return sights[0].holder if sights else None
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
-        policy = self.policy()
+        policy = self._policy()
         port = port_type(server_of(policy.using))
         return await self._primitive(policy).look(port, self._keys(policy))
 
@@ -294,7 +294,7 @@ class Lock:
     ) -> Holder | None:
         by, reason = validate_operator(by, reason)
         first = seen = await self._look(port_type)
-        policy = self.policy()
+        policy = self._policy()
         server = server_of(policy.using)
         port, primitive, keys = port_type(server), self._primitive(policy), self._keys(policy)
         began = first[0].holder.seen_at if first else None
@@ -313,7 +313,7 @@ class Lock:
         self, port_type: type[SyncPort | AsyncPort], wait: float | None = UNSET
     ) -> Lease | LockNotAcquired:
         """Acquire the lock, or hold once more the lease that this thread or task has."""
-        policy = self.policy()
+        policy = self._policy()
         wait = policy.wait if wait is UNSET else validate_wait(wait)
         me = label.holder()
         self._refuse_cancellation(me)

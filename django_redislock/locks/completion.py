@@ -72,7 +72,7 @@ async def acquire_unless_recorded(
 
     Raises `Recorded`, `LockNotAcquired`, `LockUnavailable`, `LockReentered`.
     """
-    policy, keys = lock.policy(), lock._keys()
+    policy, keys = lock._policy(), lock._keys()
     port = port_type(server_of(policy.using))
     deadline = Deadline(now(), policy.wait if wait is UNSET else wait)
     port.limit(deadline.left(now()))

@@ -116,7 +116,7 @@ class MultiLock(FunctionDecorator, Lock):
         return self._held_already(primitive, [own] if own else [], me)
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
-        port = port_type(server_of(self.policy().using))
+        port = port_type(server_of(self._policy().using))
         return [sight for keys in self._parts() for sight in await multi.look(port, keys)]
 
     async def _clear(self, *_: object) -> Holder | None:

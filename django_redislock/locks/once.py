@@ -234,13 +234,13 @@ class once(FunctionDecorator):
                 raise
         # This very thread or task holds the lock: its transaction was just rolled back, and the
         # watchdog has not released the lease yet.
-        wait = lock.policy().wait
+        wait = lock._policy().wait
         wait = None if wait is None else max(wait, ROLLBACK_RELEASE)
         return await acquire_unless_recorded(port_type, lock, _answers, wait=wait)
 
     async def _forget(self, port_type: type[SyncPort | AsyncPort]) -> None:
         lock = self._named()
-        await record.forget(port_type(server_of(lock.policy().using)), lock._keys())
+        await record.forget(port_type(server_of(lock._policy().using)), lock._keys())
 
 
 def _answers(value: bytes | None, lease: Lease | None) -> bool:

@@ -239,7 +239,7 @@ class _Caller:
         self.ttl = decorator._ttl
         self.result: _Result | None = None
         self._keeps = decorator._keeps
-        self._deadline = Deadline(now(), lock.policy().wait)
+        self._deadline = Deadline(now(), lock._policy().wait)
         self._key = decorator, lock._keys().lock
         self._own = _Call(label.holder(), Future())
         self._since = float("inf")

@@ -36,7 +36,7 @@ def _lease(got: Lease | LockNotAcquired) -> Lease:
 
 def _settle(lock: Lock, conflict: LockNotAcquired) -> Any:
     """Return the result of a call that did not get its lock, as `on_conflict` says."""
-    on_conflict = lock.policy().on_conflict
+    on_conflict = lock._policy().on_conflict
     if callable(on_conflict):
         return on_conflict(conflict)
     if on_conflict == "raise":

@@ -219,7 +219,7 @@ class _KeyedRequest:
         try:
             return await acquire_unless_recorded(port_type, lock, _is_written)
         except LockNotAcquired:
-            known = await record.read(port_type(server_of(lock.policy().using)), lock._keys())
+            known = await record.read(port_type(server_of(lock._policy().using)), lock._keys())
             if known is None:
                 raise
         raise Recorded(known)

@@ -135,7 +135,7 @@ class lock_view(ViewDecorator):
 
     def _wait(self, lock: Lock) -> float | None:
         """Return the seconds for which a request may wait for its lock; None: no limit."""
-        policy = lock.policy()
+        policy = lock._policy()
         wait = policy.wait if "wait" in lock._explicit else policy.view_wait
         if self._max_waiters is None:
             return wait
@@ -152,7 +152,7 @@ class lock_view(ViewDecorator):
         return response
 
     def _refuse(self, call: Call, lock: Lock, error: NoLock) -> HttpResponseBase:
-        policy = lock.policy()
+        policy = lock._policy()
         respond: Any = self._response or policy.view_response
         if isinstance(respond, str):
             respond = _imported(respond)

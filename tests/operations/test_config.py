@@ -51,7 +51,7 @@ def test_it_is_what_locks_have() -> None:
         for name in ("report:daily", "report:tax", "rest", "job"):
             found = conf.origins(name)
             assert set(found) == {*Policy._fields, "prefix"}
-            policy = redis_lock(name).policy()
+            policy = redis_lock(name)._policy()
             assert {term: found[term].value for term in Policy._fields} == policy._asdict()
 
 

@@ -626,7 +626,7 @@ class TestBadInput:
         """A wrong one is told by its place."""
         with override_settings(REDISLOCK=setting):
             with pytest.raises(ImproperlyConfigured, match=match):
-                redis_lock("order").policy()
+                redis_lock("order")._policy()
 
     def test_they_say_nothing_to_a_lock(self) -> None:
         """`redis_lock` has no such argument."""
