@@ -78,14 +78,14 @@ class RedisSentinels:
         return True
 
     def _await(self, done: Any) -> None:
-        give_up = time.monotonic() + START_SECONDS
+        give_up = time.monotonic() + 3 * START_SECONDS
         while True:
             try:
                 if done():
                     return
             except RedisError:
                 pass
-            if time.monotonic() > give_up:
+            if time.monotonic() > give_up:  # they ask a server for its replicas every ten seconds
                 raise TimeoutError("the sentinels don't find each other, or no replica")
             time.sleep(0.02)
 

@@ -8,15 +8,22 @@ after pytest-django has loaded the settings. Which Redis: see `devtools/redis_se
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from devtools.redis_server import RedisServer, RedisServerError
 
 SERVER = pytest.StashKey[RedisServer]()
+
+ROOM = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
 
 FILES = 8192
 
@@ -50,6 +57,35 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Run one process if REDISLOCK_SERVER is a URL: workers would delete each other's keys."""
     return 0 if config.stash[SERVER].external else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell each worker of a directory that all of them have."""
+    room = node.config.stash.get(ROOM, None)
+    if room is None:
+        room = node.config.stash[ROOM] = tempfile.TemporaryDirectory(prefix="redislock-tests-")
+        node.config.add_cleanup(room.cleanup)
+    node.workerinput["room"] = room.name
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Run a test that is marked `alone` while the other workers run none.
+
+    Each test has a file locked: shared, or alone. It asks for that lock behind a gate, so that a
+    test that waits to be alone is passed by nobody.
+    """
+    worker = getattr(item.config, "workerinput", None)
+    if worker is None:
+        return (yield)
+    path = Path(worker["room"])
+    alone = item.get_closest_marker("alone") is not None
+    with (path / "gate").open("w") as gate, (path / "room").open("w") as room:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        return (yield)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

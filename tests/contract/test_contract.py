@@ -191,6 +191,20 @@ def test_a_waiter_gets_it(api: Api, kind: Kind, redis: Redis) -> None:
     assert not keys(redis)
 
 
+@those(lambda kind: kind.queue)
+def test_nobody_barges_in_when_a_lease_has_ended(api: Api, kind: Kind, redis: Redis) -> None:
+    """The lock is free, and its first waiter has not noticed yet: a newcomer does not get it."""
+    dead = api.acquire(kind.make(renew=False))
+    waiter = elsewhere(api, kind.other(), wait=None)
+    queued(redis)
+    redis.delete(*(key for key in keys(redis) if not key.endswith((":queue", ":waiters"))))
+    assert elsewhere(api, kind.make()).result(PATIENCE) is None
+    lease = waiter.result(PATIENCE)
+    assert dead.claim.token != lease.claim.token
+    api.release(lease)
+    assert not keys(redis)
+
+
 @those(lambda kind: kind.queue and not kind.rival)
 def test_waiters_are_served_in_order_of_arrival(api: Api, kind: Kind, redis: Redis) -> None:
     """First come, first served."""

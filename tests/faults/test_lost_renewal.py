@@ -81,6 +81,7 @@ def test_two_lost(scene: Scene) -> None:
     nothing_changes(scene, losses=2, ttl=5)
 
 
+@pytest.mark.alone("a lease of one second has a third of a second for each try")
 @through_both_ports
 def test_one_lost_of_a_short_lease(scene: Scene) -> None:
     """A lease that lives for a second does not wait for an answer for longer than that."""

@@ -739,6 +739,7 @@ class Contenders:
         return sum(a[0] == b[0] and b[1] < a[2] for a, b in pairwise(entries))
 
 
+@pytest.mark.alone("it compares how often ten processes get in during a few seconds")
 @pytest.mark.parametrize("using", [["a", "b", "e"], ["a", "b", "c", "d", "e"]], ids=len)
 def test_contenders_beside_a_minority_that_hangs_or_is_slow(
     nodes: Nodes, start: Callable[..., Worker], tmp_path: Path, using: list[str]

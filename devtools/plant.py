@@ -1,0 +1,364 @@
+"""Plant faults in a copy of the project, and say which tests find each of them.
+
+    python -m devtools.plant                 all of them
+    python -m devtools.plant fencing redlock those whose names contain one of these words
+    python -m devtools.plant --list          the names
+
+Each fault in `FAULTS` replaces a text that occurs once in `django_redislock/`, in whichever file.
+A text that is gone, or occurs twice, is an error: the list is then out of date. The named tests
+run in the copy, and at least one has to fail. The script prints a table of the faults and the
+tests that failed first, and exits with 1 if a fault was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = "django_redislock"
+SECONDS = 600.0
+"""After so many seconds the tests have found the fault: it makes them hang."""
+
+
+class Fault(NamedTuple):
+    """One mistake: `old` becomes `new`, and the `tests` fail."""
+
+    name: str
+    old: str
+    new: str
+    tests: str
+    """Arguments of pytest."""
+
+
+class NotPlanted(Exception):
+    """The text to replace is not there, or not only once."""
+
+
+CONTRACT = "tests/contract/test_contract.py"
+
+FAULTS = [
+    # The scripts.
+    Fault(
+        "mutex: somebody else's lock is granted",
+        "if token_of(value) == token then\n  local fencing_token, acquired_at = confirm",
+        "if value then\n  local fencing_token, acquired_at = confirm",
+        f"{CONTRACT} -k 'excludes and mutex'",
+    ),
+    Fault(
+        "mutex: a newcomer passes those who wait",
+        "  if not first or first == token then\n    leave_queue(token)",
+        "  if true then\n    leave_queue(token)",
+        f"{CONTRACT} -k barges_in",
+    ),
+    Fault(
+        "mutex: an acquire that was taken back is granted when it arrives late",
+        "local why = redis.call('GET', gone)\nif why then\n  return {-1, why}\nend\n\nticket = ",
+        "ticket = ",
+        "tests/test_model.py tests/faults/test_late.py -k 'story or late or acquire'",
+    ),
+    Fault(
+        "mutex: renewal does not look whose the lock is",
+        "  if token_of(value) == token then\n    local _, fence, _, stored",
+        "  if value then\n    local _, fence, _, stored",
+        f"{CONTRACT} -k 'lost_lease and mutex'",
+    ),
+    Fault(
+        "mutex: renewal does not tell the index",
+        "    if listed then\n      redis.call('ZADD', index",
+        "    if false then\n      redis.call('ZADD', index",
+        "tests/contract/test_mutex.py",
+    ),
+    Fault(
+        "mutex: renewal does not restore the last fencing token",
+        "      redis.call('HSET', tail, 'fence', fence)\n      redis.call('PEXPIRE', tail, rem",
+        "      redis.call('PEXPIRE', tail, rem",
+        "tests/faults/test_lost_data.py tests/test_model.py tests/test_bounds.py",
+    ),
+    Fault(
+        "queue: a stopped waiter keeps the others waiting",
+        "local SIGN_OF_LIFE = 5000000",
+        "local SIGN_OF_LIFE = 50000000000",
+        "tests/contract/test_mutex.py -k sign_of_life",
+    ),
+    Fault(
+        "queue: last come, first served",
+        "ticket = integer(math.max(now, last and last + 1 or 0))",
+        "ticket = integer(last and last - 1 or now)",
+        f"{CONTRACT} -k order_of_arrival",
+    ),
+    Fault(
+        "permits: a semaphore and a read-write lock share a name",
+        "if differs(kind, held) then\n  leave_queue(token)",
+        "if false then\n  leave_queue(token)",
+        "tests/contract/test_rwlock.py -k same_name",
+    ),
+    Fault(
+        "permits: a late acquire shortens the lease",
+        "integer(math.max(ends, millis + ttl)), token)\n  settle()\n  local",
+        "integer(millis + ttl), token)\n  settle()\n  local",
+        "tests/faults/test_late.py tests/faults/test_shared.py tests/test_permits.py",
+    ),
+    Fault(
+        "timestamp: a release that is sent again says that the lock was lost",
+        "if held or redis.call('HGET', tail, 'released') == token then\n  return {1}",
+        "if held then\n  return {1}",
+        "tests/faults/test_timestamp.py -k release",
+    ),
+    Fault(
+        "timestamp: the lock of an old client is taken",
+        "if holder and token_of(holder) ~= token then",
+        "if holder and string.find(holder, '|', 1, true) and token_of(holder) ~= token then",
+        "tests/contract/test_timestamp.py tests/contract/test_migration.py",
+    ),
+    Fault(
+        "clear: the holder does not learn by whom and why",
+        "if redis.call('HGET', tail, 'handed') ~= token then\n  redis.call('SET', gone, ",
+        "if redis.call('HGET', tail, 'handed') ~= token then\n  tostring(",
+        f"{CONTRACT} -k 'clear and mutex'",
+    ),
+    Fault(
+        "clear: a lock that changed hands is cleared as well",
+        "if not fencing_token or token_of(value) ~= token then return 0 end",
+        "if not fencing_token then return 0 end",
+        "tests/test_inspection.py tests/operations/test_clear.py tests/admin/test_clear.py",
+    ),
+    Fault(
+        "ledger: a tick is claimed twice",
+        "if tonumber(tick) <= claimed then",
+        "if tonumber(tick) < claimed then",
+        "tests/periodic/test_ledger.py",
+    ),
+    Fault(
+        "ledger: a run begins however late it is",
+        "if deadline ~= '' and now > tonumber(deadline) then",
+        "if false then",
+        "tests/periodic/test_ledger.py",
+    ),
+    # The lease.
+    Fault(
+        "lease: a renewal counts from its answer",
+        "self._deadline = max(deadline(sent, ttl), self._deadline)",
+        "self._deadline = max(deadline(now(), ttl), self._deadline)",
+        "tests/test_renewal.py tests/test_leases.py tests/test_model.py -k 'not planted'",
+    ),
+    Fault(
+        "lease: no margin for the server's clock",
+        "return sent + ttl - (ttl * 0.01 + 0.002)",
+        "return sent + ttl + 0.1",
+        "tests/test_leases.py tests/test_renewal.py tests/test_model.py -k 'not planted'",
+    ),
+    Fault(
+        "lease: renewal goes on after max_hold",
+        "return min(ttl or self.claim.ttl, max(self._hold_until - time, 0.001))",
+        "return ttl or self.claim.ttl",
+        "tests/test_renewal.py",
+    ),
+    Fault(
+        "lease: check() accepts a released lease",
+        'raise LeaseLost(self.name, "it was released, or given to another process")',
+        "return",
+        "tests/test_leases.py tests/test_fencing.py tests/test_exceptions.py",
+    ),
+    Fault(
+        "watchdog: it renews after the lease has ended",
+        "self.due = sent + ttl / 3 if self.renew",
+        "self.due = sent + ttl * 1.5 if self.renew",
+        "tests/test_renewal.py tests/contract/test_migration.py -k 'renew'",
+    ),
+    Fault(
+        "watchdog: a dropped lease is renewed for as long as the process lives",
+        "self.lease = weakref.ref(lease)",
+        "self.lease = lambda: lease",
+        "tests/test_renewal.py tests/test_leases.py",
+    ),
+    # The transport.
+    Fault(
+        "transport: any answer is believed",
+        "return isinstance(answer, list) and answer[:1] == [nonce.encode()]",
+        "return isinstance(answer, list)",
+        "tests/test_shapes.py tests/test_unread.py tests/test_wire.py",
+    ),
+    Fault(
+        "transport: a forked child goes on as its parent",
+        "    if os.getpid() != _process:\n        with _forgetting:",
+        "    if False:\n        with _forgetting:",
+        "tests/faults/test_fork.py tests/servers/test_process_models.py",
+    ),
+    # Above the lease.
+    Fault(
+        "redlock: one server is enough",
+        "if len(granted) >= self.servers.quorum and in_time:",
+        "if granted and in_time:",
+        "tests/faults/test_redlock.py",
+    ),
+    Fault(
+        "redlock: a lease that is over when it is granted",
+        "in_time = port.now() < deadline(sent, claim.ttl)",
+        "in_time = True",
+        "tests/faults/test_redlock.py",
+    ),
+    Fault(
+        "settings: the settings beat the arguments",
+        "    return found._replace(**explicit)",
+        "    return found._replace(**{**explicit, **current.locks.find(name)})",
+        "tests/test_conf.py",
+    ),
+    Fault(
+        "transactions: the lock is released before the commit",
+        "    connection.on_commit(end)\n",
+        "    end()\n",
+        "tests/test_transactions.py",
+    ),
+    Fault(
+        "fencing: a late writer is let in",
+        'willing = rows.filter(**{f"{FIELD}__lte": self.token})',
+        "willing = rows",
+        "tests/test_fencing.py",
+    ),
+    Fault(
+        "fencing: save() writes the old token back",
+        "return super().pre_save(model_instance, add) if add else models.F(self.attname)",
+        "return super().pre_save(model_instance, add)",
+        "tests/test_fencing.py",
+    ),
+    Fault(
+        "once: the work is recorded before it is done",
+        "yield True\n            run(completion.complete(SyncPort(lease.server), DONE))",
+        "run(completion.complete(SyncPort(lease.server), DONE))\n            yield True",
+        "tests/contract/test_once.py",
+    ),
+    Fault(
+        "single_flight: a caller gets a result that is older than its call",
+        "self._since = 0 if found is None else found.fencing_token + 1",
+        "self._since = 0",
+        "tests/contract/test_single_flight.py tests/test_flights.py",
+    ),
+    Fault(
+        "single_flight: a call waits for itself",
+        "if other.by is self._own.by or self._deadline.over(now()):",
+        "if other is self._own:",
+        "tests/contract/test_single_flight.py tests/test_flights.py",
+    ),
+    Fault(
+        "views: a key is answered whatever the request was",
+        "if known.fingerprint != self._fingerprint:",
+        "if False:",
+        "tests/views/test_idempotent_view.py",
+    ),
+    Fault(
+        "views: refusals are kept and answered again",
+        "_REFUSALS = frozenset((401, 403, 407, 408, 425, 429))",
+        "_REFUSALS = frozenset((0,))",
+        "tests/views/test_idempotent_view.py",
+    ),
+    Fault(
+        "admin: a lock that changed hands since it was shown is cleared",
+        "            elif same is None:\n                target.outcome = Outcome.CHANGED",
+        "            elif same is None:\n                pass",
+        "tests/admin/test_clear.py",
+    ),
+    Fault(
+        "periodic: a tick runs before it is due",
+        "        return self._due_at <= now\n",
+        "        return True\n",
+        "tests/periodic/test_runner.py tests/periodic/test_schedule.py",
+    ),
+]
+
+
+def find(fault: Fault, tree: Path) -> tuple[Path, str]:
+    """Find the file with the text that the fault replaces. Raises `NotPlanted`."""
+    found = [
+        (path, text)
+        for path in sorted((tree / PACKAGE).rglob("*"))
+        if path.suffix in (".py", ".lua") and (text := path.read_text(encoding="utf-8"))
+        for _ in range(text.count(fault.old))
+    ]
+    if len(found) != 1:
+        where = ", ".join(str(path.relative_to(tree)) for path, _ in found) or "nowhere"
+        raise NotPlanted(f"{fault.name}: its text must occur once, and occurs {where}")
+    return found[0]
+
+
+def plant(fault: Fault, tree: Path) -> None:
+    """Replace the text in a copy of the project. Raises `NotPlanted`."""
+    path, text = find(fault, tree)
+    path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+
+
+@contextmanager
+def copy() -> Iterator[Path]:
+    """A copy of the project, without what is made from it."""
+    made = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "_build", "dist")
+    with tempfile.TemporaryDirectory(prefix="redislock-planted-") as directory:
+        tree = Path(directory) / "tree"
+        shutil.copytree(ROOT, tree, ignore=made)
+        yield tree
+
+
+def failures(fault: Fault, tree: Path) -> list[str]:
+    """Run its tests. Returns those that failed: one, since the first is enough."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    quoted = re.findall(r"'([^']*)'|(\S+)", fault.tests)
+    arguments = [words or word for words, word in quoted]
+    env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [*command, *arguments],
+            cwd=tree,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ["the tests hang"]
+    if done.returncode not in (0, 1):
+        raise NotPlanted(f"{fault.name}: pytest could not run:\n{done.stdout[-2000:]}")
+    return re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+
+
+def found_by(fault: Fault) -> str:
+    """Plant a fault, and return the test that found it; empty if there is none."""
+    with copy() as tree:
+        plant(fault, tree)
+        return next(iter(failures(fault, tree)), "")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m devtools.plant")
+    parser.add_argument("words", nargs="*", help="plant faults whose names contain one of these")
+    parser.add_argument("--list", action="store_true", help="print the names only")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args(arguments)
+    words = options.words or [""]
+    chosen = [fault for fault in FAULTS if any(word in fault.name for word in words)]
+    out = sys.stdout
+    if options.list:
+        out.writelines(f"{fault.name}\n" for fault in chosen)
+        return 0
+    missed = 0
+    out.write("| fault | found by |\n| --- | --- |\n")
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for fault, test in zip(chosen, pool.map(found_by, chosen), strict=True):
+            missed += not test
+            out.write(f"| {fault.name} | {f'`{test}`' if test else '**nothing**'} |\n")
+            out.flush()
+    out.write(f"\n{len(chosen)} faults, {missed} not found\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
