@@ -83,7 +83,7 @@ FAULTS = [
         "mutex: renewal does not restore the last fencing token",
         "      redis.call('HSET', tail, 'fence', fence)\n      redis.call('PEXPIRE', tail, rem",
         "      redis.call('PEXPIRE', tail, rem",
-        "tests/faults/test_lost_data.py tests/test_model.py tests/test_bounds.py",
+        f"{CONTRACT} -k restores_the_last",
     ),
     Fault(
         "queue: a stopped waiter keeps the others waiting",
@@ -107,7 +107,7 @@ FAULTS = [
         "permits: a late acquire shortens the lease",
         "integer(math.max(ends, millis + ttl)), token)\n  settle()\n  local",
         "integer(millis + ttl), token)\n  settle()\n  local",
-        "tests/faults/test_late.py tests/faults/test_shared.py tests/test_permits.py",
+        "tests/test_permits.py tests/faults/test_shared.py",
     ),
     Fault(
         "timestamp: a release that is sent again says that the lock was lost",
@@ -150,7 +150,7 @@ FAULTS = [
         "lease: a renewal counts from its answer",
         "self._deadline = max(deadline(sent, ttl), self._deadline)",
         "self._deadline = max(deadline(now(), ttl), self._deadline)",
-        "tests/test_renewal.py tests/test_leases.py tests/test_model.py -k 'not planted'",
+        "tests/test_leases.py tests/test_model.py tests/test_renewal.py -k 'not planted'",
     ),
     Fault(
         "lease: no margin for the server's clock",
@@ -162,7 +162,7 @@ FAULTS = [
         "lease: renewal goes on after max_hold",
         "return min(ttl or self.claim.ttl, max(self._hold_until - time, 0.001))",
         "return ttl or self.claim.ttl",
-        "tests/test_renewal.py",
+        f"{CONTRACT} -k max_hold",
     ),
     Fault(
         "lease: check() accepts a released lease",

@@ -291,6 +291,14 @@ def test_extend(api: Api, kind: Kind, redis: Redis) -> None:
     api.release(lease)
 
 
+def test_no_extension_outlasts_max_hold(api: Api, kind: Kind) -> None:
+    """Whatever ttl is asked for."""
+    lease = api.acquire(kind.make(ttl=10, max_hold=20, renew=False))
+    api.extend(lease, 60)
+    assert 15 < lease.remaining() <= 20
+    api.release(lease)
+
+
 def test_clear(api: Api, kind: Kind) -> None:
     """The holder learns by whom and why, at its next extension; a successor is left alone."""
     lease = api.acquire(kind.make(renew=False))
@@ -368,6 +376,18 @@ def test_fencing_tokens_grow(api: Api, kind: Kind, redis: Redis) -> None:
         lease = api.acquire(kind.make())
         assert lease.fencing_token == ahead + more
         api.release(lease)
+
+
+@those(lambda kind: kind.fencing)
+def test_a_renewal_restores_the_last_fencing_token(api: Api, kind: Kind, redis: Redis) -> None:
+    """If Redis has forgotten it: the next holder has a larger one, also if the clock goes back."""
+    tail = "redislock:{contract}:tail"
+    lease = api.acquire(kind.make(renew=False))
+    redis.delete(tail)
+    api.extend(lease)
+    assert int(redis.hget(tail, "fence")) == lease.fencing_token
+    assert redis.pttl(tail) > 0
+    api.release(lease)
 
 
 def test_contention(api: Api, kind: Kind, redis: Redis) -> None:
