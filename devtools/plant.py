@@ -148,8 +148,8 @@ FAULTS = [
     # The lease.
     Fault(
         "lease: a renewal counts from its answer",
-        "self._deadline = max(deadline(sent, ttl), self._deadline)",
-        "self._deadline = max(deadline(now(), ttl), self._deadline)",
+        "self.deadline = max(deadline(sent, ttl), self.deadline)",
+        "self.deadline = max(deadline(now(), ttl), self.deadline)",
         "tests/test_leases.py tests/test_model.py tests/test_renewal.py -k 'not planted'",
     ),
     Fault(
@@ -160,7 +160,7 @@ FAULTS = [
     ),
     Fault(
         "lease: renewal goes on after max_hold",
-        "return min(ttl or self.claim.ttl, max(self._hold_until - time, 0.001))",
+        "return min(ttl or self.claim.ttl, max(self.hold_until - time, 0.001))",
         "return ttl or self.claim.ttl",
         f"{CONTRACT} -k max_hold",
     ),
@@ -234,8 +234,8 @@ FAULTS = [
     ),
     Fault(
         "once: the work is recorded before it is done",
-        "yield True\n            run(completion.complete(SyncPort(lease.server), DONE))",
-        "run(completion.complete(SyncPort(lease.server), DONE))\n            yield True",
+        "yield True\n            run(completion.complete(SyncPort(lease._server), DONE))",
+        "run(completion.complete(SyncPort(lease._server), DONE))\n            yield True",
         "tests/contract/test_once.py",
     ),
     Fault(
@@ -264,7 +264,7 @@ FAULTS = [
     ),
     Fault(
         "admin: a lock that changed hands since it was shown is cleared",
-        "            elif same is None:\n                target.outcome = Outcome.CHANGED",
+        "            elif same is None:\n                target.outcome = ClearOutcome.CHANGED",
         "            elif same is None:\n                pass",
         "tests/admin/test_clear.py",
     ),
