@@ -191,7 +191,7 @@ FAULTS = [
     ),
     Fault(
         "transport: a forked child goes on as its parent",
-        "    if os.getpid() != _process:\n        with _forgetting:",
+        "    if os.getpid() != process:\n        with _forgetting:",
         "    if False:\n        with _forgetting:",
         "tests/faults/test_fork.py tests/servers/test_process_models.py",
     ),
