@@ -2,63 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-import django_redislock
-
-PACKAGE = Path(django_redislock.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
-
-# From the ground up. A room imports only what stands on a lower floor.
-FLOORS = [
-    {"base"},
-    {"primitives", "signals"},
-    {"transport", "settings"},
-    {"lease", "cluster"},
-    {"locks", "inspection", "periodic", "contrib", "fencing", "client", "commands"},
-    {"views", "doctor", "testing", "models", "__init__"},
-    {"admin", "management", "apps"},
-]
+from devtools.floors import FLOORS, MODULES, NAMES, PACKAGE, imports_of, name_of, room
 
 LEFT = {("primitives", "signals")}
 """Imports between rooms of one floor that are still to go."""
-
-
-def room(module: str) -> str:
-    """The folder or file below the package in which a module stands: "lease.lock" → "lease"."""
-    return module.partition(".")[0]
-
-
-def name_of(path: Path) -> str:
-    """A module's dotted name below the package."""
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
-
-
-NAMES = {name_of(path): path for path in MODULES}
-
-
-def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
-    """Each module that a file imports, and whether it is ours. Imports for type checking, and
-    those inside functions, count as well."""
-    package = list(path.relative_to(PACKAGE).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, False) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            if not node.level:
-                yield node.module or "", False
-                continue
-            base = package[: len(package) - (node.level - 1)]
-            target = ".".join(base + (node.module or "").split(".")).strip(".")
-            for alias in node.names:
-                inner = f"{target}.{alias.name}".strip(".")
-                yield (inner if inner in NAMES else target or "__init__"), True
 
 
 def floor(module: str) -> int:
@@ -68,7 +20,7 @@ def floor(module: str) -> int:
 
 def test_every_room_has_its_floor() -> None:
     """A new room has to be put somewhere."""
-    assert {room(name) for name in NAMES} == set().union(*FLOORS)
+    assert {room(name) for name in NAMES} == {one for rooms in FLOORS for one in rooms}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

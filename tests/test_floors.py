@@ -1,0 +1,54 @@
+"""docs/how-it-works.md shows the floors as the imports have them, and the path of a real lock."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.core import mail
+
+from devtools.floors import FLOORS, IMAGES, PAGE, arrows, drawn, page, passed, picture, rooms_table
+
+PATH = re.compile(r"<!-- path: .*?-->(.*?)<!-- end of path -->", re.DOTALL)
+
+
+def test_the_picture_is_up_to_date() -> None:
+    """Else: python -m devtools.floors."""
+    assert (IMAGES / "floors.svg").read_text(encoding="utf-8") == picture()
+
+
+def test_the_table_of_rooms_is_up_to_date() -> None:
+    """Else: python -m devtools.floors."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert page(text, rooms=rooms_table()) == text
+
+
+def test_arrows_that_are_left_out_are_implied() -> None:
+    """What the picture does not draw can be reached over what it draws."""
+    graph = arrows()
+    shown = drawn(graph)
+
+    def reached(one: str) -> set[str]:
+        return shown[one].union(*map(reached, shown[one]))
+
+    for one, below in graph.items():
+        assert below <= reached(one)
+    assert {one for rooms in FLOORS for one in rooms} == set(shown)
+
+
+@pytest.mark.usefixtures("redis")
+def test_the_path_of_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page names the files and functions that a lock passes: all of them, and no other ones.
+
+    Else: python -m devtools.floors.
+    """
+    found = PATH.search(PAGE.read_text(encoding="utf-8"))
+    assert found is not None
+    rows = [re.split(r" \| ", line) for line in found[1].strip().splitlines()[2:]]
+    named = {file.strip("| `"): re.findall(r"`([^`]+)`", functions) for file, _, functions in rows}
+    # In tests, which have an outbox, locks warn if they were never used.
+    monkeypatch.delattr(mail, "outbox", raising=False)
+    really = passed()
+    assert list(named) == list(really)
+    for file, functions in really.items():
+        assert set(named[file]) == set(functions), file
