@@ -1,4 +1,4 @@
-"""A function of the benchmarks in a process of its own: see `harness.in_child`."""
+"""Run a function of the benchmarks in a new process: see `harness.in_child`."""
 
 from __future__ import annotations
 

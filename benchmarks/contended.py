@@ -1,4 +1,4 @@
-"""What a lock carries for which many wait: who gets it next, how soon, and at what cost.
+"""A lock with many waiters: who gets it next, how soon, and at what cost.
 
 Each waiter asks for the one lock, works in it for a millisecond, gives it back and asks again: at
 once, or after a random time to think, of as much as a round of all waiters takes on average.
@@ -159,7 +159,7 @@ def connections(redis: Any, database: int) -> int:
 
 
 def measure_expiry(rows: list[Row], rounds: int) -> None:
-    """How long after the end of its lease a holder that is gone is succeeded."""
+    """Measure how long after the end of a dead holder's lease the next one holds the lock."""
     say("contended, a holder that is gone")
     case = {"kind": "expiry"}
     with Crew(2) as crew:

@@ -1,4 +1,4 @@
-"""Who competes for a lock for which many wait, and the processes in which they do."""
+"""The contestants for a lock with many waiters, and the processes in which they wait."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def available(title: str) -> bool:
 
 
 class Crew:
-    """So many processes, that do what they are told."""
+    """Processes that obey orders."""
 
     def __init__(self, size: int) -> None:
         fork = multiprocessing.get_context("fork")
@@ -158,7 +158,7 @@ class Crew:
             self._members.append((process, ours))
 
     def do(self, *orders: tuple[Callable[..., Any], tuple[Any, ...]]) -> list[Any]:
-        """One order for each of the first members; what all of them answer."""
+        """Send an order to each of the first members. Returns their answers."""
         members = self._members[: len(orders)]
         for (_, pipe), order in zip(members, orders, strict=True):
             pipe.send(order)

@@ -1,4 +1,4 @@
-"""What one server carries: ever more processes, each of which takes and gives back free locks.
+"""The capacity of one server: more and more processes acquire and release free locks.
 
 Each process stands for a host: it has a client of its own, and names of its own. What a cycle
 costs the server's core is what bounds a fleet, since Redis does one thing at a time: a second

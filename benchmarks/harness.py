@@ -1,4 +1,4 @@
-"""What all benchmarks share: a private server, cores, rounds, what the server counts, and records.
+"""The base of all benchmarks: a private server, cores, rounds, counters of the server, records.
 
 A part of the benchmarks is a function that measures and returns rows, as plain data:
 
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
 ROUNDS = 9
 LOAD = os.getloadavg()[0]
-"""What else the machine did in the minute before we began."""
+"""The load of the machine in the minute before the start."""
 TTL = 30
 """Seconds; the lease of every contestant."""
 
@@ -126,7 +126,7 @@ def in_child(function: str, *, hiredis: bool = True, **arguments: Any) -> Any:
 
 
 def parsers() -> list[bool]:
-    """With hiredis, where it is installed, and without."""
+    """Run with hiredis, if it is installed, and without."""
     try:
         version("hiredis")
     except PackageNotFoundError:
@@ -190,7 +190,7 @@ class Meter:
 
 
 def add(rows: list[Row], case: dict[str, Any], contestant: str, spent: dict[str, Any]) -> None:
-    """One more round of a contestant in this case."""
+    """Add a round of a contestant in this case."""
     for row in rows:
         if row["case"] == case and row["contestant"] == contestant:
             break
@@ -216,14 +216,14 @@ def record(part: str, rows: list[Row], **options: Any) -> None:
 
 
 def recorded(part: str) -> dict[str, Any] | None:
-    """What `record` wrote, or None."""
+    """Return what `record` wrote, or None."""
     with suppress(FileNotFoundError):
         return json.loads((RESULTS / f"{part}.json").read_text())
     return None
 
 
 def environment() -> dict[str, Any]:
-    """All that figures depend on, as far as we can tell."""
+    """Return what the figures depend on: versions and hardware."""
     from devtools.redis_server import find_server
 
     packages = {}
@@ -259,7 +259,7 @@ def median(row: Row, value: str) -> float:
 
 
 def quartiles(row: Row, value: str) -> tuple[float, float, float]:
-    """The least, and where the middle half of the rounds begins and ends."""
+    """Return the least, and the quartiles of the rounds."""
     values = sorted(row["values"][value])
     if len(values) == 1:
         return values[0], values[0], values[0]
@@ -268,13 +268,13 @@ def quartiles(row: Row, value: str) -> tuple[float, float, float]:
 
 
 def ratio(row: Row, floor: Row, value: str = "seconds") -> float:
-    """The median over the rounds of what one took relative to the other in the same round."""
+    """Return the median of the ratios of two contestants in the same round."""
     pairs = zip(row["values"][value], floor["values"][value], strict=True)
     return statistics.median(ours / theirs for ours, theirs in pairs)
 
 
 def find(rows: list[Row], contestant: str, **case: Any) -> Row | None:
-    """The row of a contestant whose case is this, as far as it is named."""
+    """Return the row of a contestant whose case contains these values."""
     for row in rows:
         if row["contestant"] == contestant and case.items() <= row["case"].items():
             return row

@@ -1,4 +1,4 @@
-"""What a free lock costs when the server is far away: there, round trips count for all.
+"""A free lock on a server that is far away, where only round trips matter.
 
 The client speaks to a relay, in a process of its own, that passes each request on after a while;
 answers go straight back. How long a round trip then really takes is asked for with PING through

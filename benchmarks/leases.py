@@ -1,4 +1,4 @@
-"""What leases cost that are held, or waited for: up to 10,000 of them in one process.
+"""The cost of held leases, and of waiting: up to 10,000 of each in one process.
 
 Nothing else goes on in a process that holds them, so what it takes of a processor is the cost of
 renewing. It is looked at for `WINDOW` seconds, again and again; meanwhile each lease of ours is

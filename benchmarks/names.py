@@ -1,4 +1,4 @@
-"""What names cost that are locked and released once: what Redis keeps of them, and for how long.
+"""Names that are locked and released once: what Redis keeps of them, and for how long.
 
 The names are locked one after the other, each by a `with` block; then nothing happens any more.
 Meanwhile the server is asked each second for its memory; what is recorded is what it has above

@@ -1,7 +1,7 @@
-"""What a fleet of schedulers asks of Redis: 50 of them, with 200 jobs, each every 30 seconds.
+"""The load of a fleet on Redis: 50 schedulers with 200 jobs, each every 30 seconds.
 
-The schedulers are threads of this process, so their number of commands is right, and what they
-take of a processor is not. Nothing is really run: a job returns at once.
+The schedulers are threads of this process: their number of commands is realistic, their processor
+time is not. The jobs return at once.
 """
 
 from __future__ import annotations

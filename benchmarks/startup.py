@@ -1,4 +1,4 @@
-"""What `django_redislock` adds to the start of a process.
+"""The time and memory that `django_redislock` adds to the start of a process.
 
 Each run is a fresh interpreter that imports Django and what a project with django-redis has of it,
 and calls `django.setup()`. With ours, it is an installed app, and `redis_lock` is imported. Both

@@ -16,7 +16,7 @@ KINDS = ["threads", "processes", "tasks"]
 
 
 def conditions(record: Record) -> str:
-    """With what it was measured; each part may be of another day."""
+    """Return the versions and the date of a measurement; parts may differ."""
     packages = ", ".join(f"{name} {number}" for name, number in record["packages"].items())
     return (
         f"Measured {record['recorded']} at {record['commit']}, {record['options']['rounds']} "
@@ -50,7 +50,7 @@ def best_first(rows: list[Row]) -> list[Row]:
 
 
 def cpu(row: Row) -> float:
-    """Seconds of a processor that client and server take for a cycle."""
+    """Return the processor seconds of client and server per cycle."""
     return median(row, "client_cpu") + median(row, "server_cpu")
 
 
@@ -102,7 +102,7 @@ def _free(one: list[Row], two: list[Row]) -> str:
 
 
 def shown(contestant: str) -> str:
-    """Ours stand out."""
+    """Emphasise the contestants of this package."""
     return f"**{contestant}**" if is_ours(contestant) else contestant
 
 

@@ -1,4 +1,4 @@
-"""What we want to hold, and whether it did in the run that was recorded.
+"""The targets of the project, and whether the recorded run met them.
 
 A target that is missed is shown as missed, and nothing else happens: figures of time are facts
 about a run, not about the code alone.

@@ -1,4 +1,4 @@
-"""What a free lock costs: acquire and release, again and again, each time with a new name.
+"""The cost of a free lock: acquire and release, repeated, each time with a new name.
 
 All contestants do the same through the same django-redis client and its pool, with the same TTL,
 a new lock object and a new random token for each cycle. The names are never used twice, so nobody
@@ -46,7 +46,7 @@ COMPARE_AND_DELETE = (
 
 
 def measure(*, rounds: int, cycles: int) -> list[Row]:
-    """With hiredis and without, on one core and across two; synchronous, then asyncio."""
+    """Measure with hiredis and without, on one core and across two; synchronous, then asyncio."""
     rows: list[Row] = []
     for hiredis in parsers():
         for cores in ("one", "two"):
@@ -134,7 +134,7 @@ def contestants(server: Any) -> list[tuple[str, Cycle]]:
 
 
 def _peers(client: Any) -> Iterator[tuple[str, Cycle]]:
-    """Those that are installed."""
+    """Return the contestants that are installed."""
     with suppress(ImportError):
         import redis_lock as python_redis_lock
 
@@ -161,7 +161,7 @@ def _peers(client: Any) -> Iterator[tuple[str, Cycle]]:
 
 
 def _bare(server: Any, script: str) -> Cycle:
-    """The same two commands without any client library."""
+    """Send the same two commands without a client library."""
     connection = socket.create_connection(("127.0.0.1", server.tcp_port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

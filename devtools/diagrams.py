@@ -1,18 +1,17 @@
 """The drawings of docs/: `python -m devtools.diagrams` writes docs/images/*.svg.
 
-A sequence is told in lines, one below the other, between lanes that are named first:
+A sequence is written in lines. Its lanes are named first:
 
     A > B: text     a message
     A + text        from here on A holds the lock; the text stands beside the bar
-    A ~ text        it goes on as if it held it, and does not
-    A - text        it does so no more
-    A: text         what happens there
-    A ! text        what should not have happened
-    A * text        what has saved it
+    A ~ text        A goes on as if it held the lock, and does not hold it
+    A - text        from here on A does not hold the lock
+    A: text         something happens at A
+    A ! text        something wrong happens at A
+    A * text        something prevents the damage
 
-Each drawing has its own ground, so that it can be read on a page of any colour, and follows the
-reader's choice of a light or a dark one. What it shows is also said in words: as its title and
-description, and on the page.
+Each drawing has a background, light or dark as the reader prefers, so that it can be read on any
+page. Its title and description say in words what it shows.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ LINE = re.compile(
 
 @dataclass
 class Sequence:
-    """One that is being drawn, from top to bottom."""
+    """A sequence that is being drawn, from top to bottom."""
 
     lanes: list[str]
     y: int = TOP
@@ -74,7 +73,7 @@ class Sequence:
     bars: list[str] = field(default_factory=list)
     front: list[str] = field(default_factory=list)
     since: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Of each lane that holds the lock, or believes so: how, and from where on."""
+    """For each lane that holds the lock, or believes so: the kind of bar and where it begins."""
 
     @property
     def width(self) -> int:
@@ -165,7 +164,7 @@ def svg(name: str, title: str, description: str, size: tuple[int, int], body: st
 
 
 def states() -> str:
-    """The states of a lease, and how it comes from one to another."""
+    """Return the drawing of the states of a lease and the ways between them."""
     places = {
         "held": (100, 120),
         "unknown": (390, 120),
@@ -212,7 +211,7 @@ def states() -> str:
 
 
 def drawings() -> dict[str, str]:
-    """Each file's name, and what belongs into it."""
+    """Return the content of each file, by its name."""
     found = {"states.svg": states()}
     for name, (title, description, lanes, lines) in STORIES.items():
         sequence = Sequence(lanes.split())

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from .diagrams import IMAGES, svg
+from .pages import replace, table
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "django_redislock"
@@ -177,13 +178,13 @@ def picture() -> str:
 def rooms_table() -> str:
     """Return the table of the rooms, the highest floor first."""
     graph = arrows()
-    lines = ["| floor | room | what it does | imports |", "| --- | --- | --- | --- |"]
-    for number, rooms in reversed(list(enumerate(FLOORS, 1))):
-        for one, sentence in rooms.items():
+    rows = [["floor", "room", "what it does", "imports"]]
+    for number, floor in reversed(list(enumerate(FLOORS, 1))):
+        for one, sentence in floor.items():
             below = ", ".join(f"`{its}`" for its in sorted(graph[one])) or "nothing"
             name = f"{one}/" if (PACKAGE / one).is_dir() else f"{one}.py"
-            lines.append(f"| {number} | `{name}` | {sentence} | {below} |")
-    return "\n".join(lines)
+            rows.append([str(number), f"`{name}`", sentence, below])
+    return table(rows)
 
 
 def passed() -> dict[str, list[str]]:
@@ -236,27 +237,13 @@ def _profiled() -> dict[str, list[str]]:
 
 def path_table(files: dict[str, list[str]]) -> str:
     """Return the table of the files that a lock passes, in the order in which it gets there."""
-    lines = [
-        "| file | what it is | functions, in the order of their first call |",
-        "| - | - | - |",
-    ]
+    rows = [["file", "what it is", "functions, by their first call"]]
     for file, functions in files.items():
         tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
         title = (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
         named = ", ".join(f"`{function}`" for function in functions)
-        lines.append(f"| `{file}` | {title.replace('|', '/')} | {named} |")
-    return "\n".join(lines)
-
-
-def page(text: str, **parts: str) -> str:
-    """Return the page with each part between its markers."""
-    for name, part in parts.items():
-        begin, end = f"<!-- {name}: python -m devtools.floors -->", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        _, found, after = rest.partition(end)
-        assert found, f"{PAGE.name} has no {begin} … {end}"
-        text = f"{before}{begin}\n\n{part}\n\n{end}{after}"
-    return text
+        rows.append([f"`{file}`", title.replace("|", "/"), named])
+    return table(rows)
 
 
 def main() -> None:
@@ -270,8 +257,8 @@ def main() -> None:
         django.setup()
         files = passed()
     (IMAGES / "floors.svg").write_text(picture(), encoding="utf-8")
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(page(text, rooms=rooms_table(), path=path_table(files)), encoding="utf-8")
+    page = replace(PAGE.read_text(encoding="utf-8"), "rooms", rooms_table())
+    PAGE.write_text(replace(page, "path", path_table(files)), encoding="utf-8")
 
 
 if __name__ == "__main__":

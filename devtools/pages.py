@@ -1,4 +1,4 @@
-"""Generated parts of Markdown pages: tables, and what stands between two markers."""
+"""Generated parts of Markdown pages: tables, and text between two markers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Markdown; the first row is the head."""
+    """Return a table in Markdown; the first row is its head."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "| " + " | ".join("---" for _ in rows[0]) + " |")
     return "\n".join(lines)
 
 
 def replace(page: str, name: str, text: str) -> str:
-    """The page with `text` between `<!-- name -->` and `<!-- end of name -->`."""
+    """Return the page with `text` between `<!-- name -->` and `<!-- end of name -->`."""
     page, count = _section(name).subn(lambda _: f"\n{text}\n\n", page)
     if count != 1:
         raise ValueError(f"the page needs the markers of {name!r} exactly once")
@@ -22,7 +22,7 @@ def replace(page: str, name: str, text: str) -> str:
 
 
 def part(page: str, name: str) -> str:
-    """What stands between the markers of `name`."""
+    """Return the text between the markers of `name`."""
     [text] = _section(name).findall(page)
     return str(text).strip()
 

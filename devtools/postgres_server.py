@@ -47,7 +47,7 @@ pg_ctl stop --mode immediate --pgdata data >&2
 
 
 class PostgresServerError(Exception):
-    """It could not be started; the message says why."""
+    """PostgreSQL could not be started; the message says why."""
 
 
 class NoPostgresServer(PostgresServerError):
@@ -55,7 +55,7 @@ class NoPostgresServer(PostgresServerError):
 
 
 def find_postgres(path: str | None = None) -> str:
-    """The directory of its programs: on PATH, as pg_config says, or Debian's newest."""
+    """Return the directory of its programs: on PATH, as pg_config says, or Debian's newest."""
     places = [path or os.environ.get("PATH", os.defpath)]
     if config := shutil.which("pg_config", path=path):
         answer = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=False)
@@ -75,7 +75,7 @@ class PostgresServer:
     def __init__(self) -> None:
         self.programs = find_postgres()
         self.directory = ""
-        """Of its socket: what clients call the host."""
+        """The directory of its socket, which clients use as host."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -87,7 +87,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it and return when it answers."""
-        # Short enough for a socket, which TMPDIR may not be, and open to every user.
+        # A path short enough for a socket (TMPDIR may be too long), and open to every user.
         self.directory = tempfile.mkdtemp(prefix="redislock-", dir="/tmp")
         user = None
         if os.geteuid() == 0:  # as which it refuses to run

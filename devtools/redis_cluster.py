@@ -28,7 +28,7 @@ NODE_TIMEOUT = 15.0
 long to answer. A test that kills one wants it shorter."""
 
 BUS = 10_000
-"""So far is the port on which nodes talk to each other from the one for clients."""
+"""Distance between a node's port for clients and its port for other nodes."""
 
 
 class RedisCluster:
@@ -42,11 +42,11 @@ class RedisCluster:
         self._node_timeout = node_timeout
         self._exit = ExitStack()
         self.nodes: list[RedisServer] = []
-        """The primaries first, and then the replicas: the first of them follows the first."""
+        """The primaries, and then the replicas in the order of their primaries."""
 
     @property
     def urls(self) -> list[str]:
-        """Where clients find the nodes."""
+        """URLs of the nodes."""
         return [f"redis://127.0.0.1:{node.tcp_port}" for node in self.nodes]
 
     def __enter__(self) -> Self:
@@ -62,7 +62,7 @@ class RedisCluster:
 
     @contextmanager
     def ask(self, node: RedisServer) -> Iterator[Redis]:
-        """A plain client of one node."""
+        """Return a plain client of one node."""
         with Redis.from_url(node.url, decode_responses=True) as client:
             yield client
 
@@ -72,7 +72,7 @@ class RedisCluster:
             return client.execute_command(*command)
 
     def owner(self, key: str) -> RedisServer:
-        """The primary that has a key."""
+        """Return the primary that has a key."""
         slot = key_slot(key.encode())
         for first, last, (_, port, *_), *_ in self.call(self._alive(), "CLUSTER", "SLOTS"):
             if first <= slot <= last:
@@ -80,17 +80,17 @@ class RedisCluster:
         raise LookupError(f"nobody has the slot of {key!r}")
 
     def id(self, node: RedisServer) -> str:
-        """What the nodes call one of them."""
+        """Return the id of a node."""
         return str(self.call(node, "CLUSTER", "MYID"))
 
     def migrating(self, key: str, target: RedisServer) -> None:
-        """From now on the slot of a key is on its way from its node to another one."""
+        """Begin to move the slot of a key from its node to another one."""
         source, slot = self.owner(key), key_slot(key.encode())
         self.call(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id(source))
         self.call(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.id(target))
 
     def migrate_keys(self, key: str, source: RedisServer, target: RedisServer) -> int:
-        """Move those keys that the slot has now; returns how many."""
+        """Move the keys that the slot has now. Returns their number."""
         slot, moved = key_slot(key.encode()), 0
         while keys := self.call(source, "CLUSTER", "GETKEYSINSLOT", slot, 100):
             address = "127.0.0.1", target.tcp_port
@@ -99,7 +99,7 @@ class RedisCluster:
         return moved
 
     def migrated(self, key: str, target: RedisServer) -> None:
-        """The slot of a key belongs to another node now, and all know it."""
+        """Let the slot of a key belong to another node, and tell all nodes."""
         slot, its_id = key_slot(key.encode()), self.id(target)
         for node in [target, *(node for node in self.nodes if node is not target)]:
             with self.ask(node) as client:
@@ -114,7 +114,7 @@ class RedisCluster:
         self.migrated(key, target)
 
     def settle(self) -> None:
-        """Wait until all nodes take all slots for served."""
+        """Wait until all nodes know that all slots are served."""
         self._wait(lambda: all(self._ok(node) for node in self.nodes if node.running))
 
     def _alive(self) -> RedisServer:
@@ -176,7 +176,7 @@ def _node(timeout: float) -> RedisServer:
 
 
 def _free_ports() -> int:
-    """A port that is free, and with it the one for the nodes among themselves."""
+    """Return a free port whose port for the nodes is free, too."""
     while True:
         with socket.socket() as probe, socket.socket() as bus:
             probe.bind(("127.0.0.1", 0))

@@ -29,7 +29,7 @@ DOWN_AFTER = 0.5
 
 
 class RedisSentinels:
-    """They decide by majority. Their name for the primary is `service`, which no others have."""
+    """Sentinels that decide by majority. `service` is their name for the primary, and unique."""
 
     def __init__(self, primary: RedisServer, number: int = 3, *, replicas: int = 1) -> None:
         assert primary.tcp_port
@@ -52,19 +52,19 @@ class RedisSentinels:
         self._exit.close()
 
     def ask(self, *command: Any, at: int = 0) -> Any:
-        """Send a command to one of them."""
+        """Send a command to one sentinel."""
         host, port = self.addresses[at]
         with Redis(host=host, port=port, decode_responses=True) as client:
             return client.execute_command(*command)
 
     def agree_on(self, primary: RedisServer) -> bool:
-        """Whether all of them say that this one is the primary now."""
+        """Whether all sentinels say that this server is the primary."""
         question = "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service
         answers = {int(self.ask(*question, at=at)[1]) for at in range(len(self.addresses))}
         return answers == {primary.tcp_port}
 
     def _together(self) -> bool:
-        """All know each other, and the replicas that could be promoted."""
+        """Whether all sentinels know each other and the replicas."""
         for at in range(len(self.addresses)):
             host, port = self.addresses[at]
             with Redis(host=host, port=port, decode_responses=True) as client:
@@ -101,7 +101,7 @@ class RedisSentinels:
             f"sentinel down-after-milliseconds {self.service} {round(DOWN_AFTER * 1000)}\n"
             f"sentinel failover-timeout {self.service} 5000\n"
         )
-        # As that of a server, it ends with its parent, and takes its folder along.
+        # It ends with its parent and removes its folder, as a server does.
         return subprocess.Popen(
             [
                 *("/bin/sh", "-c", SUPERVISOR, "sentinel-supervisor", folder),

@@ -229,17 +229,17 @@ class RedisServer:
 
     @property
     def description(self) -> str:
-        """What it is, in a form to print: a password in a URL is left out."""
+        """The server in words, without a password."""
         return self.found.description
 
     @property
     def external(self) -> bool:
-        """Whether somebody else runs it; then we neither start nor stop it."""
+        """Whether somebody else runs the server. It is then neither started nor stopped here."""
         return self.found.url is not None
 
     @property
     def url(self) -> str:
-        """Where clients find it; of a private server known since its first start."""
+        """The URL of the server. That of a private server is known after its first start."""
         if self.found.url is not None:
             return self.found.url
         if self._directory is None:
@@ -290,11 +290,11 @@ class RedisServer:
             self._log = None
 
     def pause(self) -> None:
-        """Stop it as a debugger does: its connections stay open, and nobody answers."""
+        """Pause the server: connections stay open, without answers."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on after `pause()`, with all that was sent meanwhile."""
+        """Continue after `pause()`, with all that was sent meanwhile."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -303,7 +303,7 @@ class RedisServer:
         os.kill(self.pid, number)
 
     def log(self) -> str:
-        """What the server has written since it was started; empty when it is stopped."""
+        """The log of the server since its start; empty when it is stopped."""
         if self._log is None:
             return ""
         # Read at a given offset: the server writes at the position that both of us share.

@@ -7,9 +7,8 @@ import re
 import pytest
 from django.core import mail
 
-from devtools.floors import FLOORS, IMAGES, PAGE, arrows, drawn, page, passed, picture, rooms_table
-
-PATH = re.compile(r"<!-- path: .*?-->(.*?)<!-- end of path -->", re.DOTALL)
+from devtools.floors import FLOORS, IMAGES, PAGE, arrows, drawn, passed, picture, rooms_table
+from devtools.pages import part
 
 
 def test_the_picture_is_up_to_date() -> None:
@@ -19,8 +18,7 @@ def test_the_picture_is_up_to_date() -> None:
 
 def test_the_table_of_rooms_is_up_to_date() -> None:
     """Else: python -m devtools.floors."""
-    text = PAGE.read_text(encoding="utf-8")
-    assert page(text, rooms=rooms_table()) == text
+    assert part(PAGE.read_text(encoding="utf-8"), "rooms") == rooms_table()
 
 
 def test_arrows_that_are_left_out_are_implied() -> None:
@@ -42,9 +40,8 @@ def test_the_path_of_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Else: python -m devtools.floors.
     """
-    found = PATH.search(PAGE.read_text(encoding="utf-8"))
-    assert found is not None
-    rows = [re.split(r" \| ", line) for line in found[1].strip().splitlines()[2:]]
+    table = part(PAGE.read_text(encoding="utf-8"), "path")
+    rows = [line.split(" | ") for line in table.splitlines()[2:]]
     named = {file.strip("| `"): re.findall(r"`([^`]+)`", functions) for file, _, functions in rows}
     # In tests, which have an outbox, locks warn if they were never used.
     monkeypatch.delattr(mail, "outbox", raising=False)

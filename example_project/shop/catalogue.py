@@ -1,7 +1,7 @@
-"""The catalogue: many read it, one writes it anew.
+"""The catalogue: many processes read it, and one at a time rebuilds it.
 
-It is more than one value in the cache, so it is whole only while nobody writes: a reader in the
-middle of that would see the first pages of one edition and the last ones of another.
+The catalogue is more than one value in the cache. Without a lock, a reader during a rebuild would
+see the first pages of one edition and the last pages of another.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ lock = ReadWriteLock("catalogue")
 
 @lock.read()
 def pages() -> list[str]:
-    """All of it; empty before it was printed first."""
+    """Return all pages; none before the first edition."""
     return [cache.get(f"catalogue:{number}", "") for number in range(cache.get("catalogue", 0))]
 
 
 @lock.write()
 def rebuild() -> int:
-    """A new edition. Returns how many pages it has, by a count that others may make, too."""
+    """Make a new edition. Returns its number of pages, counted while others may read it."""
     products = Product.objects.order_by("name")
     for number, product in enumerate(products):
         cache.set(f"catalogue:{number}", f"{number + 1}. {product}", timeout=None)
     cache.set("catalogue", len(products), timeout=None)
-    current_lease().downgrade()  # who has waited reads it now; nobody writes the next one yet
+    current_lease().downgrade()  # waiting readers go on now; no writer begins yet
     return sum(bool(cache.get(f"catalogue:{number}")) for number in range(len(products)))

@@ -1,4 +1,4 @@
-"""What the shop has, and what it has sold."""
+"""Products, orders, carts, and what happened to locks."""
 
 from django.db import models
 from django.utils import timezone
@@ -7,7 +7,7 @@ from django_redislock.fencing import FencedModel
 
 
 class Product(FencedModel):
-    """What is sold. It keeps the newest fencing token that it has seen, and refuses older ones."""
+    """A product. It stores the newest fencing token that it has seen, and refuses older ones."""
 
     name = models.CharField(max_length=100)
     stock = models.PositiveIntegerField()
@@ -17,7 +17,7 @@ class Product(FencedModel):
 
 
 class Order(models.Model):
-    """One unit, sold."""
+    """One sold unit."""
 
     product = models.ForeignKey(Product, on_delete=models.CASCADE, related_name="orders")
     worker = models.CharField(max_length=100)
@@ -29,18 +29,18 @@ class Order(models.Model):
 
 
 class Cart(models.Model):
-    """One unit that somebody has put aside, and not paid for."""
+    """One unit that a customer has reserved and not paid for."""
 
     product = models.ForeignKey(Product, on_delete=models.CASCADE, related_name="carts")
     customer = models.CharField(max_length=100)
     created = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:
-        return f"{self.product.name}, put aside by {self.customer}"
+        return f"{self.product.name}, reserved by {self.customer}"
 
 
 class StockReport(models.Model):
-    """What was in stock at some time."""
+    """The stock at one time."""
 
     products = models.PositiveIntegerField()
     units = models.PositiveIntegerField()
@@ -52,8 +52,8 @@ class StockReport(models.Model):
 
 
 class LockIncident(models.Model):
-    """A lock that was lost by its holder, or cleared by an operator; a late write that was
-    refused; and what the tour does to holders."""
+    """A lock that was lost or cleared, a late write that was refused, or what the tour did to a
+    holder."""
 
     outcome = models.CharField(max_length=20)
     name = models.CharField(max_length=200)

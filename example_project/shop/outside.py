@@ -1,7 +1,7 @@
-"""Others, for whom the shop waits while it holds a lock: a payment service, a supplier.
+"""External services for which the shop waits while it holds a lock: payment, a supplier.
 
-They are made up: each is done after some seconds, or when it says so, which comes as a request of
-its own. Whatever process that one reaches, it is handed on through the cache.
+The services are simulated: each is done after some seconds, or when a request says so. The request
+may reach another process, so it is passed on through the cache.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ EVERY = 0.02
 
 
 def tell(event: str) -> None:
-    """It is done."""
+    """Report that an event has happened."""
     cache.set(event, 1, timeout=60)
 
 
 def wait(event: str, seconds: float) -> None:
-    """Return when it is done, or so many seconds have passed."""
+    """Return when the event has happened, or after so many seconds."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not cache.delete(event):
         time.sleep(EVERY)
@@ -29,6 +29,6 @@ def wait(event: str, seconds: float) -> None:
 async def await_(event: str, seconds: float) -> None:
     """`wait` for coroutines."""
     until = time.monotonic() + seconds
-    # It may be told to another process, so an asyncio.Event would not hear of it.
+    # Another process may report the event, so an asyncio.Event is not enough.
     while time.monotonic() < until and not await cache.adelete(event):  # noqa: ASYNC110
         await asyncio.sleep(EVERY)

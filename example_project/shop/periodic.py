@@ -1,4 +1,4 @@
-"""What the shop does every now and then, on whichever host comes first: manage.py runperiodic"""
+"""The periodic jobs of the shop, which `manage.py runperiodic` runs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from django_redislock.periodic import periodic
 
 from .models import Cart, Product, StockReport
 
-PATIENCE = timedelta(minutes=30)
-"""For so long things are kept for somebody who has not paid."""
+RESERVED_FOR = timedelta(minutes=30)
+"""How long a unit is reserved for a customer who has not paid."""
 
 
 @periodic(every=900, jitter=10)
 def stock_report() -> None:
-    """Write down what there is."""
+    """Write down what is in stock."""
     stock = Product.objects.aggregate(products=Count("pk"), units=Sum("stock", default=0))
     StockReport.objects.create(**stock, fencing_token=current_lease().fencing_token)
 
 
 @periodic(every=60, on_crash="retry")
 def abandoned_carts() -> None:
-    """Put back what nobody has paid for. Cut short, it is done again: so each step has to be whole
-    in itself."""
-    for cart in Cart.objects.filter(created__lt=timezone.now() - PATIENCE):
-        current_lease().check()  # there may be many: don't go on beside somebody else
+    """Put back the units that nobody has paid for.
+
+    A run that was cut short is repeated, so each step has to be complete in itself.
+    """
+    for cart in Cart.objects.filter(created__lt=timezone.now() - RESERVED_FOR):
+        current_lease().check()  # there may be many carts: stop if the lease is lost
         put_back(cart)
 
 
 def put_back(cart: Cart) -> None:
-    """With nobody else at the product's stock. A cart that is gone is no matter."""
+    """Put the unit of one cart back, under the lock of its stock. The cart may have gone."""
     with redis_lock(f"stock:{cart.product_id}") as lease, transaction.atomic():
         removed, _ = Cart.objects.filter(pk=cart.pk).delete()
         if removed:

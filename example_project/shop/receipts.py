@@ -1,14 +1,14 @@
-"""Numbers for receipts, in code that was there before django-redislock.
+"""Numbers for receipts, in code that is older than django-redislock.
 
-It calls `cache.lock()` as django-redis has it. One line in the settings, `CLIENT_CLASS`, makes it
-one of ours: who waits is woken in order of arrival, and a lost answer does not leak it.
+The code calls `cache.lock()` of django-redis. One line in the settings, `CLIENT_CLASS`, makes it a
+lock of django-redislock: waiters are woken in order of arrival, and a lost answer leaks no lock.
 """
 
 from django.core.cache import cache
 
 
 def next_number() -> int:
-    """The next one. (For a number alone `cache.incr()` would do.)"""
+    """Return the next number. (For a number alone, `cache.incr()` would be enough.)"""
     with cache.lock("receipts", timeout=10, blocking_timeout=10):
         number = cache.get("receipt", 0) + 1
         cache.set("receipt", number, timeout=None)

@@ -1,4 +1,4 @@
-"""What the shop does when something happens to one of its locks: it writes that down."""
+"""A receiver of lock signals, which stores lost and cleared locks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .models import LockIncident
 
 @receiver([lock_lost, lock_cleared])
 def write_down(event: LockEvent, **_: Any) -> None:
-    """In the process that lost it, or cleared it; the page of the shop shows them."""
+    """Store the event, in the process that lost or cleared the lock. The shop's page shows it."""
     LockIncident.objects.create(
         outcome=event.outcome, name=event.name, owner=event.owner or "", why=event.why
     )

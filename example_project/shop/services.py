@@ -1,8 +1,9 @@
 """Selling one unit: as it is often written, and under a lock.
 
-Both read the stock, do something that takes a moment, and write the new stock. For one row of one
-database `F("stock") - 1` or `select_for_update()` would do; a lock on Redis is for the moment in
-between, when it is spent outside of the database: with a payment service, a label printer, a file.
+Both versions read the stock, do something that takes a moment, and write the new stock. For one
+row of one database, `F("stock") - 1` or `select_for_update()` would be enough. A lock on Redis is
+needed if the moment in between is spent outside of the database: with a payment service, a label
+printer, a file.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .models import Order, Product
 
 @dataclass(frozen=True)
 class Sale:
-    """What a worker has worked out and is about to write."""
+    """The sale that a worker is about to write."""
 
     product_pk: int
     worker: str
@@ -29,12 +30,12 @@ class Sale:
 
 
 def moment(sale: Sale) -> None:  # noqa: ARG001  # a real one would charge somebody for it
-    """Stands for all that takes its time between reading and writing."""
+    """Stand in for the work between reading and writing."""
     time.sleep(0.005)
 
 
 def sell(product_pk: int, worker: str, think: Callable[[Sale], object] = moment) -> Order | None:
-    """Sell one unit, the wrong way. None: sold out.
+    """Sell one unit, the wrong way. Returns None if the product is sold out.
 
     Two workers that read the same stock will write the same new stock, and two orders. One of
     the updates is lost, so a unit is sold twice. The transaction does not help: each of them is
@@ -54,17 +55,17 @@ def sell(product_pk: int, worker: str, think: Callable[[Sale], object] = moment)
 def sell_locked(
     product_pk: int, worker: str, think: Callable[[Sale], object] = moment
 ) -> Order | None:
-    """Sell one unit, with nobody else at this product's stock. None: sold out."""
+    """Sell one unit under the lock of the stock. Returns None if the product is sold out."""
     return sell_under(current_lease(), product_pk, worker, think)
 
 
 def sell_under(
     lease: Lease, product_pk: int, worker: str, think: Callable[[Sale], object] = moment
 ) -> Order | None:
-    """Sell one unit, for who has the lock already. None: sold out.
+    """Sell one unit; the caller holds the lock. Returns None if the product is sold out.
 
-    Raises `StaleLease` when this process was stopped for longer than its lease lives, and another
-    one took over: then nothing is sold.
+    Raises `StaleLease`, and sells nothing, if this process was stopped for longer than its lease
+    and another one took over.
     """
     stock = Product.objects.fenced(lease).get(pk=product_pk).stock
     if stock == 0:
@@ -76,11 +77,11 @@ def sell_under(
 
 @transaction.atomic
 def record(sale: Sale, lease: Lease | int) -> Order:
-    """Write the sale, unless somebody with a newer lease has begun to work on the product.
+    """Write the sale, unless the holder of a newer lease has begun to work on the product.
 
-    For a sale that comes from elsewhere, say a queue, its fencing token will do.
+    `lease` may be a fencing token, for a sale that comes from a queue, for example.
     """
-    # First, since fenced() begins by reading; the settings tell why that would be wrong here.
+    # First, since fenced() begins by reading; settings.py says why that would be wrong here.
     order = Order.objects.create(
         product_id=sale.product_pk, worker=sale.worker, fencing_token=sale.fencing_token
     )
@@ -89,7 +90,10 @@ def record(sale: Sale, lease: Lease | int) -> Order:
 
 
 def order_under(lease: Lease, product_pk: int, customer: str) -> Order | None:
-    """Sell one unit, for who has the lock and a transaction. None: sold out, and rolled back."""
+    """Sell one unit; the caller has the lock and a transaction.
+
+    Returns None, and rolls back, if the product is sold out.
+    """
     order = Order.objects.create(
         product_id=product_pk, worker=customer, fencing_token=lease.fencing_token
     )
@@ -104,10 +108,10 @@ def order_under(lease: Lease, product_pk: int, customer: str) -> Order | None:
 
 @MultiLock(["stock:{source_pk}", "stock:{target_pk}"])
 def move(source_pk: int, target_pk: int, units: int) -> bool:
-    """Relabel units of one product as another, with nobody else at the stock of either. False:
-    there are not so many.
+    """Relabel units of one product as another, under the locks of both stocks.
 
-    Two that move in opposite directions at the same time don't block each other for ever.
+    Returns False if there are not enough units. Two moves in opposite directions at the same time
+    do not deadlock.
     """
     tokens = current_lease().fencing_tokens
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""Content that is made while it is sent."""
+"""Responses whose content is made while it is sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AT_ONCE = 1000
 
 
 def labels(product: Product) -> Iterator[str]:
-    """A line of CSV for each unit in stock."""
+    """Yield a line of CSV for each unit in stock."""
     yield "product,unit\n"
     for first in range(1, product.stock + 1, AT_ONCE):
         units = range(first, min(first + AT_ONCE, product.stock + 1))
@@ -19,9 +19,9 @@ def labels(product: Product) -> Iterator[str]:
 
 
 async def for_asgi(parts: Iterator[str]) -> AsyncIterator[str]:
-    """The same parts. Of a plain iterator Django would collect all of them before it sends one."""
+    """Yield the same parts. Django would collect a plain iterator before it sends any part."""
     for part in parts:
         yield part
-        # Or the event loop could not do anything else: it would not even hear that the client has
-        # gone away, and the lock would be held for as long as there are parts.
+        # Let the event loop do other work: otherwise it does not notice that the client has gone
+        # away, and the lock is held as long as there are parts.
         await asyncio.sleep(0)

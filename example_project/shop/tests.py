@@ -24,7 +24,7 @@ from django_redislock.signals import lock_lost
 
 from . import catalogue
 from .models import Cart, Order, Product, StockReport
-from .periodic import PATIENCE, abandoned_carts, put_back, stock_report
+from .periodic import RESERVED_FOR, abandoned_carts, put_back, stock_report
 from .receivers import write_down
 from .services import Sale, move, record, sell, sell_locked
 
@@ -313,7 +313,7 @@ class PeriodicTests(TestCase):
         """What is old goes back, once; the rest stays."""
         lamp = Product.objects.create(name="lamp", stock=3)
         old = Cart.objects.create(
-            product=lamp, customer="Ann", created=timezone.now() - 2 * PATIENCE
+            product=lamp, customer="Ann", created=timezone.now() - 2 * RESERVED_FOR
         )
         Cart.objects.create(product=lamp, customer="Bob")
         with redis_lock(f"test:{uuid4()}"):

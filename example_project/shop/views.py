@@ -1,4 +1,4 @@
-"""The shop's views. All that touch a product's stock do it under the same lock as its workers."""
+"""The views of the shop. Views that change a stock take the same lock as the workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_SECONDS = 60.0
 
 @require_GET
 def index(request: HttpRequest) -> HttpResponse:
-    """What there is, what was sold, and what happened to locks."""
+    """Show the stock, the orders, and what happened to locks."""
     context = {
         "products": Product.objects.order_by("name"),
         "orders": Order.objects.select_related("product").order_by("-pk")[:10],
@@ -53,7 +53,7 @@ def buy(request: HttpRequest, pk: int) -> HttpResponse:
 @idempotent_view(required=True, scope=lambda _request: "")
 @lock_view("stock:{pk}", wait=10)
 def order(request: HttpRequest, pk: int) -> HttpResponse:
-    """A program orders. It waits its turn, and may send the same again if it heard no answer."""
+    """Let a program order a unit. It may repeat a request that got no answer."""
     customer = customer_of(request)
     receipt = receipts.next_number()
     try:
@@ -68,7 +68,7 @@ def order(request: HttpRequest, pk: int) -> HttpResponse:
 @require_GET
 @lock_view("stock:{pk}", wait=10)
 def labels(request: HttpRequest, pk: int) -> StreamingHttpResponse:
-    """A label for each unit. They are made while they are sent, and nobody sells until then."""
+    """Stream a label for each unit. Nobody sells units until the last label is sent."""
     product = get_object_or_404(Product, pk=pk)
     parts = streams.labels(product)
     if isinstance(request, ASGIRequest):
@@ -87,7 +87,7 @@ def orders(_request: HttpRequest) -> StreamingHttpResponse:
 
 @method_decorator(non_atomic_requests, name="dispatch")
 class Catalogue(View):
-    """Many read it at a time; a new edition waits for them, and they for it."""
+    """Show the catalogue. A new edition waits for readers, and readers wait for it."""
 
     def get(self, _request: HttpRequest) -> HttpResponse:
         return HttpResponse("\n".join(catalogue.pages()), content_type="text/plain")
@@ -99,7 +99,7 @@ class Catalogue(View):
 @method_decorator(non_atomic_requests, name="dispatch")  # Django has no other kind for coroutines
 @lock_view("reorder:{pk}")
 class Reorder(View):
-    """Ask the supplier for more; once at a time, lest we get twice as much."""
+    """Ask the supplier for more units, one request at a time, so that nothing comes twice."""
 
     async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         if not await Product.objects.filter(pk=pk).aexists():
@@ -111,13 +111,13 @@ class Reorder(View):
 @require_POST
 @non_atomic_requests
 def news(_request: HttpRequest, event: str) -> HttpResponse:
-    """The payment service and the supplier call this when they are done."""
+    """Let the payment service or the supplier report that it is done."""
     outside.tell(event)
     return HttpResponse(status=204)
 
 
 def seconds(request: HttpRequest) -> float:
-    """For how long at most to wait for somebody outside."""
+    """Return the longest time to wait for an external service."""
     try:
         return min(float(request.POST.get("seconds", 0)), MAX_SECONDS)
     except ValueError:
@@ -125,7 +125,7 @@ def seconds(request: HttpRequest) -> float:
 
 
 def customer_of(request: HttpRequest) -> str:
-    """Who orders, as the JSON says."""
+    """Return the customer that the JSON names."""
     try:
         return str(json.loads(request.body)["customer"])[:100]
     except (ValueError, TypeError, LookupError):

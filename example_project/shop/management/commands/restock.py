@@ -1,4 +1,4 @@
-"""A delivery has come. Of several hosts or people that want to enter one, one at a time does."""
+"""Enter a delivery. One host or person at a time does so."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Command(LockedCommand):
 
 
 def stock(name: str, units: int) -> Product:
-    """Put so many into stock, with nobody at it."""
+    """Add units to the stock, under its lock."""
     pk = Product.objects.get_or_create(name=name, defaults={"stock": 0})[0].pk
     with redis_lock(f"stock:{pk}") as lease:
         product = Product.objects.fenced(lease).get(pk=pk)

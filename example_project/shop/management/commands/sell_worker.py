@@ -1,4 +1,4 @@
-"""A worker of the demo. It can be run by hand, too: press Enter to let it begin."""
+"""A worker of the demo. To run it by hand, press Enter to let it begin."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Command(BaseCommand):
 
         sell_one = sell_locked if options["locked"] else sell
         for think in chain([self.announce] if options["announce"] else [], repeat(moment)):
-            # Not the end: whether this sale counts is what the fencing token has decided.
+            # Go on: the fencing token has decided whether this sale counts.
             with suppress(LeaseLost):
                 if sell_one(product, worker, think) is None:
                     break
         self.say("sold out")
 
     def announce(self, sale: Sale) -> None:
-        """Tell what will be written, and write it only when told so."""
+        """Print what will be written, and wait for a line before writing it."""
         self.say(json.dumps(asdict(sale)))
         sys.stdin.readline()
 

@@ -29,17 +29,17 @@ EVERY = 5.0
 
 
 class Server(ThreadingMixIn, WSGIServer):
-    """For one person who looks around."""
+    """A server for one visitor."""
 
     daemon_threads = True
 
     def handle_error(self, *_args: Any) -> None:
-        """A browser has gone away before it had its answer: that is no news."""
+        """Ignore a browser that went away before its answer."""
 
 
 class Handler(WSGIRequestHandler):
     def log_message(self, *_args: Any) -> None:
-        """Not into the middle of what the command says."""
+        """Log nothing between the lines of the command."""
 
 
 class Command(BaseCommand):
@@ -80,7 +80,7 @@ class Command(BaseCommand):
             self.stdout.write(f"Redis: {redis.description}")
             password = secrets.token_urlsafe(9)
             get_user_model().objects.create_superuser(USER, password=password)
-            # Somebody's own Redis may remember the last tour.
+            # A Redis of the user's own may remember the last tour.
             once("opening").forget()
             cache.delete_many([traffic.UNLOCKED])
             cache.set_many({"tour:computed": 0, "tour:asked": 0})
