@@ -165,7 +165,7 @@ class FieldFilter(admin.SimpleListFilter):
         others: Any = changelist.get_queryset(
             self.request, exclude_parameters=self.expected_parameters()
         )
-        counts = Counter(map(self._value_of, others))
+        counts = Counter(map(self._value_of, others.order_by()))
         return {f"{i}__c": counts[value] for i, (value, _) in enumerate(self.lookup_choices)}
 
     def _value_of(self, row: Any) -> str:

@@ -147,7 +147,10 @@ class LiveRows:
     def _matching(self) -> list[Any]:
         # A snapshot made here is not kept: the next question is about the locks at that time.
         snapshot = self._snapshot or self.model.snapshot()
-        return [row for row in snapshot.rows if all(test(row) for test in self._tests)]
+        rows = list(snapshot.rows)
+        for test in self._tests:
+            rows = list(filter(test, rows))
+        return rows
 
     @cached_property
     def _found(self) -> list[Any]:
