@@ -1,4 +1,4 @@
-"""What `cancel_on_lost` does."""
+"""`cancel_on_lost`: the task that holds a lost lease is cancelled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Cancellation:
 
     def __init__(self, task: asyncio.Task[Any], *, depth: int) -> None:
         self.depth = depth
-        """It ends when fewer blocks than that hold the lease."""
+        """The cancellation ends when fewer blocks than this hold the lease."""
         self._loop = task.get_loop()
         self._task = task
         self._before = task.cancelling()
@@ -22,24 +22,24 @@ class Cancellation:
         self._delivered = False
 
     def request(self) -> None:
-        """From any thread."""
+        """Cancel the task. Any thread may call this."""
         try:
             self._loop.call_soon_threadsafe(self._deliver)
         except RuntimeError:
             logger.debug("The event loop of a lost lease is closed already.")
 
     def _deliver(self) -> None:
-        # In the loop's thread, so that a block that was left meanwhile isn't cancelled.
+        # This runs in the thread of the loop: a block that was left meanwhile is not cancelled.
         if not self._over and not self._delivered:
             self._delivered = True
             self._task.cancel("the lease was lost")
 
     def disarm(self) -> None:
-        """The block is left: whatever is learnt from now on, cancel nothing."""
+        """Cancel nothing from now on, since the block is left."""
         self._over = True
 
     def finish(self, error: BaseException | None) -> bool:
-        """The block is left with `error`. True when our cancellation is what ended it."""
+        """Leave the block with `error`. Return whether this cancellation has ended it."""
         self.disarm()
         if not self._delivered:
             return False

@@ -47,11 +47,11 @@ UPGRADE = (
     "before you write, and read again under the write lock; or take .write() from the beginning, "
     "and lease.downgrade() when all is written"
 )
-"""What to do in place of writing while reading."""
+"""What to do instead of becoming a writer."""
 
 
 class LeaseOptions(TypedDict, total=False):
-    """What a lock takes besides its name, wherever it is used. All times are seconds.
+    """What a lock takes besides its name. All times are seconds.
 
     All but the last two can be set in `REDISLOCK`, too.
     """
@@ -65,7 +65,7 @@ class LeaseOptions(TypedDict, total=False):
     renew: bool
     """Extend the lease as long as its holder lives."""
     replicas: int
-    """So many replicas have to confirm the lease, and each renewal of it."""
+    """The number of replicas that have to confirm the lease, and each renewal of it."""
     replicas_timeout: float
     """How long they have for that, before the lease is asked for again or given up."""
     max_hold: float | None
@@ -127,7 +127,7 @@ class Lock:
         refuse_unknown(given, type(self).__name__)
 
     def _of_kind(self, kind: str) -> Self:
-        """This one, of that kind whatever the settings say."""
+        """Make it a lock of that kind, whatever the settings say, and return it."""
         self._explicit["kind"] = kind
         return self
 
@@ -138,7 +138,7 @@ class Lock:
         return self._name
 
     def _renamed(self, name: str, default_label: str) -> Lock:
-        """A lock of the same policy for one call of a decorated function."""
+        """Return a lock of the same policy for one call of a decorated function."""
         lock = self._copy(Lock, default_label)
         lock._template = lock._name = validate_name(name)
         return lock
@@ -155,13 +155,13 @@ class Lock:
         return f"<{type(self).__name__} {self._template!r}{options}>"
 
     def _policy(self) -> Policy:
-        """What the arguments and the settings make of it right now."""
+        """Return what the arguments and the settings mean right now."""
         return conf.policy(self.name, self._explicit)
 
     # The public twins.
 
     def acquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
-        """Return a `Lease`, or None when somebody else holds the lock for all of `wait`.
+        """Return a `Lease`, or None if somebody else holds the lock for all of `wait`.
 
         Raises `LockUnavailable`, `LockReentered`.
         """
@@ -177,8 +177,8 @@ class Lock:
         return result if isinstance(result, Lease) else None
 
     def holder(self) -> Holder | None:
-        """Who holds the lock now, in this or any other process; None: nobody. Of several, the
-        one whose lease ends first."""
+        """Return who holds the lock now, in this or any other process, or None. Of several
+        holders: the one whose lease ends first."""
         return run(self._holder(SyncPort))
 
     async def aholder(self) -> Holder | None:
@@ -186,7 +186,7 @@ class Lock:
         return await self._holder(AsyncPort)
 
     def holders(self) -> list[Holder]:
-        """All who hold the lock now, the one whose lease ends first comes first; up to 1000."""
+        """Return all who hold the lock now, up to 1000, in the order in which their leases end."""
         return [sight.holder for sight in run(self._look(SyncPort))]
 
     async def aholders(self) -> list[Holder]:
@@ -194,11 +194,11 @@ class Lock:
         return [sight.holder for sight in await self._look(AsyncPort)]
 
     def clear(self, *, reason: str, by: str = "") -> Holder | None:
-        """Take the lock away from all who hold it now, and hand it to the next waiter.
+        """Take the lock away from all its holders, and hand it to the next waiter.
 
         The old holder gets `LeaseRevoked`, with `by` and `reason`, at its next renewal or
-        when it releases; until then it goes on working. Returns who it was; None when the
-        lock was free, or changed hands in that very moment.
+        when it releases; until then it goes on working. Returns who it was, or None if
+        the lock was free, or changed hands at that moment.
         """
         return run(self._clear(SyncPort, by, reason))
 
@@ -275,7 +275,7 @@ class Lock:
         return kinds.keys(policy or self._policy(), self.name, clustered)
 
     def _parts(self) -> tuple[Keys, ...]:
-        """The keys of each name, where these are several."""
+        """Return the keys of each name of a lock with several names."""
         return ()
 
     # The coroutines that the twins share.
@@ -358,8 +358,7 @@ class Lock:
         return lease
 
     def _refuse_own_key(self, server: Server, keys: Keys, me: label.Holding) -> None:
-        """A timestamp lock that this thread or task holds beside another name would be waited for
-        in vain."""
+        """Raise `LockReentered` if this thread or task would wait for its own timestamp key."""
         lock = keys.beside().lock if keys.also else keys.lock
         for lease in held(server, lock, me):
             its = lease._claim.keys
@@ -371,8 +370,8 @@ class Lock:
     def _held(
         self, server: Server, keys: Keys, primitive: Primitive, me: label.Holding
     ) -> Lease | None:
-        """The lease of this thread or task that is to be held once more; None: it may take
-        another one. Raises `LockReentered`."""
+        """Return the lease of this thread or task that is to be held once more, or None if it may
+        take another one. Raises `LockReentered`."""
         leases = held(server, keys.lock, me)
         mine = self._held_already(primitive, leases, me) if leases else None
         if mine is None and (leases or keys.also):
@@ -382,7 +381,7 @@ class Lock:
     def _held_already(
         self, primitive: Primitive, leases: list[Lease], me: label.Holding
     ) -> Lease | None:
-        """`_held`, of the leases on one name."""
+        """Do `_held` for the leases on one name."""
         mine = [
             lease
             for lease in leases
@@ -407,7 +406,7 @@ class Lock:
         raise LockReentered(self.name, last.label)
 
     def _follow(self, lease: Lease, me: label.Holding, *, depth: int) -> None:
-        """Do what this lock was told to do when the lease is lost."""
+        """Let the lease do what `on_lost` and `cancel_on_lost` of this lock ask for."""
         if self._on_lost is not None:
             lease._follow(self._on_lost, depth=depth)
         if self._cancel_on_lost and lease._cancellation is None:
@@ -424,13 +423,15 @@ class Lock:
 
 
 def _alike(one: Primitive, other: Primitive) -> bool:
-    """Else the server tells that the name is locked as another kind."""
+    """Return whether a lease of the one kind can be held again as the other. The server refuses
+    all other kinds."""
     both = {one.kind, other.kind}
     return len(both) == 1 or both in ({permits.READ.kind, permits.WRITE.kind}, {"mutex", "multi"})
 
 
 def refuse_event_loop(what: str = "a lock") -> None:
-    """Waiting here would stop the event loop, and with it perhaps the holder."""
+    """Raise `SynchronousOnlyOperation` in an event loop: waiting would stop the loop, and perhaps
+    the holder with it."""
     if asyncio._get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
         raise SynchronousOnlyOperation(
             f"You cannot wait for {what} in an event loop. Write `async with redis_lock(…)` or "

@@ -1,16 +1,17 @@
-"""Lock order: who takes A and then B here, and B and then A there, will wait for itself one day.
+"""Lock order: code that takes A and then B here, and B and then A there, can deadlock.
 
-In the manner of the Linux kernel's lockdep (Ingo Molnár and Arjan van de Ven, 2006): it needs no
-deadlock to happen. Whenever a thread or task that holds A asks for B and may wait, that is noted,
-with both places. When B leads back to A, by whatever was noted before, in this process and
+This works like the Linux kernel's lockdep (Ingo Molnár and Arjan van de Ven, 2006): it needs no
+deadlock to happen. When a thread or task that holds A asks for B and may wait, both places are
+noted. When B leads back to A, by whatever was noted before, in this process and
 at any time, the order is reported with all the places.
 
-*   What is noted are patterns, where there are some: the entry of `LOCKS` that a name follows, or
+*   Patterns are noted, if there are some: the entry of `LOCKS` that a name follows, or
     the template of a decorated function. So `invoice:1` before `stock:7` here, and `stock:8`
     before `invoice:2` there, are reported. Two names of one pattern are told apart: taking them
     sorted is right, and taking them in both orders is reported.
-*   Who tries once (`wait=0`) can't be part of a deadlock; what it then holds can.
-*   What several may hold is left out: semaphores, and those who read.
+*   An acquire that tries once (`wait=0`) can't be part of a deadlock. The lock that it then holds
+    can.
+*   Locks with several holders are left out: semaphores, and the read side of read-write locks.
 
 A deadlock itself is no disaster here, since a wait ends: it is a `LockNotAcquired` after `wait`
 seconds that nobody can explain.
@@ -37,23 +38,24 @@ from .watchdog import held_by
 logger = logging.getLogger("django_redislock")
 
 MAX_EDGES = 10_000
-"""So many orders are remembered: a program that makes up names must not fill the memory."""
+"""The number of orders that are remembered: a program that makes up names must not fill the
+memory."""
 SHARED = {"semaphore", "read"}
-"""Kinds that several may hold."""
+"""Kinds of locks that may have several holders."""
 
 Node = tuple[str, str]
 """Server, and pattern or name."""
 
 
 class _Seen(NamedTuple):
-    """Where one was held, and another one was asked for."""
+    """Where one lock was held, and another one was asked for."""
 
     held: str
     held_at: str
     wanted: str
     wanted_at: str
     servers: tuple[str, str] = "", ""
-    """Of the one, and of the other."""
+    """The addresses of the servers of `held` and of `wanted`."""
 
     def __str__(self) -> str:
         return (
@@ -63,7 +65,7 @@ class _Seen(NamedTuple):
 
 
 class Order:
-    """In which orders locks were taken."""
+    """The orders in which locks were taken."""
 
     def __init__(self) -> None:
         # Without a lock: each writes before it looks, so of two at a time one sees both.
@@ -72,7 +74,7 @@ class Order:
         self._told = False
 
     def note(self, seen: _Seen, *, raises: bool) -> None:
-        """Raises `LockOrderError`, or warns, when that is not the order of before."""
+        """Note an order. Raises `LockOrderError`, or warns, if it contradicts an earlier one."""
         held, wanted = _nodes(seen)
         if wanted in self._after.get(held, {}) or self._full():
             return
@@ -89,7 +91,7 @@ class Order:
             f"step with MultiLock."
         )
         if raises:
-            after.pop(wanted, None)  # the next one is told, too
+            after.pop(wanted, None)  # so that the next one is reported, too
             self._edges -= 1
             raise LockOrderError(message, seen.wanted)
         warnings.warn(message, LockOrderWarning, stacklevel=2)
@@ -108,7 +110,7 @@ class Order:
         return True
 
     def _path(self, start: Node, end: Node) -> list[_Seen] | None:
-        """What leads from one to the other: the shortest, since people have to read it."""
+        """Return the shortest path from one lock to the other, since people have to read it."""
         came: dict[Node, tuple[Node, _Seen] | None] = {start: None}
         for node in (queue := [start]):
             if node == end:
@@ -128,11 +130,12 @@ class Order:
 
 _of_this_process = Order()
 testing: Order | None = None
-"""Set while a test checks the order of its own (testing.py)."""
+"""The orders of a test that checks its own (testing/assertions.py)."""
 
 
 def check(claim: Claim, server: Server, me: label.Holding, mode: str) -> None:
-    """`me` is about to wait for `claim`. Raises `LockOrderError`, or warns, as `mode` says."""
+    """Check the order before `me` waits for `claim`. Raises `LockOrderError`, or warns, as `mode`
+    says."""
     if claim.primitive.kind in SHARED:
         return
     order = testing or _of_this_process
@@ -150,8 +153,8 @@ def check(claim: Claim, server: Server, me: label.Holding, mode: str) -> None:
 
 
 def _held(me: label.Holding) -> Iterable[Lease]:
-    """What this thread or task holds; and what is held by the one that waits for it: a thread in
-    which a task works (`sync_to_async`), or the other way round."""
+    """Return what this thread or task holds, and what is held by the one that waits for it: a task
+    that works in a thread (`sync_to_async`), or the other way round."""
     waits = (
         lease
         for lease in enclosing()

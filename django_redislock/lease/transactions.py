@@ -1,8 +1,8 @@
 """Release when the surrounding database transactions have ended, or warn of an earlier release.
 
 Django calls an `on_commit` function after COMMIT, and drops it when its transaction, or its
-savepoint, is rolled back. Both end our wait: being called, and being dropped. So Django's
-own bookkeeping of savepoints decides, and there is no second copy of it here.
+savepoint, is rolled back. Both end the hold of a transaction: being called, and being dropped. So
+Django's own bookkeeping of savepoints decides, and there is no second copy of it here.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ logger = logging.getLogger("django_redislock")
 
 
 def open_transactions() -> list[BaseDatabaseWrapper]:
-    """The connections of this thread that are inside of an `atomic` block.
+    """Return the connections of this thread that are inside of an `atomic` block.
 
-    Raises `TransactionManagementError` when one of them manages transactions by hand: then
-    nobody could tell us when they end.
+    Raises `TransactionManagementError` if one of them manages transactions by hand: then nobody
+    could say when they end.
     """
     found = []
     for connection in connections.all(initialized_only=True):
@@ -41,12 +41,12 @@ def open_transactions() -> list[BaseDatabaseWrapper]:
 
 
 def warn_if_open(label: str) -> None:
-    """Warn if a database transaction of this thread is open, now that a lock is released which was
-    taken at `label`."""
+    """Warn if a transaction of this thread is open while a lock is released that was taken at
+    `label`."""
     for connection in connections.all(initialized_only=True):
         by_hand = connection.connection is not None and not connection.autocommit
         if _of_the_project(connection) or (by_hand and not connection.in_atomic_block):
-            # Without the name: each text is kept by Python, and shown once.
+            # The text has no name of a lock: Python keeps each text, and shows it once.
             warnings.warn(
                 f"The lock that was taken at {label} is released while a transaction is open on "
                 f"the database {connection.alias!r}: the next holder does not see what it writes. "
@@ -58,7 +58,7 @@ def warn_if_open(label: str) -> None:
 
 
 def _of_the_project(connection: BaseDatabaseWrapper) -> bool:
-    """Whether an atomic block is open that isn't the one of a `TestCase` around each test."""
+    """Return whether an atomic block is open, besides the one of a `TestCase` around each test."""
     return any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
@@ -70,17 +70,17 @@ def at_end(
 ) -> None:
     """Call `committed` after the commit of `connection`, `dropped` after its rollback.
 
-    `dropped` is called by a finalizer, so it must not do any I/O.
+    A finalizer calls `dropped`, so it must not do any I/O.
     """
 
-    def end() -> None:  # which nobody but Django may keep
+    def end() -> None:  # only Django may keep a reference to it
         when_dropped.detach()
         try:
             committed()
-        except LockError:  # which must not keep the project's own callbacks from being called
+        except LockError:  # the project's own callbacks must still be called
             logger.exception("What a lock does after a commit failed")
 
     when_dropped = weakref.finalize(end, dropped)
     when_dropped.atexit = False
-    # Not robust: Django would log a task's time limit that comes in there, and go on.
+    # Not robust: Django would log a task's time limit that is raised in it, and go on.
     connection.on_commit(end)

@@ -1,9 +1,9 @@
-"""The watchdog: one thread per process and server that keeps all its leases alive. The servers of
-a Redlock together have one of their own.
+"""The watchdog: one thread per process and server that renews all leases there. The servers of a
+Redlock together have one watchdog of their own.
 
 Every lease is renewed at a third of its ttl, up to 250 in one request. A failed renewal
 makes a lease unknown and is tried again soon; when the lease's own deadline has passed, it
-is lost. The watchdog has only a weak reference to a lease: when its owner object is gone,
+is lost. The watchdog has only a weak reference to a lease: when the `Lease` object is gone,
 nobody can release it any more, so it is left to expire, with a warning.
 
 A look costs what is due, however many leases there are: they are in a heap by the time at which
@@ -12,10 +12,10 @@ a moment even if some are left, so that a lease that lives for a second does not
 that live for a minute. All leases are looked through only as often as this process shows that it
 lives.
 
-A thread for each server, so that one which does not answer can't cost another's leases. A cluster
-is one server here, in which a node that did not answer is passed over until the next round, and
-comes last in that; and a request has the leases of one slot, which mostly is one lease. A lease
-that is in several slots is renewed by itself, after those that are in one.
+Each server has its own thread, so that a server that does not answer costs no lease at another
+one. A cluster is one server here: a node that did not answer is passed over until the next round,
+and comes last in that round. A request to a cluster has the leases of one slot, which mostly is
+one lease. A lease in several slots is renewed by itself, after the leases in one slot.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from .lifetime import NEVER, LeaseState, Lifetime, Renewable
 logger = logging.getLogger("django_redislock")
 
 BATCH = 250
-"""Leases in one request: it keeps Redis for about as long as a few hundred plain commands."""
+"""Leases in one request, which keeps Redis busy for as long as a few hundred plain commands."""
 EARLY = 0.25
 """A renewal may come early by this part of its interval, so that batches form."""
 PRESENCE = 30.0
 """Seconds after which a process that holds leases and shows no sign of life is taken for dead."""
 PRESENCE_EVERY = PRESENCE / 3
 MOMENT = 0.1
-"""Seconds after which a look ends, and the next one sees what has become more urgent."""
+"""Seconds after which a look ends. The next look sees what has become more urgent."""
 PATIENCE = 1 / 6
 """A renewal that got no answer for this part of the ttl is sent again, over a new connection:
 so two may be lost, and the third is in time."""
@@ -110,37 +110,37 @@ _Heap = list[tuple[float, int, Lifetime]]
 
 
 class Watchdog:
-    """Renews the leases at one server, and releases there what nobody waits for."""
+    """Renews the leases at one server, and releases leases there in the background."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        # Several servers are asked through pools of the port.
+        # The port of a Redlock has pools for its servers.
         self._pool = None if server.each else server.background_pool()
         self._leases: dict[str, Lifetime] = {}
-        """By token: what this process holds here."""
+        """The leases that this process holds here, by token."""
         self._tokens: dict[str, dict[str, int]] = {}
-        """By key: the tokens of the leases that this process holds there, in order, each with the
-        id of the thread or task that holds it: it keeps no task alive."""
+        """By key: the tokens of the leases that this process holds on it, in order. Each has the
+        id of the thread or task that holds the lease: an id keeps no task alive."""
         self._news: dict[str, Lifetime] = {}
-        """By token: those whose due time the thread does not know yet. A lease that is released
+        """By token: leases whose due time the thread does not know yet. A lease that is released
         before the thread looks leaves nothing behind."""
         # These two are the thread's own.
         self._due: _Heap = []
-        """By the time at which they are due."""
+        """The leases that are not due yet, by the time at which they are."""
         self._ready: dict[tuple[Hashable, ...], _Heap] = {}
-        """Those that are due, by deadline; in one heap those that one request can renew."""
+        """The leases that are due, by deadline. One heap has those that one request can renew."""
         self._next = NEVER
-        """When the thread looks next: a lease that is due earlier has to wake it."""
+        """When the thread looks next. A lease that is due earlier has to wake it."""
         self._show_at = 0.0
         """When this process has to show again that it lives."""
         self._shortest = NEVER
-        """No lease that is renewed here has a smaller ttl. On a cluster no request may take so
-        long that it costs such a lease at another node."""
+        """The smallest ttl of the leases that are renewed here. On a cluster, no request may take
+        so long that it costs such a lease at another node."""
         # A list, and SimpleQueue and no Condition: the garbage collector may add to them in
         # the middle of anything, as transactions.py does.
         self._to_release: list[tuple[str, Release]] = []
         self._woken: queue.SimpleQueue[float] = queue.SimpleQueue()
-        """When what woke the thread is due."""
+        """The due times of the leases that woke the thread."""
         self._background = Background(self._run, "redislock-watchdog")
         self._settled = threading.Event()
 
@@ -167,7 +167,7 @@ class Watchdog:
             self.wake(lease.due)
 
     def wake(self, due: float = NEVER) -> None:
-        """Let the thread look now, and again when it is `due`."""
+        """Let the thread look now, and again at the time `due`."""
         self._woken.put(due)
 
     def forget(self, claim: Claim) -> None:
@@ -230,7 +230,7 @@ class Watchdog:
         self._background.start()
 
     def settle(self, seconds: float) -> None:
-        """Wait for so long until all that `release_later` was told is released."""
+        """Wait up to so many seconds until all that `release_later` got is released."""
         if self._to_release:
             self._settled.clear()
             self.wake()
@@ -246,26 +246,26 @@ class Watchdog:
                 logger.exception("The watchdog failed; it goes on in a second.")
                 time.sleep(1.0)
                 self._ready.clear()
-                self._news.update(self._leases.copy())  # nobody knows what was done before it
+                self._news.update(self._leases.copy())  # nobody knows what was done
                 due = now()
             if not self._to_release:
                 self._settled.set()
-            # Also if the lease that woke us is released by now: so we are not woken by each of
-            # those that come and go until then.
+            # This holds even if the lease that woke the thread is released by now: then leases
+            # that come and go until that time do not wake it again.
             announced = self._sleep(min(due, announced) if announced > now() else due)
 
     def _sleep(self, until: float) -> float:
-        """Sleep until then, or until woken. Returns when the leases that woke us are due."""
+        """Sleep until then, or until woken. Return when the leases that woke it are due."""
         self._next = until
-        # Nobody was woken by the leases that came before that line.
+        # The leases that came before that line have woken nobody.
         self._next = until = min(until, self._admit())
         timeout = None if until == NEVER else max(0.0, until - now())
         announced = NEVER
         with contextlib.suppress(queue.Empty):
             announced = self._woken.get(timeout=timeout)
-            while True:  # once is enough for all who wake us now
+            while True:  # one look is enough for all of them
                 announced = min(announced, self._woken.get_nowait())
-        self._next = -NEVER  # we are awake, and look at all who come before we sleep again
+        self._next = -NEVER  # awake: the thread looks at all that comes before it sleeps again
         return announced
 
     # When a lease is due.
@@ -357,7 +357,7 @@ class Watchdog:
         return leases
 
     def _look(self) -> float:
-        """Renew and release what is due. Returns when to look next."""
+        """Renew and release what is due. Return when to look next."""
         began = now()
         self._admit()
         self._gather(began)
@@ -380,7 +380,7 @@ class Watchdog:
         next_look = now() if self._ready else self._admit()
         if not silent or self.server.clustered:
             self._release_pending()
-            early = EARLY * PRESENCE_EVERY if asked else 0.0  # it costs no look of its own
+            early = EARLY * PRESENCE_EVERY if asked else 0.0  # so it needs no look of its own
             if self._leases and began >= self._show_at - early:
                 self._show_at = began + PRESENCE_EVERY
                 self._survey()
@@ -388,7 +388,7 @@ class Watchdog:
         return min(next_look, now() + 1.0) if self._to_release else next_look
 
     def _survey(self) -> None:
-        """Look through all leases, and say that their process lives."""
+        """Look through all leases, and show that their process lives."""
         indexes: set[str] = set()
         least = self._shortest = NEVER
         for lease in self._leases.copy().values():
@@ -399,10 +399,10 @@ class Watchdog:
             if lease.renew:
                 self._shortest = min(self._shortest, lease.claim.ttl)
         if indexes:
-            self._show_life(indexes, PATIENCE * least)  # longer, and it could cost one
+            self._show_life(indexes, PATIENCE * least)  # more time could cost a lease
 
     def _together(self, lease: Lifetime) -> tuple[Hashable, ...]:
-        """Leases for which this is equal are renewed in one request."""
+        """Return a key that is equal for leases that one request can renew."""
         claim = lease.claim
         index = (claim.parts[0] if claim.parts else claim.keys).index
         slot, alone = 0, ""
@@ -412,24 +412,24 @@ class Watchdog:
         return claim.primitive.kind, index, slot, alone, lease.terms
 
     def _urgency(self, together: tuple[Hashable, ...]) -> tuple[bool, bool, float]:
-        """What comes first: what costs the others nothing, and what ends soon."""
+        """Return the order of requests: first what delays no others, then what ends soon."""
         nodes = self._nodes_of(together)
         return bool(self._failed(nodes)), len(nodes) > 1, self._ready[together][0][0]
 
     def _nodes_of(self, together: tuple[Hashable, ...]) -> set[Node | None]:
-        """Which nodes of a cluster they are to be asked at; None: there is but one server."""
+        """Return the nodes of a cluster that a request goes to. Without a cluster: {None}."""
         if self._pool is None:
             return {None}
         claim = self._ready[together][0][2].claim
         return {pools.node_of(self._pool, keys.lock) for keys in claim.asked}
 
     def _failed(self, nodes: set[Node | None]) -> set[Node | None]:
-        """Those of them that did not answer when they were asked last."""
+        """Return the nodes that did not answer the last request."""
         known = nodes & pools.failed(self._pool) if self.server.clustered else nodes
         return known | nodes & {None}
 
     def _show_life(self, indexes: set[str], within: float) -> None:
-        """Say that the process of our leases lives."""
+        """Show that this process lives."""
         within = min(within, pools.BACKGROUND_TIMEOUT)
         for index in indexes:
             key = presence(index, tokens.process)
@@ -445,7 +445,7 @@ class Watchdog:
             await record.keep(port, key, PRESENCE)
 
     def _renew(self, leases: list[Lifetime], *, ask: bool) -> bool:
-        """False: the server did not answer, or was not asked."""
+        """Renew them. Return False if the server did not answer, or was not asked."""
         news = any(lease.state != LeaseState.UNKNOWN for lease in leases)
         try:
             if ask:
@@ -472,16 +472,16 @@ class Watchdog:
             except LockError as error:
                 if isinstance(error, LockUnavailable) and error.passing:
                     if not self.server.clustered:
-                        return  # the others have to wait, too
-                    # Those at other nodes need not, so this one comes last.
+                        return  # the rest has to wait, too
+                    # The rest may be at other nodes, so this one comes last.
                     self._to_release.remove(owed)
                     self._to_release.append(owed)
                     if error.silent:
-                        return  # once is enough in a round, or leases would have to wait
+                        return  # one is enough in a round, or leases would have to wait
                     continue
                 logger.warning("%r could not be released: %s", name, error)
             except Exception:
-                # Not tried again, or nothing after it would ever be released.
+                # It is not tried again, or nothing after it would ever be released.
                 logger.exception("%r could not be released", name)
             self._to_release.remove(owed)
 
@@ -520,7 +520,7 @@ def held_by(me: Holding) -> list[Any]:
 
 
 def _at_exit() -> None:
-    """What is owed at the end of the process is released before its threads are gone."""
+    """Release what is owed before the threads of the process end."""
     fork.look()
     give_up = now() + LAST_WORDS
     for one in every(Watchdog):
