@@ -17,7 +17,7 @@ from django_redis import get_redis_connection
 
 from django_redislock import Lease, LeaseLost, redis_lock
 from django_redislock.base import fork, tokens
-from django_redislock.lease import lease as lease_module
+from django_redislock.lease import holds
 from django_redislock.primitives.keys import presence
 from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.server import server_of
@@ -85,7 +85,7 @@ def while_locked() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def stay() -> None:
-        with lease_module._ending, fork._forgetting:
+        with holds.changing, fork._forgetting:
             inside.set()
             leave.wait()
 
