@@ -27,11 +27,11 @@ from .base.exceptions import LockNotAcquired, LockUnavailable
 from .lease import claims
 from .lease.lease import Lease
 from .primitives import mutex
-from .primitives.contract import Claim, Grant, Sight
+from .primitives.contract import Claim, Grant, Sight, run
 from .primitives.keys import Keys
 from .settings import conf
 from .settings.policy import Policy
-from .transport.ports import SyncPort, run
+from .transport.ports import SyncPort
 from .transport.server import Server, server_of_client
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Lock(RedisLock):
         if token is None or self._of_parent:
             return False
         held = self._held(token)
-        sight = next(iter(_ask(mutex.look(self._port(), self._keys()))), None)
+        sight = next(iter(_ask(mutex.holders(self._port(), self._keys()))), None)
         if sight is not None:
             if held and sight.token == held.claim.token.encode():
                 return True
@@ -246,7 +246,7 @@ class Lock(RedisLock):
     def _find(self, token: Any) -> Claim | None:
         """Return the claim that another lock object acquired with `token` and still holds."""
         keys = self._keys()
-        sight = next(iter(_ask(mutex.look(self._port(), keys))), None)
+        sight = next(iter(_ask(mutex.holders(self._port(), keys))), None)
         if sight is None or _tag_of(sight) != _tag(self._encode(token)):
             return None
         of = sight.holder

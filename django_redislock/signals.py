@@ -21,7 +21,6 @@ from typing import Any, Literal
 from django.dispatch import Signal
 
 from .base import background
-from .base.exceptions import LockUnavailable
 from .base.holder import Holder
 
 logger = logging.getLogger("django_redislock")
@@ -126,36 +125,6 @@ def log(event: LockEvent) -> None:
         # With a prefix, since a log record has a `name` of its own.
         extra = {f"lock_{field}": value for field, value in fields.items()}
         logger.log(level, message, fields, extra=extra)
-
-
-class WaitLog:
-    """The log lines of one wait, so that no long wait is silent."""
-
-    EVERY = 5.0
-    """Seconds between two lines while Redis can't be asked, and before the first line about a busy
-    lock. Each further line about a busy lock comes after twice the time, since hundreds of waiters
-    may wait for hours."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._unavailable_at = 0.0
-        self._busy_at = self.EVERY
-
-    def unavailable(self, error: LockUnavailable, waited: float) -> None:
-        """Log that Redis could not be asked and will be asked again."""
-        if waited >= self._unavailable_at:
-            self._unavailable_at = waited + self.EVERY
-            extra = {"lock_name": self._name, "lock_waited": waited}
-            logger.warning("Waiting for %r: %s", self._name, error, extra=extra)
-
-    def busy(self, name: str, holder: Holder, waited: float, position: int = 0) -> None:
-        """Log that somebody else holds the lock `name`."""
-        if waited >= self._busy_at:
-            self._busy_at = 2 * waited
-            ahead = f" Waiters ahead: {position}." if position else ""
-            extra = {"lock_name": name, "lock_waited": waited, "lock_holder": holder}
-            text = "Waiting for %r for %.1f s: it is held by %s.%s"
-            logger.info(text, name, waited, holder, ahead, extra=extra)
 
 
 def send(event: LockEvent) -> None:

@@ -54,7 +54,7 @@ class Place(NamedTuple):
     number: int
 
 
-class Seen(NamedTuple):
+class Waiting(NamedTuple):
     """What the last acquire of a waiter said."""
 
     clock: float
@@ -71,7 +71,7 @@ class Witness(MemoryServer):
         """The largest fencing token so far."""
         self.fence_known_until = 0.0
         """By the server's clock."""
-        self.waiting: dict[str, Seen] = {}
+        self.waiting: dict[str, Waiting] = {}
         self.places: dict[str, Place] = {}
         self.offered: dict[str, Place] = {}
         self.tickets: dict[str, Place] = {}
@@ -214,7 +214,7 @@ class Witness(MemoryServer):
             place = self._place(token) or Place(self.set_back, self.came)
             self.offered[token] = place
             if args[5]:
-                self.waiting[token] = Seen(self.clock, args[5])
+                self.waiting[token] = Waiting(self.clock, args[5])
                 self.places[token] = place
             else:
                 self._leaves(token)
@@ -246,10 +246,10 @@ class Witness(MemoryServer):
         self.waiting.pop(token, None)
         self.places.pop(token, None)
 
-    def _listens(self, seen: Seen) -> bool:
+    def _listens(self, seen: Waiting) -> bool:
         return seen.inbox == DEAF or seen.inbox in self.listening
 
-    def _reachable(self, seen: Seen) -> bool:
+    def _reachable(self, seen: Waiting) -> bool:
         return self._listens(seen) and self.clock - seen.clock < SIGN_OF_LIFE
 
     def _came_before(self, other: str, mine: Place | None) -> bool:

@@ -24,9 +24,9 @@ from django_redislock import (
 from django_redislock.base import background
 from django_redislock.lease.watchdog import renew, watchdog
 from django_redislock.primitives import mutex
-from django_redislock.primitives.contract import Claim
+from django_redislock.primitives.contract import Claim, run
 from django_redislock.signals import LockEvent, lock_lost
-from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import Server, server_of
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from django_redislock.primitives.contract import run
 from django_redislock.primitives.keys import Keys
-from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.memory import MemoryServer
 

@@ -25,8 +25,8 @@ from django_redislock.base.clock import now
 from django_redislock.lease import watchdog as renewal_module
 from django_redislock.lease.lifetime import Lifetime
 from django_redislock.primitives import mutex
-from django_redislock.primitives.contract import Port
-from django_redislock.transport.ports import SyncPort, run
+from django_redislock.primitives.contract import Port, run
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.waiting import PATIENCE, eventually
 

@@ -33,9 +33,9 @@ from django_redislock import (
 from django_redislock.inspection import Inspector
 from django_redislock.lease import watchdog as renewal
 from django_redislock.primitives import ledger, mutex, scripts, shapes
-from django_redislock.primitives.contract import Claim
+from django_redislock.primitives.contract import Claim, run
 from django_redislock.primitives.keys import Keys
-from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 
 Answer = Callable[[bytes], bytes]
@@ -291,7 +291,7 @@ OPERATIONS: dict[str, Operation] = {
     "clear": plain(lambda: run(mutex.clear(port(), KEYS, SEEN, "me", "why"))),
     "adopt": plain(adopt),
     "ledger, claim": plain(claim),
-    "ledger, look": plain(lambda: run(ledger.look(port(), [KEYS]))),
+    "ledger, known": plain(lambda: run(ledger.known(port(), [KEYS]))),
     "ledger, read": plain(lambda: run(ledger.read(port(), ["job"], [KEYS]))),
 }
 

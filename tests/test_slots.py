@@ -15,7 +15,7 @@ from redis.exceptions import (
 )
 
 from django_redislock import LockUnavailable
-from django_redislock.base.coroutines import run
+from django_redislock.primitives.contract import run
 from django_redislock.transport.cluster import HOPS, Cluster, _map, slot_of
 from django_redislock.transport.cluster_factory import url_of
 

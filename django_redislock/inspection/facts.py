@@ -104,7 +104,7 @@ class LockInfo:
     @property
     def cache_lock(self) -> bool:
         """It is named by its key: a lock of `cache.lock()`, or a `TimestampLock`."""
-        return bool(self.keys.stem)
+        return self.keys.named_by_others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

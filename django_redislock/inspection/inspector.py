@@ -15,12 +15,13 @@ from ..base.holder import Holder
 from ..lease import claims
 from ..lease.watchdog import PRESENCE
 from ..primitives import mutex, permits, timestamp
-from ..primitives.contract import Primitive, Sight, batches
+from ..primitives.asking import batches
+from ..primitives.contract import Primitive, Sight, run
 from ..primitives.keys import Keys, name_of, presence, validate_name
 from ..settings import conf
 from ..settings.validators import validate_operator, validate_using
 from ..transport import pools
-from ..transport.ports import SyncPort, run
+from ..transport.ports import SyncPort
 from ..transport.server import server_of
 from . import reading
 from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo

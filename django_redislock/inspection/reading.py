@@ -44,7 +44,7 @@ class Raw(NamedTuple):
     @property
     def is_timestamp(self) -> bool:
         value, _ttl, token = self.values[0]
-        if token is not None or not self.keys.stem:
+        if token is not None or not self.keys.named_by_others:
             return False
         return foreign(value, None, self.now_us / 1e6)[0] == Kind.TIMESTAMP
 

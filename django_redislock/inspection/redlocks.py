@@ -10,10 +10,10 @@ from typing import TypeVar
 from ..base.exceptions import LockUnavailable
 from ..base.servers import Servers
 from ..lease import claims
-from ..primitives.contract import Sight
+from ..primitives.contract import Sight, run
 from ..primitives.redlock import Redlock
 from ..settings.validators import validate_operator
-from ..transport.ports import SyncPort, run
+from ..transport.ports import SyncPort
 from ..transport.server import server_of
 from .facts import LockInfo, Past, WaiterInfo
 from .inspector import Inspector

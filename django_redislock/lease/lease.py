@@ -25,11 +25,11 @@ from ..base.label import Holding
 from ..base.label import holder as current_holder
 from ..base.label import owner as owner_of
 from ..primitives import permits
-from ..primitives.contract import Claim, Grant, Port, Refusal
+from ..primitives.contract import Claim, Grant, Port, Refusal, run
 from ..settings import kinds
 from ..settings.policy import Policy
 from ..settings.validators import validate_on_lost, validate_ttl
-from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, server_of
 from . import claims, holds, transactions
 from .cancellation import Cancellation

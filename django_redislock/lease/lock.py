@@ -15,7 +15,7 @@ from ..base import label, tokens
 from ..base.exceptions import LockNotAcquired, LockReentered
 from ..base.holder import Holder
 from ..primitives import permits
-from ..primitives.contract import Claim, Grant, Primitive, Sight
+from ..primitives.contract import Claim, Grant, Primitive, Sight, run
 from ..primitives.keys import Keys, validate_name
 from ..settings import conf, kinds
 from ..settings.policy import ARGUMENT_VALIDATORS, Policy
@@ -27,7 +27,7 @@ from ..settings.validators import (
     validate_operator,
     validate_wait,
 )
-from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, clustered, server_of
 from . import claims, lock_order, transactions
 from .blocks import Block, Blocks
@@ -287,7 +287,7 @@ class Lock:
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
         policy = self._policy()
         port = port_type(server_of(policy.using))
-        return await self._primitive(policy).look(port, self._keys(policy))
+        return await self._primitive(policy).holders(port, self._keys(policy))
 
     async def _clear(
         self, port_type: type[SyncPort | AsyncPort], by: str, reason: str
@@ -359,10 +359,10 @@ class Lock:
 
     def _refuse_own_key(self, server: Server, keys: Keys, me: label.Holding) -> None:
         """Raise `LockReentered` if this thread or task would wait for its own timestamp key."""
-        lock = keys.beside().lock if keys.also else keys.lock
+        lock = keys.of_timestamp().lock if keys.timestamp_key else keys.lock
         for lease in held(server, lock, me):
             its = lease._claim.keys
-            another = its.lock != keys.lock and (keys.also or its.also)
+            another = its.lock != keys.lock and (keys.timestamp_key or its.timestamp_key)
             if another and lease._lifetime.alive:
                 advice = f"it has its timestamp key {lock!r} in common with {its.name!r}: take one"
                 raise LockReentered(self.name, lease.label, advice)
@@ -374,7 +374,7 @@ class Lock:
         take another one. Raises `LockReentered`."""
         leases = held(server, keys.lock, me)
         mine = self._held_already(primitive, leases, me) if leases else None
-        if mine is None and (leases or keys.also):
+        if mine is None and (leases or keys.timestamp_key):
             self._refuse_own_key(server, keys, me)
         return mine
 

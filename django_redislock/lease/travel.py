@@ -43,7 +43,7 @@ class Exported(NamedTuple):
             # What is held, whatever the settings and the lock have said.
             kind=kind,
             limit=getattr(primitive, "limit", None) if kind == "semaphore" else None,
-            timestamp_key=keys.lock if keys.stem else keys.also or None,
+            timestamp_key=keys.lock if keys.named_by_others else keys.timestamp_key or None,
             fractions=getattr(primitive, "fractions", False),
             # Near the end of `max_hold` both are less than anybody may ask for.
             ttl=max(claim.ttl, MIN_TTL),

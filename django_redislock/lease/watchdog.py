@@ -38,12 +38,12 @@ from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.label import Holding
 from ..base.servers import Servers
 from ..primitives import record
-from ..primitives.contract import NO_TERMS, Claim, Port, Terms
+from ..primitives.contract import NO_TERMS, Claim, Port, Terms, run
 from ..primitives.keys import presence
 from ..primitives.redlock import Redlock
 from ..transport import pools
 from ..transport.cluster import Node
-from ..transport.ports import SyncPort, run
+from ..transport.ports import SyncPort
 from ..transport.server import Server, every
 from .lifetime import NEVER, LeaseState, Lifetime, Renewable
 
@@ -153,7 +153,7 @@ class Watchdog:
         """Renew a lease that `me` holds from now on, and notice when it is lost."""
         claim = lease.claim
         self._leases[claim.token] = lease
-        for keys in claim.every:
+        for keys in claim.watched_keys:
             self._enter(keys.lock, claim.token, id(me))
         self.reconsider(lease)
         self._background.start()
@@ -182,7 +182,7 @@ class Watchdog:
         claim = lease.claim
         if claim.token not in self._leases:
             return
-        for keys in claim.every:
+        for keys in claim.watched_keys:
             self._enter(keys.lock, claim.token, id(me))
         if lease.closing:  # by another thread, which may not have seen these keys
             self._leave(claim)
@@ -196,7 +196,7 @@ class Watchdog:
                 return
 
     def _leave(self, claim: Claim) -> None:
-        for keys in claim.every:
+        for keys in claim.watched_keys:
             tokens = self._tokens.get(keys.lock)
             if tokens is None:
                 continue
@@ -407,7 +407,7 @@ class Watchdog:
         index = (claim.parts[0] if claim.parts else claim.keys).index
         slot, alone = 0, ""
         if self.server.clustered:
-            slots = {self.server.slot(keys.lock) for keys in claim.asked}
+            slots = {self.server.slot(keys.lock) for keys in claim.renewed_keys}
             slot, alone = min(slots), claim.token if len(slots) > 1 else ""
         return claim.primitive.kind, index, slot, alone, lease.terms
 
@@ -421,7 +421,7 @@ class Watchdog:
         if self._pool is None:
             return {None}
         claim = self._ready[together][0][2].claim
-        return {pools.node_of(self._pool, keys.lock) for keys in claim.asked}
+        return {pools.node_of(self._pool, keys.lock) for keys in claim.renewed_keys}
 
     def _failed(self, nodes: set[Node | None]) -> set[Node | None]:
         """Return the nodes that did not answer the last request."""

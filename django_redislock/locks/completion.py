@@ -35,9 +35,9 @@ from ..lease.lock import UNSET, Lock
 from ..lease.sides import beside_orm
 from ..lease.transactions import at_end, open_transactions
 from ..primitives import record
-from ..primitives.contract import Port
+from ..primitives.contract import Port, run
 from ..primitives.waiting import Deadline
-from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
 
 logger = logging.getLogger("django_redislock")

@@ -9,10 +9,11 @@ from typing import Any
 from ..base.exceptions import LockError
 from ..lease.lock import UNSET
 from ..primitives import record
+from ..primitives.contract import run
 from ..primitives.keys import Keys, validate_name
 from ..settings import conf
 from ..settings.validators import refuse_unknown, validate_kept, validate_using
-from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
 
 

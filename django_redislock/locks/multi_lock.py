@@ -117,7 +117,7 @@ class MultiLock(FunctionDecorator, Lock):
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
         port = port_type(server_of(self._policy().using))
-        return [sight for keys in self._parts() for sight in await multi.look(port, keys)]
+        return [sight for keys in self._parts() for sight in await multi.holders(port, keys)]
 
     async def _clear(self, *_: object) -> Holder | None:
         raise TypeError(

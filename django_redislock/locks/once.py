@@ -25,9 +25,10 @@ from ..lease.lease import Lease
 from ..lease.lock import Lock, call, refuse_event_loop
 from ..lease.sides import beside_orm
 from ..primitives import record
+from ..primitives.contract import run
 from ..primitives.keys import validate_name
 from ..settings.validators import refuse_unknown, validate_kept, validate_wait
-from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
 from .completion import Completion, Recorded, acquire_unless_recorded, awaiting_commit
 from .function_decorator import FunctionDecorator

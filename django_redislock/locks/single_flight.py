@@ -31,10 +31,10 @@ from ..base.exceptions import FlightFailed, LeaseLost, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..primitives import record
-from ..primitives.contract import Port
+from ..primitives.contract import Port, run
 from ..primitives.waiting import Deadline
 from ..settings.validators import refuse_unknown, validate_kept
-from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.ports import AsyncPort, SyncPort
 from .completion import Recorded, acquire_unless_recorded
 from .function_decorator import FunctionDecorator
 from .redis_lock import redis_lock

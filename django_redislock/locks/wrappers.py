@@ -10,7 +10,8 @@ from ..base.exceptions import LockNotAcquired
 from ..lease.current import Steps
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
-from ..transport.ports import AsyncPort, SyncPort, run
+from ..primitives.contract import run
+from ..transport.ports import AsyncPort, SyncPort
 
 LockFor = Callable[[tuple[Any, ...], dict[str, Any]], Lock]
 """Returns the lock of one call of a function."""

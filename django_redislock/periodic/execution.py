@@ -19,10 +19,10 @@ from ..lease.cancellation import Cancellation
 from ..lease.lease import Lease
 from ..lease.lock import call
 from ..primitives import ledger, mutex
-from ..primitives.contract import Claim, Grant, Port
+from ..primitives.contract import Claim, Grant, Port, run
 from ..primitives.ledger import Answer, RunInfo, RunOutcome, Wanted
 from ..primitives.waiting import backoff
-from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, server_of
 from . import events
 from .job import Job

@@ -12,9 +12,10 @@ from enum import StrEnum
 
 from ..base.holder import server_time
 from ..primitives import ledger
+from ..primitives.contract import run
 from ..primitives.ledger import Entries, Pause, RunInfo, RunOutcome
 from ..settings.validators import validate_operator, validate_using
-from ..transport.ports import SyncPort, run
+from ..transport.ports import SyncPort
 from ..transport.server import server_of
 from .job import Job
 from .registry import discover, jobs

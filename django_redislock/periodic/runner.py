@@ -17,8 +17,9 @@ from collections.abc import Iterable, Sequence
 from ..base.clock import now as clock
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import ledger
+from ..primitives.contract import run
 from ..primitives.waiting import backoff, own
-from ..transport.ports import SyncPort, run
+from ..transport.ports import SyncPort
 from ..transport.server import server_of
 from .execution import JobRun
 from .job import Job
@@ -132,7 +133,7 @@ class Runner:
         if not plans:
             return
         port = SyncPort(server_of(self._using))
-        now, sights = run(ledger.look(port, [plan.job.keys for plan in plans]))
+        now, sights = run(ledger.known(port, [plan.job.keys for plan in plans]))
         self._set_clock(now)
         for plan, sight in zip(plans, sights, strict=True):
             plan.seen(sight, now)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from ..base.exceptions import LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
@@ -12,6 +12,8 @@ from ..base.label import read
 
 if TYPE_CHECKING:
     from .keys import Keys
+
+T = TypeVar("T")
 
 Word = str | int | bytes
 """A part of a command."""
@@ -99,6 +101,16 @@ class Port(Protocol):
         """Nobody waits for the token any more."""
 
 
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Finish a coroutine that awaits nothing but a `SyncPort`, whose methods never suspend."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("a primitive awaited something other than its port")
+
+
 @dataclass(slots=True)
 class Claim:
     """One attempt to hold a name, and what its requests went through."""
@@ -122,20 +134,21 @@ class Claim:
     """And what each of them got, by name."""
 
     @property
-    def every(self) -> tuple[Keys, ...]:
-        """By which this process finds what it holds."""
-        if not self.parts and not self.keys.also:
+    def watched_keys(self) -> tuple[Keys, ...]:
+        """Keys of all locks that this claim holds, and the keys of the claim itself: the watchdog
+        finds the lease by each of them."""
+        if not self.parts and not self.keys.timestamp_key:
             return (self.keys,)
-        return (self.keys, *self.parts, *self._beside)
+        return (self.keys, *self.parts, *self._timestamp_keys)
 
     @property
-    def asked(self) -> tuple[Keys, ...]:
-        """What is there at the server, and is renewed."""
-        return (*(self.parts or (self.keys,)), *self._beside)
+    def renewed_keys(self) -> tuple[Keys, ...]:
+        """Keys of the locks that a renewal extends."""
+        return (*(self.parts or (self.keys,)), *self._timestamp_keys)
 
     @property
-    def _beside(self) -> tuple[Keys, ...]:
-        return (self.keys.beside(),) if self.keys.also else ()
+    def _timestamp_keys(self) -> tuple[Keys, ...]:
+        return (self.keys.of_timestamp(),) if self.keys.timestamp_key else ()
 
 
 class Grant(NamedTuple):
@@ -172,15 +185,6 @@ class Refusal(NamedTuple):
             return LeaseLost(name, "its ttl passed unrenewed, or its key was deleted")
         owner = Holder.parse(self.holder, -1, 0).owner
         return LeaseLost(name, f"{owner or 'a stranger'} holds the lock now")
-
-
-def verdicts(reply: Sequence[Any], number: int) -> list[Refusal | None]:
-    """What a script that extends leases, so many, has said of each. None: extended. It names the
-    others only, since an answer for each of ten thousand is much to read."""
-    found: list[Refusal | None] = [None] * number
-    for position, *refusal in reply[1:]:
-        found[position - 1] = Refusal(*refusal)
-    return found
 
 
 class Sight(NamedTuple):
@@ -230,7 +234,7 @@ class Primitive(Protocol):
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         """Hold, as `claim`, the lease that `token` has held until now."""
 
-    async def look(self, port: Port, keys: Keys) -> list[Sight]:
+    async def holders(self, port: Port, keys: Keys) -> list[Sight]:
         """Who holds it now, the one whose lease ends first comes first."""
 
     async def clear(
@@ -238,17 +242,3 @@ class Primitive(Protocol):
     ) -> list[bool]:
         """Take it away, for an operator, from the holders that were seen. False: that one holds
         it no more."""
-
-
-def milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
-def batches(port: Port, keys: Sequence[str], most: int) -> Iterator[list[int]]:
-    """The positions of keys that can be given to one script, up to `most` at a time."""
-    slots: dict[int, list[int]] = {}
-    for position, key in enumerate(keys):
-        slots.setdefault(port.slot(key), []).append(position)
-    for positions in slots.values():
-        for start in range(0, len(positions), most):
-            yield positions[start : start + most]

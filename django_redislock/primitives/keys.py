@@ -23,9 +23,9 @@ class Keys:
     name: str
     lock: str
     index: Index
-    stem: str = ""
-    """What the keys beside the lock begin with; "": as the lock itself."""
-    also: str = ""
+    beside: str = ""
+    """What the keys beside the lock begin with; "": the key of the lock."""
+    timestamp_key: str = ""
     """The key of a timestamp lock that is taken with it, as long as old clients are about."""
 
     @classmethod
@@ -41,14 +41,23 @@ class Keys:
         """
         lock = key.decode(errors="surrogateescape")  # any bytes, as a str
         # A hash tag that it has comes first here, too; else it is one itself, as a whole.
-        stem = f"{prefix}:tagged:{lock}" if _hash_tag(lock) else f"{prefix}:key:{{{lock}}}"
+        beside = f"{prefix}:tagged:{lock}" if _hash_tag(lock) else f"{prefix}:key:{{{lock}}}"
         index = Index(f"{prefix}:key:index")
-        return cls(key.decode(errors="backslashreplace"), lock, index, stem)
+        return cls(key.decode(errors="backslashreplace"), lock, index, beside)
 
-    def beside(self) -> Keys:
+    def of_timestamp(self) -> Keys:
         """Of the timestamp lock that is taken with it."""
         prefix = self.lock.removesuffix(f":{{{self.name}}}")
-        return Keys.verbatim(prefix, self.also.encode())
+        return Keys.verbatim(prefix, self.timestamp_key.encode())
+
+    @property
+    def named_by_others(self) -> bool:
+        """Whether old clients know the lock by this very key."""
+        return bool(self.beside)
+
+    @property
+    def _beside(self) -> str:
+        return self.beside or self.lock
 
     @property
     def prefix(self) -> str:
@@ -58,48 +67,48 @@ class Keys:
     @property
     def queue(self) -> str:
         """Who waits, in order."""
-        return f"{self.stem or self.lock}:queue"
+        return f"{self._beside}:queue"
 
     @property
     def waiters(self) -> str:
         """What those who wait say of themselves."""
-        return f"{self.stem or self.lock}:waiters"
+        return f"{self._beside}:waiters"
 
     @property
     def tail(self) -> str:
         """What outlives the lock."""
-        return f"{self.stem or self.lock}:tail"
+        return f"{self._beside}:tail"
 
     @property
     def holders(self) -> str:
         """What those who hold a place say of themselves."""
-        return f"{self.stem or self.lock}:holders"
+        return f"{self._beside}:holders"
 
     @property
     def record(self) -> str:
         """What came of the work under the lock."""
-        return f"{self.stem or self.lock}:record"
+        return f"{self._beside}:record"
 
     @property
     def ledger(self) -> str:
         """What a periodic job has done; the lock is that of the job."""
-        return f"{self.stem or self.lock}:ledger"
+        return f"{self._beside}:ledger"
 
     def gone(self, token: str) -> str:
         """Where it is written that `token` was withdrawn or cleared."""
-        return Secret(f"{self.stem or self.lock}:gone:{token}")
+        return Secret(f"{self.beside or self.lock}:gone:{token}")
 
     def mutex(self, token: str) -> list[str]:
         """What the scripts of the mutex take, and of the timestamp lock: in the order of
         lua/lock.lua."""
-        stem = self.stem or self.lock
+        beside = self.beside or self.lock
         return [
             self.lock,
-            f"{stem}:queue",
-            f"{stem}:waiters",
-            f"{stem}:tail",
+            f"{beside}:queue",
+            f"{beside}:waiters",
+            f"{beside}:tail",
             self.index,
-            Secret(f"{stem}:gone:{token}"),
+            Secret(f"{beside}:gone:{token}"),
         ]
 
     def permits(self, token: str) -> list[str]:
@@ -116,7 +125,7 @@ def _hash_tag(key: str) -> str:
 
 def refuse_untagged(keys: Keys) -> None:
     """Raise `ValueError` for a key of others beside which no key of ours can be on a cluster."""
-    if keys.stem and not _hash_tag(keys.lock) and "}" in keys.lock:
+    if keys.named_by_others and not _hash_tag(keys.lock) and "}" in keys.lock:
         raise ValueError(
             f"{keys.name!r} can't be locked on a Redis Cluster: it has a closing brace and no "
             f"hash tag, so no other key can be in its slot. Let the old clients use another key"

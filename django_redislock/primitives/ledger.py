@@ -30,13 +30,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..base import label
 from ..base.holder import Holder, server_time
-from .contract import Claim, Grant, batches, milliseconds
+from .asking import batches, milliseconds
+from .contract import Claim, Grant
 
 if TYPE_CHECKING:
     from .contract import Port
     from .keys import Keys
 
-BATCH = 100
+JOBS_PER_REQUEST = 100
 """Jobs in one request."""
 
 Overlap = Literal["skip", "wait"]
@@ -262,10 +263,10 @@ async def finish(
     return None if known is None or known.outcome == RunOutcome.UNREADABLE else known
 
 
-async def look(port: Port, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
+async def known(port: Port, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
     """The server's clock in microseconds, and what is known of these jobs. One that was not
     known begins now. Raises `LockUnavailable`."""
-    now, replies = await _ask(port, "ledger_look", keys)
+    now, replies = await _ask(port, "ledger_known", keys)
     return now, [
         JobSight(
             claimed=label.number(claimed),
@@ -288,7 +289,7 @@ async def _ask(port: Port, script: str, keys: Sequence[Keys]) -> tuple[int, list
     """The server's clock, and what a script says of each job, in their order."""
     now = b"0"
     said: dict[int, Any] = {}
-    for batch in batches(port, [its.lock for its in keys], BATCH):
+    for batch in batches(port, [its.lock for its in keys], JOBS_PER_REQUEST):
         both = [key for i in batch for key in (keys[i].lock, keys[i].ledger)]
         now, *replies = await port.script(script, both, [])
         said.update(zip(batch, replies, strict=True))

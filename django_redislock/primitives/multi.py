@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from . import mutex, queued
-from .contract import Claim, Grant, Refusal, batches, milliseconds, verdicts
+from .asking import batches, milliseconds, verdicts
+from .contract import Claim, Grant, Refusal
 
 if TYPE_CHECKING:
     from .contract import Port
@@ -45,7 +46,7 @@ unfenced = (
     "lease.fencing_tokens['account:1'], or queryset.fenced(lease.fencing_tokens['account:1'])."
 )
 
-BATCH = 250
+NAMES_PER_REQUEST = 250
 """Names that are extended in one request."""
 
 
@@ -169,7 +170,7 @@ async def extend(
         for number, (claim, ttl) in enumerate(zip(claims, ttls, strict=True))
         for its in claim.parts
     ]
-    for positions in batches(port, [its.lock for _, its, *_ in held], BATCH):
+    for positions in batches(port, [its.lock for _, its, *_ in held], NAMES_PER_REQUEST):
         batch = [held[position] for position in positions]
         keys, args = mutex.extension([one[1:] for one in batch])
         said = verdicts(await port.script("mutex_extend", keys, args), len(batch))
@@ -184,7 +185,7 @@ async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:  # noq
     raise LockError(f"A lease of the kind {kind!r} can't be restored.", claim.keys.name)
 
 
-look, clear = mutex.look, mutex.clear  # of one of its names
+holders, clear = mutex.holders, mutex.clear  # of one of its names
 
 
 def _groups(port: Port, parts: Iterable[Keys]) -> dict[int, list[Keys]]:

@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING, Any
 from ..base.exceptions import LockNotAcquired
 from ..base.holder import Holder
 from . import queued
-from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
+from .asking import milliseconds, verdicts
+from .contract import Claim, Grant, Refusal, Sight
 
 if TYPE_CHECKING:
     from .contract import Port
@@ -84,7 +85,7 @@ async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:
     return await queued.adopt(port, token, claim, ask)
 
 
-async def look(port: Port, keys: Keys) -> list[Sight]:
+async def holders(port: Port, keys: Keys) -> list[Sight]:
     reply = await port.script("mutex_holder", [keys.lock], [])
     if reply is None:
         return []

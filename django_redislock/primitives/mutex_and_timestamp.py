@@ -36,7 +36,7 @@ unfenced = ""
 
 def _second(claim: Claim) -> Claim:
     """The same claim, to the timestamp lock. What its requests go through is kept in `claim`."""
-    return replace(claim, keys=claim.keys.beside(), primitive=WHOLE)
+    return replace(claim, keys=claim.keys.of_timestamp(), primitive=WHOLE)
 
 
 def _remember(claim: Claim, second: Claim) -> None:
@@ -97,7 +97,7 @@ async def extend(
     slots: dict[int, list[int]] = {}
     for number, refusal in enumerate(refusals):
         if refusal is None:  # what is lost is not extended, so that it ends
-            slots.setdefault(port.slot(claims[number].keys.also), []).append(number)
+            slots.setdefault(port.slot(claims[number].keys.timestamp_key), []).append(number)
     for numbers in slots.values():
         seconds = [_second(claims[number]) for number in numbers]
         also = await WHOLE.extend(port, seconds, [ttls[number] for number in numbers])
@@ -122,15 +122,15 @@ async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:
     return got
 
 
-async def look(port: Port, keys: Keys) -> list[Sight]:
+async def holders(port: Port, keys: Keys) -> list[Sight]:
     """Who holds the lock that is waited for: an old client, or a timestamp lock of ours, before
     the holder of the mutex that waits for it."""
-    ours, others = await mutex.look(port, keys), await WHOLE.look(port, keys.beside())
+    ours, others = await mutex.holders(port, keys), await WHOLE.holders(port, keys.of_timestamp())
     return ours if {its.token for its in ours} >= {its.token for its in others} else others
 
 
 async def clear(port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
     """As `mutex.clear`: who was seen at the mutex, at the other lock, or at both."""
     cleared = await mutex.clear(port, keys, seen, by, reason)
-    also = await WHOLE.clear(port, keys.beside(), seen, by, reason)
+    also = await WHOLE.clear(port, keys.of_timestamp(), seen, by, reason)
     return [any(both) for both in zip(cleared, also, strict=True)]

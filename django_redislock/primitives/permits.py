@@ -27,10 +27,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockNotAcquired
 from ..base.holder import Holder
 from . import queued
-from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
+from .asking import milliseconds, twice, verdicts
+from .contract import Claim, Grant, Refusal, Sight
 
 if TYPE_CHECKING:
     from .contract import Port
@@ -82,23 +83,12 @@ class Permits:
 
         Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
         """
-        keys = claim.keys
-        for attempt in (1, 2):
-            try:
-                turned, *rest = await port.script(
-                    "permits_downgrade",
-                    keys.permits(claim.token),
-                    [claim.token, keys.name, *self._wants],
-                )
-            except LockUnavailable as error:
-                claim.doubtful |= error.doubtful
-                if attempt == 2 or not error.passing or error.silent:
-                    raise
-            else:
-                return None if turned else Refusal(*rest)
-        raise AssertionError("unreachable")
+        keys = claim.keys.permits(claim.token)
+        args: list[str | int] = [claim.token, claim.keys.name, *self._wants]
+        done, *rest = await twice(lambda: port.script("permits_downgrade", keys, args), claim)
+        return None if done else Refusal(*rest)
 
-    async def look(self, port: Port, keys: Keys) -> list[Sight]:
+    async def holders(self, port: Port, keys: Keys) -> list[Sight]:
         now_us, *found = await port.script("permits_holders", [keys.lock, keys.holders], [SHOWN])
         return [
             Sight(token, Holder.parse(record or b"", pttl, int(now_us)))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ..base.clock import deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
-from ..signals import WaitLog
-from .contract import Claim, Grant, Refusal, milliseconds
-from .waiting import DEAF, Deadline, backoff, slice_for
+from .asking import milliseconds, twice
+from .contract import Claim, Grant, Refusal
+from .waiting import DEAF, Deadline, WaitLog, backoff, slice_for
 
 if TYPE_CHECKING:
     from .contract import Port
@@ -66,12 +66,12 @@ class Script(NamedTuple):
         return None
 
 
-class Patience:
+class Attempts:
     """Asks for a lock for up to `wait` seconds: what became of each request, as far as that can be
     known, is kept in the claim."""
 
     def __init__(self, port: Port, claim: Claim, wait: float | None) -> None:
-        self._io = port
+        self._port = port
         self._claim = claim
         self._began = self.sent = port.now()
         self._deadline = Deadline(self._began, wait)
@@ -82,22 +82,22 @@ class Patience:
 
     @property
     def waited(self) -> float:
-        return self._io.now() - self._began
+        return self._port.now() - self._began
 
     @property
     def left(self) -> float:
-        return self._deadline.left(self._io.now())
+        return self._deadline.left(self._port.now())
 
     def ask(self) -> None:
         """A request is sent now."""
-        self.sent = self._io.now()
+        self.sent = self._port.now()
         self.last = self._deadline.over(self.sent)
-        self._io.limit(self._deadline.left(self.sent))
+        self._port.limit(self._deadline.left(self.sent))
         self._known, self._claim.sent = self._claim.sent, True
 
     def heard(self, code: int) -> None:
         """It got its answer. Raises `LockUnavailable` if that has come too late."""
-        if code == 1 and self._io.now() >= deadline(self.sent, self._claim.ttl):
+        if code == 1 and self._port.now() >= deadline(self.sent, self._claim.ttl):
             name = self._claim.keys.name
             raise LockUnavailable(
                 f"Redis took longer to answer than the lease on {name!r} lives",
@@ -118,13 +118,13 @@ class Patience:
         # Once more when something was sent and refused: an idle connection that the server had
         # closed fails so, and who waits for nothing deserves an answer too.
         once_more = self._failures == 1 and error.doubtful and not error.silent
-        over = self._deadline.over(self._io.now())
+        over = self._deadline.over(self._port.now())
         error.after(self.waited)
         if not error.passing or (over and not once_more):
             raise error
         if not once_more:
             self._log.unavailable(error, self.waited)
-        return min(backoff(self._failures, uniform=self._io.uniform), self.left)
+        return min(backoff(self._failures, uniform=self._port.uniform), self.left)
 
 
 async def acquire(
@@ -136,27 +136,27 @@ async def acquire(
     `release`, as after any other exception.
     """
     token = claim.token
-    patience = Patience(port, claim, wait)
+    attempts = Attempts(port, claim, wait)
     inbox = "" if wait == 0 else await port.listen(token, within=0)
     begun = False
     ticket = ""
     try:
         while True:
-            patience.ask()
+            attempts.ask()
             try:
                 answer, name = await ask.acquire(
-                    port, claim, "" if patience.last else inbox, ticket
+                    port, claim, "" if attempts.last else inbox, ticket
                 )
                 code, *rest = answer
-                patience.heard(code)
+                attempts.heard(code)
             except LockUnavailable as error:
-                pause = patience.failed(error)
-                await port.wait(pause, patience.left)  # who listens is told when it is back
+                pause = attempts.failed(error)
+                await port.wait(pause, attempts.left)  # who listens is told when it is back
                 continue
             if code == 1:
                 fencing_token, acquired_us = rest
                 fence = None if fencing_token is None else int(fencing_token)
-                return Grant(fence, int(acquired_us), patience.sent)
+                return Grant(fence, int(acquired_us), attempts.sent)
             if code == 2:
                 # Killed waiters stood before us. A script removes some of them only, since Redis
                 # stands still meanwhile, and the lock may be free: so this is no refusal yet.
@@ -168,12 +168,12 @@ async def acquire(
                 raise _another_kind(name, claim, rest[0])
             value, pttl, now_us, position, ticket_bytes, lasted_us, *number = rest
             holder = Holder.parse(value or b"", pttl, int(now_us))
-            if patience.last:
+            if attempts.last:
                 lasted = None if lasted_us is None else max(0, int(lasted_us)) / 1e6
-                return LockNotAcquired(name, holder, patience.waited, position, lasted, *number)
-            patience.busy(name, holder, position)
+                return LockNotAcquired(name, holder, attempts.waited, position, lasted, *number)
+            attempts.busy(name, holder, position)
             ticket = ticket_bytes.decode()
-            left = patience.left
+            left = attempts.left
             if inbox == DEAF and not begun:
                 # The first wait of this process, perhaps: begin to listen, and ask again before
                 # a claim window could be over.
@@ -198,21 +198,20 @@ async def release(port: Port, claim: Claim, ask: Release) -> Refusal | None:
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
     """
-    for attempt in (1, 2):
+
+    async def once() -> Refusal | None:
         try:
-            refusal = await ask.release(port, claim)
+            return await ask.release(port, claim)
         except LockUnavailable as error:
-            claim.doubtful |= error.doubtful
-            claim.given_back |= error.doubtful  # what was never sent has released nothing
-            if attempt == 2 or not error.passing or error.silent:
-                raise
-        else:
-            if refusal and claim.given_back and not refusal.revoked:
-                # The earlier send did it, as far as anybody can tell, and others have held
-                # the lock since.
-                return None
-            return refusal
-    raise AssertionError("unreachable")
+            claim.given_back |= error.doubtful  # a request that was never sent releases nothing
+            raise
+
+    refusal = await twice(once, claim)
+    if refusal and claim.given_back and not refusal.revoked:
+        # As far as anybody can tell, the earlier request released the lock, and others have held
+        # it since.
+        return None
+    return refusal
 
 
 async def adopt(port: Port, token: str, claim: Claim, ask: Script) -> Grant | Refusal:
@@ -221,29 +220,20 @@ async def adopt(port: Port, token: str, claim: Claim, ask: Script) -> Grant | Re
     Asks twice when the connection is lost. Raises `LockUnavailable`; the caller then owes a
     `release` of `claim`, as after any other exception.
     """
-    keys = claim.keys
-    ttl = milliseconds(claim.ttl)
-    for attempt in (1, 2):
-        sent = port.now()
-        claim.sent = True
-        try:
-            adopted, *rest = await port.script(
-                ask.name,
-                ask.keys,
-                [token, keys.name, claim.token, ttl, claim.owner, claim.label, *ask.more],
-            )
-        except LockUnavailable as error:
-            claim.doubtful |= error.doubtful
-            if attempt == 2 or not error.passing or error.silent:
-                raise
-        else:
-            if adopted == -2:
-                raise _another_kind(keys.name, claim, rest[0])
-            if not adopted:
-                return Refusal(*rest)
-            fence = None if rest[0] is None else int(rest[0])
-            return Grant(fence, int(rest[1]), sent)
-    raise AssertionError("unreachable")
+    name = claim.keys.name
+    args = [token, name, claim.token, milliseconds(claim.ttl), claim.owner, claim.label, *ask.more]
+    claim.sent = True
+
+    async def once() -> tuple[float, list[Any]]:
+        return port.now(), await port.script(ask.name, ask.keys, args)
+
+    sent, (adopted, *rest) = await twice(once, claim)
+    if adopted == -2:
+        raise _another_kind(name, claim, rest[0])
+    if not adopted:
+        return Refusal(*rest)
+    fence = None if rest[0] is None else int(rest[0])
+    return Grant(fence, int(rest[1]), sent)
 
 
 def _another_kind(name: str, claim: Claim, held: bytes) -> LockError:

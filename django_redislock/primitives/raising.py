@@ -31,7 +31,7 @@ class Raised(NamedTuple):
     """The fencing token that the next lease would have had."""
 
 
-async def look(port: Port, claim: Claim, seen: int) -> Raised:
+async def check(port: Port, claim: Claim, seen: int) -> Raised:
     """Whether the name's next fencing token is larger than `seen`. Raises `LockUnavailable`."""
     return await _ask(port, claim, seen, yes=False)
 

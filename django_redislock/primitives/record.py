@@ -11,11 +11,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..base.exceptions import LockUnavailable
-from .contract import Claim, Refusal, milliseconds
+from .asking import milliseconds, twice
+from .contract import Claim, Refusal
 
 if TYPE_CHECKING:
     from .contract import Port
@@ -27,7 +26,7 @@ async def read(port: Port, keys: Keys) -> bytes | None:
 
     Raises `LockUnavailable`.
     """
-    value: bytes | None = await _twice(port, "record_get", [keys.record], [])
+    value: bytes | None = await twice(lambda: port.script("record_get", [keys.record], []))
     return value
 
 
@@ -40,25 +39,22 @@ async def write(
     else has taken the lock. Raises `LockUnavailable`; it may be repeated.
     """
     keys = claim.keys
-    written, *rest = await _twice(
-        port,
-        "record_write",
-        [keys.record, keys.lock, keys.gone(claim.token)],
-        [claim.token, value, _milliseconds(ttl), int(held)],
-        claim,
-    )
+    its_keys = [keys.record, keys.lock, keys.gone(claim.token)]
+    args = [claim.token, value, _milliseconds(ttl), int(held)]
+    written, *rest = await twice(lambda: port.script("record_write", its_keys, args), claim)
     return None if written else Refusal(*rest)
 
 
 async def first(port: Port, keys: Keys, value: bytes, ttl: float | None) -> bytes:
     """Keep `value`, unless something is there; returns what is. Raises `LockUnavailable`."""
-    stands: bytes = await _twice(port, "record_first", [keys.record], [value, _milliseconds(ttl)])
+    args = [value, _milliseconds(ttl)]
+    stands: bytes = await twice(lambda: port.script("record_first", [keys.record], args))
     return stands
 
 
 async def forget(port: Port, keys: Keys) -> None:
     """As if nothing had been written. Raises `LockUnavailable`."""
-    await _twice(port, "record_delete", [keys.record], [])
+    await twice(lambda: port.script("record_delete", [keys.record], []))
 
 
 async def keep(port: Port, key: str, ttl: float) -> None:
@@ -68,22 +64,3 @@ async def keep(port: Port, key: str, ttl: float) -> None:
 
 def _milliseconds(ttl: float | None) -> int | str:
     return "" if ttl is None else milliseconds(ttl)
-
-
-async def _twice(
-    port: Port,
-    name: str,
-    keys: Sequence[str],
-    args: Sequence[str | int | bytes],
-    claim: Claim | None = None,
-) -> Any:
-    """Once more when the connection is lost: an idle one that the server had closed fails so."""
-    for attempt in (1, 2):
-        try:
-            return await port.script(name, keys, args)
-        except LockUnavailable as error:
-            if claim is not None:
-                claim.doubtful |= error.doubtful
-            if attempt == 2 or not error.passing or error.silent:
-                raise
-    raise AssertionError("unreachable")

@@ -39,10 +39,10 @@ from ..base.clock import deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
 from ..base.servers import Servers
-from ..signals import WaitLog
 from . import mutex
-from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
-from .waiting import Deadline
+from .asking import milliseconds, verdicts
+from .contract import Claim, Grant, Refusal, Sight
+from .waiting import Deadline, WaitLog
 
 if TYPE_CHECKING:
     from .contract import Port
@@ -220,7 +220,7 @@ class Redlock:
         """Its leases stay where they are."""
         raise LockError("A lease of the kind 'redlock' can't be restored.", claim.keys.name)
 
-    async def look(self, port: Port, keys: Keys) -> list[Sight]:
+    async def holders(self, port: Port, keys: Keys) -> list[Sight]:
         """Who holds it at a majority of the servers."""
         answers = await port.ask_all(
             self.servers.aliases,

@@ -43,7 +43,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "inspection_written": (),
     "ledger_claim": (*_MUTEX, *_QUEUE, "ledger_key", "ledger"),
     "ledger_finish": _LEDGER,
-    "ledger_look": _LEDGERS,
+    "ledger_known": _LEDGERS,
     "ledger_pause": _LEDGER,
     "ledger_read": _LEDGERS,
     "ledger_resume": ("clock", "ledger_key"),

@@ -186,7 +186,7 @@ SHAPES: dict[str, Shape] = {
     "inspection_written": _list(then=(_list(_MAYBE, _MAYBE),), per=1),
     "ledger_claim": _ledger_claim,
     "ledger_finish": _MAYBE,
-    "ledger_look": _list(_time, then=(_list(_text, _text, _integer),), per=2),
+    "ledger_known": _list(_time, then=(_list(_text, _text, _integer),), per=2),
     "ledger_pause": _any,
     "ledger_read": _list(
         _time, then=(_list(_text, _text, _text, _text, then=(_text, _MAYBE)),), per=2

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, ClassVar
 from ..base.exceptions import LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
 from . import queued
-from .contract import Claim, Grant, Refusal, Sight, milliseconds, verdicts
+from .asking import milliseconds, verdicts
+from .contract import Claim, Grant, Refusal, Sight
 from .waiting import poll
 
 if TYPE_CHECKING:
@@ -62,31 +63,31 @@ class Timestamp:
     ) -> Grant | LockNotAcquired:
         """As `mutex.acquire`, but for the order in which those who wait have it."""
         keys = claim.keys
-        patience = queued.Patience(port, claim, wait)
+        attempts = queued.Attempts(port, claim, wait)
         ttl, fractions = milliseconds(claim.ttl), int(self.fractions)
         polls = 0
         while True:
-            patience.ask()
+            attempts.ask()
             try:
                 code, *rest = await port.script(
                     "timestamp_acquire",
                     keys.mutex(claim.token),
                     [claim.token, keys.name, ttl, claim.owner, claim.label, fractions],
                 )
-                patience.heard(code)
+                attempts.heard(code)
             except LockUnavailable as error:
-                await port.sleep(patience.failed(error))
+                await port.sleep(attempts.failed(error))
                 continue
             if code == 1:
-                return Grant(None, int(rest[0]), patience.sent)
+                return Grant(None, int(rest[0]), attempts.sent)
             if code == -1:
                 raise Refusal(None, rest[0]).error(keys.name)
             holder = holder_of(*rest)
-            if patience.last:
-                return LockNotAcquired(keys.name, holder, patience.waited)
-            patience.busy(keys.name, holder)
+            if attempts.last:
+                return LockNotAcquired(keys.name, holder, attempts.waited)
+            attempts.busy(keys.name, holder)
             polls += not self.often
-            await port.sleep(poll(polls, holder.remaining, patience.left, port.uniform))
+            await port.sleep(poll(polls, holder.remaining, attempts.left, port.uniform))
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
         """As `mutex.release`."""
@@ -109,7 +110,7 @@ class Timestamp:
         ask = queued.Script("timestamp_adopt", claim.keys.mutex(token))
         return await queued.adopt(port, token, claim, ask)
 
-    async def look(self, port: Port, keys: Keys) -> list[Sight]:
+    async def holders(self, port: Port, keys: Keys) -> list[Sight]:
         """Who holds the lock now; nobody, when its time is over."""
         reply = await port.script("timestamp_holder", keys.mutex(""), [])
         return [Sight.of(reply[0], holder_of(*reply))] if reply else []

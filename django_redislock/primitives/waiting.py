@@ -6,8 +6,14 @@ and repairs whatever was lost; in between, whoever hands it the lock wakes it (i
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
+
+from ..base.exceptions import LockUnavailable
+from ..base.holder import Holder
+
+logger = logging.getLogger("django_redislock")
 
 Uniform = Callable[[float, float], float]
 
@@ -88,3 +94,33 @@ def backoff(failures: int, longest: float = 1.0, uniform: Uniform = uniform) -> 
     if failures == 1:
         return 0.0
     return uniform(0.5, 1.0) * min(0.05 * 2.0 ** min(failures, 5), longest)
+
+
+class WaitLog:
+    """The log lines of one wait, so that no long wait is silent."""
+
+    EVERY = 5.0
+    """Seconds between two lines while Redis can't be asked, and before the first line about a busy
+    lock. Each further line about a busy lock comes after twice the time, since hundreds of waiters
+    may wait for hours."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._unavailable_at = 0.0
+        self._busy_at = self.EVERY
+
+    def unavailable(self, error: LockUnavailable, waited: float) -> None:
+        """Log that Redis could not be asked and will be asked again."""
+        if waited >= self._unavailable_at:
+            self._unavailable_at = waited + self.EVERY
+            extra = {"lock_name": self._name, "lock_waited": waited}
+            logger.warning("Waiting for %r: %s", self._name, error, extra=extra)
+
+    def busy(self, name: str, holder: Holder, waited: float, position: int = 0) -> None:
+        """Log that somebody else holds the lock `name`."""
+        if waited >= self._busy_at:
+            self._busy_at = 2 * waited
+            ahead = f" Waiters ahead: {position}." if position else ""
+            extra = {"lock_name": name, "lock_waited": waited, "lock_holder": holder}
+            text = "Waiting for %r for %.1f s: it is held by %s.%s"
+            logger.info(text, name, waited, holder, ahead, extra=extra)

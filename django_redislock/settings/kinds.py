@@ -55,8 +55,8 @@ def keys(policy: Policy, name: str, clustered: Callable[[str], bool]) -> Keys:
     if policy.kind == "timestamp":
         keys = of_timestamp = Keys.verbatim(policy.prefix, (key or name).encode())
     else:
-        keys = replace(Keys.of(policy.prefix, name), also=key)
-        of_timestamp = keys.beside()
+        keys = replace(Keys.of(policy.prefix, name), timestamp_key=key)
+        of_timestamp = keys.of_timestamp()
     if clustered(policy.using):
         refuse_untagged(of_timestamp)
     return keys

@@ -12,8 +12,9 @@ from ..lease import lock_order
 from ..lease import watchdog as renewal
 from ..lease.current import enclosing
 from ..lease.lease import Lease
+from ..primitives.contract import run
 from ..signals import LockEvent
-from ..transport.ports import SyncPort, run
+from ..transport.ports import SyncPort
 from ..transport.server import every
 from .condition import Condition
 from .matching import matches, validate_pattern
@@ -98,7 +99,7 @@ def _held_by_this_process() -> list[Lease]:
 
 
 def _names(lease: Lease) -> list[str]:
-    return [keys.name for keys in lease._claim.every]
+    return [keys.name for keys in lease._claim.watched_keys]
 
 
 def _split(names: Iterable[str]) -> list[str]:

@@ -152,7 +152,7 @@ class _Busy:
     async def acquire(self, port: Port, claim: Claim, wait: float | None) -> LockNotAcquired:  # noqa: ARG002
         return LockNotAcquired(self._name, self._holder, wait or 0.0)
 
-    async def look(self, port: Port, keys: Keys) -> list[Sight]:  # noqa: ARG002
+    async def holders(self, port: Port, keys: Keys) -> list[Sight]:  # noqa: ARG002
         return [Sight(b"", self._holder)]
 
     async def clear(self, port: Port, keys: Keys, seen: Sequence[bytes], *by: str) -> list[bool]:  # noqa: ARG002

@@ -25,8 +25,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 from redis.sentinel import SentinelConnectionPool
 
-from ..base.coroutines import run
-from ..primitives.contract import NO_TERMS
+from ..primitives.contract import NO_TERMS, run
 from . import location
 from .cluster import Cluster, Node
 from .cluster_factory import ClusterConnectionFactory, node_of_url, url_of

@@ -18,11 +18,11 @@ from typing import Any
 
 from redis.exceptions import InvalidResponse, NoScriptError
 
-from ..base import coroutines, fork
+from ..base import fork
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import scripts, waiting
-from ..primitives.contract import NO_TERMS, Grant, Terms, Word
+from ..primitives.contract import NO_TERMS, Grant, Terms, Word, run
 from ..primitives.keys import Index, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
@@ -33,8 +33,6 @@ from .inbox import Inbox, Waker
 from .server import Server, server_of
 from .several import Answers, Member
 from .wire import LAST_MOMENT
-
-run = coroutines.run
 
 _DOING = {
     "acquire": "locking",

@@ -29,7 +29,7 @@ from redis.retry import Retry
 
 from ..base import fork, tokens
 from ..base.clock import now
-from ..base.coroutines import run
+from ..primitives.contract import run
 
 try:
     from redis.observability.providers import get_observability_instance

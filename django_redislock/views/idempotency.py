@@ -36,8 +36,9 @@ from ..lease.lock import refuse_event_loop
 from ..locks.completion import Completion, Recorded, acquire_unless_recorded
 from ..locks.redis_lock import redis_lock
 from ..primitives import record
+from ..primitives.contract import run
 from ..settings.validators import validate_max_size, validate_ttl
-from ..transport.ports import AsyncPort, SyncPort, run
+from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
 from .decorator import (
     Call,

@@ -9,8 +9,9 @@ from django_redislock.periodic import JobState, Ledger, RunOutcome, periodic, re
 from django_redislock.periodic.execution import JobRun
 from django_redislock.periodic.job import Job
 from django_redislock.primitives import ledger
+from django_redislock.primitives.contract import run
 from django_redislock.primitives.ledger import Wanted
-from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 
 
@@ -31,7 +32,7 @@ def planned(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> list[Job]
 def test_looked_at_claimed_and_written_down(planned: list[Job]) -> None:
     """As a scheduler does it, and as people see it; in the order in which they were asked for."""
     port = SyncPort(server_of("default"))
-    _, sights = run(ledger.look(port, [job.keys for job in planned]))
+    _, sights = run(ledger.known(port, [job.keys for job in planned]))
     assert all(sight.claimed for sight in sights)
     for job in planned[::2]:
         answer = JobRun(job, Wanted(tick=None, overlap="skip")).ask()
@@ -48,7 +49,7 @@ def test_looked_at_claimed_and_written_down(planned: list[Job]) -> None:
 
 def test_a_tick_is_claimed_once(planned: list[Job]) -> None:
     """On each node."""
-    now, _ = run(ledger.look(SyncPort(server_of("default")), [job.keys for job in planned]))
+    now, _ = run(ledger.known(SyncPort(server_of("default")), [job.keys for job in planned]))
     for job in planned:
         wanted = Wanted(tick=now + 1_000_000, overlap="skip")
         first, second = (JobRun(job, wanted).ask() for _ in range(2))

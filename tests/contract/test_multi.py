@@ -237,7 +237,7 @@ def test_many_leases_are_extended_at_once(api: Api, redis: Redis) -> None:
 
 def test_more_names_than_one_request_extends(api: Api, redis: Redis) -> None:
     """They are extended in several."""
-    assert multi.BATCH == BATCH
+    assert multi.NAMES_PER_REQUEST == BATCH
     lease = api.acquire(MultiLock([str(n) for n in range(BATCH)], ttl=10, renew=False))
     api.extend(lease, 60)
     assert all(redis.pttl(key(str(n))) > 55_000 for n in (0, BATCH - 1))

@@ -20,7 +20,8 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.primitives import permits
-from django_redislock.transport.ports import SyncPort, run
+from django_redislock.primitives.contract import run
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually

@@ -16,7 +16,8 @@ from django_redislock.base.clock import deadline
 from django_redislock.base.exceptions import LockNotAcquired
 from django_redislock.primitives import mutex_and_timestamp as migration
 from django_redislock.primitives import timestamp
-from django_redislock.transport.ports import SyncPort, run
+from django_redislock.primitives.contract import run
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.classic import Classic
 from tests.contract.api import Api

@@ -55,8 +55,9 @@ def run(
 ) -> Result:
     """Start the schedulers, let them run so many ticks, and count."""
     from django_redislock.primitives import ledger
+    from django_redislock.primitives.contract import run
     from django_redislock.primitives.keys import Keys
-    from django_redislock.transport.ports import SyncPort, run
+    from django_redislock.transport.ports import SyncPort
     from django_redislock.transport.server import server_of
 
     keys = Keys.of("redislock", "periodic:job")

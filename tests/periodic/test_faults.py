@@ -16,8 +16,9 @@ from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
 from django_redislock.periodic import RunInfo, RunOutcome
 from django_redislock.primitives import ledger
+from django_redislock.primitives.contract import run
 from django_redislock.primitives.keys import Keys
-from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.faults.conftest import proxy  # noqa: F401  # a fixture
 from tests.faults.proxy import Fault, Proxy, anything

@@ -16,10 +16,11 @@ from django_redislock.periodic.job import Job
 from django_redislock.periodic.runner import runners
 from django_redislock.periodic.workers import Workers
 from django_redislock.primitives import ledger
+from django_redislock.primitives.contract import run
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.ledger import Answer, Wanted
 from django_redislock.primitives.waiting import DEAF
-from django_redislock.transport.ports import SyncPort, run
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.test_bounds import crowd
 from tests.test_decorators import held_elsewhere
@@ -361,9 +362,9 @@ def test_a_job_begins_when_the_first_scheduler_looks(
     job = make()
     assert info().state == JobState.OVERDUE, "nobody runs it"
     before = now()
-    _, [sight] = run(ledger.look(SyncPort(server_of("default")), [job.keys]))
+    _, [sight] = run(ledger.known(SyncPort(server_of("default")), [job.keys]))
     assert before <= sight.claimed <= now()
-    _, [again] = run(ledger.look(SyncPort(server_of("default")), [job.keys]))
+    _, [again] = run(ledger.known(SyncPort(server_of("default")), [job.keys]))
     assert again.claimed == sight.claimed
     assert info().state == JobState.OK
     assert redis.pttl(LEDGER) > 0
@@ -398,7 +399,7 @@ def test_of_one_job_among_many(make: Make, redis: Redis) -> None:
     """It does no harm to the others, nor to who looks."""
     redis.lpush(LEDGER, "ours")
     its, others = make(), make(name="other")
-    _, [bad, good] = run(ledger.look(SyncPort(server_of("default")), [its.keys, others.keys]))
+    _, [bad, good] = run(ledger.known(SyncPort(server_of("default")), [its.keys, others.keys]))
     assert bad.claimed is None
     assert good.claimed is not None
     assert [job.state for job in Ledger().jobs()] == [JobState.OVERDUE, JobState.OK]
@@ -409,7 +410,7 @@ class TestPerforming:
 
     def perform(self, job: Job, **terms: Any) -> RunInfo | None:
         # As a scheduler does when it begins.
-        run(ledger.look(SyncPort(server_of("default")), [job.keys]))
+        run(ledger.known(SyncPort(server_of("default")), [job.keys]))
         asked = wanted_run(job, None, **terms)
         self.lingering: list[Any] = []
         asked.ask()
@@ -551,7 +552,9 @@ def test_a_broken_ledger(make: Make, redis: Redis, write: Any) -> None:
     if redis.type(LEDGER) != b"hash":
         assert [run.outcome for run in infos["job"].runs] == [RunOutcome.UNREADABLE]
         assert "unreadable" in printed("jobs", "job")
-    now, (sight, _) = run(ledger.look(SyncPort(server_of("default")), [broken.keys, healthy.keys]))
+    now, (sight, _) = run(
+        ledger.known(SyncPort(server_of("default")), [broken.keys, healthy.keys])
+    )
     tick = now // 1_000_000 * 1_000_000
     for wanted in (tick - 2_000_000, tick, None):
         try:

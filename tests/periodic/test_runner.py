@@ -118,10 +118,10 @@ def test_it_asks_little(make: Make, missed: Any, sent: Counter[str]) -> None:
     missed(names)
     first, second = Scheduler(), Scheduler()
     first.step()
-    assert sent == {"ledger_look": 2, "ledger_claim": 20}
+    assert sent == {"ledger_known": 2, "ledger_claim": 20}
     sent.clear()
     second.step()
-    assert sent == {"ledger_look": 1}, "all have been claimed"
+    assert sent == {"ledger_known": 1}, "all have been claimed"
     sent.clear()
     assert 0 < first.step() <= LOOK_EVERY
     assert 0 < second.step() <= LOOK_EVERY

@@ -24,12 +24,12 @@ from ...commands import BUSY
 from ...fencing import FencingTokenField
 from ...inspection.words import clean, count, duration
 from ...primitives import mutex, raising
-from ...primitives.contract import Claim
+from ...primitives.contract import Claim, run
 from ...primitives.keys import Keys, validate_name
 from ...primitives.raising import Raised
 from ...settings import conf
 from ...settings.validators import validate_using
-from ...transport.ports import SyncPort, run
+from ...transport.ports import SyncPort
 from ...transport.server import server_of
 from ..arguments import add_json, add_using, command_line, seconds_argument
 from ..failing import USAGE
@@ -226,7 +226,7 @@ def _raise(target: _Target, options: dict[str, Any]) -> tuple[str, Raised]:
 
 def _read(name: str, seen: int, options: dict[str, Any]) -> Raised:
     claim, port = _claim(name, options)
-    return run(raising.look(port, claim, seen))
+    return run(raising.check(port, claim, seen))
 
 
 def _claim(name: str, options: dict[str, Any]) -> tuple[Claim, SyncPort]:

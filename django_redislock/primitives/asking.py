@@ -1,0 +1,61 @@
+"""How a primitive asks its port: once more after a lost connection, and in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..base.exceptions import LockUnavailable
+from .contract import Claim, Refusal
+
+if TYPE_CHECKING:
+    from .contract import Port
+
+T = TypeVar("T")
+
+
+async def twice(ask: Callable[[], Awaitable[T]], claim: Claim | None = None) -> T:
+    """Return what `ask` answers; ask once more if the connection is lost. An idle connection that
+    the server had closed fails so.
+
+    `claim` remembers a doubtful failure. Raises `LockUnavailable`.
+    """
+    try:
+        return await _once(ask, claim)
+    except LockUnavailable as error:
+        if not error.passing or error.silent:
+            raise
+    return await _once(ask, claim)
+
+
+async def _once(ask: Callable[[], Awaitable[T]], claim: Claim | None) -> T:
+    try:
+        return await ask()
+    except LockUnavailable as error:
+        if claim is not None:
+            claim.doubtful |= error.doubtful
+        raise
+
+
+def milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def verdicts(reply: Sequence[Any], number: int) -> list[Refusal | None]:
+    """Read what a script that extends this number of leases has answered: for each lease None if
+    it was extended, else why not. The answer names only the others, since an answer for each of
+    ten thousand leases is long."""
+    found: list[Refusal | None] = [None] * number
+    for position, *refusal in reply[1:]:
+        found[position - 1] = Refusal(*refusal)
+    return found
+
+
+def batches(port: Port, keys: Sequence[str], most: int) -> Iterator[list[int]]:
+    """Positions of keys that may be given to one script, up to `most` at a time."""
+    slots: dict[int, list[int]] = {}
+    for position, key in enumerate(keys):
+        slots.setdefault(port.slot(key), []).append(position)
+    for positions in slots.values():
+        for start in range(0, len(positions), most):
+            yield positions[start : start + most]
