@@ -1461,7 +1461,7 @@ LOSSES = [
     Loss(
         "overwritten",
         lambda redis: redis.set(KEY, "a stranger's token", px=60_000),
-        "a stranger holds the lock now",
+        "another program holds the lock now",
         b"a stranger's token",
     ),
     Loss(

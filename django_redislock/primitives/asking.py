@@ -37,6 +37,14 @@ async def _once(ask: Callable[[], Awaitable[T]], claim: Claim | None) -> T:
         raise
 
 
+def too_late(claim: Claim, *, doubtful: bool = False) -> LockUnavailable:
+    """The error for a grant that arrived after its lease had ended."""
+    name = claim.keys.name
+    return LockUnavailable(
+        f"Redis took longer to answer than the lease on {name!r} lives", name, doubtful=doubtful
+    )
+
+
 def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 

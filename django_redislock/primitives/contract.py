@@ -1,4 +1,5 @@
-"""What every primitive is asked for, and what it answers."""
+"""The contract of all primitives: what they take, what they answer, and the port that they
+await."""
 
 from __future__ import annotations
 
@@ -20,42 +21,43 @@ Word = str | int | bytes
 
 
 class Terms(NamedTuple):
-    """What is asked of a command beyond its answer."""
+    """Conditions of a command beyond its answer."""
 
     within: float | None = None
-    """Seconds to connect, if need be, and to have the answer: the time-outs of the CACHES entry
-    may make it less. None: they alone count."""
+    """Seconds for the answer, and for connecting if that is needed. The time-outs of the CACHES
+    entry may be shorter. None: only these time-outs count."""
     replicas: int = 0
-    """So many replicas have to have what the command wrote."""
+    """So many replicas must have what the command wrote."""
     replicas_timeout: float = 1.0
-    """Seconds that they have to confirm it."""
+    """Seconds that the replicas have to confirm it."""
 
 
 NO_TERMS = Terms()
 
 
 class Port(Protocol):
-    """What a primitive awaits. Times are seconds."""
+    """Everything that a primitive may await. Times are seconds."""
 
     def now(self) -> float:
-        """The time on a clock that nobody sets."""
+        """Return the time of a clock that nobody sets."""
 
     def uniform(self, low: float, high: float) -> float:
-        """A random number, so that not everybody asks at once."""
+        """Return a random number, so that not all waiters ask at once."""
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
 
-        All keys have to be of one slot, but for an `Index`: on a cluster, the first key stands in
-        its place, and by that the scripts know that there is none.
+        All keys must be in one slot, except an `Index`. On a cluster the first key is sent instead
+        of the index: by that the scripts know that there is none.
         """
 
     def limit(self, left: float) -> None:
-        """All requests from now on together may take so many seconds, or `LEAST` if that is more;
-        infinity: each of them as long as the CACHES entry says."""
+        """Let all requests from now on together take so many seconds, or `LEAST` if that is more.
+        Infinity: each request may take as long as the CACHES entry says."""
 
     def slot(self, key: str) -> int:
-        """Keys of the same slot may be given to one script. Without a cluster, all of them."""
+        """Return the slot of a key: one script may have keys of the same slot only. Without a
+        cluster, all keys have the same."""
 
     async def ask_all(
         self,
@@ -69,36 +71,36 @@ class Port(Protocol):
     ) -> Sequence[Any]:
         """Run lua/<name>.lua on several servers at the same time.
 
-        Returns what each of them answered within so many seconds, in order, or a `LockError` in
-        its place. When that is `enough`, the others get only as much time again; they are
-        asked all the same.
+        Returns the answer of each server, in order, or a `LockError` if it gave none within so
+        many seconds. As soon as the answers are `enough`, the other servers get only as much time
+        again; they are asked all the same.
         """
 
     async def sleep(self, seconds: float) -> None: ...
 
     async def listen(self, token: str, *, within: float) -> str:
-        """Where `token` will be told that it has the lock: the name of a channel.
+        """Return the channel on which `token` is told that it has the lock.
 
-        Only a process that has to wait begins to listen, and waits up to `within` seconds
-        until it does. The answer is `DEAF` when it has not begun yet, or its connection is away.
+        Only a process that has to wait begins to listen; this waits up to `within` seconds until
+        it does. Returns `DEAF` if it does not listen yet, or if its connection is lost.
         """
 
     async def wait(self, seconds: float, left: float) -> Grant | None:
-        """Wait until the token is told, or the time is up; either may happen wrongly.
+        """Wait until the token is told, or the time is up; it may also end for no reason.
 
-        Who was not told then stands in line, for as long as `left` seconds are not over: so
-        many waiters of a process don't ask with their next script all at a time. Returns what
-        was bequeathed to it.
+        A token that was not told then stands in line until `left` seconds are over: so the many
+        waiters of one process don't all send their next script at the same time. Returns the
+        grant that was bequeathed to the token.
         """
 
     def home(self, prefix: str) -> str:
-        """Where waiters of this process are told that they have the lock; "": nobody waits."""
+        """Return the channel of the waiters of this process; "": nobody waits."""
 
     async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
-        """Tell those of them who have it now: token and grant."""
+        """Tell these tokens of this process that they have the lock now, by these grants."""
 
     def unlisten(self) -> None:
-        """Nobody waits for the token any more."""
+        """Stop waiting for the token."""
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -113,7 +115,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @dataclass(slots=True)
 class Claim:
-    """One attempt to hold a name, and what its requests went through."""
+    """One attempt to hold a name, and what became of its requests."""
 
     keys: Keys
     token: str
@@ -123,15 +125,15 @@ class Claim:
     primitive: Primitive
     """The algorithm by which it is held."""
     sent: bool = False
-    """Something may have reached the server."""
+    """A request may have reached the server."""
     doubtful: bool = False
-    """An answer was lost, so a command may still be on its way."""
+    """An answer was lost, so a request may still be on its way."""
     given_back: bool = False
     """A release was sent whose answer was lost."""
     parts: tuple[Keys, ...] = ()
-    """Of a claim on several names: the keys of each. `keys` are then no keys of the server."""
+    """The keys of each name, if the claim is on several names. `keys` are then not in Redis."""
     fencing_tokens: dict[str, int] = field(default_factory=dict)
-    """And what each of them got, by name."""
+    """The fencing token of each of these names."""
 
     @property
     def watched_keys(self) -> tuple[Keys, ...]:
@@ -152,20 +154,22 @@ class Claim:
 
 
 class Grant(NamedTuple):
+    """A lease that the server has given."""
+
     fencing_token: int | None
-    """None: this primitive has none, and says so in `unfenced`."""
+    """None: this primitive has none; `unfenced` says why."""
     acquired_us: int
     sent: float
-    """When the request was sent that got the lock, by our clock."""
+    """When the request that got the lock was sent, by the clock of this process."""
 
 
 class Refusal(NamedTuple):
-    """Why a lease is not ours: what the server knows of it."""
+    """Why we do not hold a lease: what the server knows of it."""
 
     holder: bytes | None
     gone: bytes | None
     name: str | None = None
-    """Which one it is, of a claim on several names."""
+    """Which name it is, if the claim is on several names."""
 
     def __repr__(self) -> str:
         return f"<Refusal: {self.error('…').why}>"  # the holder's token is not to be shown
@@ -184,14 +188,14 @@ class Refusal(NamedTuple):
         if self.holder is None:
             return LeaseLost(name, "its ttl passed unrenewed, or its key was deleted")
         owner = Holder.parse(self.holder, -1, 0).owner
-        return LeaseLost(name, f"{owner or 'a stranger'} holds the lock now")
+        return LeaseLost(name, f"{owner or 'another program'} holds the lock now")
 
 
 class Sight(NamedTuple):
-    """A holder as an operator saw it; the token binds what is done next to what was seen."""
+    """A holder as an operator saw it. The token binds the next action to what was seen."""
 
     token: bytes
-    """Or the whole of a stranger's value, whatever that is."""
+    """The token; of a foreign value, the whole value."""
     holder: Holder
 
     def __repr__(self) -> str:
@@ -203,12 +207,12 @@ class Sight(NamedTuple):
 
 
 class Primitive(Protocol):
-    """One algorithm: a module, or an object where it has parameters. Each method raises
-    `LockUnavailable` when nothing is known of what it did."""
+    """One algorithm: a module, or an object if it has parameters. Each method raises
+    `LockUnavailable` if nothing is known of what it did."""
 
     @property
     def kind(self) -> str:
-        """Its name, for settings, exports and people."""
+        """The name of the algorithm, for settings, exports and people."""
 
     @property
     def unfenced(self) -> str:
@@ -217,7 +221,7 @@ class Primitive(Protocol):
     async def acquire(
         self, port: Port, claim: Claim, wait: float | None
     ) -> Grant | LockNotAcquired:
-        """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
+        """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: without end).
 
         After any exception the caller owes a `release`."""
 
@@ -228,17 +232,17 @@ class Primitive(Protocol):
     async def extend(
         self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> Sequence[Refusal | LockUnavailable | None]:
-        """Let leases of this kind live for so long from now. None: extended; an error in its
-        place: nothing is known of this one."""
+        """Let leases of this kind live for so long from now. Returns for each lease None if it was
+        extended, a refusal, or an error if nothing is known of it."""
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         """Hold, as `claim`, the lease that `token` has held until now."""
 
     async def holders(self, port: Port, keys: Keys) -> list[Sight]:
-        """Who holds it now, the one whose lease ends first comes first."""
+        """Return the present holders. The one whose lease ends first comes first."""
 
     async def clear(
         self, port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str
     ) -> list[bool]:
-        """Take it away, for an operator, from the holders that were seen. False: that one holds
-        it no more."""
+        """Take the lock away from the holders that an operator saw. False: that holder does not
+        hold it any more."""

@@ -10,15 +10,17 @@ MAX_NAME = 512
 
 
 class Index(str):
-    """The key of an index of locks. It belongs to no lock, so it may be in another slot than the
-    other keys of a script."""
+    """The key of an index of locks. It belongs to no single lock, so it may be in another slot
+    than the other keys of a script."""
 
     __slots__ = ()
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen by agreement: Python's way takes thrice as long
+@dataclass(
+    slots=True, unsafe_hash=True
+)  # never changed; a frozen dataclass takes three times as long to make
 class Keys:
-    """The keys of one lock. `name` is what the user locks; `index` is shared by all."""
+    """Keys of one lock. `name` is what the user locks; all locks share `index`."""
 
     name: str
     lock: str
@@ -26,7 +28,8 @@ class Keys:
     beside: str = ""
     """What the keys beside the lock begin with; "": the key of the lock."""
     timestamp_key: str = ""
-    """The key of a timestamp lock that is taken with it, as long as old clients are about."""
+    """The key of a timestamp lock that is taken together with this lock, as long as there are old
+    clients."""
 
     @classmethod
     def of(cls, prefix: str, name: str) -> Keys:
@@ -34,19 +37,19 @@ class Keys:
 
     @classmethod
     def verbatim(cls, prefix: str, key: bytes) -> Keys:
-        """Of a lock whose key others have named, and know by that name.
+        """Keys of a lock whose key other programs have named.
 
-        The keys beside it are ours, so they begin with our prefix and can't meet a key of the
-        others, nor those of a lock that is named like this key.
+        The keys beside it begin with our prefix. So they can't collide with keys of these
+        programs, nor with the keys of a lock whose name is this key.
         """
         lock = key.decode(errors="surrogateescape")  # any bytes, as a str
-        # A hash tag that it has comes first here, too; else it is one itself, as a whole.
+        # If the key has a hash tag, this comes first here, too; else the whole key becomes one.
         beside = f"{prefix}:tagged:{lock}" if _hash_tag(lock) else f"{prefix}:key:{{{lock}}}"
         index = Index(f"{prefix}:key:index")
         return cls(key.decode(errors="backslashreplace"), lock, index, beside)
 
     def of_timestamp(self) -> Keys:
-        """Of the timestamp lock that is taken with it."""
+        """Return the keys of the timestamp lock that is taken together with this lock."""
         prefix = self.lock.removesuffix(f":{{{self.name}}}")
         return Keys.verbatim(prefix, self.timestamp_key.encode())
 
@@ -61,45 +64,45 @@ class Keys:
 
     @property
     def prefix(self) -> str:
-        """What all keys of a project begin with."""
+        """The beginning of all keys of a project."""
         return self.index.removesuffix(":index")
 
     @property
     def queue(self) -> str:
-        """Who waits, in order."""
+        """The waiting tokens, in order."""
         return f"{self._beside}:queue"
 
     @property
     def waiters(self) -> str:
-        """What those who wait say of themselves."""
+        """What the waiters say of themselves."""
         return f"{self._beside}:waiters"
 
     @property
     def tail(self) -> str:
-        """What outlives the lock."""
+        """What outlives the lock: the last fencing token, and the past holders."""
         return f"{self._beside}:tail"
 
     @property
     def holders(self) -> str:
-        """What those who hold a place say of themselves."""
+        """What the present holders of permits say of themselves."""
         return f"{self._beside}:holders"
 
     @property
     def record(self) -> str:
-        """What came of the work under the lock."""
+        """The result of the work under the lock."""
         return f"{self._beside}:record"
 
     @property
     def ledger(self) -> str:
-        """What a periodic job has done; the lock is that of the job."""
+        """What a periodic job has done. The lock is the lock of the job."""
         return f"{self._beside}:ledger"
 
     def gone(self, token: str) -> str:
-        """Where it is written that `token` was withdrawn or cleared."""
+        """The note that `token` was withdrawn or cleared."""
         return Secret(f"{self.beside or self.lock}:gone:{token}")
 
     def mutex(self, token: str) -> list[str]:
-        """What the scripts of the mutex take, and of the timestamp lock: in the order of
+        """Return KEYS for the scripts of the mutex and of the timestamp lock, in the order of
         lua/lock.lua."""
         beside = self.beside or self.lock
         return [
@@ -112,19 +115,19 @@ class Keys:
         ]
 
     def permits(self, token: str) -> list[str]:
-        """What the scripts of semaphores and read-write locks take: one more."""
+        """Return KEYS for the scripts of semaphores and read-write locks."""
         return [*self.mutex(token), self.holders]
 
 
 def _hash_tag(key: str) -> str:
-    """What is between the first brace and the next closing one, if anything is: a cluster goes by
-    that in place of the whole key."""
+    """Return the text between the first brace and the next closing brace: if there is any, a
+    cluster computes the slot from it, and not from the whole key."""
     inside, closing, _ = key.partition("{")[2].partition("}")
     return inside if closing else ""
 
 
 def refuse_untagged(keys: Keys) -> None:
-    """Raise `ValueError` for a key of others beside which no key of ours can be on a cluster."""
+    """Raise `ValueError` for a key of other programs if no key of ours can be in its slot."""
     if keys.named_by_others and not _hash_tag(keys.lock) and "}" in keys.lock:
         raise ValueError(
             f"{keys.name!r} can't be locked on a Redis Cluster: it has a closing brace and no "
@@ -133,18 +136,18 @@ def refuse_untagged(keys: Keys) -> None:
 
 
 def presence(index: str, process: str) -> str:
-    """Where a process shows that it lives, for the locks of an index."""
+    """Return the key by which a process shows that it lives, for the locks of an index."""
     return f"{index.removesuffix(':index')}:process:{process}"
 
 
 def name_of(key: str) -> str | None:
-    """The name in a key of ours; None for the keys that belong to no name."""
+    """Return the name in a key of ours; None if the key belongs to no name."""
     _, brace, rest = key.partition("{")
     return rest.rpartition("}")[0] if brace else None
 
 
 def validate_key(key: object, what: str = "key") -> str:
-    """Return a key of Redis that others have named, or raise a `TypeError` or `ValueError`."""
+    """Return a key that other programs have named. Raises `TypeError`, `ValueError`."""
     if not isinstance(key, str):
         raise TypeError(f"{what} must be a str, the key in Redis as it is, not {key!r}")
     if not key:
@@ -173,4 +176,4 @@ def validate_name(name: object) -> str:
             f"a template was meant: those belong to the decorator, and a with statement takes "
             f"an f-string"
         )
-    return str.__str__(name)  # of an enum, too, what it is and not what it is called
+    return str.__str__(name)  # the value of an enum, not its name

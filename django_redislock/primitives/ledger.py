@@ -1,22 +1,22 @@
-"""The ledger of a periodic job: each planned tick is claimed once, and what came of it is kept.
+"""The ledger of a periodic job: each planned tick is claimed once, and its outcome is kept.
 
 1.  A *tick* is a time at which the job is planned, in microseconds since the epoch. All
-    schedulers work it out alike, and ask for it when it is due.
-2.  *Claim* is one script. It refuses a tick that is not later than the last one, and one that is
-    not due by the server's clock: so it does not matter how many ask, how late, or what their
-    own clocks say. In the same step it takes the job's lock, as acquiring does, and opens a run;
-    there is no moment at which a tick has been claimed and its run has no lease.
-3.  It is idempotent per id of the run, so a claim whose answer was lost is sent again.
-4.  A run whose lease has gone and that has not ended is an *orphan*: its process died. It is
-    written down as lost by whoever claims next; or the same tick is claimed once more, as another
-    attempt, so many times.
-5.  What can't be run is passed over, which is entered, too: the job is paused, it is too late, or
-    the lock is held and the job does not wait for it.
-6.  The end of a run is entered before its lease is released: who finds the lease gone finds the
-    end.
+    schedulers compute the same ticks, and claim each when it is due.
+2.  *Claim* is one script. It refuses a tick that is not later than the last one, and a tick that
+    is not due by the server's clock. So it does not matter how many schedulers ask, how late, or
+    what their own clocks say. In the same step it takes the job's lock, as acquiring does, and
+    opens a run; there is no moment at which a tick has been claimed and its run has no lease.
+3.  A claim is idempotent per id of the run, so a claim whose answer was lost is sent again.
+4.  A run without a lease that has not ended is an *orphan*: its process died. The next claim
+    writes it down as lost, or claims the same tick once more as another attempt, up to a number of
+    attempts.
+5.  A tick that can't be run is passed over, and that is entered, too: the job is paused, it is too
+    late, or the lock is held and the job does not wait for it.
+6.  The end of a run is entered before its lease is released: if the lease is gone, the end is
+    there.
 
-Source: claiming the tick, in place of locking for at least so long as clocks differ, is an
-optimistic "compare and set" of the last tick.
+Source: to claim the tick is an optimistic "compare and set" of the last tick. The alternative is
+to lock for at least as long as clocks differ.
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ class RunOutcome(StrEnum):
     FAILED = "failed"
     """It raised."""
     LOST = "lost"
-    """Its lease ended before it did: its process died, or something else took its lock away."""
+    """Its lease ended before the run did: its process died, or something else took its lock
+    away."""
     SKIPPED = "skipped"
     """The tick was passed over."""
     UNREADABLE = "unreadable"
-    """Others have written what stands there, or it is damaged."""
+    """The entry is damaged, or something else has written it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """What is written of one run of a job, or of one tick that was passed over.
+    """One run of a job, or one tick that was passed over.
 
     All times are by the server's clock, as aware datetimes in UTC.
     """
@@ -67,21 +68,21 @@ class RunInfo:
     id: str
     outcome: RunOutcome
     planned: datetime | None
-    """The tick; None: somebody wanted it at that moment."""
+    """The tick; None: somebody wanted a run at that moment."""
     started: datetime | None
     """None: it was skipped."""
     ended: datetime | None
     attempt: int
-    """1, or more when runs before it have lost their leases; 0: it was skipped."""
+    """1, or more if runs before it have lost their leases; 0: it was skipped."""
     fencing_token: int | None
     owner: str
-    """Whose process ran it, or passed it over: host, process, and thread or task."""
+    """The process that ran it, or passed it over: host, process, and thread or task."""
     why: str
     """Why it was skipped or lost; or the exception, its type first."""
 
     @property
     def duration(self) -> float | None:
-        """Seconds; None: it has not ended, or not begun."""
+        """Seconds from start to end; None: it has not ended, or not begun."""
         if self.started is None or self.ended is None:
             return None
         return max(0.0, (self.ended - self.started).total_seconds())
@@ -104,27 +105,28 @@ class Pause(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """All that is written of one job."""
+    """Everything that the ledger has of one job."""
 
     claimed: int | None
-    """The last tick that was claimed or passed over, µs; None: no scheduler knows the job, or it
-    can't be read."""
+    """The last tick that was claimed or passed over, µs; None: no scheduler knows the job, or the
+    tick can't be read."""
     paused: Pause | None
     done: datetime | None
     """When a run was last done."""
     runs: tuple[RunInfo, ...]
-    """The last ones, the newest first."""
+    """The last runs, the newest first."""
 
 
 class JobSight(NamedTuple):
-    """What a scheduler has to know of a job."""
+    """The state of a job, for a scheduler."""
 
     claimed: int | None
-    """None: it can't be known, since something else is at the ledger's key, or in its place."""
+    """The last tick that was claimed or passed over, µs. None: something else is at the ledger's
+    key, or in its field."""
     open_tick: int | None
-    """That of the run that has not ended."""
+    """The tick of the run that has not ended."""
     left: float | None
-    """Seconds that the lease of that run still lives; None: it has gone."""
+    """Seconds that the lease of this run still lives; None: there is no lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,35 +134,35 @@ class Wanted:
     """A tick that somebody wants to claim, in microseconds since the epoch."""
 
     tick: int | None
-    """None: no tick, but a run now."""
+    """None: no tick, a run is wanted now."""
     ready: int = 0
-    """Not before."""
+    """Not before this time."""
     deadline: int | None = None
-    """Not after."""
+    """Not after this time."""
     overlap: Overlap = "wait"
-    """What if the lock is held: pass it over, or leave it for later."""
+    """If the lock is held: skip the tick, or leave it for later."""
     attempts: int = 1
-    """So many, when runs lose their leases."""
+    """So many runs of this tick at most, if runs lose their leases."""
 
 
 class Answer(NamedTuple):
-    """What came of a claim."""
+    """The answer to a claim."""
 
     what: Literal["run", "skipped", "early", "taken", "paused", "busy"]
     now: int
     """The server's clock, µs."""
     run: RunInfo | None
-    """The run that is ours, or what was written of a tick that was passed over."""
+    """Our run, or the entry of a tick that was passed over."""
     grant: Grant | None
-    """The lock, with the run."""
+    """The lease of our run."""
     closed: RunInfo | None
     """An earlier run that turned out to be lost."""
     early: float
-    """Seconds until it is ready."""
+    """Seconds until the tick is ready."""
     claimed: int
-    """The last tick that was claimed, when this one was not."""
+    """The last tick that was claimed, if this one was taken."""
     holder: Holder | None
-    """Who holds the lock."""
+    """The holder of the lock."""
 
 
 _RUN = re.compile(
@@ -168,7 +170,7 @@ _RUN = re.compile(
     rb"\|([^|]*)\|(.*)",
     re.DOTALL,
 )
-"""As lua/ledger.lua describes it."""
+"""An entry of a run, as in lua/ledger.lua."""
 
 
 def _instant(text: bytes) -> datetime | None:
@@ -177,9 +179,9 @@ def _instant(text: bytes) -> datetime | None:
 
 
 def _run(job: str, run_id: bytes, text: bytes, fence: bytes | None = None) -> RunInfo | None:
-    """Read what is written of a run; None: nothing is.
+    """Read the entry of a run; None: there is none.
 
-    With `fence`, that of the lock: then a run that has lost its lease is known by it.
+    `fence` is the fencing token of the lock: by that, a run that has lost its lease is known.
     """
     if not text:
         return None
@@ -215,8 +217,8 @@ def _run(job: str, run_id: bytes, text: bytes, fence: bytes | None = None) -> Ru
 
 
 async def claim(port: Port, lock: Claim, job: str, run_id: str, wanted: Wanted) -> Answer:
-    """Claim a tick, and with it the lock. Raises `LockUnavailable`: then send it again, with the
-    same `lock` and `run_id`, or release `lock`."""
+    """Claim a tick, and with it the lock. After a `LockUnavailable`, claim again with the same
+    `lock` and `run_id`, or release `lock`."""
     keys = lock.keys
     args: list[str | int] = [
         lock.token,
@@ -253,8 +255,8 @@ async def claim(port: Port, lock: Claim, job: str, run_id: str, wanted: Wanted) 
 async def finish(
     port: Port, keys: Keys, run: RunInfo, outcome: RunOutcome, why: str
 ) -> RunInfo | None:
-    """Write down how a run has ended. Repeated, it does no harm. None: it is forgotten already, or
-    can't be read any more.
+    """Enter the end of a run, and return it. It may be repeated. None: the run is forgotten, or
+    can't be read.
 
     Raises `LockUnavailable`.
     """
@@ -264,7 +266,7 @@ async def finish(
 
 
 async def known(port: Port, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
-    """The server's clock in microseconds, and what is known of these jobs. One that was not
+    """Return the server's clock in microseconds, and the state of these jobs. A job that was not
     known begins now. Raises `LockUnavailable`."""
     now, replies = await _ask(port, "ledger_known", keys)
     return now, [
@@ -280,13 +282,13 @@ async def known(port: Port, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
 async def read(
     port: Port, jobs: Sequence[str], keys: Sequence[Keys]
 ) -> tuple[datetime, list[Entries]]:
-    """The server's clock, and all that is written of these jobs. Raises `LockUnavailable`."""
+    """Return the server's clock, and the entries of these jobs. Raises `LockUnavailable`."""
     now, replies = await _ask(port, "ledger_read", keys)
     return server_time(now), list(map(_entries, jobs, replies))
 
 
 async def _ask(port: Port, script: str, keys: Sequence[Keys]) -> tuple[int, list[Any]]:
-    """The server's clock, and what a script says of each job, in their order."""
+    """Return the server's clock, and the answer of a script for each job, in order."""
     now = b"0"
     said: dict[int, Any] = {}
     for batch in batches(port, [its.lock for its in keys], JOBS_PER_REQUEST):
@@ -315,10 +317,10 @@ def _pause(text: bytes) -> Pause | None:
 
 
 async def pause(port: Port, keys: Keys, by: str, why: str) -> None:
-    """Pass over the ticks from now on. Raises `LockUnavailable`."""
+    """Pass over the ticks of a job from now on. Raises `LockUnavailable`."""
     await port.script("ledger_pause", [keys.ledger], [by, why])
 
 
 async def resume(port: Port, keys: Keys) -> bool:
-    """Claim ticks again, from now on. False: it was not paused. Raises `LockUnavailable`."""
+    """End a pause: ticks are claimed again. False: it was not paused. Raises `LockUnavailable`."""
     return bool(await port.script("ledger_resume", [keys.ledger], []))

@@ -1,29 +1,28 @@
-"""Several mutexes in one step: all or nothing. What people hope `MSETNX` would be.
+"""Several mutexes in one step: all or none. It does what people expect of `MSETNX`.
 
 1.  Each name is held as the ordinary mutex of that name, all with one token. So a lock on one of
-    the names and a lock on several exclude each other, and whatever looks at a mutex, clears or
-    extends it, does so here.
+    the names and a lock on several exclude each other, and mutexes are inspected, cleared and
+    extended in the same way here.
 2.  *Acquire* is one script, which takes all names or none. It looks at all of them first; a free
-    one for which others wait belongs to the first of those.
-3.  Who waits holds nothing, and stands in the queue of one name at a time: the first one that
-    somebody else holds. When its turn comes, that name is handed to it, as to everybody else. In
-    the same round trip it takes the others too, or, when one of them is held, passes the name on
-    to its next waiter and goes to the queue of that other one, where its time of arrival still
-    counts. The same script does so for the waiters behind it that need a name which it has seen
-    held, and nobody wakes them: else each of many would ask once for each that is served. A waiter
-    that were only told when it is its turn would come too late for every name
-    that others always wait for.
-4.  So nobody ever waits while holding: no order of names, and no two of these, can block each
-    other for ever. The price is that luck decides where several names are never free at the same
+    name for which others wait belongs to the first of these waiters.
+3.  A waiter holds nothing, and stands in the queue of one name at a time: the first name that
+    somebody else holds. When its turn comes, that name is handed to it, as to every waiter. In
+    the same round trip it takes the other names too. If one of them is held, it passes the name on
+    to the next waiter and goes to the queue of the held name, where its time of arrival still
+    counts. The same script does this for the waiters behind it that need a name which it has seen
+    held, without waking them: otherwise each of many waiters would ask once for each one that is
+    served. A waiter that were only told about its turn would come too late for every name for
+    which others always wait.
+4.  So nobody waits while holding: no order of names, and no two of these locks, can block each
+    other for good. The price is that luck decides if several names are never free at the same
     moment.
-5.  *Release* is one script. A name that was lost before keeps none of the others from being
-    released.
-6.  What must not be in one script, names in different slots of a cluster, is taken slot by slot in
-    the order of the names, and given back when a later one is held. Tokens are idempotent, so
+5.  *Release* is one script. If one name was lost before, the others are released all the same.
+6.  Names in different slots of a cluster can't be in one script. They are taken slot by slot in
+    the order of the names, and given back if a later one is held. Tokens are idempotent, so
     asking again is safe at each point.
 
-`MSETNX` itself, which sets all keys or none, has no TTL, no token that says whose each key is, and
-no queue.
+`MSETNX` itself sets all keys or none, but has no TTL, no token that says who owns a key, and no
+queue.
 """
 
 from __future__ import annotations
@@ -51,23 +50,24 @@ NAMES_PER_REQUEST = 250
 
 
 async def acquire(port: Port, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
-    """Hold all names of `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
+    """Hold all names of `claim`, waiting for up to `wait` seconds (0: try once, None: without
+    end).
 
-    Raises `LockUnavailable` when Redis can't be asked for as long; the caller then owes a
+    Raises `LockUnavailable` if Redis can't be asked for as long; the caller then owes a
     `release`, as after any other exception.
     """
     return await queued.acquire(port, claim, wait, _Asking())
 
 
 class _Asking:
-    """Asks for all names, group by group; a group is what one script may touch."""
+    """Requests for all names, group by group; a group is the names that one script may touch."""
 
     def __init__(self) -> None:
         self._asked: dict[int, None] = {}
-        """The groups where something of ours may be, the one to be left first comes first."""
+        """The groups in which we may hold or wait; the group to be left first comes first."""
         self._away: int | None = None
-        """The group that could not be asked the last time. It is asked before the others, which
-        are not taken in vain as long as it can't be."""
+        """The group that could not be asked the last time. It is asked first, so that the others
+        are not taken in vain."""
 
     async def acquire(
         self, port: Port, claim: Claim, inbox: str, ticket: str
@@ -99,7 +99,7 @@ class _Asking:
                 return [code, *rest], first
             *rest, number = rest
             if code == 0:
-                # Hold nothing, and stand nowhere else, while we wait here.
+                # While we wait here, hold nothing and wait nowhere else.
                 await self._leave(port, claim, besides=slot)
             return [code, *rest], group[number - 1].name
         return [1, None, acquired], claim.keys.name
@@ -107,7 +107,7 @@ class _Asking:
     async def _leave(
         self, port: Port, claim: Claim, *, besides: int, as_far_as_possible: bool = False
     ) -> None:
-        """Hold nothing, and stand nowhere, in the other groups."""
+        """Give back what we hold in the other groups, and leave their queues."""
         groups = _groups(port, claim.parts)
         for slot in [slot for slot in self._asked if slot != besides]:
             try:
@@ -115,9 +115,9 @@ class _Asking:
             except LockUnavailable as error:
                 if not as_far_as_possible:
                     raise
-                self._asked[slot] = self._asked.pop(slot)  # the last one, the next time
+                self._asked[slot] = self._asked.pop(slot)  # the last one next time
                 if error.silent:
-                    return  # once is enough, or those who wait would have to wait for each
+                    return  # else a waiter would wait for a time-out in each group
             else:
                 del self._asked[slot]
 
@@ -160,9 +160,9 @@ async def _give_back(
 async def extend(
     port: Port, claims: Sequence[Claim], ttls: Sequence[float]
 ) -> list[Refusal | None]:
-    """Let leases live for so long from now, all names of all of them. None: extended.
+    """Let leases live for so long from now, with all their names. None: extended.
 
-    Raises `LockUnavailable`: then nothing is known of any of them.
+    Raises `LockUnavailable`: nothing is known of any of them.
     """
     found: list[Refusal | None] = [None] * len(claims)
     held = [
@@ -181,16 +181,16 @@ async def extend(
 
 
 async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG001
-    """Its leases stay where they are."""
+    """Raise `LockError`: such a lease stays in its process."""
     raise LockError(f"A lease of the kind {kind!r} can't be restored.", claim.keys.name)
 
 
-holders, clear = mutex.holders, mutex.clear  # of one of its names
+holders, clear = mutex.holders, mutex.clear  # of one name
 
 
 def _groups(port: Port, parts: Iterable[Keys]) -> dict[int, list[Keys]]:
-    """What may be in one script, by its slot, in the order of the names: on one primary that is
-    everything."""
+    """Group the keys that may be in one script, by slot, in the order of the names. On one primary
+    there is one group."""
     groups: dict[int, list[Keys]] = {}
     for its in parts:
         groups.setdefault(port.slot(its.lock), []).append(its)

@@ -64,14 +64,14 @@ async def extend(
 ) -> list[Refusal | None]:
     """Let leases live for so long from now, all in one round trip. None: extended.
 
-    Raises `LockUnavailable`: then nothing is known of any of them.
+    Raises `LockUnavailable`: nothing is known of any of them.
     """
     held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
     return verdicts(await port.script("mutex_extend", *extension(held)), len(held))
 
 
 def extension(held: Sequence[tuple[Keys, str, float]]) -> tuple[list[str], list[str | int]]:
-    """KEYS and ARGV that let tokens hold keys for so many seconds from now."""
+    """Return KEYS and ARGV that let each token hold its keys for so many seconds from now."""
     keys: list[str] = []
     args: list[str | int] = []
     for its, token, ttl in held:
@@ -96,7 +96,9 @@ async def holders(port: Port, keys: Keys) -> list[Sight]:
 async def clear(port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
     cleared = await port.script(
         "mutex_clear",
-        keys.mutex(seen[0][:32].decode(errors="replace")),  # a stranger is told nothing
+        keys.mutex(
+            seen[0][:32].decode(errors="replace")
+        ),  # the writer of a foreign value is told nothing
         [seen[0], keys.name, by, reason],
     )
     return [bool(cleared)]

@@ -1,14 +1,14 @@
-"""A mutex and a timestamp lock in one: what new code takes as long as old clients are about.
+"""A mutex and a timestamp lock together, which new code takes as long as there are old clients.
 
-1.  The mutex comes first: so new code is served in order of arrival, has a fencing token, and only
-    one of it at a time asks for the timestamp lock, which knows no order.
-2.  It asks for that one some 30 times a second, or old clients that poll fast would always come
-    first. While it waits, it asks for the mutex again at every third of its ttl. That is how a
-    mutex is extended, and where it was lost meanwhile, how it is waited for again.
-3.  Who does not get the second gives the first back. Both have the same token, and are renewed
-    together; the lease is lost when either is. They are released in reverse order: while new code
-    waits for the mutex, old clients can go between.
-4.  Nobody waits for the mutex with the timestamp lock in hand, so these two can't deadlock.
+1.  The mutex is taken first. So new code is served in order of arrival, has a fencing token, and
+    only one claim of it at a time asks for the timestamp lock, which has no order.
+2.  That claim asks for the timestamp lock some 30 times a second; otherwise old clients that poll
+    fast would always come first. While it waits, it asks for the mutex again at every third of its
+    ttl: that extends the mutex, or waits for it again if it was lost.
+3.  A claim that does not get the timestamp lock gives the mutex back. Both have the same token and
+    are renewed together; the lease is lost if either is. They are released in reverse order: while
+    new code waits for the mutex, old clients can take their turn.
+4.  Nobody waits for the mutex while holding the timestamp lock, so the two can't deadlock.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ..base.clock import deadline
 from ..base.exceptions import LockNotAcquired, LockUnavailable
 from . import mutex
+from .asking import too_late
 from .contract import Claim, Grant, Refusal, Sight
 from .timestamp import WHOLE
 from .waiting import Deadline
@@ -35,7 +36,7 @@ unfenced = ""
 
 
 def _second(claim: Claim) -> Claim:
-    """The same claim, to the timestamp lock. What its requests go through is kept in `claim`."""
+    """Return the same claim on the timestamp lock. `_remember` keeps its doubts in `claim`."""
     return replace(claim, keys=claim.keys.of_timestamp(), primitive=WHOLE)
 
 
@@ -59,7 +60,7 @@ async def acquire(port: Port, claim: Claim, wait: float | None) -> Grant | LockN
         except LockUnavailable as error:
             if not error.passing or patience.over(port.now()):
                 raise
-            continue  # only this round of the wait is over; the mutex knows how to wait for Redis
+            continue  # only this round of the wait is over; the mutex waits until Redis is back
         finally:
             _remember(claim, second)
         if isinstance(also, Grant):
@@ -67,12 +68,9 @@ async def acquire(port: Port, claim: Claim, wait: float | None) -> Grant | LockN
             if port.now() < deadline(got.sent, claim.ttl):
                 return got
             if patience.over(port.now()):
-                raise LockUnavailable(
-                    f"Redis took longer to answer than the lease on {claim.keys.name!r} lives",
-                    claim.keys.name,
-                )
-            # Others may have the mutex by now, so it is not waited for with the second in hand. No
-            # tombstone: the token will ask again.
+                raise too_late(claim)
+            # Others may have the mutex by now, and nobody waits for it while holding the timestamp
+            # lock. No tombstone: the token will ask again.
             await WHOLE.release(port, replace(second, doubtful=False))
         elif patience.over(port.now()):
             await release(port, claim)
@@ -96,7 +94,7 @@ async def extend(
     refusals = await mutex.extend(port, claims, ttls)
     slots: dict[int, list[int]] = {}
     for number, refusal in enumerate(refusals):
-        if refusal is None:  # what is lost is not extended, so that it ends
+        if refusal is None:  # a lost lease is not extended, so that it ends
             slots.setdefault(port.slot(claims[number].keys.timestamp_key), []).append(number)
     for numbers in slots.values():
         seconds = [_second(claims[number]) for number in numbers]
@@ -123,14 +121,15 @@ async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:
 
 
 async def holders(port: Port, keys: Keys) -> list[Sight]:
-    """Who holds the lock that is waited for: an old client, or a timestamp lock of ours, before
-    the holder of the mutex that waits for it."""
+    """Return the holders that a claim waits for: an old client, or another timestamp lock of ours,
+    rather than the holder of the mutex, which waits for it, too."""
     ours, others = await mutex.holders(port, keys), await WHOLE.holders(port, keys.of_timestamp())
     return ours if {its.token for its in ours} >= {its.token for its in others} else others
 
 
 async def clear(port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
-    """As `mutex.clear`: who was seen at the mutex, at the other lock, or at both."""
+    """As `mutex.clear`, for holders that were seen at the mutex, at the timestamp lock, or at
+    both."""
     cleared = await mutex.clear(port, keys, seen, by, reason)
     also = await WHOLE.clear(port, keys.of_timestamp(), seen, by, reason)
     return [any(both) for both in zip(cleared, also, strict=True)]

@@ -1,20 +1,19 @@
-"""Semaphores and read-write locks: a name has places, and each claim takes some of them.
+"""Semaphores and read-write locks: a name has permits, and each claim takes some of them.
 
-1.  A claim of a semaphore takes one of its `limit` places; a reader takes one of very many, and
-    a writer takes all. So both are one rule, which stands in lua/permits.lua.
+1.  A claim of a semaphore takes one of its `limit` permits; a reader takes one of very many, and
+    a writer takes all. So both follow one rule, which is in lua/permits.lua.
 2.  Each holder has a lease of its own: a token, a time at which it ends, a fencing token,
-    renewals. When one dies, its place comes back with the end of its lease, and the others know
-    nothing of it.
-3.  Waiters stand in the queue that the mutex has, too (queued.py, lua/queue.lua): first come,
-    first served, with direct handoff. Who gives places back hands them to the head of the queue,
-    for as long as there is room for the next one. Nobody passes the head: so a writer that waits
-    is not starved by readers that come after it, and readers that have waited behind a writer go
-    in together.
-4.  How many places there are is for each claim to say. It may be changed while the lock is held
-    and waited for, as a rolling deployment does: who asks for one of two waits until fewer than
-    two others hold it, and nobody is thrown out.
-5.  A writer may become a reader without letting go (`turn`). A reader can't become a writer: two
-    of them would wait for each other for ever.
+    renewals. If a holder dies, its permit is free again at the end of its lease; the other holders
+    do not notice.
+3.  Waiters stand in the same queue as those of a mutex (queued.py, lua/queue.lua): first come,
+    first served, with direct handoff. A release hands its permits to the head of the queue, as
+    long as there is room for the next waiter. Nobody passes the head: so readers that come after a
+    waiting writer do not starve it, and readers that have waited behind a writer go in together.
+4.  Each claim says how many permits there are. The number may change while the lock is held and
+    waited for, as in a rolling deployment: a claim for one of two permits waits until fewer than
+    two others hold one, and no holder loses its permit.
+5.  A writer may become a reader without a gap (`downgrade`). A reader can't become a writer: two
+    readers that tried would wait for each other without end.
 
 Sources: the semaphore is Dijkstra's ("Cooperating Sequential Processes", 1965); readers and
 writers are those of Courtois, Heymans and Parnas (1971), whose two solutions let either the
@@ -47,10 +46,11 @@ LOOKS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Permits:
-    """What claims of one kind take: of `limit` places one, or all if they are to write."""
+    """The algorithm for claims of one kind: each takes one of `limit` permits, a writer takes
+    all."""
 
     kind: str
-    """As lua/permits.lua knows it: semaphore, read or write."""
+    """As in lua/permits.lua: semaphore, read or write."""
     limit: int
     unfenced: ClassVar[str] = ""
 
@@ -79,7 +79,7 @@ class Permits:
         return await queued.adopt(port, token, claim, ask)
 
     async def downgrade(self, port: Port, claim: Claim) -> Refusal | None:
-        """Let `claim` hold as this kind, without a gap. None: it does.
+        """Let `claim` hold its permit as this kind from now on, without a gap. None: it does.
 
         Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
         """

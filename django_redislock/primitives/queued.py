@@ -1,7 +1,7 @@
-"""What has a queue: how it is acquired, given back and handed on, whatever its script does.
+"""Locks with a queue: how they are acquired, released and adopted.
 
-The mutex tells the story (mutex.py); semaphores and read-write locks share it (permits.py). What
-differs is the script that is asked, and what it is told besides.
+mutex.py explains the steps; semaphores and read-write locks take the same (permits.py). They
+differ in the script, and in its last arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ..base.clock import deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
-from .asking import milliseconds, twice
+from .asking import milliseconds, too_late, twice
 from .contract import Claim, Grant, Refusal
 from .waiting import DEAF, Deadline, WaitLog, backoff, slice_for
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 
 class Acquire(Protocol):
-    """Asks for a lock, once."""
+    """A way to ask for a lock, once."""
 
     async def acquire(
         self, port: Port, claim: Claim, inbox: str, ticket: str
     ) -> tuple[list[Any], str]:
-        """The answer, as lua/mutex_acquire.lua gives it, and the name that it speaks of."""
+        """Return an answer as of lua/mutex_acquire.lua, and the name that it is about."""
 
 
 class Release(Protocol):
-    """Gives a lock back, once."""
+    """A way to give a lock back, once."""
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None: ...
 
 
 class Script(NamedTuple):
-    """What is asked, where that is one script."""
+    """A script that acquires, releases or adopts."""
 
     name: str
     keys: list[str]
     more: Sequence[str | int] = ()
-    """What it is told at last."""
+    """Its last arguments."""
 
     async def acquire(
         self, port: Port, claim: Claim, inbox: str, ticket: str
@@ -60,15 +60,15 @@ class Script(NamedTuple):
             return Refusal(*rest)
         now_us, heirs = rest or (0, ())
         if heirs:
-            # Their deadlines count from our sending: this is one process, with one clock.
+            # The deadlines of the heirs count from our sending: one process has one clock.
             grants = [Grant(int(fence), int(now_us), sent) for fence in heirs[1::2]]
             await port.bequeath([*zip(map(bytes.decode, heirs[::2]), grants, strict=True)])
         return None
 
 
 class Attempts:
-    """Asks for a lock for up to `wait` seconds: what became of each request, as far as that can be
-    known, is kept in the claim."""
+    """The requests for a lock, for up to `wait` seconds. What became of each, as far as that can
+    be known, is kept in the claim."""
 
     def __init__(self, port: Port, claim: Claim, wait: float | None) -> None:
         self._port = port
@@ -78,7 +78,7 @@ class Attempts:
         self._failures = 0
         self._log = WaitLog(claim.keys.name)
         self.last = False
-        """This request is the last one."""
+        """Whether the present request is the last one."""
 
     @property
     def waited(self) -> float:
@@ -89,34 +89,30 @@ class Attempts:
         return self._deadline.left(self._port.now())
 
     def ask(self) -> None:
-        """A request is sent now."""
+        """Note that a request is sent now."""
         self.sent = self._port.now()
         self.last = self._deadline.over(self.sent)
         self._port.limit(self._deadline.left(self.sent))
         self._known, self._claim.sent = self._claim.sent, True
 
     def heard(self, code: int) -> None:
-        """It got its answer. Raises `LockUnavailable` if that has come too late."""
+        """Note an answer. Raises `LockUnavailable` if a grant has come too late."""
         if code == 1 and self._port.now() >= deadline(self.sent, self._claim.ttl):
-            name = self._claim.keys.name
-            raise LockUnavailable(
-                f"Redis took longer to answer than the lease on {name!r} lives",
-                name,
-                doubtful=True,
-            )
+            raise too_late(self._claim, doubtful=True)
         self._failures = 0
 
     def busy(self, name: str, holder: Holder, position: int = 0) -> None:
-        """Somebody holds the lock, and it will be asked for again."""
+        """Note that somebody holds the lock, which will be asked for again."""
         self._log.busy(name, holder, self.waited, position)
 
     def failed(self, error: LockUnavailable) -> float:
-        """It got none. Returns the seconds until the next one; raises `error` if there is none."""
+        """Note that there was no answer. Returns the seconds until the next request; raises
+        `error` if there will be none."""
         self._claim.doubtful |= error.doubtful
         self._claim.sent = self._known or error.doubtful
         self._failures += 1
-        # Once more when something was sent and refused: an idle connection that the server had
-        # closed fails so, and who waits for nothing deserves an answer too.
+        # Once more if the request was sent and the connection closed: an idle connection that the
+        # server had closed fails so, and an acquire that does not wait needs an answer, too.
         once_more = self._failures == 1 and error.doubtful and not error.silent
         over = self._deadline.over(self._port.now())
         error.after(self.waited)
@@ -130,9 +126,9 @@ class Attempts:
 async def acquire(
     port: Port, claim: Claim, wait: float | None, ask: Acquire
 ) -> Grant | LockNotAcquired:
-    """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: for ever).
+    """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: without end).
 
-    Raises `LockUnavailable` when Redis can't be asked for as long; the caller then owes a
+    Raises `LockUnavailable` if Redis can't be asked for as long; the caller then owes a
     `release`, as after any other exception.
     """
     token = claim.token
@@ -151,14 +147,14 @@ async def acquire(
                 attempts.heard(code)
             except LockUnavailable as error:
                 pause = attempts.failed(error)
-                await port.wait(pause, attempts.left)  # who listens is told when it is back
+                await port.wait(pause, attempts.left)  # a listener is told when Redis is back
                 continue
             if code == 1:
                 fencing_token, acquired_us = rest
                 fence = None if fencing_token is None else int(fencing_token)
                 return Grant(fence, int(acquired_us), attempts.sent)
             if code == 2:
-                # Killed waiters stood before us. A script removes some of them only, since Redis
+                # Killed waiters stood before us. A script removes only some of them, since Redis
                 # stands still meanwhile, and the lock may be free: so this is no refusal yet.
                 ticket = rest[0].decode()
                 continue
@@ -175,8 +171,8 @@ async def acquire(
             ticket = ticket_bytes.decode()
             left = attempts.left
             if inbox == DEAF and not begun:
-                # The first wait of this process, perhaps: begin to listen, and ask again before
-                # a claim window could be over.
+                # Perhaps this process waits for the first time: begin to listen, and ask again
+                # before a claim window could be over.
                 begun = True
                 inbox = await port.listen(token, within=min(0.5, left))
                 continue
@@ -237,7 +233,8 @@ async def adopt(port: Port, token: str, claim: Claim, ask: Script) -> Grant | Re
 
 
 def _another_kind(name: str, claim: Claim, held: bytes) -> LockError:
-    """What permits.lua can see of it; where a mutex is concerned, Redis says WRONGTYPE."""
+    """The error for a name that is held as another kind of permits. For a mutex, Redis says
+    WRONGTYPE."""
     is_, wanted = (
         "a semaphore" if kind == "semaphore" else "a read-write lock"
         for kind in (held.decode(), claim.primitive.kind)

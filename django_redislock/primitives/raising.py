@@ -1,12 +1,12 @@
-"""Raise the fencing tokens of a name above one that a database has seen.
+"""Raise the fencing tokens of a name above a token that a database has seen.
 
 A fencing token is the server's clock, or one more than the last token that the server remembers.
-Both go wrong at the same time if Redis loses its data and its clock was set back: then each new
-lease has a smaller token than the rows, and they refuse it. That is safe, and it does not end by
-itself before the clock has passed what the rows have seen.
+Both fail at the same time if Redis loses its data and its clock was set back: each new lease then
+has a smaller token than the rows, which refuse it. That is safe, and it does not end by itself
+before the clock has passed the tokens of the rows.
 
-While a mutex is held, its own token is the last one: its release writes it down. So a name that is
-held as a mutex is raised by somebody who holds it, in its turn.
+While a mutex is held, the holder's fencing token is the last one: the release writes it down. So a
+name that is held as a mutex is acquired first, and raised by its holder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOTHING_TO_DO, DONE, HELD, LOOKED = range(4)
 
 
 class Raised(NamedTuple):
-    """What fence_raise.lua answers."""
+    """The answer of lua/fence_raise.lua."""
 
     code: int
     now_us: int
@@ -32,7 +32,8 @@ class Raised(NamedTuple):
 
 
 async def check(port: Port, claim: Claim, seen: int) -> Raised:
-    """Whether the name's next fencing token is larger than `seen`. Raises `LockUnavailable`."""
+    """Return whether the name's next fencing token is larger than `seen`. Raises
+    `LockUnavailable`."""
     return await _ask(port, claim, seen, yes=False)
 
 

@@ -1,12 +1,13 @@
-"""A record beside a lock: what came of the work that it protected, kept for a while or for good.
+"""A record beside a lock: the result of the work that the lock protected, kept for a while or for
+good.
 
-1.  Whoever holds the lock reads it first: what is there need not be done again.
-2.  It is written when the work has succeeded, and before the lock is released. So nobody who
-    gets the lock finds neither a record nor the work still under way.
-3.  A write names the token that it speaks for. One whose lease was lost is refused, and so is
-    one that arrives after its token was withdrawn; else a record that was forgotten since could
-    come back.
-4.  A record may be read without the lock, too: what is there stays true.
+1.  The holder of the lock reads the record first: if there is one, the work is not done again.
+2.  The record is written when the work has succeeded, and before the lock is released. So the next
+    holder finds the record whenever the work was done.
+3.  A write names its token. A write of a token that has lost its lease is refused, and so is a
+    write that arrives after its token was withdrawn; otherwise a record that was forgotten since
+    could come back.
+4.  A record may be read without the lock, too: once written, it stays true.
 """
 
 from __future__ import annotations
@@ -22,10 +23,7 @@ if TYPE_CHECKING:
 
 
 async def read(port: Port, keys: Keys) -> bytes | None:
-    """What was written, unless that was never, or longer ago than its ttl.
-
-    Raises `LockUnavailable`.
-    """
+    """Return the record; None if there is none, or its ttl is over. Raises `LockUnavailable`."""
     value: bytes | None = await twice(lambda: port.script("record_get", [keys.record], []))
     return value
 
@@ -35,7 +33,7 @@ async def write(
 ) -> Refusal | None:
     """Keep `value` for `ttl` seconds (None: for good). None: written.
 
-    With `held` only while `claim` holds the lock; else also when its lease has ended and nobody
+    With `held`, only while `claim` holds the lock; else also if its lease has ended and nobody
     else has taken the lock. Raises `LockUnavailable`; it may be repeated.
     """
     keys = claim.keys
@@ -46,19 +44,19 @@ async def write(
 
 
 async def first(port: Port, keys: Keys, value: bytes, ttl: float | None) -> bytes:
-    """Keep `value`, unless something is there; returns what is. Raises `LockUnavailable`."""
+    """Keep `value` unless there is a record. Returns the record. Raises `LockUnavailable`."""
     args = [value, _milliseconds(ttl)]
     stands: bytes = await twice(lambda: port.script("record_first", [keys.record], args))
     return stands
 
 
 async def forget(port: Port, keys: Keys) -> None:
-    """As if nothing had been written. Raises `LockUnavailable`."""
+    """Remove the record. Raises `LockUnavailable`."""
     await twice(lambda: port.script("record_delete", [keys.record], []))
 
 
 async def keep(port: Port, key: str, ttl: float) -> None:
-    """Let `key` be there for `ttl` seconds."""
+    """Let `key` exist for `ttl` seconds."""
     await port.script("record_set", [key], [b"", milliseconds(ttl)])
 
 

@@ -1,29 +1,30 @@
 """Redlock: a lease on the majority of several independent primaries.
 
-1.  On each server the lock is an ordinary mutex, asked for with one token and without a place in
-    its queue. All of them are asked at the same time, each for a small part of the ttl, so one
-    that hangs keeps nobody from asking the others.
-2.  The lease is ours when a *majority* has granted it, and there is time left: its *validity* is
+1.  On each server the lock is an ordinary mutex, which is asked for with one token and without a
+    place in the queue. All servers are asked at the same time, each for a small part of the ttl,
+    so a server that hangs does not delay the others.
+2.  We hold the lease if a *majority* has granted it and there is time left: its *validity* is
     the ttl less the time that asking took, less a margin for the *drift* of the clocks. That is
     the deadline of every lease here (clock.py).
-3.  Else it is *undone* at the servers that granted it, or said nothing; who said no has nothing of
-    it. Where one said nothing, each keeps a tombstone, so that a request which arrives after its
-    undo gets nothing. (Redlock as it is published deletes the key if it is there, and a late
-    request then locks for a whole ttl.) The next try therefore has another token, but not before
-    a majority has nothing of the last one: a token is not left behind where it can do harm.
-4.  Two that try at the same time may each get a part of the servers, and none the majority. Both
-    undo and wait for a *random* time, which grows from try to try.
-5.  *Renewal* counts when a majority has extended the key that it has. A server that has lost it
-    is not given it back: another holder may have asked that server since. Without a majority the
+3.  Else the try is *undone* at the servers that granted it, or gave no answer; a server that
+    refused has nothing of it. If one gave no answer, each server keeps a tombstone, so that a
+    request which arrives after its undo gets nothing. (Redlock as it is published deletes the key
+    if it is there, and a late request then locks for a whole ttl.) The next try therefore has
+    another token, but only when a majority has nothing of the last one: no token is left where it
+    can do harm.
+4.  Two claims that try at the same time may each get a part of the servers, and neither a
+    majority. Both undo and wait for a *random* time, which grows from try to try.
+5.  *Renewal* counts if a majority has extended the key that it has. A server that has lost the key
+    does not get it back: another holder may have asked that server since. Without a majority the
     lease is unknown, until the next try or its own deadline.
 6.  *Release* goes to all servers.
 
-There is no fencing token: each server has a clock and a counter of its own, and two majorities
-share one server only, whose number the others don't know. Nor is there a queue.
+There is no fencing token: each server has a clock and a counter of its own, and two majorities may
+share only one server, whose number the others don't know. There is no queue either.
 
 Sources: "Distributed Locks with Redis", the Redis documentation, by Salvatore Sanfilippo; Martin
 Kleppmann, "How to do distributed locking" (2016), and Sanfilippo's answer "Is Redlock safe?".
-docs/redlock.md has what they disagree about.
+docs/redlock.md explains where they disagree.
 """
 
 from __future__ import annotations
@@ -49,19 +50,20 @@ if TYPE_CHECKING:
     from .keys import Keys
 
 Answers = Sequence[Any]
-"""Of each server, in order: what its script has returned, or the error in its place."""
+"""The answer of each server's script, in order, or the error instead."""
 
 PAUSE = 0.02, 0.2, 0.8
-"""Seconds between two tries: at least, at most, and at most after some tries. At random, or those
-who collided once would do so again."""
+"""Seconds between two tries: at least, at most, and at most after some tries. The pause is random,
+or claims that collided once would collide again."""
 
 
 WITHIN = 0.5
-"""Seconds to wait for a server at most, to connect included."""
+"""Seconds to wait for a server at most, including the time to connect."""
 
 
 def within(ttl: float) -> float:
-    """Seconds to wait for a server: a small part of the ttl, since that is lost validity."""
+    """Return the seconds to wait for a server: a small part of the ttl, since waiting costs
+    validity."""
     return min(ttl / 10, WITHIN)
 
 
@@ -111,7 +113,8 @@ class Redlock:
             else:
                 error = self._unavailable(name, answers, in_time)
                 error.after(port.now() - began)
-                # As in queued.py: killed waiters for a plain lock of this name stood before us.
+                # As in queued.py: killed waiters for an ordinary mutex of this name stood before
+                # us.
                 again = any(_says(answer, 2) for answer in answers)
                 if (last and not again) or not error.passing:
                     raise error
@@ -130,8 +133,9 @@ class Redlock:
     async def _undo(
         self, port: Port, claim: Claim, at: Sequence[int], granting: Collection[int] = ()
     ) -> list[int]:
-        """Take back a try at some of the servers. Returns those that have not confirmed it, which
-        may still have something of it. Who had answered is waited for, and a majority."""
+        """Undo a try at some of the servers. Returns the servers that have not confirmed it, and
+        may still have something of the try. Waits for the servers that granted it, and for a
+        majority."""
 
         def owing(answers: Answers) -> list[int]:
             answered = zip(at, answers, strict=True)
@@ -158,7 +162,7 @@ class Redlock:
         return left
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
-        """Give it back at all servers. None: a majority has released it, now or before."""
+        """Release the lock at all servers. None: a majority has released it, now or before."""
         answers = await port.ask_all(
             self.servers.aliases,
             "mutex_release",
@@ -170,7 +174,8 @@ class Redlock:
         refused = [answer for answer in answers if _says(answer, 0)]
         if len(refused) >= self.servers.quorum:
             refusal = _telling([Refusal(value, gone) for _, value, gone in refused])
-            # The earlier send did it, as far as anybody can tell, and others have held it since.
+            # As far as anybody can tell, the earlier request released it, and others have held it
+            # since.
             return None if claim.given_back and not refusal.revoked else refusal
         if not self._most(answers):
             claim.doubtful = True
@@ -181,12 +186,13 @@ class Redlock:
     async def extend(
         self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> list[Refusal | LockUnavailable | None]:
-        """None: a majority has extended it. An error in its place: none has answered alike."""
+        """As `Primitive.extend`. None: a majority has extended it. An error: no majority has given
+        the same answer."""
         held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
         keys, args = mutex.extension(held)
 
         def of_each(answers: Answers) -> list[Answers]:
-            """Of each claim what each server says: None, a refusal, or an error."""
+            """Return for each claim what each server says: None, a refusal, or an error."""
             number = len(claims)
             said = (
                 [one] * number if isinstance(one, LockError) else verdicts(one, number)
@@ -217,11 +223,11 @@ class Redlock:
         return results
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG002
-        """Its leases stay where they are."""
+        """Raise `LockError`: such a lease stays in its process."""
         raise LockError("A lease of the kind 'redlock' can't be restored.", claim.keys.name)
 
     async def holders(self, port: Port, keys: Keys) -> list[Sight]:
-        """Who holds it at a majority of the servers."""
+        """Return the holder at a majority of the servers."""
         answers = await port.ask_all(
             self.servers.aliases,
             "mutex_holder",
@@ -243,21 +249,21 @@ class Redlock:
     async def clear(
         self, port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str
     ) -> list[bool]:
-        """Take it away at every server, for an operator. False: it changed hands."""
+        """Take the lock away at every server, for an operator. False: it changed hands."""
         answers = await port.ask_all(
             self.servers.aliases,
             "mutex_clear",
             keys.mutex(seen[0][:32].decode(errors="replace")),
             [seen[0], keys.name, by, reason],
             within=within(10),
-            enough=lambda _: False,  # it is to be away everywhere
+            enough=lambda _: False,  # no server may be left out
         )
         if not self._most(answers):
             raise self._unavailable(keys.name, answers)
         return [any(answer == 1 for answer in answers)]
 
     async def show_life(self, port: Port, key: str, ttl: float, patience: float) -> None:
-        """Let the sign of life of this process be there, at every server."""
+        """Show that this process lives, at every server."""
         await port.ask_all(
             self.servers.aliases,
             "record_set",
@@ -268,10 +274,10 @@ class Redlock:
         )
 
     def _decided(self, answers: Answers, last: bool = False) -> bool:
-        """A majority has granted it. Or a majority has answered, and either the others can't
-        change what that means, or somebody else tries at this moment: then our votes are given
-        back at once, and not kept while servers that hang or are slow are waited for. The last
-        try waits for them, since there is no other one."""
+        """Return whether a majority has granted the lock. Or a majority has answered, and either
+        the other servers can't change the result, or somebody else tries at this moment: our
+        grants are then given back at once, and not kept while slow servers are waited for. The
+        last try waits for them, since there is no further one."""
         granted = sum(_says(answer, 1) for answer in answers)
         if granted >= self.servers.quorum:
             return True
@@ -279,19 +285,19 @@ class Redlock:
         return self._most(answers) and (lost or (not last and any(map(_collides, answers))))
 
     def _settled(self, answers: Answers, what: Callable[[Any], Hashable]) -> bool:
-        """A majority says the same, or can't any more. Until then the slow ones are waited for:
-        of two that are fast, one may have lost its data."""
+        """Return whether a majority says the same, or can't any more. Until then, slow servers are
+        waited for: of two fast ones, one may have lost its data."""
         said = Counter(what(answer) for answer in answers if not isinstance(answer, LockError))
         alike = max(said.values(), default=0)
         quorum = self.servers.quorum
         return alike >= quorum or alike + _silent(answers) < quorum
 
     def _most(self, answers: Answers) -> bool:
-        """A majority has answered."""
+        """Return whether a majority has answered."""
         return sum(not isinstance(one, LockError) for one in answers) >= self.servers.quorum
 
     def _taken(self, name: str, answers: Answers, waited: float) -> LockNotAcquired:
-        """Of several holders, the one that holds it at most servers."""
+        """The error that names the holder at most of the servers."""
         refusals = [answer for answer in answers if _says(answer, 0)]
         of_token = Counter(value[:32] for _, value, *_ in refusals)
         (token, _), *_ = of_token.most_common(1)
@@ -321,8 +327,9 @@ def _says(answer: Any, code: int) -> bool:
 
 
 def _collides(answer: Any) -> bool:
-    """A server has granted it to somebody else so lately that this may be a try, as ours is. A try
-    is over after `WITHIN` seconds; whoever has held it for longer gives nothing back now."""
+    """Return whether a server has granted the lock to somebody else so lately that this may be a
+    try, like ours. A try is over after `WITHIN` seconds; an older holder gives nothing back
+    now."""
     if not _says(answer, 0):
         return False
     _, value, pttl, now_us, *_ = answer
@@ -331,22 +338,22 @@ def _collides(answer: Any) -> bool:
 
 
 def _code(answer: Any) -> Hashable:
-    """What a script says first of all."""
+    """Return the first part of an answer."""
     return int(answer[0])
 
 
 def _extended(answer: Any) -> bool:
-    """What a server says of one claim of several."""
+    """Return whether a server has extended one claim of several."""
     return answer is None
 
 
 def _token(answer: Any) -> Hashable:
-    """Whose lock a server shows; None: nobody's."""
+    """Return the token of the holder at a server; None: nobody holds the lock there."""
     return None if answer is None else bytes(answer[0][:32])
 
 
 def _silent(answers: Answers) -> int:
-    """So many have not answered yet."""
+    """Return how many servers have not answered yet."""
     return sum(isinstance(one, LockUnavailable) and one.silent for one in answers)
 
 
@@ -355,12 +362,13 @@ def _granting(answers: Answers) -> list[int]:
 
 
 def _arrived(answer: Any) -> bool:
-    """A server has carried it out, or may have."""
+    """Return whether a server has run the script, or may have."""
     return isinstance(answer, list) or (isinstance(answer, LockUnavailable) and answer.doubtful)
 
 
 def _left(answers: Answers) -> list[int]:
-    """Where something of an acquire may be, or soon: not where it was refused, or never sent."""
+    """Return the servers that may have something of an acquire, now or soon: it was not refused
+    there, and it may have been sent."""
     return [
         number
         for number, answer in enumerate(answers)
@@ -369,7 +377,7 @@ def _left(answers: Answers) -> list[int]:
 
 
 def _pause(port: Port, tries: int, error: LockError, left: float) -> float:
-    """Seconds until the next try: not much after the holder's lease can be over."""
+    """Return the seconds until the next try: not much more than the holder's lease still lives."""
     least, first, longest = PAUSE
     seconds = port.uniform(least, min(first * 2.0 ** (tries - 1), longest))
     holder = error.holder if isinstance(error, LockNotAcquired) else None
@@ -379,5 +387,5 @@ def _pause(port: Port, tries: int, error: LockError, left: float) -> float:
 
 
 def _telling(refused: Sequence[Refusal]) -> Refusal:
-    """The one that tells most: of an operator, or of another holder."""
+    """Return the refusal that says most: about an operator, or about another holder."""
     return max(refused, key=lambda refusal: (refusal.revoked, refusal.holder is not None))

@@ -22,7 +22,7 @@ SOMETIMES = {
     "cluster|slots": "a Redis Cluster",
     "asking": "a Redis Cluster",
 }
-"""Commands that we send too, and what needs them."""
+"""Commands that are sent only sometimes, and what needs them."""
 
 _MUTEX = ("clock", "memory", "lock", "index", "mutex_grant")
 _QUEUE = ("value", "queue")
@@ -104,16 +104,17 @@ def load(name: str) -> Script:
 
 @cache
 def permissions(without: frozenset[str] = frozenset()) -> str:
-    """What a Redis user has to be allowed besides our keys and channels: rules of its ACL.
+    """Return the commands that a Redis user must be allowed, as rules of its ACL.
 
-    `without` those of `SOMETIMES` that are not needed.
+    `without` are commands of `SOMETIMES` that are not needed. The user needs our keys and channels
+    besides.
     """
     called = {
         command.lower()
         for path in files(__package__).joinpath("lua").iterdir()
         for command in _CALL.findall(_read(path.name))
     }
-    # And what we send ourselves; PING keeps an idle subscription alive.
+    # And the commands that are sent without a script; PING keeps an idle subscription alive.
     return " ".join(
         f"+{command}" for command in sorted((called | _SENT | SOMETIMES.keys()) - without)
     )

@@ -1,9 +1,9 @@
 """The shape of each script's answer, as the head of its Lua file describes it.
 
-An answer with our nonce is an answer to our request, and may still be nonsense: a proxy, a server
-that only resembles Redis, or a key that others have damaged can be behind it. So the port compares
-each answer with its shape, once, before anybody unpacks it. A `TypeError` further on is then a
-mistake of our own, and is not taken for trouble with Redis.
+An answer with our nonce is an answer to our request, and may still be nonsense, because of a
+proxy, a server that only resembles Redis, or a key that other programs have damaged. So the port
+compares each answer with its shape, once, before anything unpacks it. A `TypeError` after that is
+a mistake of ours, and is not taken for trouble with Redis.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import chain, cycle
 from typing import Any
 
 Shape = Callable[[Any, int], bool]
-"""Whether an answer, or a part of it, is as it has to be; the number of KEYS says how many locks
-the script was asked about."""
+"""Returns whether an answer, or a part of it, has its shape. The number of KEYS says how many
+locks the script was asked about."""
 
 _DIGITS = re.compile(rb"-?\d{1,20}")
 _LATEST = 10**17
@@ -41,7 +41,8 @@ def _integer(value: Any, keys: int) -> bool:  # noqa: ARG001
 
 
 def _number(value: Any, keys: int) -> bool:
-    """Redis has no numbers of 64 bits in Lua, so the scripts write large ones as text."""
+    """An integer, or its text: Lua has no integers of 64 bits, so the scripts write large ones as
+    text."""
     if type(value) is bytes:
         return _DIGITS.fullmatch(value) is not None
     return _integer(value, keys)
@@ -58,7 +59,7 @@ def _flag(value: Any, keys: int) -> bool:  # noqa: ARG001
 
 
 def _score(value: Any, keys: int) -> bool:  # noqa: ARG001
-    """That of a member of a sorted set."""
+    """The score of a member of a sorted set."""
     try:
         return type(value) is bytes and float(value) == float(value)
     except ValueError:
@@ -66,12 +67,12 @@ def _score(value: Any, keys: int) -> bool:  # noqa: ARG001
 
 
 def _done(value: Any, keys: int) -> bool:  # noqa: ARG001
-    """The code, which says it all."""
+    """Only the code."""
     return len(value) == 1
 
 
 def _numbers(value: Any, keys: int) -> bool:  # noqa: ARG001
-    """What most acquires answer after the code, so it is compared without further calls."""
+    """The answer of most acquires, so it is compared without further calls."""
     return (
         len(value) == 3
         and type(value[1]) is type(value[2]) is int
@@ -89,15 +90,15 @@ def _either(one: Shape, other: Shape) -> Shape:
 
 
 def _one_of(per: int) -> Shape:
-    """The number of a lock that the script was asked about; each has so many KEYS."""
+    """The number of a lock that the script was asked about; each lock has so many KEYS."""
     return lambda value, keys: type(value) is int and 1 <= value <= keys // per
 
 
 def _list(
     *parts: Shape, then: tuple[Shape, ...] = (), least: int = 0, per: int = 0, besides: int = 0
 ) -> Shape:
-    """A list that begins with `parts`. After them comes `then`, at least so often; with `per`,
-    once for each so many KEYS `besides` the others."""
+    """A list that begins with `parts`. Behind them comes `then`, at least `least` times. With
+    `per`, it comes once for each `per` KEYS; `besides` KEYS don't count."""
 
     def fixed(value: Any, keys: int) -> bool:
         if type(value) is not list or len(value) != len(parts):
@@ -117,7 +118,7 @@ def _list(
 
 
 def _by_code(shapes: Mapping[int, Shape]) -> Shape:
-    """A list whose first part is a number that says what the rest is."""
+    """A list whose first part is a number; the number says what the rest is."""
 
     def shape(value: Any, keys: int) -> bool:
         if type(value) is not list or not value or type(value[0]) is not int:
@@ -144,7 +145,7 @@ _CLAIMS = {
 
 
 def _ledger_claim(value: Any, keys: int) -> bool:
-    """A word says what it means, since no number does."""
+    """A list whose second part is a word; the word says what the rest is."""
     what = value[1] if type(value) is list and len(value) > 1 else None
     its = _CLAIMS.get(what) if type(what) is bytes else None
     return its is not None and its(value, keys)
@@ -244,4 +245,4 @@ SHAPES: dict[str, Shape] = {
     "timestamp_holder": _or_nil(_list(_text, _number, _time)),
     "timestamp_release": _RELEASE,
 }
-"""By the name of the script."""
+"""The shape of the answer, by the name of the script."""

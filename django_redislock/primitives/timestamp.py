@@ -1,25 +1,26 @@
 """The timestamp lock: a key that says when the lock ends. For fleets with old clients.
 
 1.  The algorithm is the one that the Redis documentation of SETNX had before there was
-    `SET NX PX`: `SETNX key <time + ttl + 1>`; who finds the key there reads it, and when its time
-    is over, writes its own with GETSET. Who gets a time back that is over has the lock; else
-    another one was faster. The holder looks at its own time before it deletes the key.
-2.  Here each of these steps is one script that does the same by the server's clock. So between
-    ours nobody is the loser of a GETSET, and no clocks have to agree. The old clients read what
-    we write, and we read what they do, in whole seconds or with fractions.
-3.  The key has no room for a token: that stands in the tail beside it, with what we wrote. We
-    believe that the lock is ours as long as our token was the last, our time is not over, and
-    the key says that time. But the loser of a GETSET, among old clients, moves it: by a little,
-    if their ttl is like ours. Two seconds are no loss, and the next renewal puts them right. More
+    `SET NX PX`: `SETNX key <time + ttl + 1>`. A client that finds the key reads it, and if its
+    time is over, writes its own time with GETSET. If GETSET returns a time that is over, the
+    client has the lock; else another client was faster. The holder looks at its own time before it
+    deletes the key.
+2.  Here each of these steps is one script that does the same by the server's clock. So none of our
+    clients loses a GETSET to another, and their clocks need not agree. The old clients read what
+    we write, and we read what they write, in whole seconds or with fractions.
+3.  The key has no room for a token: the tail beside it has the token, and the time that we wrote.
+    We hold the lock as long as our token was the last, our time is not over, and the key says that
+    time. But an old client that loses a GETSET moves the time: by a little, if its ttl is like
+    ours. A difference of two seconds is no loss, and the next renewal corrects it. A larger one
     may be such a loser with another ttl, or a successor: nobody can tell, so the lease is lost.
-4.  Against old clients it is as good as the algorithm is: their clocks have to agree with the
-    server's but for a second, and who deletes the key without a look at its time deletes ours,
-    too, which we learn at the next renewal.
-5.  Nobody hands over the lock, and old clients wake nobody: who waits looks again, soon at first,
+4.  Against old clients the lock is as good as their algorithm: their clocks must agree with the
+    server's clock to a second, and a client that deletes the key without a look at its time
+    deletes our lock, too, which we learn at the next renewal.
+5.  Nobody hands over the lock, and old clients wake nobody. A waiter looks again: soon at first,
     later about three times a second, and when the time at the key is over.
-6.  In the old algorithm the key has no TTL. Ours has one, a minute after its time, when the value
-    says nothing any more; so a name that is never used again does not stay for ever. The GETSET
-    of an old client removes it.
+6.  In the old algorithm the key has no TTL. Our key has one, which ends a minute after the time of
+    the lock; so a name that is never used again does not stay in Redis. The GETSET of an old
+    client removes the TTL.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class Timestamp:
     """The algorithm."""
 
     fractions: bool
-    """Of a second, in what is written."""
+    """Whether fractions of a second are written."""
     often: bool = False
-    """Whoever waits keeps on asking as often as at first: there is only one."""
+    """Whether a waiter keeps on asking as often as at first, since there is only one waiter."""
     kind: ClassVar[str] = "timestamp"
     unfenced: ClassVar[str] = (
         "A TimestampLock has no fencing token: the clients that it shares its key with have none, "
@@ -61,7 +62,7 @@ class Timestamp:
     async def acquire(
         self, port: Port, claim: Claim, wait: float | None
     ) -> Grant | LockNotAcquired:
-        """As `mutex.acquire`, but for the order in which those who wait have it."""
+        """As `mutex.acquire`, but waiters are not served in order."""
         keys = claim.keys
         attempts = queued.Attempts(port, claim, wait)
         ttl, fractions = milliseconds(claim.ttl), int(self.fractions)
@@ -111,7 +112,7 @@ class Timestamp:
         return await queued.adopt(port, token, claim, ask)
 
     async def holders(self, port: Port, keys: Keys) -> list[Sight]:
-        """Who holds the lock now; nobody, when its time is over."""
+        """Return the present holder; nobody, if its time is over."""
         reply = await port.script("timestamp_holder", keys.mutex(""), [])
         return [Sight.of(reply[0], holder_of(*reply))] if reply else []
 
@@ -121,18 +122,18 @@ class Timestamp:
         """As `mutex.clear`."""
         cleared = await port.script(
             "timestamp_clear",
-            keys.mutex(seen[0][:32].decode(errors="replace")),  # an old one is told nothing
+            keys.mutex(seen[0][:32].decode(errors="replace")),  # an old client is told nothing
             [seen[0], keys.name, by, reason],
         )
         return [bool(cleared)]
 
 
 def holder_of(value: bytes, remains_ms: bytes | int, now_us: bytes | int) -> Holder:
-    """Read what the tail says of a holder of ours, or the time of an old client."""
+    """Read a holder in the tail, or the time that an old client wrote."""
     holder = Holder.parse(value, int(remains_ms), int(now_us))
     return holder._replace(fencing_token=None)
 
 
 WHOLE = Timestamp(fractions=False)
-"""What all old clients can read, also those that take an integer."""
+"""All old clients can read this, even those that expect an integer."""
 FRACTIONS = Timestamp(fractions=True)

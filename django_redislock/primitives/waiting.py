@@ -1,7 +1,8 @@
-"""For how long to wait at a time.
+"""Waiting: how long a waiter sleeps at a time, and what it logs.
 
 A waiter sleeps in slices. Each slice ends with another acquire, which is its sign of life
-and repairs whatever was lost; in between, whoever hands it the lock wakes it (inbox.py).
+and repairs whatever was lost. Between two acquires, the release that hands it the lock wakes it
+(inbox.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ logger = logging.getLogger("django_redislock")
 Uniform = Callable[[float, float], float]
 
 own = random.SystemRandom()
-"""Not the project's: what it draws after random.seed() must not depend on who waits."""
+"""A generator of its own: the numbers that a project draws after random.seed() must not depend on
+our waiters."""
 uniform: Uniform = own.uniform
 
 
@@ -29,7 +31,7 @@ class Deadline:
         self._end = float("inf") if seconds is None else start + seconds
 
     def left(self, time: float) -> float:
-        """Seconds that are left at `time`; 0 when it is over."""
+        """Return the seconds that are left at `time`; 0 if it is over."""
         return max(0.0, self._end - time)
 
     def over(self, time: float) -> bool:
@@ -37,36 +39,37 @@ class Deadline:
 
 
 LEAST = 1.0
-"""Seconds that a request of an acquire gets, however little is left of `wait`: so also who waits
-for nothing gives a slow server a chance."""
+"""Seconds that a request of an acquire gets, however little is left of `wait`: so a slow server
+can answer even an acquire that does not wait."""
 
 
 def end(began: float, wait: float | None) -> float:
-    """When the time of an acquire is over."""
+    """Return when the time of an acquire is over."""
     return float("inf") if wait is None else began + max(wait, LEAST)
 
 
 DEAF = "-"
-"""What a waiter gives in place of its inbox while nobody can wake it; lua/mutex.lua knows it."""
+"""The inbox of a waiter that nobody can wake; as in lua/queue.lua."""
 
 HEAD = 8
-"""So many waiters at the head of a queue watch the holder's TTL; the others sleep longer."""
+"""So many waiters at the head of a queue look when the holder's TTL ends; the others sleep
+longer."""
 
 
 def slice_for(
     position: int, remaining: float | None, left: float, uniform: Uniform = uniform
 ) -> float:
-    """Seconds to sleep at `position` in the queue, when the lease ends in `remaining`.
+    """Return the seconds to sleep at `position` in the queue, if the lease ends in `remaining`.
 
-    Five hundred waiters that all looked twice a second would keep Redis busy with nothing;
-    so only those at the head look often, and when a lease runs out, they are the first to
-    see it. The longest slice is shorter than the sign of life in lua/mutex.lua.
+    Five hundred waiters that all looked twice a second would keep Redis busy for nothing. So
+    only the waiters at the head look often, and they are the first to see that a lease has run
+    out. The longest slice is shorter than SIGN_OF_LIFE in lua/queue.lua.
     """
     if position < HEAD:
         # A little after the lease has run out: Redis counts in milliseconds.
         seconds, after = uniform(0.7, 0.9), 0.002
     else:
-        # All those before us may have been killed together with the holder.
+        # All waiters before us may have been killed together with the holder.
         seconds, after = uniform(2.0, 3.0), uniform(0.05, 0.5)
     if remaining is not None:
         seconds = min(seconds, remaining + after)
@@ -74,8 +77,8 @@ def slice_for(
 
 
 def poll(polls: int, remaining: float | None, left: float, uniform: Uniform = uniform) -> float:
-    """Seconds to sleep before we look again, for the time of that number `polls`, where nobody
-    tells when the lock is free."""
+    """Return the seconds to sleep before the lock is asked for again, where nobody wakes a waiter.
+    `polls` counts how often that was done."""
     longest = 0.05 * 2.0 ** min(polls, 3)
     seconds = uniform(0.5, 1.0) * longest
     if remaining is not None:
@@ -84,13 +87,13 @@ def poll(polls: int, remaining: float | None, left: float, uniform: Uniform = un
 
 
 LINE = 4
-"""So many waiters of a process ask a server at a time, the others stand in line.
+"""So many waiters of a process ask a server at a time; the others stand in line.
 
-Else a server that stalls, or comes back, would find hundreds of connections at its door."""
+Else hundreds of connections would meet a server that stalls or comes back."""
 
 
 def backoff(failures: int, longest: float = 1.0, uniform: Uniform = uniform) -> float:
-    """Seconds before we ask a server again that did not answer `failures` times."""
+    """Return the seconds before a server is asked again that did not answer `failures` times."""
     if failures == 1:
         return 0.0
     return uniform(0.5, 1.0) * min(0.05 * 2.0 ** min(failures, 5), longest)

@@ -133,7 +133,7 @@ def test_one_that_overran_leaves_its_successor_alone(api: Api, redis: Redis) -> 
     old = Classic(redis, KEY)
     assert old.acquire()
     value = redis.get(KEY)
-    with pytest.raises(LeaseLost, match="a stranger holds the lock now"):
+    with pytest.raises(LeaseLost, match="another program holds the lock now"):
         api.release(lease)
     assert redis.get(KEY) == value
 
