@@ -182,7 +182,6 @@ def held(lock: Any, grant: Answer, then: Callable[[Any], Any]) -> Operation:
             return then(lease)
         finally:
             lease._watchdog.forget(lease._claim)
-            lease.close()
             lease._lifetime.end()
 
     return operation
