@@ -162,7 +162,7 @@ class TestTheLoserOfGetset:
         lease = acquire()
         assert lease is not None
         assert not old.getset()
-        with pytest.raises(LeaseLost, match="a stranger holds the lock now"):
+        with pytest.raises(LeaseLost, match="another program holds the lock now"):
             lease.extend()
         assert lease._lifetime.lost is not None
 

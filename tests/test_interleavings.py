@@ -310,6 +310,6 @@ def test_the_error_says_who_holds_it_now() -> None:
     """A refusal is turned into the right kind of loss."""
     value = b"b" * 32 + b"|1|1|30000|web-2:7:MainThread|shop/views.py:3 in pay"
     assert "web-2:7:MainThread holds the lock now" in str(Refusal(value, None).error("invoice:42"))
-    assert "a stranger" in str(Refusal(b"something", None).error("invoice:42"))
+    assert "another program" in str(Refusal(b"something", None).error("invoice:42"))
     assert "ttl passed" in str(Refusal(None, None).error("invoice:42"))
     assert type(Refusal(None, b"withdrawn").error("invoice:42")) is LeaseLost

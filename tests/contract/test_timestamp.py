@@ -233,7 +233,7 @@ def test_reentered(redis: Redis) -> None:
 
 @pytest.mark.parametrize("value", [b"token", b"", b"1", b"1e9", b"nan", b"\xff", b"-1700000000"])
 def test_a_value_that_is_no_time(api: Api, redis: Redis, value: bytes) -> None:
-    """Of this century: a stranger holds it as long as it is there."""
+    """Of this century: another program holds it as long as it is there."""
     redis.set(KEY, value)
     assert api.acquire(TimestampLock(KEY), wait=0) is None
     assert redis.get(KEY) == value
