@@ -9,8 +9,7 @@ the inbox, the line of waiters and the pools of event loops.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -205,19 +204,6 @@ def every(make: Callable[..., T]) -> list[T]:
     ]
 
 
-@contextmanager
-def swapped(find: Callable[[str], Server]) -> Iterator[None]:
-    """Let `find` find the servers of all aliases. For tests, which thereby bring their own."""
-    global _find
-    before, _find = _find, find
-    _found.clear()
-    try:
-        yield
-    finally:
-        _find = before
-        _found.clear()
-
-
 def _forget() -> None:
     """In a forked child: what was kept has threads and sockets that stayed in the parent."""
     for kept in _kept.values():
@@ -230,14 +216,11 @@ def _forget() -> None:
 fork.in_child(_forget)
 
 
-def _server_of_settings(using: str) -> Server:
+def _find(using: str) -> Server:
     if isinstance(using, Servers):
         return _Several(using)
     client = _client(using)
     return Server(using, PoolsOfAlias(using, client._server, client.connection_factory))
-
-
-_find: Callable[[str], Server] = _server_of_settings
 
 
 def _client(using: str) -> DefaultClient[Any]:
