@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import redis
 from django.core import mail
 
 from devtools.floors import FLOORS, IMAGES, PAGE, arrows, drawn, passed, picture, rooms_table
@@ -40,6 +41,8 @@ def test_the_path_of_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Else: python -m devtools.floors.
     """
+    if redis.VERSION < (8,):
+        pytest.skip("transport/wire.py passes other functions with an older redis-py")
     table = part(PAGE.read_text(encoding="utf-8"), "path")
     rows = [line.split(" | ") for line in table.splitlines()[2:]]
     named = {file.strip("| `"): re.findall(r"`([^`]+)`", functions) for file, _, functions in rows}
