@@ -26,6 +26,7 @@ from django_redislock import (
     redis_lock,
     single_flight,
 )
+from django_redislock.lease.lifetime import Lifetime
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
@@ -197,7 +198,7 @@ class TestLeases:
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(watched, "_leases", Leases(watched._leases))
-                patch.setattr(Lease, "lost", property(lambda lease: ask(lease.token)))
+                patch.setattr(Lifetime, "lost", property(lambda its: ask(its.claim.token)))
                 with lock as lease:
                     assert watched.held("redislock:{job}", me) == [lease]
             assert lease.token in asked

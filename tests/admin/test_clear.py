@@ -78,7 +78,7 @@ def test_a_database_that_can_not_be_written(
     operator: Client, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The page says what was cleared, and that the history lacks it; the log has it."""
-    granted(redis, "job")
+    granted(redis, "job", ttl=1800)
     granted(redis, "other")
     page = ask(operator, "job", "other")
     with connection.cursor() as cursor:
