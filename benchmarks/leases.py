@@ -156,9 +156,9 @@ def remember(*, number: int, window: float) -> list[Row]:
     with private_server() as server:
         leases = held(OURS, 1, server)
         from django_redislock import redis_lock
-        from django_redislock.lease import watchdog as renewal
+        from django_redislock.lease.watchdog import Watchdog
 
-        watched = renewal.Watchdog.watch
+        watched = Watchdog.watch
         tracemalloc.start()
 
         def acquire(first: int, ttl: float) -> float:
@@ -169,9 +169,9 @@ def remember(*, number: int, window: float) -> list[Row]:
             after, _ = tracemalloc.get_traced_memory()
             return (after - before) / number
 
-        renewal.Watchdog.watch = lambda *_: None  # type: ignore[method-assign]
+        Watchdog.watch = lambda *_: None  # type: ignore[method-assign]
         lease = acquire(0, 300.0)
-        renewal.Watchdog.watch = watched  # type: ignore[method-assign]
+        Watchdog.watch = watched  # type: ignore[method-assign]
         both = acquire(number, TTL)
         before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()

@@ -14,7 +14,7 @@ from redis import Redis
 
 from devtools.postgres_server import NoPostgresServer, PostgresServer, find_postgres
 from devtools.redis_server import RedisServer
-from django_redislock.lease import watchdog as renewal
+from django_redislock.lease.watchdog import Watchdog
 from django_redislock.transport.server import every
 from tests.contract.api import Api, AsyncApi, SyncApi
 from tests.manage import Manage
@@ -55,7 +55,7 @@ def _no_leases_left() -> None:
     Else the watchdog goes on asking for those that an earlier test has left, often at a server
     that this test has harmed, and the next test counts its commands or its failures.
     """
-    for watchdog in every(renewal.Watchdog):
+    for watchdog in every(Watchdog):
         watchdog._leases.clear()
         watchdog._tokens.clear()
 

@@ -38,7 +38,7 @@ from devtools.redis_sentinel import RedisSentinels
 from devtools.redis_server import RedisServer
 from django_redislock import redis_lock, signals
 from django_redislock.client import Lock, LockingClient
-from django_redislock.lease import watchdog as renewal
+from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.server import every, server_of_client
 from tests.blocks import blocks
@@ -1113,7 +1113,7 @@ class TestServers:
         threads = set()
         for _ in range(3):
             with Redis.from_url(url) as client, client.lock(KEY, lock_class=Lock):
-                threads.add(renewal.watchdog(server_of_client(client)))
+                threads.add(watchdog(server_of_client(client)))
         assert len(threads) == 1
 
     def test_another_database_or_user_is_another_server(self) -> None:

@@ -35,8 +35,7 @@ from devtools.redis_server import (
     free_port,
 )
 from django_redislock import LockUnavailable, redis_lock
-from django_redislock.transport import command as exchange
-from django_redislock.transport import wire
+from django_redislock.transport import command, wire
 from django_redislock.transport.server import server_of
 from tests.faults.interruption import KINDS, OURS, REDIS_PY, every_place
 from tests.waiting import PATIENCE, eventually
@@ -187,7 +186,7 @@ def test_a_host_that_is_unknown() -> None:
     for errno, passing in ((socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)):
         error = ConnectionError("no address")
         error.__context__ = socket.gaierror(errno, "no address")
-        made = exchange._translate(error, (), None, sent=False)
+        made = command._translate(error, (), None, sent=False)
         assert isinstance(made, LockUnavailable)
         assert made.passing is passing
 
@@ -438,11 +437,11 @@ def test_a_replica_of_redis_62() -> None:
         "Error running script (call to f_cee68787): @user_script:200: @user_script: 200: "
         "-READONLY You can't write against a read only replica."
     )
-    error = exchange._unwrapped(ResponseError(text))
+    error = command._unwrapped(ResponseError(text))
     assert isinstance(error, ReadOnlyError)
-    assert not exchange._keeps(error, None)
+    assert not command._keeps(error, None)
     other = ResponseError("Error running script: -WRONGTYPE Operation against a key")
-    assert exchange._unwrapped(other) is other
+    assert command._unwrapped(other) is other
 
 
 def test_two_aliases_that_differ_only_in_their_options() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django_redislock import redis_lock
-from django_redislock.primitives import mutex_and_timestamp as migration
 from django_redislock.primitives import permits
 from django_redislock.primitives.redlock import Redlock
 from tests.blocks import blocks
@@ -25,7 +24,7 @@ def test_kinds_by_settings(settings: Any) -> None:
 
     assert primitive("export") == permits.semaphore(3)
     assert primitive("catalogue") == permits.READ
-    assert primitive("import") is migration
+    assert primitive("import") is mutex_and_timestamp
     ledger = primitive("ledger")
     assert isinstance(ledger, Redlock)
     assert ledger.servers.aliases == ("redis-a", "redis-b", "redis-c")

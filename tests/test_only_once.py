@@ -28,7 +28,7 @@ from django_redislock import (
     redis_lock,
     signals,
 )
-from django_redislock.lease import watchdog as renewal
+from django_redislock.lease.watchdog import Watchdog
 from django_redislock.locks import once as only_once
 from django_redislock.primitives import mutex
 from django_redislock.settings import naming
@@ -115,13 +115,13 @@ class TestTransactions:
 
     def test_again_before_it_is_released(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nor is a lease that nobody has begun to release."""
-        release, again = renewal.Watchdog._release_pending, threading.Event()
+        release, again = Watchdog._release_pending, threading.Event()
 
-        def late(watchdog: renewal.Watchdog) -> None:
+        def late(watchdog: Watchdog) -> None:
             assert again.wait(PATIENCE)
             release(watchdog)
 
-        monkeypatch.setattr(renewal.Watchdog, "_release_pending", late)
+        monkeypatch.setattr(Watchdog, "_release_pending", late)
         try:
             with pytest.raises(ZeroDivisionError), transaction.atomic():
                 assert do(commits())

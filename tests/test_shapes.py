@@ -31,7 +31,7 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.inspection import Inspector
-from django_redislock.lease import watchdog as renewal
+from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives import ledger, mutex, scripts, shapes
 from django_redislock.primitives.contract import Claim, run
 from django_redislock.primitives.keys import Keys
@@ -158,7 +158,7 @@ def server(_server: Server) -> Iterator[Server]:
     with override_settings(CACHES={"default": one}):
         yield _server
         # It would go on to ask this server for what could not be taken back.
-        renewal.watchdog(server_of("default"))._to_release.clear()
+        watchdog(server_of("default"))._to_release.clear()
 
 
 def own(*numbers: int) -> Answer:

@@ -23,8 +23,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.primitives import scripts
-from django_redislock.transport import command as exchange
-from django_redislock.transport import wire
+from django_redislock.transport import command, wire
 from django_redislock.transport.server import server_of
 from tests.faults.interruption import KINDS, OURS, every_place
 from tests.waiting import PATIENCE, eventually
@@ -52,7 +51,7 @@ def framed(script: str) -> str:
 
 def ask(connection: Any, script: str, within: float | None = None) -> Any:
     nonce = wire.make_nonce()
-    packed = exchange._packed(("EVAL", framed(script), 0, nonce))
+    packed = command._packed(("EVAL", framed(script), 0, nonce))
     return wire.ask(connection, packed, nonce, within)
 
 
@@ -91,7 +90,7 @@ def test_an_error_is_theirs(pool: ConnectionPool) -> None:
     """An answer that is an error is raised, and the connection goes on."""
     connection = checkout(pool)
     with pytest.raises(redis.exceptions.NoScriptError):
-        wire.ask(connection, exchange._packed(("EVALSHA", "0" * 40, 0, "abc")), "abc")
+        wire.ask(connection, command._packed(("EVALSHA", "0" * 40, 0, "abc")), "abc")
     assert ask(connection, "return {1, 2}") == [1, 2]
     give_back(pool, connection)
 
@@ -409,7 +408,7 @@ class TestKeptPool:
             pool = wire.KeptPool.from_url(redis_server.url, socket_timeout=PATIENCE)
             # Its answer begins with the name of the list, as others do with their nonces.
             name = "redislock:nothing"
-            slow = exchange._packed(("BLPOP", name, "0"))
+            slow = command._packed(("BLPOP", name, "0"))
             first, second = [await wire.acheckout(pool, None) for _ in range(2)]
             patient = asyncio.ensure_future(pool.ask(first, slow, name))
             await asyncio.sleep(0)
@@ -488,7 +487,7 @@ class TestKeptPool:
             # The answer of BLPOP begins with the name of the list, as those to scripts do with
             # their nonces.
             never, soon = (
-                asyncio.ensure_future(pool.ask(its, exchange._packed(("BLPOP", name, 0)), name))
+                asyncio.ensure_future(pool.ask(its, command._packed(("BLPOP", name, 0)), name))
                 for its, name in ((one, "never"), (other, "soon"))
             )
             while len(pool._expected) < 2:

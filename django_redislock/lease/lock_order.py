@@ -86,9 +86,9 @@ class Order:
             return
         before = "; ".join(map(str, back))
         message = (
-            f"Locks are taken in different orders. Here {seen}. Elsewhere {before}. Who does this "
-            f"at the same time waits for the other: take them in one order everywhere, or in one "
-            f"step with MultiLock."
+            f"Locks are taken in different orders. Here {seen}. Elsewhere {before}. Two processes "
+            f"that do so at the same time wait for each other. Take the locks in one order everywhere, "
+            f"or in one step with MultiLock."
         )
         if raises:
             after.pop(wanted, None)  # so that the next one is reported, too

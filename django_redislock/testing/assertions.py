@@ -9,9 +9,9 @@ from .. import signals
 from ..base import label
 from ..base.exceptions import LeaseLost, LockError
 from ..lease import lock_order
-from ..lease import watchdog as renewal
 from ..lease.current import enclosing
 from ..lease.lease import Lease
+from ..lease.watchdog import Watchdog, held_by
 from ..primitives.contract import run
 from ..signals import LockEvent
 from ..transport.ports import SyncPort
@@ -34,7 +34,7 @@ def assert_locked(name: str) -> Condition[list[LockEvent]]:
 def assert_held(name: str) -> None:
     """Fail unless this thread or task holds a lock of this name or pattern now."""
     validate_pattern(name)
-    here = {*renewal.held_by(label.holder()), *enclosing()}
+    here = {*held_by(label.holder()), *enclosing()}
     held = sorted({its for lease in here if lease._lifetime.alive for its in _names(lease)})
     if not _any(held, name):
         raise AssertionError(f"{name!r} is not held here; held here: {_listed(held)}")
@@ -94,7 +94,7 @@ def _locked(name: str) -> Iterator[list[LockEvent]]:
 
 
 def _held_by_this_process() -> list[Lease]:
-    leases = [lease for one in every(renewal.Watchdog) for lease in one.leases()]
+    leases = [lease for one in every(Watchdog) for lease in one.leases()]
     return [lease for lease in leases if lease._lifetime.alive]
 
 

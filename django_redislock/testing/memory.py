@@ -21,8 +21,7 @@ from unittest import mock
 
 from ..base import background, clock
 from ..lease.lease import Lease
-from ..transport import command as exchange
-from ..transport import pools
+from ..transport import command, pools
 from ..transport.inbox import Inbox
 from ..transport.server import every
 from .condition import Condition
@@ -145,8 +144,8 @@ def _in_memory() -> Iterator[Memory]:
         stack.enter_context(_memory.in_place())
         replace(pools, _async_twin=lambda using, kind: FakeAsyncRedisConnection)  # noqa: ARG005
         # Without replicas, every WAIT is confirmed.
-        replace(exchange, _wait=lambda terms: ("PING",))  # noqa: ARG005
-        replace(exchange, _confirm=lambda replicas, terms: None)  # noqa: ARG005
+        replace(command, _wait=lambda terms: ("PING",))  # noqa: ARG005
+        replace(command, _confirm=lambda replicas, terms: None)  # noqa: ARG005
         replace(clock, time=_time)
         for name, module in list(sys.modules.items()):
             # All modules of fakeredis read the same clock.

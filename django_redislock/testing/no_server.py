@@ -16,13 +16,12 @@ from django.core.cache import CacheHandler, InvalidCacheBackendError
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from ..lease import watchdog as renewal
 from ..lease.lease import Lease
 from ..lease.lock import Lock
+from ..lease.watchdog import Watchdog
 from ..locks.multi_lock import MultiLock
 from ..settings import conf
-from ..transport import ports
-from ..transport import server as connections
+from ..transport import ports, server
 from ..transport.server import every, server_of
 
 SCRIPT = ports.BasePort.script
@@ -56,7 +55,7 @@ class Caches(CacheHandler):
         """Send locks here and let `script` run their scripts, whatever is around this."""
         before = self.leases
         with (
-            mock.patch.object(connections, "caches", self),
+            mock.patch.object(server, "caches", self),
             answering(script),
             finding(PRIMITIVES),
         ):
@@ -66,8 +65,8 @@ class Caches(CacheHandler):
                 self.forget(before)
 
     @property
-    def watchdogs(self) -> list[renewal.Watchdog]:
-        return [one for one in every(renewal.Watchdog) if self.host in one.server.address]
+    def watchdogs(self) -> list[Watchdog]:
+        return [one for one in every(Watchdog) if self.host in one.server.address]
 
     @property
     def leases(self) -> list[Lease]:
@@ -99,7 +98,7 @@ def finding(primitives: list[tuple[type[Lock], Any]]) -> Iterator[None]:
 
 def replaced() -> bool:
     """Whether a stand-in has replaced the project's servers."""
-    return isinstance(vars(connections)["caches"], Caches)
+    return isinstance(vars(server)["caches"], Caches)
 
 
 def configured() -> bool:

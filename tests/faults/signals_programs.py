@@ -10,7 +10,7 @@ import time
 from types import FrameType
 
 from django_redislock import redis_lock
-from django_redislock.lease import watchdog as renewal
+from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.server import server_of
 from tests.waiting import PATIENCE, eventually
 from tests.worker import say, told
@@ -26,7 +26,7 @@ def work() -> None:
     for handler in (signal.SIG_DFL, leave, signal.SIG_DFL):
         signal.signal(signal.SIGTERM, handler)
         # What the watchdog takes back of the last one must not be taken for what comes now.
-        eventually(lambda: not renewal.watchdog(server_of("default"))._to_release)
+        eventually(lambda: not watchdog(server_of("default"))._to_release)
         say("ready")
         told()
         try:
@@ -69,7 +69,7 @@ def limits_at_random(seconds: str) -> None:
         except Limit as error:
             came_out += error is sent[-1]
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
-    eventually(lambda: not renewal.watchdog(server_of("default"))._to_release)
+    eventually(lambda: not watchdog(server_of("default"))._to_release)
     with redis_lock("job", wait=PATIENCE):
         pass
     lost = pool._created_connections - len(pool._available_connections) - before

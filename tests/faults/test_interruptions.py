@@ -12,7 +12,7 @@ from django.db import connection
 from redis import Redis
 
 from django_redislock import Lease, LeaseState, LockError, current_lease, redis_lock
-from django_redislock.lease import watchdog as renewal
+from django_redislock.lease.watchdog import watchdog
 from django_redislock.locks import redis_lock as decorators
 from django_redislock.transport.server import server_of
 from tests.faults.interruption import BEGINNING, KINDS, Kind, Place, every_place
@@ -86,7 +86,7 @@ def none_lost() -> Iterator[None]:
 
 def settled() -> bool:
     """The watchdog owes nothing any more. Those of servers that earlier tests have ended may."""
-    return not renewal.watchdog(server_of("default"))._to_release
+    return not watchdog(server_of("default"))._to_release
 
 
 def held_up(places: Iterable[Place]) -> list[str]:

@@ -18,7 +18,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, redis_lock
-from django_redislock.transport import command as exchange
+from django_redislock.transport import command
 from django_redislock.transport.server import server_of
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
@@ -140,7 +140,7 @@ def test_a_mistake_of_ours(
     def ask(*_: Any, **__: Any) -> Any:
         raise kind("a mistake")
 
-    monkeypatch.setattr(exchange, "ask", ask)
+    monkeypatch.setattr(command, "ask", ask)
     with pytest.raises(kind, match="a mistake"):
         redis_lock("job", wait=PATIENCE).acquire()
     assert not server_of("default").shared_pool()._in_use_connections

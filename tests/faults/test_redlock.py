@@ -32,7 +32,6 @@ from django_redislock.base.clock import now
 from django_redislock.base.holder import Holder
 from django_redislock.base.servers import Servers
 from django_redislock.inspection import Inspector
-from django_redislock.lease import watchdog as renewal
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.locks import redis_lock as decorators
 from django_redislock.primitives import redlock
@@ -199,7 +198,7 @@ def test_interrupted(
     places = list(every_place(act, kinds=KINDS, every=7))
     assert len(places) > 20
     assert not [f"{place}: {place.instead}" for place in places if place.instead]
-    eventually(lambda: not renewal.watchdog(server_of(Servers.of(ALIASES[:3])))._to_release)
+    eventually(lambda: not watchdog(server_of(Servers.of(ALIASES[:3])))._to_release)
     eventually(lambda: unreturned() <= before)
     left = {name: alias for alias in ALIASES[:3] for name in kept(alias)}
     assert len(left) <= len(places) * 0.04

@@ -14,8 +14,7 @@ from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, 
 from django_redislock.base import tokens
 from django_redislock.base.clock import deadline
 from django_redislock.base.exceptions import LockNotAcquired
-from django_redislock.primitives import mutex_and_timestamp as migration
-from django_redislock.primitives import timestamp
+from django_redislock.primitives import mutex_and_timestamp, timestamp
 from django_redislock.primitives.contract import run
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
@@ -193,13 +192,13 @@ def test_the_second_comes_after_the_first_is_over(redis: Redis, wait: float | No
     port = Slow(claim.ttl)
     if wait == 0:
         with pytest.raises(LockUnavailable):
-            run(migration.acquire(port, claim, wait))
+            run(mutex_and_timestamp.acquire(port, claim, wait))
     else:
-        got = run(migration.acquire(port, claim, wait))
+        got = run(mutex_and_timestamp.acquire(port, claim, wait))
         assert not isinstance(got, LockNotAcquired)
         assert port.now() < deadline(got.sent, claim.ttl)
         assert redis.exists(KEY, MUTEX) == 2
-    assert run(migration.release(SyncPort(server_of("default")), claim)) is None
+    assert run(mutex_and_timestamp.release(SyncPort(server_of("default")), claim)) is None
     assert free(redis)
 
 
