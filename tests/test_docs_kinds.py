@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_redislock import redis_lock
-from django_redislock.primitives import permits
+from django_redislock.primitives import mutex_and_timestamp, permits
 from django_redislock.primitives.redlock import Redlock
 from tests.blocks import blocks
 

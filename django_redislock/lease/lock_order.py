@@ -87,8 +87,8 @@ class Order:
         before = "; ".join(map(str, back))
         message = (
             f"Locks are taken in different orders. Here {seen}. Elsewhere {before}. Two processes "
-            f"that do so at the same time wait for each other. Take the locks in one order everywhere, "
-            f"or in one step with MultiLock."
+            f"that do so at the same time wait for each other. Take the locks in one order "
+            f"everywhere, or in one step with MultiLock."
         )
         if raises:
             after.pop(wanted, None)  # so that the next one is reported, too
