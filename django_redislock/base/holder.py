@@ -62,7 +62,7 @@ class Holder(NamedTuple):
 
     @classmethod
     def parse(cls, value: bytes, ttl_ms: int, now_us: int) -> Holder:
-        """Parse the value at a lock's key, written by lua/mutex.lua or by another program, or
+        """Parse the value at a lock's key, written by lua/value.lua or by another program, or
         the entry of one of several holders, written by lua/permits.lua."""
         remaining = None if ttl_ms < 0 else ttl_ms / 1000
         ours = _OURS.match(value)

@@ -219,7 +219,7 @@ _ENDINGS = {b"": Ending.EXPIRED, **{ending.value.encode(): ending for ending in 
 
 
 def past_holder(text: bytes) -> PastHolder | None:
-    """Read a past holder in a lock's tail, as lua/mutex.lua describes it; None: unreadable."""
+    """Read a past holder in a lock's tail, as lua/mutex_end.lua writes it; None: unreadable."""
     value, _, end = text.partition(b"\t")
     holder = Holder.parse(value, -1, 0)
     if holder.owner is None or holder.fencing_token is None or holder.acquired_at is None:

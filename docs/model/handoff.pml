@@ -64,7 +64,7 @@ mtype = {
     acquire                 /* ... with one: queue me, at the place that I had */
 };
 
-/* ---- What is in Redis; see the head of lua/mutex.lua. ---- */
+/* ---- What is in Redis; see lua/value.lua and lua/queue.lua. ---- */
 
 byte holder = NOBODY;       /* whose token is at `lock` */
 byte lease;                 /* the TTL of `lock` */
@@ -227,7 +227,7 @@ inline hand_to(c) {
     leave_queue(c)
 }
 
-/* hand_over() of lua/mutex.lua. Where nobody was seen lately, it was the server that stopped,
+/* hand_over() of lua/queue.lua. Where nobody was seen lately, it was the server that stopped,
  * and the first of them has it after all. */
 inline hand_over(caller) {
     unseen = NOBODY;
@@ -376,7 +376,7 @@ inline check_taken_up() {
 }
 
 
-/* ==== A client: primitives/mutex.py, and locks.py, operations.py, renewal.py above it. ==== */
+/* ==== A client: primitives/mutex.py, and lease/lock.py, lease/claims.py, lease/watchdog.py above it. ==== */
 
 inline check_inside(c) {
     /* Invariant: one at a time. At most one is inside before its own deadline. */

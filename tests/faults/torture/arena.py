@@ -31,7 +31,7 @@ from .register import RegisterServer
 from .worker import NAME, Task, take_once, work
 
 CLAIM_WINDOW = 1.0
-"""For so long a lock may be promised to a waiter that was killed (lua/mutex.lua)."""
+"""For so long a lock may be promised to a waiter that was killed (lua/queue.lua)."""
 
 
 @dataclass(frozen=True)
