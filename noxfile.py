@@ -47,10 +47,10 @@ def docs(session: nox.Session) -> None:
 @nox.parametrize("redis", list(REDISES))
 @nox.parametrize("python,django", PAIRS)
 def tests(session: nox.Session, django: str, redis: str) -> None:
-    """What depends on versions, or the tests that are named: -- tests/contract."""
+    """The quick tests, or the tests that are named: -- tests/contract."""
     oldest = ["django-redis<7"] if (django, redis) == ("5.2", "5") else []
     session.install("--editable", ".[test]", f"django~={django}.0", REDISES[redis], *oldest)
-    session.run("python", "-m", "pytest", "-n", "auto", *(session.posargs or ["@tests/core.txt"]))
+    session.run("python", "-m", "pytest", "-n", "auto", *(session.posargs or ["-m", "not slow"]))
 
 
 @nox.session
