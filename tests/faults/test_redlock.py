@@ -158,6 +158,14 @@ def outvoted(name: str) -> None:
     assert Redlock(f"{name} taken", ALIASES[:3], ttl=TTL).acquire(wait=0) is None
 
 
+def no_lease_is_current() -> bool:
+    try:
+        current_lease()
+    except LockError:
+        return True
+    return False
+
+
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <coroutine object:pytest.PytestUnraisableExceptionWarning"
@@ -204,8 +212,7 @@ def test_interrupted(
     assert len(left) <= len(places) * 0.04
     for name, alias in left.items():
         assert nodes.clients[alias].ttl(f"redislock:{{{name}}}") > 0
-    with pytest.raises(LockError):
-        current_lease()
+    eventually(no_lease_is_current)  # the watchdog has the last one until its list is done
 
 
 def lock(using: list[str] = ALIASES, ttl: float = TTL, **options: Any) -> Redlock:

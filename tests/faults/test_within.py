@@ -23,10 +23,9 @@ from django_redislock import (
     Redlock,
     once,
     redis_lock,
-    signals,
     single_flight,
 )
-from django_redislock.primitives.waiting import LEAST
+from django_redislock.primitives.waiting import LEAST, WaitLog
 from django_redislock.transport import pools
 from django_redislock.transport.server import server_of
 from django_redislock.transport.several import Member
@@ -167,7 +166,7 @@ class TestNeverSilent:
 
     @pytest.fixture(autouse=True)
     def _often(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-        monkeypatch.setattr(signals.WaitLog, "EVERY", 0.5)
+        monkeypatch.setattr(WaitLog, "EVERY", 0.5)
         caplog.set_level(logging.INFO, logger="django_redislock")
 
     def waits(self, caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
