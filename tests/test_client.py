@@ -48,6 +48,8 @@ from tests.processes import Start
 from tests.test_connections import lock_and_wait, server
 from tests.waiting import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 PREFIX = "redislock-drop-in"
 """Of the cache's keys, so that tests/conftest.py clears them, too."""
 KEY = f"{PREFIX}:1:job"

@@ -46,6 +46,8 @@ from tests.manage import PROGRAM, broken_project, environ
 from tests.processes import ROOT
 from tests.waiting import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 SAFE = ("--appendonly", "yes")
 """What a server of its own should say, and ours for tests does not."""
 

@@ -30,6 +30,8 @@ from django_redislock.inspection import UNREADABLE, Inspector, Kind
 from django_redislock.locks.single_flight import _Result
 from tests.admin.conftest import LIST, client_of
 
+pytestmark = pytest.mark.slow
+
 ESCAPES = "\x1b]0;owned\x07\nINFO all is well\r\u202egnp.exe\u2066\x00"
 """Sets a terminal's title, begins a line of a log, and turns the direction of what follows."""
 LONG = ESCAPES + "x" * 1_000_000

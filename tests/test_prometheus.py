@@ -43,6 +43,8 @@ from tests.blocks import blocks
 from tests.test_decorators import held_elsewhere
 from tests.waiting import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "metrics.md"
 

@@ -28,6 +28,8 @@ from tests.contract.api import Api
 from tests.contract.test_timestamp import round_trips
 from tests.waiting import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 KEY, OLD = "redislock:{import}", "lock.import"
 
 

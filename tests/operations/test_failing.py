@@ -11,6 +11,8 @@ from redis import Redis
 from tests.manage import broken_project
 from tests.operations.calling import AWAY, call, granted, run
 
+pytestmark = pytest.mark.slow
+
 ASKING = [
     ["list"],
     ["list", "--json"],

@@ -26,6 +26,8 @@ from tests.operations.calling import call, cut_off, granted, run
 from tests.processes import ROOT
 from tests.waiting import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 OPENED = "\x1b[?1049h\x1b[?25l"
 CLOSED = "\x1b[?25h\x1b[?1049l"
 

@@ -27,6 +27,8 @@ from tests.processes import Start
 from tests.test_decorators import held_elsewhere
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., Job]
 LEDGER = "redislock:{periodic:%s}:ledger"
 DOCS = Path(__file__).parent.parent.parent / "docs" / "periodic.md"
