@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -159,6 +160,7 @@ def outvoted(name: str) -> None:
 
 
 def no_lease_is_current() -> bool:
+    gc.collect()  # an exception's frames may have the lease in a cycle
     try:
         current_lease()
     except LockError:
