@@ -64,7 +64,7 @@ def test_acquire_after_giving_up(scene: Scene) -> None:
     scene.queued(1)
     assert rule.count == 1
     assert waiter.result(PATIENCE) is None
-    assert scene.waiting() == []
+    scene.queued(0)  # on a busy machine its place is given back in the background
     arrive(rule)
     assert scene.waiting() == []
     scene.release(held)

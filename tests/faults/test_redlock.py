@@ -33,7 +33,7 @@ from django_redislock.base.clock import now
 from django_redislock.base.holder import Holder
 from django_redislock.base.servers import Servers
 from django_redislock.inspection import Inspector
-from django_redislock.lease.watchdog import watchdog
+from django_redislock.lease.watchdog import Watchdog, watchdog
 from django_redislock.locks import redis_lock as decorators
 from django_redislock.primitives import redlock
 from django_redislock.settings.configured import aliases
@@ -67,11 +67,16 @@ class Nodes:
 
     def prepare(self) -> None:
         """They run, are empty, and know our scripts."""
-        for alias, server in self.servers.items():
+        self.start()
+        for client in self.clients.values():
+            client.flushall()
+            load_scripts(client)
+
+    def start(self) -> None:
+        """Those that a test has stopped run again."""
+        for server in self.servers.values():
             if not server.running:
                 server.start()
-            self.clients[alias].flushall()
-            load_scripts(self.clients[alias])
 
     def holding(self, lease: Lease) -> list[str]:
         """Where the lease's token is at the lock."""
@@ -118,14 +123,20 @@ def servers() -> Iterator[Nodes]:
 
 
 @pytest.fixture
-def nodes(servers: Nodes, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+def nodes(servers: Nodes, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     servers.prepare()
     # A busy machine is no fault that is tested here; servers that hang are given up sooner below.
     monkeypatch.setattr(redlock, "WITHIN", 5.0)
     settings.CACHES = caches(servers.servers["a"].url) | {
         alias: caches(server.url)["default"] for alias, server in servers.servers.items()
     }
-    return servers
+    yield servers
+    # What the test left to be taken back would be taken back in the middle of the next test.
+    servers.start()
+    ours = {server_of(alias).where for alias in ALIASES}
+    for one in every(Watchdog):
+        if ours & {server.where for server in one.server.each}:
+            one.settle(PATIENCE)
 
 
 @pytest.fixture
