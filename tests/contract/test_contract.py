@@ -143,9 +143,10 @@ def test_acquire_and_release(api: Api, kind: Kind, redis: Redis) -> None:
 def test_it_excludes(api: Api, kind: Kind, redis: Redis) -> None:
     """While somebody holds it, nobody else gets it; afterwards somebody does."""
     lease = api.acquire(kind.make())
-    before = keys(redis)
+    before = {key: redis.dump(key) for key in keys(redis)}
     assert elsewhere(api, kind.other()).result(PATIENCE) is None
-    assert keys(redis) == before, "an attempt in vain leaves nothing"
+    after = {key: redis.dump(key) for key in keys(redis)}
+    assert after == before, "an attempt in vain changes nothing"
     lease.check()
     api.release(lease)
     again = elsewhere(api, kind.other()).result(PATIENCE)
@@ -329,6 +330,7 @@ def test_export_and_restore(api: Api, kind: Kind, redis: Redis) -> None:
     assert restored.acquired_at == lease.acquired_at
     if kind.fencing:
         assert restored.fencing_token == lease.fencing_token
+    assert restored._claim.primitive == lease._claim.primitive, "with its limit"
     assert api.holder(kind.make()).owner == restored.owner
     with pytest.raises(LeaseLost):
         api.restore(text)

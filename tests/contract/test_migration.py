@@ -292,38 +292,18 @@ def test_both_are_renewed(api: Api, redis: Redis) -> None:
     api.release(lease)
 
 
+@pytest.mark.parametrize("extended", [True, False])
 @pytest.mark.parametrize("key", [KEY, OLD])
-def test_lost_when_either_is(api: Api, redis: Redis, key: str) -> None:
-    """And what is left of it is released."""
+def test_lost_when_either_is(api: Api, redis: Redis, key: str, extended: bool) -> None:
+    """A release frees what is left, whether an extension has noticed the loss or not."""
     lease = api.acquire(redis_lock("import"))
     redis.delete(key)
-    with pytest.raises(LeaseLost):
-        api.extend(lease)
+    if extended:
+        with pytest.raises(LeaseLost):
+            api.extend(lease)
     with pytest.raises(LeaseLost):
         api.release(lease)
     assert not redis.exists(KEY, OLD)
-
-
-@pytest.mark.parametrize("key", [KEY, OLD])
-def test_lost_before_the_release(api: Api, redis: Redis, key: str) -> None:
-    """It is told, and both are released."""
-    lease = api.acquire(redis_lock("import"))
-    redis.delete(key)
-    with pytest.raises(LeaseLost):
-        api.release(lease)
-    assert not redis.exists(KEY, OLD)
-
-
-def test_clear(api: Api, redis: Redis) -> None:
-    """Both; and the time of an old client."""
-    lease = api.acquire(redis_lock("import"))
-    assert api.clear(redis_lock("import"), by="Ada", reason="stuck").owner == lease.owner
-    assert not redis.exists(KEY, OLD)
-    with pytest.raises(LeaseRevoked):
-        api.extend(lease)
-    assert Classic(redis, OLD).acquire()
-    assert api.clear(redis_lock("import"), by="Ada", reason="stuck").owner is None
-    assert not redis.exists(OLD)
 
 
 def test_old_and_new_ones_exclude_each_other(api: Api, redis: Redis) -> None:

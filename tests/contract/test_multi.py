@@ -213,15 +213,6 @@ def test_many_on_overlapping_names(api: Api) -> None:
     assert not clashes
 
 
-def test_extend(api: Api, redis: Redis) -> None:
-    """All its names live for another ttl."""
-    lease = api.acquire(MultiLock(["a", "b"], ttl=10, renew=False))
-    api.extend(lease, 60)
-    assert all(55 < redis.pttl(key(name)) / 1000 <= 60 for name in "ab")
-    assert 55 < lease.remaining() <= 60
-    api.release(lease)
-
-
 def test_many_leases_are_extended_at_once(api: Api, redis: Redis) -> None:
     """Of one that has lost a name, only that one is told."""
     leases = [api.acquire(MultiLock([f"{n}:a", f"{n}:b"], renew=False)) for n in range(3)]

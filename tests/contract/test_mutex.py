@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from redis import Redis
 
-from django_redislock import LeaseRevoked, LeaseState, redis_lock
+from django_redislock import redis_lock
 from django_redislock.base.clock import now
 from tests.calling import call
 from tests.contract.api import Api
@@ -23,32 +22,6 @@ def round_trips(redis: Redis) -> int:
     """Script calls that the server has counted."""
     stats = redis.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
-
-
-def test_acquire_and_release(api: Api, redis: Redis) -> None:
-    """A free lock is held at once, and is gone after its release."""
-    lease = api.acquire(redis_lock("invoice:42", ttl=30))
-    assert lease.state == LeaseState.HELD
-    assert 28 < redis.pttl(KEY) / 1000 <= 30
-    assert redis.get(KEY).decode().startswith(f"{lease.token}|{lease.fencing_token}|")
-    api.release(lease)
-    assert lease.state == LeaseState.RELEASED
-    assert redis.exists(KEY, QUEUE, f"{KEY}:waiters") == 0
-    assert redis.ttl(TAIL) > 0
-
-
-def test_a_waiter_is_handed_the_lock(api: Api, redis: Redis) -> None:
-    """The waiter holds it in the very step of the release: the key is never free."""
-    lease = api.acquire(redis_lock("invoice:42"))
-    waiter = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=None))
-    eventually(lambda: waiting(redis))
-    api.release(lease)
-    assert redis.exists(KEY)
-    handed = waiter.result(PATIENCE)
-    assert handed.fencing_token > lease.fencing_token
-    assert redis.pttl(KEY) > 20_000, "confirmed with its full ttl"
-    api.release(handed)
-    assert not redis.exists(KEY, QUEUE, f"{KEY}:waiters")
 
 
 def heard(redis: Redis) -> bool:
@@ -95,30 +68,6 @@ def test_a_waiter_elsewhere_is_told_by_a_message(api: Api, redis: Redis) -> None
     api.release(handed)
 
 
-def test_waiters_are_served_in_order_of_arrival(api: Api, redis: Redis) -> None:
-    """First come, first served, and each fencing token is larger than the last."""
-    order: list[int] = []
-    fences: list[int] = []
-    lease = api.acquire(redis_lock("invoice:42"))
-
-    def wait(number: int) -> None:
-        got = api.acquire(redis_lock("invoice:42"), wait=None)
-        order.append(number)
-        fences.append(got.fencing_token)
-        api.release(got)
-
-    waiters = []
-    for number in range(12):
-        waiters.append(api.start(lambda number=number: wait(number)))
-        eventually(lambda number=number: waiting(redis, number + 1))
-    api.release(lease)
-    for waiter in waiters:
-        waiter.result(PATIENCE)
-    assert order == list(range(12))
-    assert fences == sorted(set(fences))
-    assert fences[0] > lease.fencing_token
-
-
 def test_a_waiter_without_a_sign_of_life_is_passed_over(api: Api, redis: Redis) -> None:
     """Its process is stopped, though its connection is open: it costs the others nothing, and
     has its turn later if it comes back."""
@@ -137,42 +86,17 @@ def test_a_waiter_without_a_sign_of_life_is_passed_over(api: Api, redis: Redis) 
     api.release(stopped.result(PATIENCE))
 
 
-def test_extend(api: Api, redis: Redis) -> None:
-    """The lease lives for its ttl from now, or for another one that is given."""
+def test_extend_repairs_what_somebody_changed(api: Api, redis: Redis) -> None:
+    """An extension sets the key's TTL, shortened or removed; the value has the new ttl."""
     lease = api.acquire(redis_lock("invoice:42", ttl=10, renew=False))
     redis.pexpire(KEY, 5000)
     api.extend(lease)
     assert 8 < redis.pttl(KEY) / 1000 <= 10
+    redis.persist(KEY)
     api.extend(lease, 60)
-    assert lease.ttl == 60
     assert 55 < redis.pttl(KEY) / 1000 <= 60
-    assert 55 < lease.remaining() <= 60
     assert redis.get(KEY).split(b"|")[3] == b"60000"
     api.release(lease)
-
-
-def test_extend_repairs_a_ttl_that_was_removed(api: Api, redis: Redis) -> None:
-    """After a PERSIST, the next renewal sets the TTL again."""
-    lease = api.acquire(redis_lock("invoice:42"))
-    redis.persist(KEY)
-    api.extend(lease)
-    assert redis.pttl(KEY) > 0
-    api.release(lease)
-
-
-def test_clear_hands_over_and_tells_the_old_holder(api: Api, redis: Redis) -> None:
-    """An operator's clear names itself and its reason to the one that it hits."""
-    lease = api.acquire(redis_lock("invoice:42", renew=False))
-    waiter = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=None))
-    eventually(lambda: waiting(redis))
-    cleared = api.clear(redis_lock("invoice:42"), by="eva", reason="host is gone")
-    assert cleared.owner == lease.owner
-    successor = waiter.result(PATIENCE)
-    with pytest.raises(LeaseRevoked, match=r"eva.*host is gone") as caught:
-        api.extend(lease)
-    assert (caught.value.by, caught.value.reason) == ("eva", "host is gone")
-    assert redis.get(KEY).decode().startswith(successor.token)
-    api.release(successor)
 
 
 def test_clear_of_a_strangers_value(api: Api, redis: Redis) -> None:

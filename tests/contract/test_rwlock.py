@@ -15,7 +15,6 @@ from django_redislock import (
     LeaseLost,
     LeaseState,
     LockError,
-    LockNotAcquired,
     LockReentered,
     ReadWriteLock,
     Semaphore,
@@ -57,18 +56,6 @@ def test_many_read(api: Api, redis: Redis) -> None:
     assert other(api, write()).result(PATIENCE) is None
     api.release(leases[0])
     api.release(other(api, write()).result(PATIENCE))
-    assert not redis.exists(*KEYS)
-
-
-def test_one_writes(api: Api, redis: Redis) -> None:
-    """Alone."""
-    lease = api.acquire(write())
-    assert other(api, write()).result(PATIENCE) is None
-    assert other(api, read()).result(PATIENCE) is None
-    with pytest.raises(LockNotAcquired) as caught:
-        api.start(lambda: api.enter(read(wait=0), lambda _: None)).result(PATIENCE)
-    assert caught.value.holder.fencing_token == lease.fencing_token
-    api.release(lease)
     assert not redis.exists(*KEYS)
 
 
