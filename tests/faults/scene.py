@@ -10,6 +10,7 @@ from functools import partial
 from itertools import cycle, product
 from typing import Any
 
+import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -121,7 +122,11 @@ class Scene:
 
     def acquire_direct(self, **options: Any) -> Lease:
         """Get it past the proxy, at once, as somebody else."""
-        lease: Lease = self.start_direct(wait=0, **options).result(PATIENCE)
+        return self.got(self.start_direct(wait=0, **options))
+
+    def got(self, waiter: Future[Any]) -> Lease:
+        """Wait for the lease of somebody who was started, and who holds it now."""
+        lease: Lease = waiter.result(PATIENCE)
         self.owned(lease)
         return lease
 
@@ -135,6 +140,11 @@ class Scene:
                 if attempt == 4 or self.tries > 1:
                     raise
         assert lease.state == LeaseState.RELEASED
+
+    def release_last(self, lease: Lease) -> None:
+        """Give it back; nothing is left of the lock, and the next one has it at once."""
+        self.release(lease)
+        self.is_free(after=lease)
 
     # What happens to them.
 
@@ -253,69 +263,71 @@ def play(scenario: Scenario, scenes: list[Scene]) -> None:
         raise BaseExceptionGroup(f"{len(failures)} of {len(scenes)} scenes", failures)
 
 
-def in_every_way(scenario: Scenario) -> Callable[..., None]:
-    """A test that runs `scenario` for each api, fault and number of the client's retries."""
+def _test(
+    scenario: Scenario,
+    cast: Callable[[dict[str, Api]], list[tuple[str, Api, Fault, int]]],
+    *,
+    scene: type[Scene] = Scene,
+    together: bool = True,
+) -> Callable[..., None]:
+    """A test that runs `scenario` in all scenes of the cast: name, api, fault and retries. It is
+    one test for both apis together, or one for each."""
 
-    def test(
-        api: Api, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any
-    ) -> None:
-        scenes = [
-            Scene(api, proxy, redis, name=f"{kind}:{retries}", fault=fault, retries=retries)
-            for (kind, fault), retries in product(FAULTS.items(), RETRIES)
-        ]
-        settings.CACHES = through(proxy, redis_server, *scenes)
-        play(scenario, scenes)
-
-    return _named(test, scenario)
-
-
-def with_every_fault(scenario: Scenario, scene: type[Scene] = Scene) -> Callable[..., None]:
-    """A test that runs `scenario` for each api and fault; the client's retries differ."""
-
+    @pytest.mark.parametrize("which", [["sync", "async"]] if together else [["sync"], ["async"]])
     def test(
         apis: dict[str, Api],
         proxy: Proxy,
         redis: Redis,
         redis_server: RedisServer,
         settings: Any,
+        which: list[str],
     ) -> None:
         scenes = [
-            scene(api, proxy, redis, name=f"{kind}:{which}", fault=fault, retries=retries)
-            for ((kind, fault), (which, api)), retries in zip(
-                product(FAULTS.items(), apis.items()), cycle(RETRIES), strict=False
-            )
+            scene(api, proxy, redis, name=name, fault=fault, retries=retries)
+            for name, api, fault, retries in cast({one: apis[one] for one in which})
         ]
         settings.CACHES = through(proxy, redis_server, *scenes)
         play(scenario, scenes)
 
-    return _named(test, scenario)
+    # Not functools.wraps, by which pytest would find the scenario's arguments.
+    test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
+    test.__module__ = scenario.__module__
+    return test
+
+
+def in_every_way(scenario: Scenario) -> Callable[..., None]:
+    """A test for each api that runs `scenario` with each fault and number of retries."""
+    return _test(
+        scenario,
+        lambda apis: [
+            (f"{kind}:{retries}", api, fault, retries)
+            for api in apis.values()
+            for (kind, fault), retries in product(FAULTS.items(), RETRIES)
+        ],
+        together=False,
+    )
+
+
+def with_every_fault(scenario: Scenario, scene: type[Scene] = Scene) -> Callable[..., None]:
+    """A test that runs `scenario` for each api and fault; the client's retries differ."""
+    return _test(
+        scenario,
+        lambda apis: [
+            (f"{kind}:{which}", api, fault, retries)
+            for ((kind, fault), (which, api)), retries in zip(
+                product(FAULTS.items(), apis.items()), cycle(RETRIES), strict=False
+            )
+        ],
+        scene=scene,
+    )
 
 
 def through_both_ports(
     scenario: Scenario, *, fault: Fault = Fault.LOSE_REPLY
 ) -> Callable[..., None]:
     """A test that runs `scenario` for each api."""
-
-    def test(
-        apis: dict[str, Api],
-        proxy: Proxy,
-        redis: Redis,
-        redis_server: RedisServer,
-        settings: Any,
-    ) -> None:
-        scenes = [Scene(api, proxy, redis, name=which, fault=fault) for which, api in apis.items()]
-        settings.CACHES = through(proxy, redis_server, *scenes)
-        play(scenario, scenes)
-
-    return _named(test, scenario)
+    return _test(scenario, lambda apis: [(which, api, fault, 0) for which, api in apis.items()])
 
 
 through_both_ports_patiently = partial(through_both_ports, fault=Fault.RESET_AFTER)
 """The same, with time-outs that are longer than it takes."""
-
-
-def _named(test: Callable[..., None], scenario: Scenario) -> Callable[..., None]:
-    # Not functools.wraps, by which pytest would find the scenario's arguments and not ours.
-    test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
-    test.__module__ = scenario.__module__
-    return test

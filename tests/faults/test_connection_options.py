@@ -13,7 +13,6 @@ from django_redislock import LockUnavailable
 from tests.contract.api import Api
 from tests.faults.proxy import Fault, Proxy, command
 from tests.faults.scene import ACQUIRE, FOR_EVER, Scene, eventually, through
-from tests.waiting import PATIENCE
 
 INTERVAL = 0.1
 """Seconds without a command after which a connection has to answer a PING first."""
@@ -47,10 +46,7 @@ def test_a_client_of_one_connection(
     waiter = scene.start(wait=20)
     eventually(lambda: proxy.connected > before + 1)
     proxy.mend()
-    lease = waiter.result(PATIENCE)
-    scene.owned(lease)
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(scene.got(waiter))
 
 
 def test_a_health_check_lost(checked: Scene) -> None:
@@ -60,8 +56,7 @@ def test_a_health_check_lost(checked: Scene) -> None:
     time.sleep(2 * INTERVAL)  # idle for long enough
     lease = checked.acquire(wait=5)
     assert rule.count == 1
-    checked.release(lease)
-    checked.is_free(after=lease)
+    checked.release_last(lease)
 
 
 def test_all_health_checks_lost(checked: Scene) -> None:
@@ -92,7 +87,4 @@ def test_a_waiter_whose_connections_check_their_health(checked: Scene) -> None:
     still = {client["id"] for client in checked.redis.client_list(_type="pubsub")}
     assert listeners <= still, "somebody has opened a new connection"
     checked.release(held)
-    lease = waiter.result(PATIENCE)
-    checked.owned(lease)
-    checked.release(lease)
-    checked.is_free(after=lease)
+    checked.release_last(checked.got(waiter))

@@ -67,8 +67,7 @@ def test_acquire_after_giving_up(scene: Scene) -> None:
     scene.queued(0)  # on a busy machine its place is given back in the background
     arrive(rule)
     assert scene.waiting() == []
-    scene.release(held)
-    scene.is_free(after=held)
+    scene.release_last(held)
 
 
 @through_both_ports
@@ -93,8 +92,7 @@ def test_acquire_while_a_successor_holds(scene: Scene) -> None:
     scene.owned(successor)
     assert scene.redis.pttl(scene.key) <= ttl
     assert scene.waiting() == []
-    scene.release(successor)
-    scene.is_free(after=successor)
+    scene.release_last(successor)
 
 
 @through_both_ports
@@ -106,8 +104,7 @@ def test_acquire_after_an_extension(scene: Scene) -> None:
     arrive(rule)
     assert lease.remaining() > 500
     assert scene.redis.pttl(scene.key) / 1000 >= lease.remaining()
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(lease)
 
 
 @through_both_ports
@@ -121,8 +118,7 @@ def test_release_after_another_acquire(scene: Scene) -> None:
     successor = scene.acquire()
     arrive(rule)
     scene.owned(successor)
-    scene.release(successor)
-    scene.is_free(after=successor)
+    scene.release_last(successor)
 
 
 @through_both_ports
@@ -140,10 +136,7 @@ def test_release_after_others_wait(scene: Scene) -> None:
     scene.owned(successor)
     assert len(scene.waiting()) == 1
     scene.release(successor)
-    last = waiter.result(PATIENCE)
-    scene.owned(last)
-    scene.release(last)
-    scene.is_free(after=last)
+    scene.release_last(scene.got(waiter))
 
 
 @through_both_ports
@@ -170,8 +163,7 @@ def test_extension_while_a_successor_holds(scene: Scene) -> None:
     arrive(rule)
     scene.owned(successor)
     assert scene.redis.pttl(scene.key) <= 20_000
-    scene.release(successor)
-    scene.is_free(after=successor)
+    scene.release_last(successor)
 
 
 @through_both_ports
@@ -186,10 +178,7 @@ def test_an_answer_that_nobody_waits_for(scene: Scene) -> None:
     sent.happened()
     arrive(answered)
     arrive(sent)
-    lease = acquiring.result(PATIENCE)
-    scene.owned(lease)
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(scene.got(acquiring))
 
 
 @through_both_ports_patiently
@@ -211,8 +200,7 @@ def test_an_answer_that_is_slow(scene: Scene) -> None:
     rule = scene.lose(EXTEND, fault=Fault.HOLD_REPLY)
     slowly(lambda: scene.api.extend(lease), rule)
     assert lease.remaining() <= scene.redis.pttl(scene.key) / 1000
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(lease)
 
 
 @through_both_ports_patiently

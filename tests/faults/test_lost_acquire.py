@@ -30,8 +30,7 @@ def one_lost(scene: Scene) -> None:
         return
     lease = scene.acquire(wait=0)
     assert rule.count == 1
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(lease)
 
 
 @in_every_way
@@ -59,8 +58,7 @@ def test_lost_while_there_is_time(scene: Scene) -> None:
     rule = scene.lose(ACQUIRE, times=2)
     lease = scene.acquire(wait=5)
     assert rule.count == 2
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(lease)
 
 
 @with_every_fault
@@ -83,10 +81,7 @@ def test_all_lost_for_a_while(scene: Scene) -> None:
     rule.happened(3)
     assert not waiter.done()
     rule.let_go()
-    lease = waiter.result(PATIENCE)
-    scene.owned(lease)
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(scene.got(waiter))
 
 
 @with_every_fault
@@ -130,8 +125,7 @@ def test_cut(scene: Scene) -> None:
     scene.meet()
     scene.proxy.mend()
     lease = scene.acquire(wait=0)
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(lease)
 
 
 @with_every_fault
@@ -145,15 +139,12 @@ def test_lost_when_it_queues(scene: Scene) -> None:
     second = scene.start_direct()
     assert scene.queued(2)[0] == token
     scene.release(held)
-    lease = first.result(PATIENCE)
-    scene.owned(lease)
+    lease = scene.got(first)
     assert not second.done()
     scene.release(lease)
-    successor = second.result(PATIENCE)
-    scene.owned(successor)
+    successor = scene.got(second)
     assert held.fencing_token < lease.fencing_token < successor.fencing_token
-    scene.release(successor)
-    scene.is_free(after=successor)
+    scene.release_last(successor)
 
 
 @in_every_way
@@ -167,9 +158,8 @@ def test_lost_when_it_confirms(scene: Scene) -> None:
     rule = scene.lose(ACQUIRE, token=token)
     scene.release(held)
     rule.happened()
-    lease = first.result(PATIENCE)
+    lease = scene.got(first)
     assert lease.token == token
-    scene.owned(lease)
     assert not second.done()
     scene.release(lease)
     scene.release(second.result(PATIENCE))
@@ -189,17 +179,14 @@ def test_a_waiter_that_can_not_confirm(scene: Scene) -> None:
     fault = Fault.RESET_BEFORE if scene.fault in RESETS else Fault.LOSE_REQUEST
     rule = scene.lose(ACQUIRE, times=FOR_EVER, token=token, fault=fault)
     scene.release(held)
-    lease = second.result(PATIENCE)
-    scene.owned(lease)
+    lease = scene.got(second)
     assert not first.done()
     rule.let_go()
     assert scene.queued(1) == [token]
     scene.release(lease)
-    late = first.result(PATIENCE)
-    scene.owned(late)
+    late = scene.got(first)
     assert late.fencing_token > lease.fencing_token
-    scene.release(late)
-    scene.is_free(after=late)
+    scene.release_last(late)
 
 
 @with_every_fault
@@ -218,10 +205,7 @@ def test_all_lost_while_it_waits(scene: Scene) -> None:
     assert remaining != token
     scene.owned(held)
     scene.release(held)
-    lease = second.result(PATIENCE)
-    scene.owned(lease)
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(scene.got(second))
 
 
 @with_every_fault
@@ -244,5 +228,4 @@ def test_lost_when_it_gives_up(scene: Scene) -> None:
     assert rule.count == 1
     assert scene.queued(0) == []
     scene.owned(held)
-    scene.release(held)
-    scene.is_free(after=held)
+    scene.release_last(held)

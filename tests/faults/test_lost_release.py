@@ -55,8 +55,7 @@ def test_two_lost(scene: Scene) -> None:
     assert lease.state != LeaseState.RELEASED
     assert lease._lifetime.lost is None
     scene.release(lease)
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(lease)
 
 
 @with_every_fault
@@ -69,15 +68,13 @@ def test_repeated_after_others_have_held_it(scene: Scene) -> None:
     if not rule.carried_out:
         # The first one did not arrive, so nobody else has held it: let it.
         assert scene.holder() == lease.token
-        scene.release(lease)
-        scene.is_free(after=lease)
+        scene.release_last(lease)
         return
     scene.release(scene.acquire_direct())
     successor = scene.acquire_direct()
     scene.release(lease)
     scene.owned(successor)
-    scene.release(successor)
-    scene.is_free(after=successor)
+    scene.release_last(successor)
 
 
 @through_both_ports
@@ -129,16 +126,13 @@ def lost_while_others_wait(scene: Scene) -> None:
     rule = scene.lose(RELEASE)
     give_back(scene, lease)
     assert rule.count == 1
-    successor = first.result(PATIENCE)
-    scene.owned(successor)
+    successor = scene.got(first)
     assert not second.done()
     assert len(scene.waiting()) == 1
     scene.release(successor)
-    last = second.result(PATIENCE)
-    scene.owned(last)
+    last = scene.got(second)
     assert lease.fencing_token < successor.fencing_token < last.fencing_token
-    scene.release(last)
-    scene.is_free(after=last)
+    scene.release_last(last)
 
 
 @with_every_fault
@@ -193,10 +187,7 @@ def test_leaving_a_block_while_others_wait(scene: Scene) -> None:
     scene.owned(first)
     assert not second.done()
     scene.release(first)
-    last = second.result(PATIENCE)
-    scene.owned(last)
-    scene.release(last)
-    scene.is_free(after=last)
+    scene.release_last(scene.got(second))
 
 
 @through_both_ports
@@ -212,8 +203,7 @@ def test_left_while_nobody_is_reached(scene: Scene) -> None:
 
     lock = scene.lock(ttl=1, on_lost=lambda lease: lost.set())
     lease = scene.api.enter(lock, body)
-    successor = scene.start_direct().result(PATIENCE)
-    scene.owned(successor)
+    successor = scene.got(scene.start_direct())
     eventually(lambda: lease.remaining() == 0)
     assert lease._lifetime.lost is None
     assert lease.state == LeaseState.RELEASED
@@ -221,8 +211,7 @@ def test_left_while_nobody_is_reached(scene: Scene) -> None:
     scene.proxy.mend()
     scene.owned(successor)
     assert not lost.is_set()
-    scene.release(successor)
-    scene.is_free(after=successor)
+    scene.release_last(successor)
 
 
 @with_every_fault
@@ -259,8 +248,6 @@ def test_a_neighbour_waits_for_it(scene: Scene) -> None:
     eventually(scene.listening)
     scene.lose(RELEASE, token=lease.token)
     give_back(scene, lease)
-    successor = waiter.result(PATIENCE)
+    successor = scene.got(waiter)
     assert successor.token == token
-    scene.owned(successor)
-    scene.release(successor)
-    scene.is_free(after=successor)
+    scene.release_last(successor)

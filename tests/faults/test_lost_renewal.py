@@ -65,8 +65,7 @@ def nothing_changes(scene: Scene, losses: int, ttl: float) -> None:
     assert 0 < lease.remaining() <= scene.redis.pttl(scene.key) / 1000 <= ttl
     lease.check()
     assert not lost.is_set()
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(lease)
 
 
 @with_every_fault
@@ -120,8 +119,7 @@ def test_all_lost(scene: Scene) -> None:
     eventually(lambda: told)
     assert len(told) == 1
     assert 0 <= told[0] - ends[0] < 1, "told at its own deadline"
-    scene.release(successor)
-    scene.is_free(after=successor)
+    scene.release_last(successor)
 
 
 @with_every_fault
@@ -155,8 +153,7 @@ def test_extend_lost(scene: Scene) -> None:
     assert lease.remaining() <= scene.redis.pttl(scene.key) / 1000
     scene.api.extend(lease, 5)
     assert 4 < lease.remaining() <= 5
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(lease)
 
 
 @through_both_ports
@@ -167,8 +164,7 @@ def test_a_ttl_that_somebody_removed(scene: Scene) -> None:
     assert scene.redis.ttl(scene.key) == -1
     eventually(lambda: 0 < scene.redis.pttl(scene.key) <= 1000)
     scene.owned(lease)
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(lease)
 
 
 @through_both_ports

@@ -30,5 +30,4 @@ def test_one_lost(scene: Scene) -> None:
     scene.owned(lease)
     with pytest.raises(LeaseLost):
         scene.api.restore(text)
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(lease)

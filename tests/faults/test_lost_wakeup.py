@@ -51,11 +51,9 @@ def test_a_message_lost(scene: Scene) -> None:
     scene.proxy.deaf = True
     scene.release(held)
     assert scene.holder() == token, "handed over, since somebody listens"
-    lease = waiter.result(PATIENCE)
+    lease = scene.got(waiter)
     assert lease.token == token
-    scene.owned(lease)
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(lease)
 
 
 @through_both_ports
@@ -81,10 +79,7 @@ def test_cut_when_it_is_handed_over(scene: Scene) -> None:
     scene.meet()
     scene.proxy.cut_subscribers()
     scene.release(held)
-    lease = waiter.result(PATIENCE)
-    scene.owned(lease)
-    scene.release(lease)
-    scene.is_free(after=lease)
+    scene.release_last(scene.got(waiter))
 
 
 @through_both_ports
@@ -186,5 +181,4 @@ def test_a_wait_that_ends_in_a_cut(scene: Scene) -> None:
     scene.proxy.mend()
     eventually(lambda: scene.waiting() == [])
     scene.owned(held)
-    scene.release(held)
-    scene.is_free(after=held)
+    scene.release_last(held)
