@@ -22,8 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Self
 from urllib.parse import quote, urlsplit
@@ -296,6 +296,15 @@ class RedisServer:
     def resume(self) -> None:
         """Continue after `pause()`, with all that was sent meanwhile."""
         self._signal(signal.SIGCONT)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Pause the server for a block."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
 
     def _signal(self, number: signal.Signals) -> None:
         if self.pid is None:

@@ -49,6 +49,10 @@ class Worker:
         finally:
             give_up.cancel()
 
+    def lines(self, number: int) -> list[str]:
+        """The next so many lines that it says."""
+        return [self.says() for _ in range(number)]
+
     def holds(self) -> int:
         """Wait until it says that it holds the lock; returns its fencing token."""
         while (line := self.says()) == "waiting":
@@ -57,10 +61,10 @@ class Worker:
         assert word == "holding"
         return int(fencing_token)
 
-    def go_on(self) -> None:
+    def go_on(self, word: str = "") -> None:
         """Send it a line, for which it waits."""
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
+        self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
 
     def signal(self, number: int) -> None:

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 
 def say(*words: object) -> None:
@@ -25,24 +26,33 @@ def told() -> str:
     return sys.stdin.readline().strip()
 
 
-def hold(ttl: str) -> None:
-    """Hold the lock until told to go on."""
-    from django_redislock import redis_lock
+def hold(ttl: str, kind: str = "mutex") -> None:
+    """Wait for a lock of that kind without limit, and hold it until told to go on."""
+    from django_redislock import LeaseLost, ReadWriteLock, Semaphore, TimestampLock, redis_lock
 
-    with redis_lock("job", ttl=float(ttl)) as lease:
-        say("holding", lease.fencing_token)
-        told()
-    say("released")
+    policy: dict[str, Any] = {"ttl": float(ttl), "wait": None}
+    lock = {
+        "mutex": lambda: redis_lock("job", **policy),
+        "semaphore": lambda: Semaphore("job", 2, **policy),
+        "read": lambda: ReadWriteLock("job", **policy).read(),
+        "write": lambda: ReadWriteLock("job", **policy).write(),
+        "timestamp": lambda: TimestampLock("lock.import", **policy),
+        "migration": lambda: redis_lock("import", timestamp_key="lock.import", **policy),
+    }[kind]()
+    try:
+        with lock as lease:
+            say("holding", 0 if kind == "timestamp" else lease.fencing_token)
+            told()
+    except LeaseLost:
+        say("lost")
+    else:
+        say("released")
 
 
-def wait() -> None:
-    """Wait for the lock without limit."""
-    from django_redislock import redis_lock
-
+def wait(ttl: str = "30", kind: str = "mutex") -> None:
+    """The same, of which the test is told when it begins to wait."""
     say("waiting")
-    with redis_lock("job", wait=None) as lease:
-        say("holding", lease.fencing_token)
-        told()
+    hold(ttl, kind)
 
 
 def contend(path: str, rounds: str) -> None:

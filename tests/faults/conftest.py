@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from devtools.redis_server import RedisServer
+from devtools.redis_server import RedisServer, find_server
 from django_redislock.primitives import scripts
 from tests.contract.api import Api, AsyncApi, SyncApi
 from tests.faults.caches import caches
@@ -22,6 +22,26 @@ def load_scripts(redis: Redis) -> None:
     and not one that is answered with NOSCRIPT."""
     for name in scripts.PARTS:
         redis.script_load(scripts.load(name).source)
+
+
+@pytest.fixture
+def beside(redis_server: RedisServer, redis: Redis) -> Iterator[Proxy]:
+    """A proxy before the shared server, for processes that are given its URL."""
+    load_scripts(redis)
+    with Proxy(redis_server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def own_server(settings: Any) -> Iterator[RedisServer]:
+    """A server of the test's own, which it may harm. Everybody works on it."""
+    if find_server().url is not None:
+        pytest.skip("needs a server of its own to harm")
+    with RedisServer() as server:
+        with Redis.from_url(server.url) as redis:
+            load_scripts(redis)
+        settings.CACHES = caches(server.url)
+        yield server
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import threading
+from pathlib import Path
 
 from django_redislock import LeaseLost, redis_lock
-from tests.faults.register import Register
+from tests.faults.torture.register import Writer
 from tests.waiting import PATIENCE
 from tests.worker import say, told
 
@@ -24,11 +25,11 @@ def keep_the_interpreter() -> None:
 
 def work(ttl: str, path: str, pause: str) -> None:
     """Hold the lock and pause; then say what each thing that a holder may do has come to."""
-    register = Register(path)
+    register = Writer(Path(path), "first")
     noticed = threading.Event()
     try:
         with redis_lock("job", ttl=float(ttl), on_lost=lambda lease: noticed.set()) as lease:
-            assert register.write(lease.fencing_token, "first")
+            assert register.write(1, lease.fencing_token)
             say("holding", lease.fencing_token)
             if pause == "stopped":
                 told()
@@ -39,7 +40,7 @@ def work(ttl: str, path: str, pause: str) -> None:
                 say("check: held")
             except LeaseLost:
                 say("check: lost")
-            late = register.write(lease.fencing_token, "first, late")
+            late = register.write(2, lease.fencing_token)
             say("write:", "accepted" if late else "refused")
             try:
                 lease.extend()

@@ -11,8 +11,6 @@ from typing import NamedTuple
 import pytest
 from redis import Redis
 
-from devtools.redis_server import RedisServer
-from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Proxy
 from tests.faults.remains import remains
 from tests.processes import ROOT
@@ -93,15 +91,13 @@ def test_what_is_not_left_ends_with_its_ttl(redis: Redis, program: str, code: in
     eventually(lambda: not redis.exists("redislock:{job}"))
 
 
-def test_redis_is_away(redis: Redis, redis_server: RedisServer) -> None:
+def test_redis_is_away(redis: Redis, beside: Proxy) -> None:
     """A release that is still owed at the end does not hold it up for long."""
-    load_scripts(redis)
-    with Proxy(redis_server) as proxy:
-        process = begin("redis_away", REDISLOCK_TEST_URL=proxy.url)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "holding\n"
-        proxy.cut()
-        ended = end(process)
+    process = begin("redis_away", REDISLOCK_TEST_URL=beside.url)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "holding\n"
+    beside.cut()
+    ended = end(process)
     assert ended.code == 0
     assert ended.took < PROMPTLY
     assert not ended.errors

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
-from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import queued, remains
 from tests.processes import ROOT, Start, UnixConnection
@@ -36,31 +34,24 @@ def test_fork(start: Start, redis: Redis) -> None:
     woken through an inbox of its own."""
     before = set(redis.pubsub_channels("redislock:inbox:*"))
     parent = start("tests.faults.fork_programs:both")
-    assert parent.says() == "child released"
-    assert parent.says() == "child None"
-    assert parent.says() == "child held"
-    assert parent.says() == "child waits"
+    assert parent.lines(4) == ["child released", "child None", "child held", "child waits"]
     eventually(lambda: queued(redis, 1))
     eventually(lambda: len(set(redis.pubsub_channels("redislock:inbox:*")) - before) == 2)
     renewed(redis)
     parent.go_on()
     assert parent.says() == "parent held"
-    assert sorted([parent.says(), parent.says()]) == ["child held", "parent released"]
+    assert sorted(parent.lines(2)) == ["child held", "parent released"]
     assert parent.ends() == 0
 
 
 def test_a_fork_that_python_is_not_told_of(start: Start, redis: Redis) -> None:
     """The child notices it itself: its leases are its own, and are renewed."""
     parent = start("tests.faults.fork_programs:untold")
-    assert parent.says() == "child released"
-    assert parent.says() == "child None"
-    assert parent.says() == "child holds"
+    assert parent.lines(3) == ["child released", "child None", "child holds"]
     for _ in range(4):
         renewed(redis, "of the child")
     parent.go_on()
-    assert parent.says() == "child released"
-    assert parent.says() == "parent held"
-    assert parent.says() == "parent released"
+    assert parent.lines(3) == ["child released", "parent held", "parent released"]
     assert parent.ends() == 0
     assert not remains(redis)
 
@@ -80,8 +71,7 @@ def test_beside_threads_that_use_locks(start: Start) -> None:
 def test_both_leave_the_block(start: Start, redis: Redis) -> None:
     """The child leaves the block in which it was forked, and ends: the parent holds on."""
     parent = start("tests.faults.fork_programs:both_leave")
-    assert parent.says() == "child released"
-    assert parent.says() == "parent held"
+    assert parent.lines(2) == ["child released", "parent held"]
     renewed(redis)
     parent.go_on()
     assert parent.says() == "parent released"
@@ -94,14 +84,15 @@ def test_multiprocessing(start: Start, redis: Redis, method: str) -> None:
     """A child of either kind waits for its parent as any other process would."""
     parent = start("tests.faults.fork_programs:multiprocess", method)
     if method == "fork":
-        assert parent.says() == "child released"
-        assert parent.says() == "child it was released, or given to another process"
-    assert parent.says() == "child None"
-    assert parent.says() == "child waits"
+        assert parent.lines(2) == [
+            "child released",
+            "child it was released, or given to another process",
+        ]
+    assert parent.lines(2) == ["child None", "child waits"]
     eventually(lambda: queued(redis, 1))
     renewed(redis)
     parent.go_on()
-    assert sorted([parent.says(), parent.says()]) == ["child held", "parent released"]
+    assert sorted(parent.lines(2)) == ["child held", "parent released"]
     assert parent.says() == "ended 0"
     assert parent.ends() == 0
     assert not remains(redis)
@@ -114,7 +105,7 @@ def test_a_lease_that_is_given_to_a_child(start: Start, redis: Redis, method: st
     assert parent.says() == "True", "the error says what to send instead"
     word, fencing_token = parent.says().split()
     assert word == "parent"
-    assert sorted([parent.says(), parent.says()]) == [f"child {fencing_token}", "parent released"]
+    assert sorted(parent.lines(2)) == [f"child {fencing_token}", "parent released"]
     renewed(redis)
     renewed(redis)
     parent.go_on()
@@ -123,34 +114,29 @@ def test_a_lease_that_is_given_to_a_child(start: Start, redis: Redis, method: st
     assert not remains(redis)
 
 
-def test_a_fork_in_the_middle_of_everything(
-    start: Start, redis_server: RedisServer, redis: Redis
-) -> None:
+def test_a_fork_in_the_middle_of_everything(start: Start, beside: Proxy, redis: Redis) -> None:
     """While other threads have an acquire and a renewal under way, and wait: the child is not
     held up by what they held at that moment, and takes no answer that was meant for them."""
-    load_scripts(redis)
     acquire, extend = script("mutex_acquire"), script("mutex_extend")
-    with Proxy(redis_server) as proxy:
-        acquiring = proxy.on(lambda words: acquire(words) and b"slow" in words, Fault.HOLD_REQUEST)
-        renewing = proxy.on(extend, Fault.HOLD_REPLY)
-        with redis_lock("taken"):
-            parent = start("tests.faults.fork_programs:busy_threads", url=proxy.url)
-            acquiring.happened()
-            renewing.happened()
-            eventually(lambda: queued(redis, 1, "taken"))
-            parent.go_on()
-            assert parent.says() == "child holds"
-            renewed(redis, "of the child")
-            parent.go_on()
-            assert parent.says() == "child released"
-            eventually(lambda: queued(redis, 2, "taken"))
-            acquiring.let_go()
-            renewing.let_go()
-            assert parent.says() == "parent had slow"
-        assert sorted([parent.says(), parent.says()]) == ["child had taken", "parent had taken"]
-        assert parent.says() == "parent held"
-        assert parent.says() == "parent released"
-        assert parent.ends() == 0
+    acquiring = beside.on(lambda words: acquire(words) and b"slow" in words, Fault.HOLD_REQUEST)
+    renewing = beside.on(extend, Fault.HOLD_REPLY)
+    with redis_lock("taken"):
+        parent = start("tests.faults.fork_programs:busy_threads", url=beside.url)
+        acquiring.happened()
+        renewing.happened()
+        eventually(lambda: queued(redis, 1, "taken"))
+        parent.go_on()
+        assert parent.says() == "child holds"
+        renewed(redis, "of the child")
+        parent.go_on()
+        assert parent.says() == "child released"
+        eventually(lambda: queued(redis, 2, "taken"))
+        acquiring.let_go()
+        renewing.let_go()
+        assert parent.says() == "parent had slow"
+    assert sorted(parent.lines(2)) == ["child had taken", "parent had taken"]
+    assert parent.lines(2) == ["parent held", "parent released"]
+    assert parent.ends() == 0
     for name in ("job", "slow", "taken", "of the child"):
         assert not remains(redis, name)
 

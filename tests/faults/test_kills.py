@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import signal
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 
+import pytest
 from redis import Redis
 
-from devtools.redis_server import RedisServer
-from django_redislock import redis_lock
-from tests.faults.conftest import load_scripts
+from django_redislock import Lease, redis_lock
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import late, queued, remains, seen
 from tests.memory import CLAIM_WINDOW
 from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
+from tests.worker import say, told
 
 KEY = "redislock:{job}"
+
+
+def hold_many(*names: str) -> None:
+    """Hold several locks whose leases end at different times, in a process of its own."""
+    with ExitStack() as blocks:
+        for number, name in enumerate(names):
+            blocks.enter_context(redis_lock(name, ttl=1.5 + number / 10))
+        say("holding")
+        told()
 
 
 def inboxes(redis: Redis) -> int:
@@ -38,7 +50,7 @@ def test_the_holder(start: Start, redis: Redis, others: ThreadPoolExecutor) -> N
     Waiters that only looked every now and then would hardly be so lucky three times.
     """
     names = [f"job {number}" for number in range(7)]
-    holder = start("tests.faults.kills_programs:hold_many", *names)
+    holder = start("tests.faults.test_kills:hold_many", *names)
     assert holder.says() == "holding"
     waiting = [others.submit(redis_lock(name, wait=PATIENCE).acquire) for name in names]
     for name in names:
@@ -61,10 +73,7 @@ def test_the_holder(start: Start, redis: Redis, others: ThreadPoolExecutor) -> N
 def test_the_first_waiter(start: Start, redis: Redis, others: ThreadPoolExecutor) -> None:
     """It costs nobody anything: the one behind it has the lock in the step of the release."""
     with redis_lock("job"):
-        head = start("wait")
-        eventually(lambda: queued(redis, 1))
-        behind = others.submit(redis_lock("job", wait=PATIENCE).acquire)
-        eventually(lambda: queued(redis, 2))
+        head, behind = two_waiters(start("wait"), redis, others)
         kill_waiters(redis, head)
     handed = seen(redis)
     assert handed is not None, "it was never free in between"
@@ -103,60 +112,71 @@ def test_everybody(start: Start, redis: Redis) -> None:
     assert not remains(redis)
 
 
+@pytest.mark.parametrize("end", [Worker.kill, Worker.stop])
 def test_a_waiter_before_it_confirms(
-    start: Start, redis_server: RedisServer, redis: Redis, others: ThreadPoolExecutor
+    start: Start,
+    beside: Proxy,
+    redis: Redis,
+    others: ThreadPoolExecutor,
+    end: Callable[[Worker], None],
 ) -> None:
-    """It was handed the lock and woken: the next one has it after the claim window. What it has
-    sent before it died, and arrives later, changes nothing."""
-    load_scripts(redis)
-    with Proxy(redis_server) as proxy:
-        with redis_lock("job") as first:
-            woken = start("wait", url=proxy.url)
-            eventually(lambda: queued(redis, 1))
-            behind = others.submit(redis_lock("job", wait=PATIENCE).acquire)
-            eventually(lambda: queued(redis, 2))
-            confirming = proxy.on(script("mutex_acquire"), Fault.HOLD_REQUEST)
-        handed = seen(redis)
-        assert handed is not None
-        assert handed.token != first.token
-        assert handed.ends - handed.acquired <= CLAIM_WINDOW + 0.005
-        confirming.happened()
-        woken.kill()
-        lease = behind.result(PATIENCE)
-        assert lease is not None
-        assert lease.token != handed.token
-        assert lease.fencing_token > handed.fencing_token
-        late(lease, handed)
-        confirming.let_go()
-        eventually(lambda: redis.zcard(f"{KEY}:queue") == 1)  # for nobody
-        lease.check()
-        lease.release()
-        eventually(lambda: not remains(redis))
+    """It was handed the lock and woken, and is killed or stopped: the next one has the lock after
+    the claim window. What it has sent before, and arrives later, takes nothing from that one; if
+    it goes on, it waits for its turn."""
+    with redis_lock("job") as first:
+        woken, behind = two_waiters(start("wait", url=beside.url), redis, others)
+        confirming = beside.on(script("mutex_acquire"), Fault.HOLD_REQUEST)
+    handed = seen(redis)
+    assert handed is not None
+    assert handed.token != first.token
+    assert handed.ends - handed.acquired <= CLAIM_WINDOW + 0.005
+    confirming.happened()
+    end(woken)
+    lease = behind.result(PATIENCE)
+    assert lease is not None
+    assert lease.token != handed.token
+    assert lease.fencing_token > handed.fencing_token
+    late(lease, handed)
+    confirming.let_go()
+    eventually(lambda: redis.zcard(f"{KEY}:queue") == 1)  # of a killed one, for nobody
+    woken.signal(signal.SIGCONT)
+    lease.check()
+    lease.release()
+    if end is Worker.stop:
+        assert woken.holds() > lease.fencing_token
+        woken.go_on()
+        assert woken.ends() == 0
+    eventually(lambda: not remains(redis))
+
+
+def two_waiters(
+    first: Worker, redis: Redis, others: ThreadPoolExecutor
+) -> tuple[Worker, Future[Lease | None]]:
+    """Wait until a process waits for the lock, and a thread of this process behind it."""
+    eventually(lambda: queued(redis, 1))
+    behind = others.submit(redis_lock("job", wait=PATIENCE).acquire)
+    eventually(lambda: queued(redis, 2))
+    return first, behind
 
 
 def test_a_waiter_after_it_has_confirmed(
-    start: Start, redis_server: RedisServer, redis: Redis, others: ThreadPoolExecutor
+    start: Start, beside: Proxy, redis: Redis, others: ThreadPoolExecutor
 ) -> None:
     """It does not know that it holds the lock, but it does: the next one is in after its lease."""
-    load_scripts(redis)
-    with Proxy(redis_server) as proxy:
-        with redis_lock("job"):
-            woken = start("tests.faults.kills_programs:wait", "2", url=proxy.url)
-            eventually(lambda: queued(redis, 1))
-            behind = others.submit(redis_lock("job", wait=PATIENCE).acquire)
-            eventually(lambda: queued(redis, 2))
-            proxy.on(script("mutex_acquire"), Fault.HOLD_REPLY)
-        handed = seen(redis)
-        assert handed is not None
-        # The index says when a lease ends, and now it is more than a claim window.
-        eventually(lambda: redis.zscore("redislock:index", "job") / 1000 > handed.ends + 0.1)
-        woken.kill()
-        before = seen(redis)
-        assert before is not None
-        assert before.token == handed.token
-        lease = behind.result(PATIENCE)
-        assert lease is not None
-        assert lease.fencing_token > before.fencing_token
-        late(lease, before)
-        lease.release()
-        assert not remains(redis)
+    with redis_lock("job"):
+        woken, behind = two_waiters(start("wait", "2", url=beside.url), redis, others)
+        beside.on(script("mutex_acquire"), Fault.HOLD_REPLY)
+    handed = seen(redis)
+    assert handed is not None
+    # The index says when a lease ends, and now it is more than a claim window.
+    eventually(lambda: redis.zscore("redislock:index", "job") / 1000 > handed.ends + 0.1)
+    woken.kill()
+    before = seen(redis)
+    assert before is not None
+    assert before.token == handed.token
+    lease = behind.result(PATIENCE)
+    assert lease is not None
+    assert lease.fencing_token > before.fencing_token
+    late(lease, before)
+    lease.release()
+    assert not remains(redis)

@@ -8,18 +8,19 @@ what it writes nevertheless.
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
-from tests.faults.conftest import load_scripts
-from tests.faults.proxy import Fault, Proxy, script
-from tests.faults.register import Register
 from tests.faults.remains import SLACK, late, queued, remains, seen
+from tests.faults.test_kills import two_waiters
+from tests.faults.torture.history import Journal
+from tests.faults.torture.register import RegisterServer, Writer
 from tests.memory import CLAIM_WINDOW
 from tests.processes import Start
 from tests.waiting import PATIENCE, eventually
@@ -27,41 +28,51 @@ from tests.waiting import PATIENCE, eventually
 KEY = "redislock:{job}"
 
 
+@pytest.fixture
+def register(tmp_path: Path) -> Iterator[Path]:
+    """Where something listens that refuses late writers, as a database does."""
+    journal = Journal(tmp_path / "journal", "register")
+    with RegisterServer(tmp_path / "register", journal):
+        yield tmp_path / "register"
+    journal.close()
+
+
 @pytest.mark.parametrize("pause", ["stopped", "busy in C"])
-def test_the_holder(start: Start, redis: Redis, tmp_path: Path, pause: str) -> None:
+def test_the_holder(start: Start, redis: Redis, register: Path, pause: str) -> None:
     """It goes on while the next one works: it is told before its next step, writes nothing, and
     leaves the lease of the other alone."""
-    register = Register(str(tmp_path / "register"))
-    holder = start("tests.faults.pauses_programs:work", "0.7", str(tmp_path / "register"), pause)
+    holder = start("tests.faults.pauses_programs:work", "0.7", str(register), pause)
     first = holder.holds()
     if pause == "stopped":
         holder.stop()
     with redis_lock("job", wait=PATIENCE) as lease:
         assert lease.fencing_token > first
-        assert register.write(lease.fencing_token, "second")
+        with closing(Writer(register, "second")) as second:
+            assert second.write(1, lease.fencing_token)
         holder.signal(signal.SIGCONT)
         holder.go_on()
-        assert holder.says() == "check: lost"
-        assert holder.says() == "write: refused"
-        assert holder.says() == "extend: lost"
-        assert holder.says() == "on_lost: called"
-        assert holder.says() == "exit: lost"
+        assert holder.lines(5) == [
+            "check: lost",
+            "write: refused",
+            "extend: lost",
+            "on_lost: called",
+            "exit: lost",
+        ]
         assert holder.ends() == 0
         lease.check()
         after = seen(redis)
         assert after is not None
         assert after.token == lease.token
-        assert register.read() == "second"
     assert not remains(redis)
 
 
 @pytest.mark.parametrize("pause", ["stopped", "busy in C"])
 def test_a_lost_lease_does_not_come_back(
-    start: Start, redis: Redis, tmp_path: Path, pause: str
+    start: Start, redis: Redis, register: Path, pause: str
 ) -> None:
     """Also when nobody else has taken the lock: neither the thread that renews it nor its
     release bring the key back, or the holder would be told yes and no."""
-    holder = start("tests.faults.pauses_programs:work", "0.5", str(tmp_path / "register"), pause)
+    holder = start("tests.faults.pauses_programs:work", "0.5", str(register), pause)
     holder.holds()
     if pause == "stopped":
         holder.stop()
@@ -70,9 +81,7 @@ def test_a_lost_lease_does_not_come_back(
     holder.go_on()
     assert holder.says() == "check: lost"
     assert holder.says() == "write: accepted", "nobody came later"
-    assert holder.says() == "extend: lost"
-    assert holder.says() == "on_lost: called"
-    assert holder.says() == "exit: lost"
+    assert holder.lines(3) == ["extend: lost", "on_lost: called", "exit: lost"]
     assert holder.ends() == 0
     assert set(remains(redis)) <= {"redislock:index"}, "which forgets it after a minute"
     with redis_lock("job", wait=0):
@@ -80,19 +89,14 @@ def test_a_lost_lease_does_not_come_back(
     assert not remains(redis)
 
 
-def test_the_holder_within_its_lease(start: Start, redis: Redis, tmp_path: Path) -> None:
+def test_the_holder_within_its_lease(start: Start, redis: Redis, register: Path) -> None:
     """It has lost nothing, and goes on renewing."""
-    holder = start(
-        "tests.faults.pauses_programs:work", "20", str(tmp_path / "register"), "stopped"
-    )
+    holder = start("tests.faults.pauses_programs:work", "20", str(register), "stopped")
     holder.holds()
     holder.stop()
     holder.signal(signal.SIGCONT)
     holder.go_on()
-    assert holder.says() == "check: held"
-    assert holder.says() == "write: accepted"
-    assert holder.says() == "extend: held"
-    assert holder.says() == "exit: released"
+    assert holder.lines(4) == ["check: held", "write: accepted", "extend: held", "exit: released"]
     assert holder.ends() == 0
     assert not remains(redis)
 
@@ -116,10 +120,7 @@ def test_the_first_waiter(start: Start, redis: Redis, others: ThreadPoolExecutor
     """It is handed the lock and does not come: the one behind it is in after the claim window.
     When it goes on, it finds that it was passed over, and has its turn then."""
     with redis_lock("job"):
-        stopped = start("wait")
-        eventually(lambda: queued(redis, 1))
-        behind = others.submit(redis_lock("job", wait=PATIENCE).acquire)
-        eventually(lambda: queued(redis, 2))
+        stopped, behind = two_waiters(start("wait"), redis, others)
         stopped.stop()
     handed = seen(redis)
     assert handed is not None
@@ -136,36 +137,6 @@ def test_the_first_waiter(start: Start, redis: Redis, others: ThreadPoolExecutor
     stopped.go_on()
     assert stopped.ends() == 0
     assert not remains(redis)
-
-
-def test_a_waiter_before_it_confirms(
-    start: Start, redis_server: RedisServer, redis: Redis, others: ThreadPoolExecutor
-) -> None:
-    """It was woken, and its answer comes after the claim window: it finds the next one in."""
-    load_scripts(redis)
-    with Proxy(redis_server) as proxy:
-        with redis_lock("job"):
-            woken = start("wait", url=proxy.url)
-            eventually(lambda: queued(redis, 1))
-            behind = others.submit(redis_lock("job", wait=PATIENCE).acquire)
-            eventually(lambda: queued(redis, 2))
-            confirming = proxy.on(script("mutex_acquire"), Fault.HOLD_REQUEST)
-        handed = seen(redis)
-        assert handed is not None
-        confirming.happened()
-        woken.stop()
-        lease = behind.result(PATIENCE)
-        assert lease is not None
-        late(lease, handed)
-        confirming.let_go()
-        eventually(lambda: queued(redis, 1))
-        woken.signal(signal.SIGCONT)
-        lease.check()
-        lease.release()
-        assert woken.holds() > lease.fencing_token
-        woken.go_on()
-        assert woken.ends() == 0
-        assert not remains(redis)
 
 
 def test_all_waiters(start: Start, redis: Redis) -> None:

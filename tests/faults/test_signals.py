@@ -12,9 +12,7 @@ from contextlib import contextmanager
 import pytest
 from redis import Redis
 
-from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
-from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import late, queued, remains, seen
 from tests.processes import Start, Worker
@@ -88,47 +86,45 @@ MIDDLES = [
 
 
 @pytest.mark.parametrize("middle", MIDDLES, ids=lambda middle: middle.__name__)
-def test_a_signal(start: Start, redis_server: RedisServer, redis: Redis, middle: Middle) -> None:
+def test_a_signal(start: Start, beside: Proxy, redis: Redis, middle: Middle) -> None:
     """One that raises (Ctrl-C, SIGTERM with a handler that exits, as web servers and task queues
     have it) leaves nothing. One that kills leaves a lease, which the next
     one gets when its ttl is over."""
-    load_scripts(redis)
-    with Proxy(redis_server) as proxy:
-        worker = start("tests.faults.signals_programs:work", url=proxy.url)
-        for number, raised in (
-            (signal.SIGINT, "KeyboardInterrupt"),
-            (signal.SIGTERM, "SystemExit"),
-        ):
-            assert worker.says() == "ready"
-            with contextmanager(middle)(worker, proxy, redis):
-                worker.signal(number)
-                assert worker.says() == raised
-                others = [KEY, "redislock:index"] if middle is wait else []
-                # By the watchdog: the exception does not wait for it.
-                eventually(lambda others=others: remains(redis) == others)
-            with redis_lock("job", wait=PATIENCE):
-                pass
-            eventually(lambda: not remains(redis))
-
+    worker = start("tests.faults.signals_programs:work", url=beside.url)
+    for number, raised in (
+        (signal.SIGINT, "KeyboardInterrupt"),
+        (signal.SIGTERM, "SystemExit"),
+    ):
         assert worker.says() == "ready"
-        with contextmanager(middle)(worker, proxy, redis):
-            worker.signal(signal.SIGTERM)
-            assert worker.ends() == -signal.SIGTERM
-            left = seen(redis)
-        with redis_lock("job", wait=PATIENCE) as lease:
-            if middle in (acquire_is_answered, body):
-                assert left is not None
-                late(lease, left)
+        with contextmanager(middle)(worker, beside, redis):
+            worker.signal(number)
+            assert worker.says() == raised
+            others = [KEY, "redislock:index"] if middle is wait else []
+            # By the watchdog: the exception does not wait for it.
+            eventually(lambda others=others: remains(redis) == others)
+        with redis_lock("job", wait=PATIENCE):
+            pass
+        eventually(lambda: not remains(redis))
 
-        def passed_on() -> bool:
-            """Nothing is left after the next one."""
-            with redis_lock("job", wait=PATIENCE):
-                pass
-            return not remains(redis)
+    assert worker.says() == "ready"
+    with contextmanager(middle)(worker, beside, redis):
+        worker.signal(signal.SIGTERM)
+        assert worker.ends() == -signal.SIGTERM
+        left = seen(redis)
+    with redis_lock("job", wait=PATIENCE) as lease:
+        if middle in (acquire_is_answered, body):
+            assert left is not None
+            late(lease, left)
 
-        # What arrives when its process has gone may cost a claim window, or a lease, and its end
-        # is noted by the next one.
-        eventually(passed_on)
+    def passed_on() -> bool:
+        """Nothing is left after the next one."""
+        with redis_lock("job", wait=PATIENCE):
+            pass
+        return not remains(redis)
+
+    # What arrives when its process has gone may cost a claim window, or a lease, and its end
+    # is noted by the next one.
+    eventually(passed_on)
 
 
 def test_limits_at_random(start: Start) -> None:
