@@ -16,9 +16,9 @@ from redis import Redis
 
 from django_redislock import LeaseRevoked, redis_lock
 from django_redislock.admin import confirmation
-from django_redislock.inspection import Inspector
+from django_redislock.inspection import Inspector, LockInfo
 from tests.admin.conftest import LIST, client_of
-from tests.operations.calling import AWAY, granted, strangers
+from tests.operations.calling import AWAY, before_clearing, granted, strangers
 from tests.waiting import PATIENCE, eventually
 
 CLEAR = f"{LIST}clear/"
@@ -118,24 +118,6 @@ def test_changed_hands(operator: Client, redis: Redis) -> None:
     assert [entry.object_id for entry in LogEntry.objects.all()] == ["default:old"]
 
 
-def test_changed_hands_at_the_last_moment(
-    operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also between the last look and the clearing: Redis compares the token."""
-    granted(redis, "job")
-    page = ask(operator, "job")
-    clear = Inspector.clear
-
-    def late(self: Inspector, *args: Any, **options: Any) -> bool:
-        redis.delete("redislock:{job}")
-        redis_lock("job").acquire()
-        return clear(self, *args, **options)
-
-    monkeypatch.setattr(Inspector, "clear", late)
-    assert confirm(operator, page) == ["“job” has changed hands meanwhile, and was left alone."]
-    assert Inspector().get("job") is not None
-
-
 def test_a_reason_is_needed(operator: Client, redis: Redis) -> None:
     """Without one the confirmation comes again, as it was."""
     granted(redis, "job")
@@ -223,16 +205,15 @@ def test_redis_goes_away(
     for number in range(4):
         granted(redis, f"job:{number}")
     page = ask(operator, *(f"job:{number}" for number in range(4)))
-    there, clear = settings.CACHES, Inspector.clear
+    there = settings.CACHES
     done: list[str] = []
 
-    def once(self: Inspector, lock: Any, **options: Any) -> bool:
+    def once(lock: LockInfo) -> None:
         if done:
             settings.CACHES = {"default": {**there["default"], "LOCATION": AWAY}}
         done.append(lock.name)
-        return clear(Inspector(self.using), lock, **options)  # which finds its server now
 
-    monkeypatch.setattr(Inspector, "clear", once)
+    before_clearing(monkeypatch, once)
     seen = page.context["form"].initial["seen"]
     answer = operator.post(CLEAR, {"seen": seen, "reason": "r"})
     settings.CACHES = there
@@ -311,15 +292,14 @@ def test_an_error_in_the_middle(
     for number in range(3):
         granted(redis, f"job:{number}")
     page = ask(operator, *(f"job:{number}" for number in range(3)))
-    clear, done = Inspector.clear, []
+    done: list[str] = []
 
-    def twice(self: Inspector, lock: Any, **options: Any) -> bool:
+    def twice(lock: LockInfo) -> None:
         if len(done) == 2:
             raise RuntimeError("a receiver of a signal, perhaps")
         done.append(lock.name)
-        return clear(self, lock, **options)
 
-    monkeypatch.setattr(Inspector, "clear", twice)
+    before_clearing(monkeypatch, twice)
     with pytest.raises(RuntimeError):
         confirm(operator, page)
     assert {entry.object_repr for entry in LogEntry.objects.all()} == set(done)

@@ -76,47 +76,6 @@ def test_filters(live: Any, condition: Q, expected: set[str]) -> None:
     assert set(names(live.exclude(~condition))) == expected
 
 
-def test_filters_as_a_database_does(redis: Redis) -> None:
-    """The same conditions on rows of a real table, made from the same locks, find the same."""
-
-    class Row(models.Model):  # noqa: DJ008
-        id = models.CharField(primary_key=True, max_length=600)
-        name = models.CharField(max_length=512)
-        host = models.CharField(max_length=255)
-        held = models.FloatField(null=True)
-        acquired_at = models.DateTimeField(null=True)
-        contended = models.BooleanField()
-
-        class Meta:
-            app_label = "tests"
-            managed = False
-            db_table = "tests_admin_row"
-
-    try:
-        granted(redis, "import:1", owner="web1:1:x")
-        granted(redis, "import:2", owner="web2:1:x", silent=100)
-        granted(redis, "Report", owner="web2:7:x", silent=5)
-        redis.set("redislock:{strange}", "a value")
-        live = Lock.live.of(Lock.snapshot(foreign=True))
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "CREATE TABLE tests_admin_row (id text, name text, host text, held real, "
-                "acquired_at datetime, contended bool)"
-            )
-        fields = [field.name for field in Row._meta.fields]
-        for lock in live:
-            Row.objects.create(**{name: getattr(lock, name) for name in fields})
-        for what, (condition, _) in CONDITIONS.items():
-            if what != "contains, capitals":  # SQLite's LIKE takes no notice of them
-                ours = set(names(live.filter(condition)))
-                assert ours == set(names(Row.objects.filter(condition))), what
-    finally:
-        del Row
-        from django.apps import apps
-
-        apps.all_models["tests"].pop("row")
-
-
 def test_orders(live: Any) -> None:
     """By fields, from both ends; a lease without an end is the longest."""
     assert names(live) == ["import:1", "import:2", "Report", "strange"]

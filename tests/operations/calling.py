@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import StringIO
 from typing import Any, NamedTuple
 
+import pytest
 from django.core.management import CommandError, call_command
 from redis import Redis
 
+from django_redislock.inspection import Inspector, LockInfo
 from tests.manage import PROGRAM, environ
 from tests.processes import ROOT
 from tests.waiting import PATIENCE
@@ -99,6 +101,17 @@ def granted(
     )
     redis.zadd("redislock:index", {name: int((now + left) * 1000)})
     return token
+
+
+def before_clearing(monkeypatch: pytest.MonkeyPatch, do: Callable[[LockInfo], object]) -> None:
+    """Call `do` whenever a lock is about to be cleared; what it raises comes out of that."""
+    clear = Inspector.clear
+
+    def then_clear(self: Inspector, lock: LockInfo, **options: Any) -> bool:
+        do(lock)
+        return clear(Inspector(self.using), lock, **options)  # `do` may have changed CACHES
+
+    monkeypatch.setattr(Inspector, "clear", then_clear)
 
 
 def strangers(redis: Redis) -> None:

@@ -8,20 +8,17 @@ import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from io import StringIO
-from typing import Any
 
 import pytest
-from django.conf import settings
 from django.core.management import call_command
-from django.test import override_settings
 from redis import Redis
 
 from django_redislock import LeaseRevoked, LockUnavailable, redis_lock
-from django_redislock.inspection import Inspector
+from django_redislock.inspection import Inspector, LockInfo
 from django_redislock.lease.lease import Lease
 from django_redislock.management.arguments import operator
 from django_redislock.management.subcommands.clear import seen_at
-from tests.operations.calling import call, granted, run, strangers
+from tests.operations.calling import before_clearing, call, granted, run, strangers
 from tests.processes import Worker
 from tests.waiting import eventually
 
@@ -136,27 +133,6 @@ class TestWhoIsTold:
         monkeypatch.setattr(getpass, "getuser", nameless)
         assert operator().startswith("uid ")
 
-    def test_the_next_waiter(self, redis: Redis, start: Callable[..., Worker]) -> None:
-        """It has the lock of a holder that was killed long before the lease ends."""
-        holder = start("hold", "3600")
-        holder.holds()
-        waiter = start("wait")
-        eventually(lambda: redis.zcard(f"{KEY}:queue"))
-        holder.process.kill()
-        holder.ends()
-        assert call("clear", "job", *YES).code == 0
-        waiter.holds()
-        waiter.go_on()
-        assert waiter.ends() == 0
-
-    def test_a_holder_elsewhere(self, start: Callable[..., Worker]) -> None:
-        """It learns of it by its renewal, or when it releases."""
-        holder = start("hold", "60")
-        holder.holds()
-        assert call("clear", "job", *YES).code == 0
-        holder.go_on()
-        assert holder.ends() == 1  # LeaseRevoked
-
 
 class TestChangedHands:
     """What was not shown is not cleared."""
@@ -167,15 +143,13 @@ class TestChangedHands:
     ) -> None:
         """The new holder keeps it; an exit code of its own; the others are cleared."""
         leases = [acquire("job"), acquire("other")]
-        clear = Inspector.clear
 
-        def overtaken(self: Inspector, lock: Any, **options: Any) -> bool:
+        def overtake(lock: LockInfo) -> None:
             if lock.name == "job":
                 leases[0].release()
                 leases[0] = acquire("job")
-            return clear(self, lock, **options)
 
-        monkeypatch.setattr(Inspector, "clear", overtaken)
+        before_clearing(monkeypatch, overtake)
         done = call("clear", "job", "other", *YES, *form)
         assert done.code == 75
         if form:
@@ -187,18 +161,6 @@ class TestChangedHands:
         leases[0].release()
         with pytest.raises(LeaseRevoked):
             leases[1].extend()
-
-    def test_released_meanwhile(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Also then it was not this command that freed it."""
-        lease = acquire()
-        clear = Inspector.clear
-
-        def released(self: Inspector, lock: Any, **options: Any) -> bool:
-            lease.release()
-            return clear(self, lock, **options)
-
-        monkeypatch.setattr(Inspector, "clear", released)
-        assert call("clear", "job", *YES).code == 75
 
     @pytest.mark.parametrize("arguments", [["job"], ["--pattern", "j*"]], ids=" ".join)
     def test_since_the_dry_run(self, arguments: list[str]) -> None:
@@ -263,14 +225,12 @@ class TestHalfway:
         """It says what was done, what may have been, and what was not tried."""
         for name in "abc":
             granted(redis, name)
-        clear = Inspector.clear
 
-        def fails(self: Inspector, lock: Any, **options: Any) -> bool:
+        def fail(lock: LockInfo) -> None:
             if lock.name != "a":
                 raise LockUnavailable("Redis is away")
-            return clear(self, lock, **options)
 
-        monkeypatch.setattr(Inspector, "clear", fails)
+        before_clearing(monkeypatch, fail)
         done = call("clear", "a", "b", "c", *YES)
         assert done.code == 69
         assert "Cleared 'a', " in done.out
@@ -282,14 +242,12 @@ class TestHalfway:
         granted(redis, "a")
         granted(redis, "b")
         out = StringIO()
-        clear = Inspector.clear
 
-        def interrupted(self: Inspector, lock: Any, **options: Any) -> bool:
+        def interrupt(lock: LockInfo) -> None:
             if lock.name == "b":
                 raise KeyboardInterrupt
-            return clear(self, lock, **options)
 
-        monkeypatch.setattr(Inspector, "clear", interrupted)
+        before_clearing(monkeypatch, interrupt)
         with pytest.raises(KeyboardInterrupt):
             call_command("redislock", "clear", "a", "b", *YES, stdout=out)
         assert out.getvalue().startswith("Cleared 'a', ")
@@ -315,15 +273,3 @@ class TestHalfway:
         with redis_lock("new"):
             yesterday = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
             assert call("clear", *names, "--as-of", yesterday, *YES).code == code
-
-
-def test_an_alias_of_its_own(redis: Redis) -> None:
-    """A lock is looked for where its settings have it, unless another alias is given."""
-    granted(redis, "job")
-    nowhere = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere"}
-    with override_settings(
-        CACHES={"default": nowhere, "locks": settings.CACHES["default"]},
-        REDISLOCK={"LOCKS": {"job": {"USING": "locks"}}},
-    ):
-        assert call("clear", "job", "--using", "default").code == 69
-        assert call("clear", "job", *YES).code == 0
