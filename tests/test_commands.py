@@ -7,6 +7,7 @@ import io
 import re
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -70,16 +71,6 @@ class TestTheLock:
         assert lease.state == "released"
         assert redis_lock("command:test_commands").holder() is None
 
-    def test_is_released_after_an_error(self) -> None:
-        """Which goes on as it is."""
-
-        def fail() -> None:
-            raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            call_command(command(fail))
-        assert redis_lock("command:test_commands").holder() is None
-
     def test_is_taken_after_the_checks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A project that is broken locks nothing."""
         held = []
@@ -92,14 +83,6 @@ class TestTheLock:
         with pytest.raises(SystemCheckError):
             call_command(command(), skip_checks=False)
         assert held == [None]
-
-    def test_is_taken_anew_each_time(self) -> None:
-        """A command object may be used again."""
-        tokens = []
-        again = command(lambda: tokens.append(current_lease().fencing_token))
-        call_command(again)
-        call_command(again)
-        assert tokens[0] < tokens[1]
 
     def test_of_a_command_that_calls_itself(self) -> None:
         """It would wait for itself."""
@@ -442,16 +425,6 @@ class TestConflict:
         with held_elsewhere("command:test_commands"):
             assert call_command(some, stdout=io.StringIO()) == "command:test_commands"
 
-    def test_of_another_lock(self) -> None:
-        """One that the command takes itself is its own business."""
-
-        def body() -> None:
-            with redis_lock("other", wait=0):
-                pass
-
-        with held_elsewhere("other"), pytest.raises(LockNotAcquired):
-            call_command(command(body, lock_options={"on_conflict": "skip"}))
-
     def test_of_a_wrong_answer(self) -> None:
         """`on_conflict` is checked also when it comes from code."""
         with (
@@ -473,15 +446,6 @@ class TestTrouble:
         assert away.value.returncode == 69
         assert isinstance(away.value.__cause__, LockUnavailable)
         assert not ran
-
-    def test_redis_away_for_the_command_itself(self, settings: Any) -> None:
-        """What it asks Redis for is its own business."""
-
-        def body() -> None:
-            raise LockUnavailable("its own")
-
-        with pytest.raises(LockUnavailable, match="its own"):
-            call_command(command(body))
 
     @pytest.mark.parametrize("checking", [True, False])
     def test_lost(self, checking: bool) -> None:
@@ -508,15 +472,30 @@ class TestTrouble:
             call_command(command(body))
         assert "lost" in error.value.__notes__[0]
 
-    def test_lost_by_another_lock(self) -> None:
-        """One that the command takes itself is its own business."""
 
-        def body() -> None:
-            with redis_lock("other"):
-                redis_lock("other").clear(reason="test")
+def busy() -> None:
+    with redis_lock("other", wait=0):
+        pass
 
-        with pytest.raises(LeaseLost, match="'other'"):
-            call_command(command(body))
+
+def unavailable() -> None:
+    raise LockUnavailable("its own")
+
+
+def lost() -> None:
+    with redis_lock("other"):
+        redis_lock("other").clear(reason="test")
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [(busy, LockNotAcquired), (unavailable, LockUnavailable), (lost, LeaseLost)],
+)
+def test_locks_that_the_command_takes_itself(body: Any, error: type[LockError]) -> None:
+    """Their errors are its own business."""
+    others = held_elsewhere("other") if body is busy else nullcontext()
+    with others, pytest.raises(error):
+        call_command(command(body, lock_options={"on_conflict": "skip"}))
 
 
 @pytest.mark.slow
@@ -536,24 +515,6 @@ class TestProcesses:
         first.go_on()
         assert (first.ends(), first.complains()) == (0, "")
         assert first.rest() == "done\n"
-
-    def test_lost(self, manage: Callable[..., Manage]) -> None:
-        """The exit code says so, in one line, after what the command has said."""
-        process = manage("nightly", "--until-told")
-        process.holds()
-        redis_lock("command:nightly").clear(reason="test", by="eva")
-        process.go_on()
-        assert process.ends() == 76
-        assert "cleared by eva" in process.complains()
-
-    def test_redis_away(self, manage: Callable[..., Manage]) -> None:
-        """One line, no traceback."""
-        process = manage("nightly", "--lock-wait=0", url="unix:///nowhere")
-        assert process.ends() == 69
-        complaint = process.complains()
-        assert complaint.startswith("CommandError: Redis 'default' (/nowhere) could not be asked")
-        assert complaint.count("\n") == 1
-        assert process.rest() == ""
 
     @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
     def test_nobody_is_told(self, redirection: str, manage: Callable[..., Manage]) -> None:

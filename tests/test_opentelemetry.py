@@ -165,14 +165,6 @@ class TestSpans:
         assert hold.attributes[error_attributes.ERROR_TYPE] == "LeaseLost"
         assert parent_of(hold) == request.get_span_context().span_id
 
-    def test_a_cleared_lock(self, exported: InMemorySpanExporter) -> None:
-        """Its holder lost it; that is the one span."""
-        lease = redis_lock("job", ttl=0.3).acquire()
-        assert lease is not None
-        redis_lock("job").clear(by="Ada", reason="stuck")
-        eventually(lambda: len(ended(exported)) == 2)
-        assert ended(exported)[1].status.description == "cleared by Ada (stuck)"
-
     @pytest.mark.parametrize("kind", [redis_lock, TimestampLock])
     def test_released_elsewhere(
         self, kind: Any, exported: InMemorySpanExporter, tracer: Tracer
@@ -180,7 +172,6 @@ class TestSpans:
         """The parent is where it was acquired."""
         with tracer.start_as_current_span("request") as request:
             lease = kind("job").acquire()
-        assert lease is not None
         with tracer.start_as_current_span("another"):
             lease.release()
         assert parent_of(ended(exported)[1]) == request.get_span_context().span_id
@@ -188,7 +179,6 @@ class TestSpans:
     def test_restored(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
         """What is known is where it is released; nothing is kept of where it was exported."""
         lease = redis_lock("job").acquire()
-        assert lease is not None
         restored = Lease.restore(lease.export())
         del lease
         gc.collect()

@@ -162,15 +162,6 @@ class TestMetrics:
         assert value("redislock_hold_seconds_count") == 1
         assert active() == 0
 
-    def test_a_cleared_lock(self) -> None:
-        """It is lost once, where it was held."""
-        lease = redis_lock("job", ttl=0.3).acquire()
-        assert lease is not None
-        redis_lock("job").clear(reason="stuck")
-        eventually(lambda: active() == 0)
-        assert value("redislock_lost_total") == 1
-        assert value("redislock_hold_seconds_count") == 1
-
     def test_threads(self) -> None:
         """None is counted twice, and none is forgotten."""
 
@@ -185,19 +176,11 @@ class TestMetrics:
         assert value("redislock_hold_seconds_count", "job:*") == 160
         assert active("job:*") == 0
 
-    def test_a_reentrant_block(self) -> None:
-        """Is one lock."""
-        lock = redis_lock("job", reentrant=True)
-        with lock, lock:
-            assert active() == 1
-        assert (attempts("acquired"), active()) == (1, 0)
-
 
 class TestActive:
     def test_exported(self) -> None:
         """It is not active for ever where it was, and never below none where it is restored."""
         lease = redis_lock("job").acquire()
-        assert lease is not None
         restored = Lease.restore(lease.export())
         del lease
         gc.collect()
@@ -217,7 +200,6 @@ class TestActive:
     def test_settings_that_change(self) -> None:
         """What was active under one label ends under it."""
         lease = redis_lock("job").acquire()
-        assert lease is not None
         with override_settings(REDISLOCK={}):
             lease.release()
         assert active() == 0
@@ -256,7 +238,6 @@ class TestActive:
         with os.fdopen(read) as told:
             assert told.read() == "1 0"
         assert active() == 1
-        assert lease is not None
         lease.release()
         assert active() == 0
 

@@ -68,7 +68,6 @@ def lose_and_end() -> None:
 
     signals.lock_lost.connect(slow)
     lease = redis_lock("job", ttl=0.6).acquire()
-    assert lease is not None
     with Redis.from_url(settings.CACHES["default"]["LOCATION"]) as client:
         client.delete("redislock:{job}")
     with pytest.raises(LeaseLost):
@@ -77,6 +76,16 @@ def lose_and_end() -> None:
 
 def outcomes(events: list[LockEvent]) -> list[str]:
     return [event.outcome for event in events]
+
+
+def block() -> None:
+    with redis_lock("job") as lease:
+        lease.check()
+
+
+async def async_block() -> None:
+    async with redis_lock("job") as lease:
+        lease.check()
 
 
 class TestEvents:
@@ -94,10 +103,6 @@ class TestEvents:
         assert released.outcome == "released"
         assert 0 < released.held < PATIENCE
 
-    async def _async_block(self) -> None:
-        async with redis_lock("job"):
-            pass
-
     def test_an_async_block(self, connect: Any) -> None:
         """A receiver that is a coroutine is awaited in the task that holds the lock."""
         seen = []
@@ -108,15 +113,14 @@ class TestEvents:
 
         connect(receive)
 
-        async def block() -> asyncio.Task[Any] | None:
-            await self._async_block()
+        async def task() -> asyncio.Task[Any] | None:
+            await async_block()
             return asyncio.current_task()
 
-        task = asyncio.run(block())
+        ran = asyncio.run(task())
         assert [outcome for outcome, _ in seen] == ["acquired", "released"]
         # Django awaits receivers together, in tasks of their own; but in this loop.
-        assert task is not None
-        assert {receiver.get_loop() for _, receiver in seen} == {task.get_loop()}
+        assert {receiver.get_loop() for _, receiver in seen} == {ran.get_loop()}
 
     def test_receivers_of_both_kinds(self, events: list[LockEvent], connect: Any) -> None:
         """Coroutines are called for a synchronous block, and functions for an async one."""
@@ -126,9 +130,8 @@ class TestEvents:
             seen.append(event)
 
         connect(receive)
-        with redis_lock("job"):
-            pass
-        asyncio.run(self._async_block())
+        block()
+        asyncio.run(async_block())
         assert outcomes(seen) == outcomes(events) == ["acquired", "released"] * 2
 
     def test_not_acquired(self, events: list[LockEvent]) -> None:
@@ -160,7 +163,6 @@ class TestEvents:
     def test_cleared(self, events: list[LockEvent]) -> None:
         """The operator's side tells by whom and why, the holder's that it lost its lease."""
         lease = redis_lock("job", label="here", ttl=0.3).acquire()
-        assert lease is not None
         redis_lock("job").clear(by="Ada", reason="stuck")
         eventually(lambda: len(events) == 3)
         cleared, lost = events[1:]
@@ -190,36 +192,21 @@ class TestEvents:
 
 
 class TestReceivers:
+    @pytest.mark.parametrize("asynchronous", [False, True])
     def test_one_that_raises(
-        self, events: list[LockEvent], connect: Any, caplog: pytest.LogCaptureFixture
+        self, events: list[LockEvent], connect: Any, caplog: Any, asynchronous: bool
     ) -> None:
         """It is logged, the others are called, and the block runs under its lock."""
 
         def bad(event: LockEvent, **kwargs: Any) -> None:
             raise RuntimeError(f"no receiver for {event.outcome}")
 
-        connect(bad)
-        with redis_lock("job") as lease:
-            lease.check()
-        assert outcomes(events) == ["acquired", "released"]
-        assert [r.name for r in caplog.records if r.exc_info] == ["django.dispatch"] * 2
-
-    def test_an_async_one_that_raises(
-        self, connect: Any, redis: Redis, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """The same."""
-
-        async def bad(event: LockEvent, **kwargs: Any) -> None:
+        async def abad(event: LockEvent, **kwargs: Any) -> None:
             raise RuntimeError
 
-        connect(bad)
-
-        async def block() -> None:
-            async with redis_lock("job"):
-                pass
-
-        asyncio.run(block())
-        assert not redis.exists("redislock:{job}")
+        connect(abad if asynchronous else bad)
+        asyncio.run(async_block()) if asynchronous else block()
+        assert outcomes(events) == ["acquired", "released"]
         assert [r.name for r in caplog.records if r.exc_info] == ["django.dispatch"] * 2
 
     @pytest.mark.parametrize("outcome", ["lost", "released"])
@@ -236,7 +223,6 @@ class TestReceivers:
         connect(slow, outcome)
         try:
             ended = redis_lock("ended", ttl=0.3).acquire()
-            assert ended is not None
             if outcome == "lost":
                 redis.delete("redislock:{ended}")
             else:
@@ -281,16 +267,7 @@ class TestReceivers:
             raise asyncio.CancelledError
 
         connect(cancelled)
-
-        async def block() -> None:
-            async with redis_lock("job") as lease:
-                lease.check()
-
-        def sync_block() -> None:
-            with redis_lock("job") as lease:
-                lease.check()
-
-        asyncio.run(block()) if asynchronous else sync_block()
+        asyncio.run(async_block()) if asynchronous else block()
 
     def test_a_receiver_that_is_interrupted(
         self, redis: Redis, connect: Any, caplog: pytest.LogCaptureFixture

@@ -20,7 +20,6 @@ class Hands(Worker):
         super().__init__("tests.browser.hands:obey", url=url)
 
     def do(self, what: str, *arguments: Any) -> Any:
-        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([what, *arguments]) + "\n")
         self.process.stdin.flush()
         return json.loads(self.says())

@@ -346,7 +346,6 @@ def test_a_press_is_not_cut_in_two(site: Site, window: Window) -> None:
     late = Late(window)
     late.is_asked()
     box = tick(window, "job").bounding_box()
-    assert box is not None
     window.page.mouse.move(box["x"] + 5, box["y"] + 5)
     window.page.mouse.down()
     late.comes()

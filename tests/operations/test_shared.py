@@ -64,7 +64,6 @@ class TestShow:
         """To read, or to write."""
         catalogue = ReadWriteLock("catalogue", wait=None)
         lease = catalogue.write().acquire()
-        assert lease is not None
         with ThreadPoolExecutor(2) as threads:
             first = threads.submit(lambda: catalogue.write().acquire())
             eventually(lambda: redis.zcard("redislock:{catalogue}:queue") == 1)
@@ -75,7 +74,6 @@ class TestShow:
             lease.release()
             for waiter in (first, second):
                 got = waiter.result()
-                assert got is not None
                 got.release()
             assert out.index("to write, ") < out.index("to read, ")
             assert [waiter["kind"] for waiter in waiters] == ["write", "read"]
@@ -156,7 +154,6 @@ class TestClear:
         assert done.code == 0
         assert "and 2 more.\n1 of 1 lock cleared." in done.out
         (lease,) = later
-        assert lease is not None
         assert redis.zrange("redislock:{exports}", 0, -1) == [lease.token.encode()]
         lease.release()
         with pytest.raises(LeaseRevoked, match="it hangs"):

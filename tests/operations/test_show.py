@@ -18,7 +18,6 @@ from tests.waiting import PATIENCE, eventually
 def test_held(redis: Redis, start: Callable[..., Worker]) -> None:
     """The holder, where, since when, and who waits, in order."""
     lease = redis_lock("job", ttl=60, label="here").acquire()
-    assert lease is not None
     first = start("wait")
     eventually(lambda: redis.zcard("redislock:{job}:queue") == 1)
     second = start("wait")

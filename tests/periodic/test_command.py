@@ -280,8 +280,6 @@ class TestStopping:
         worker.go_on()
         assert worker.ends() == 0
         last = Ledger().job("job")
-        assert last is not None
-        assert last.last is not None
         assert last.last.outcome == RunOutcome.DONE
         assert redis_lock("periodic:job").holder() is None
 
@@ -391,7 +389,6 @@ class TestOperators:
         assert call("pause", "--all", "--reason", "r").out == "Paused 'a'.\nPaused 'b'.\n"
         assert [info.state for info in Ledger().jobs()] == [JobState.PAUSED] * 2
         paused = Ledger().jobs()[0].paused
-        assert paused is not None
         assert "@" in paused.by, "the user and the host"
 
     @pytest.mark.parametrize(

@@ -124,7 +124,6 @@ class TestClock:
         memory.advance(1000)
         assert 1000 <= now() - real < 1000 + PATIENCE
         lease = redis_lock("invoice:42", ttl=0.2, renew=False).acquire()
-        assert lease is not None
         eventually(lambda: lease.state == "lost")
 
     @pytest.mark.parametrize("seconds", [-1, "1", float("inf"), float("nan"), None])
@@ -140,7 +139,6 @@ class TestWorld:
         with locks_in_memory():
             lease = redis_lock("invoice:42").acquire()
             redis_lock("invoice:42").holder()
-        assert lease is not None
         assert lease.state == "released"
         with locks_in_memory():
             assert redis_lock("invoice:42").holder() is None
