@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,10 +10,55 @@ from django_redislock.base.exceptions import LockNotAcquired
 from django_redislock.primitives import mutex, record
 from django_redislock.primitives.contract import Claim
 from django_redislock.primitives.keys import Keys
-from tests.memory import Actor, Pause, SteppedIO
-from tests.test_interleavings import TTL, World, schedules
+from tests.memory import Actor, MemoryServer, Pause, SteppedIO
 
 KEYS = Keys.of("redislock", "once:job")
+TTL = 30.0
+
+
+class World:
+    """One server, and those who use it."""
+
+    def __init__(self) -> None:
+        self.server = MemoryServer()
+        self.actors: list[Actor] = []
+
+    def lease_ends(self) -> None:
+        self.server.time += TTL + 0.001
+
+
+def schedules(make: Callable[[], tuple[World, list[Callable[[], None]]]]) -> Iterator[World]:
+    """Run a world in every order of its actors' steps and of some events, each once.
+
+    When everybody sleeps, time goes on to the first who wakes.
+    """
+    pending: list[list[int]] = [[]]
+    while pending:
+        prefix = pending.pop()
+        world, events = make()
+        chosen: list[int] = []
+        while True:
+            options: list[Callable[[], None]] = [
+                actor.step for actor in world.actors if not actor.done and actor.io.runnable()
+            ]
+            options += events
+            if not options or all(actor.done for actor in world.actors):
+                asleep = [actor.io.wake_at for actor in world.actors if not actor.done]
+                if not asleep:
+                    break
+                world.server.time = min(time for time in asleep if time is not None)
+                continue
+            if len(chosen) < len(prefix):
+                choice = prefix[len(chosen)]
+            else:
+                choice = 0
+                pending += [[*chosen, other] for other in range(1, len(options))]
+            chosen.append(choice)
+            step = options[choice]
+            step()
+            if step in events:
+                events.remove(step)
+        yield world
 
 
 class Doer(Actor):
