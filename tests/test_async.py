@@ -14,7 +14,7 @@ from django.test import RequestFactory, override_settings
 from django.urls import path
 from redis import Redis
 
-from django_redislock import LockNotAcquired, current_lease, redis_lock
+from django_redislock import current_lease, redis_lock
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.event_loops import opened
 from django_redislock.transport.server import server_of
@@ -102,25 +102,21 @@ def test_more_tasks_than_connections(redis: Redis) -> None:
         asyncio.run(main())
 
 
-def test_waiting_tasks_leave_the_executor_alone(redis: Redis) -> None:
+async def test_waiting_tasks_leave_the_executor_alone(redis: Redis) -> None:
     """Fifty waiters don't keep anybody else from the loop's threads."""
+    async with redis_lock("job"):
 
-    async def main() -> None:
-        async with redis_lock("job"):
+        async def wait() -> bool:
+            return await redis_lock("job").aacquire(wait=PATIENCE) is not None
 
-            async def wait() -> bool:
-                return await redis_lock("job").aacquire(wait=PATIENCE) is not None
-
-            waiters = [asyncio.create_task(wait()) for _ in range(50)]
-            while redis.zcard(QUEUE) < 50:
-                await asyncio.sleep(0.002)
-            assert await asyncio.wait_for(asyncio.to_thread(lambda: 42), PATIENCE) == 42
-            for waiter in waiters:
-                waiter.cancel()
-            await asyncio.gather(*waiters, return_exceptions=True)
-        assert unlocked(redis)
-
-    asyncio.run(main())
+        waiters = [asyncio.create_task(wait()) for _ in range(50)]
+        while redis.zcard(QUEUE) < 50:
+            await asyncio.sleep(0.002)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: 42), PATIENCE) == 42
+        for waiter in waiters:
+            waiter.cancel()
+        await asyncio.gather(*waiters, return_exceptions=True)
+    assert unlocked(redis)
 
 
 async def cancelled_at(
@@ -164,28 +160,24 @@ def test_a_cancelled_acquire_leaves_no_key(redis: Redis, cold: bool) -> None:
     assert asyncio.run(main()) > 2
 
 
-def test_an_acquire_that_is_cancelled_twice(redis: Redis) -> None:
+async def test_an_acquire_that_is_cancelled_twice(redis: Redis) -> None:
     """The second time while it takes back what it has done: that goes on to its end."""
-
-    async def main() -> None:
-        async with redis_lock("warm up"):
-            pass
-        for second in range(6):
-            task = asyncio.create_task(redis_lock("job").aacquire())
-            while not redis.exists(KEY):
+    async with redis_lock("warm up"):
+        pass
+    for second in range(6):
+        task = asyncio.create_task(redis_lock("job").aacquire())
+        while not redis.exists(KEY):
+            await asyncio.sleep(0)
+        task.cancel()
+        for _ in range(second):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():  # it had been too late
+            await task.result().arelease()
+        async with asyncio.timeout(PATIENCE):
+            while not unlocked(redis):
                 await asyncio.sleep(0)
-            task.cancel()
-            for _ in range(second):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled():  # it had been too late
-                await task.result().arelease()
-            async with asyncio.timeout(PATIENCE):
-                while not unlocked(redis):
-                    await asyncio.sleep(0)
-
-    asyncio.run(main())
 
 
 def test_a_cancelled_release_releases(redis: Redis) -> None:
@@ -196,7 +188,6 @@ def test_a_cancelled_release_releases(redis: Redis) -> None:
             pass
         for steps in range(1, 200):
             lease = await redis_lock("job").aacquire()
-            assert lease is not None
             cut, _ = await cancelled_at(steps, lease.arelease)
             if not cut:
                 assert unlocked(redis)
@@ -209,62 +200,37 @@ def test_a_cancelled_release_releases(redis: Redis) -> None:
     assert asyncio.run(main()) > 1
 
 
-def test_a_cancelled_waiter_leaves_the_queue(redis: Redis) -> None:
+async def test_a_cancelled_waiter_leaves_the_queue(redis: Redis) -> None:
     """Cancelled at any moment of its wait, also while it is handed the lock."""
-
-    async def main() -> None:
-        for turns in range(12):
-            lease = await redis_lock("job").aacquire()
-            assert lease is not None
-            waiter = asyncio.create_task(redis_lock("job").aacquire(wait=PATIENCE))
-            while not redis.zcard(QUEUE):
-                await asyncio.sleep(0.001)
-            await lease.arelease()
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            waiter.cancel()
-            await asyncio.wait([waiter])
-            if not waiter.cancelled():
-                await waiter.result().arelease()
-            assert unlocked(redis), f"cancelled {turns} turns after the handover"
-
-    asyncio.run(main())
+    for turns in range(12):
+        lease = await redis_lock("job").aacquire()
+        waiter = asyncio.create_task(redis_lock("job").aacquire(wait=PATIENCE))
+        while not redis.zcard(QUEUE):
+            await asyncio.sleep(0.001)
+        await lease.arelease()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiter.cancel()
+        await asyncio.wait([waiter])
+        if not waiter.cancelled():
+            await waiter.result().arelease()
+        assert unlocked(redis), f"cancelled {turns} turns after the handover"
 
 
-def test_a_timeout_around_a_wait(redis: Redis) -> None:
+async def test_a_timeout_around_a_wait(redis: Redis) -> None:
     """asyncio.timeout() works as everywhere, and leaves nothing behind."""
+    async with redis_lock("job"):
 
-    async def main() -> None:
-        async with redis_lock("job"):
+        async def wait() -> None:
+            async with asyncio.timeout(0.1):
+                await redis_lock("job").aacquire(wait=None)
 
-            async def wait() -> None:
-                async with asyncio.timeout(0.1):
-                    await redis_lock("job").aacquire(wait=None)
-
-            with pytest.raises(TimeoutError):
-                await asyncio.create_task(wait())
-            assert not redis.exists(QUEUE)
-
-    asyncio.run(main())
+        with pytest.raises(TimeoutError):
+            await asyncio.create_task(wait())
+        assert not redis.exists(QUEUE)
 
 
-def test_tasks_exclude_each_other(redis: Redis) -> None:
-    """Tasks of one loop are different holders; a task is not its own competitor."""
-
-    async def main() -> None:
-        async with redis_lock("job"):
-
-            async def other() -> None:
-                async with redis_lock("job", wait=0):
-                    pass
-
-            with pytest.raises(LockNotAcquired):
-                await asyncio.create_task(other())
-
-    asyncio.run(main())
-
-
-def test_threads_and_tasks_hand_it_to_each_other(redis: Redis) -> None:
+async def test_threads_and_tasks_hand_it_to_each_other(redis: Redis) -> None:
     """They are neighbours: each tells the next one, across threads and loops."""
     order: list[str] = []
 
@@ -276,18 +242,15 @@ def test_threads_and_tasks_hand_it_to_each_other(redis: Redis) -> None:
         async with redis_lock("job", wait=PATIENCE):
             order.append(name)
 
-    async def main() -> None:
-        work: list[Awaitable[None]] = []
-        async with redis_lock("job"):
-            for number in range(6):
-                name = str(number)
-                one = in_a_task(name) if number % 2 else asyncio.to_thread(in_a_thread, name)
-                work.append(asyncio.ensure_future(one))
-                while redis.zcard(QUEUE) <= number:
-                    await asyncio.sleep(0.005)
-        await asyncio.gather(*work)
-
-    asyncio.run(main())
+    work: list[Awaitable[None]] = []
+    async with redis_lock("job"):
+        for number in range(6):
+            name = str(number)
+            one = in_a_task(name) if number % 2 else asyncio.to_thread(in_a_thread, name)
+            work.append(asyncio.ensure_future(one))
+            while redis.zcard(QUEUE) <= number:
+                await asyncio.sleep(0.005)
+    await asyncio.gather(*work)
     assert order == list("012345")
     assert unlocked(redis)
 

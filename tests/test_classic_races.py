@@ -93,7 +93,6 @@ class TestTwoAfterAnExpiry:
         old = Classic(redis, KEY, fractions=fractions)
         assert old.read()
         lease = acquire(fractions=fractions)
-        assert lease is not None
         assert not old.getset()
         lease.check()
         lease.release()
@@ -108,7 +107,6 @@ class TestTwoAfterAnExpiry:
         old = Naive(redis, KEY, timeout=60)
         assert old.read()
         lease = acquire()
-        assert lease is not None
         old.delete()
         assert old.setnx(), "both are in"
         with pytest.raises(LeaseLost):
@@ -136,7 +134,6 @@ class TestTheLoserOfGetset:
         old.reads = float
         assert old.read()
         lease = acquire(fractions=ours)
-        assert lease is not None
         assert not old.getset()
         assert redis.ttl(KEY) == -1, "GETSET has removed it"
         assert acquire_elsewhere() is None
@@ -149,7 +146,6 @@ class TestTheLoserOfGetset:
         crashed(redis)
         assert old.read()
         lease = acquire(fractions=ours)
-        assert lease is not None
         assert not old.getset()
         lease.release()
         assert not redis.exists(KEY), "also without a renewal in between"
@@ -160,7 +156,6 @@ class TestTheLoserOfGetset:
         old = Classic(redis, KEY, timeout=300)
         assert old.read()
         lease = acquire()
-        assert lease is not None
         assert not old.getset()
         with pytest.raises(LeaseLost, match="another program holds the lock now"):
             lease.extend()
@@ -196,7 +191,6 @@ class TestAHolderThatOverran:
     @FORMS
     def test_ours_does_not(self, redis: Redis, fractions: bool) -> None:
         lease = acquire(renew=False)
-        assert lease is not None
         overrun(redis)
         second = Classic(redis, KEY, fractions=fractions)
         assert second.acquire()
@@ -210,11 +204,9 @@ class TestAHolderThatOverran:
     def test_with_the_very_value_of_ours(self, redis: Redis) -> None:
         """One of ours, in the same second: the token beside the key tells them apart."""
         lease = acquire()
-        assert lease is not None
         value = redis.get(KEY)
         redis.delete(KEY)
         other = acquire_elsewhere()
-        assert other is not None
         redis.set(KEY, value)
         redis.hset(TAIL, "until", value)
         with pytest.raises(LeaseLost, match="holds the lock now"):
@@ -229,7 +221,6 @@ class TestBothWays:
         """An old client that takes integers can read only whole seconds."""
         old = Classic(redis, KEY, fractions=fractions)
         lease = acquire(fractions=ours)
-        assert lease is not None
         if ours and not fractions:
             with pytest.raises(ValueError, match="invalid literal"):
                 old.acquire()
@@ -240,13 +231,11 @@ class TestBothWays:
         assert acquire(fractions=ours) is None
         old.release()
         lease = acquire(fractions=ours)
-        assert lease is not None
         lease.release()
 
     def test_a_renewed_one_stays(self, redis: Redis) -> None:
         """Old clients respect the later time."""
         lease = acquire(ttl=1)
-        assert lease is not None
         before = int(redis.get(KEY))
         lease.extend(60)
         assert int(redis.get(KEY)) > before + 50

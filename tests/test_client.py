@@ -7,7 +7,6 @@ is changed on purpose has tests of its own, which docs/drop-in.md names.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import inspect
 import os
@@ -575,14 +574,10 @@ class TestKept:
                     assert isinstance(lock.local.token, bytes)
                     lock.extend(5)
 
-    def test_in_an_event_loop(self, make: Make) -> None:
+    async def test_in_an_event_loop(self, make: Make) -> None:
         """It blocks the loop, and works."""
-
-        async def main() -> None:
-            with make():
-                assert make().acquire(blocking_timeout=0.2) is False
-
-        asyncio.run(main())
+        with make():
+            assert make().acquire(blocking_timeout=0.2) is False
 
 
 class TestTogether:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -203,29 +202,17 @@ def function_with_state() -> Callable[..., Any]:
     return Handler().handle
 
 
-NAN = math.nan
-
+# One for each key: test_bad_input.py has all that is wrong as an argument.
 WRONG = [
-    ("USING", "", "using must be an alias of CACHES"),
     ("USING", None, "using must be an alias of CACHES"),
     ("TTL", 0, "ttl must be between"),
-    ("TTL", -1, "ttl must be between"),
-    ("TTL", NAN, "ttl must be between"),
     ("TTL", "30", "ttl must be a number of seconds"),
-    ("TTL", True, "ttl must be a number of seconds"),
-    ("TTL", None, "ttl must be a number of seconds"),
     ("WAIT", -1, "wait must be 0 or more"),
-    ("WAIT", "10", "wait must be a number of seconds"),
-    ("WAIT", False, "wait must be a number of seconds"),
     ("RENEW", 1, "renew must be True or False"),
-    ("RENEW", None, "renew must be True or False"),
     ("REPLICAS_TIMEOUT", "1", "replicas_timeout must be a number of seconds"),
     ("REPLICAS_TIMEOUT", 0, "replicas_timeout must be between"),
-    ("REPLICAS_TIMEOUT", float("nan"), "replicas_timeout must be between"),
     ("MAX_HOLD", 0, "max_hold must be between"),
-    ("MAX_HOLD", "60", "max_hold must be a number of seconds"),
     ("RELEASE", "never", "release must be 'exit' .*'warn' .* or 'commit'"),
-    ("ON_CONFLICT", "ignore", "on_conflict must be 'raise', 'skip' or a function"),
     ("ON_CONFLICT", None, "on_conflict must be 'raise', 'skip' or a function"),
 ]
 
@@ -374,7 +361,6 @@ class TestInEffect:
         """All keys begin with PREFIX, and locks of different prefixes don't know each other."""
         with redis_lock("job"), configured(PREFIX="redislock-shop"):
             other = redis_lock("job").acquire(wait=0)
-            assert other is not None
             assert redis.exists("redislock-shop:{job}")
             assert redis.zscore("redislock-shop:index", "job")
             other.release()
@@ -385,13 +371,11 @@ class TestInEffect:
         """Who waits is woken under another prefix, too."""
         with configured(PREFIX="redislock-shop"), ThreadPoolExecutor(1) as thread:
             lease = redis_lock("job").acquire()
-            assert lease is not None
             waiting = thread.submit(redis_lock("job", wait=PATIENCE).acquire)
             eventually(lambda: redis.zcard("redislock-shop:{job}:queue"))
             eventually(lambda: redis.pubsub_channels("redislock-shop:inbox:*"))
             lease.release()
             second = waiting.result(PATIENCE)
-            assert second is not None
             second.release()
 
     def test_using(self, redis: Redis) -> None:
@@ -423,11 +407,6 @@ class TestInEffect:
             redis_lock("job").__enter__()
         assert 0.15 <= caught.value.waited < 5
 
-    def test_ttl(self, redis: Redis) -> None:
-        """TTL is the lease's on the server."""
-        with configured(TTL=77), redis_lock("job"):
-            assert 70_000 < redis.pttl(KEY) <= 77_000
-
     @pytest.mark.parametrize(
         "settings", [{"MAX_HOLD": 0.2}, {"TTL": 0.2, "RENEW": False}], ids=["MAX_HOLD", "RENEW"]
     )
@@ -436,7 +415,6 @@ class TestInEffect:
         lost = threading.Event()
         with configured(**settings):
             lease = redis_lock("job", on_lost=lambda _lease: lost.set()).acquire()
-        assert lease is not None
         assert lost.wait(PATIENCE)
         assert lease.state == LeaseState.LOST
         eventually(lambda: not redis.exists(KEY))
@@ -457,12 +435,6 @@ class TestInEffect:
             assert redis_lock("job")(lambda: "worked")() is None
             with pytest.raises(LockNotAcquired):
                 redis_lock("job", on_conflict="raise")(lambda: "worked")()
-
-    def test_on_conflict_function(self, redis: Redis) -> None:
-        """ON_CONFLICT may be a function of the conflict."""
-        busy(redis)
-        with configured(ON_CONFLICT=lambda conflict: f"{conflict.name} was busy", WAIT=0):
-            assert redis_lock("job")(lambda: "worked")() == "job was busy"
 
     def test_on_conflict_method(self, redis: Redis) -> None:
         """Any callable will do, also a method of an object that can't be copied."""

@@ -205,11 +205,7 @@ class TestBadInput:
         with pytest.raises(TypeError, match="can't be shared: dumps made an int"):
             single_flight("rates", serializer=odd)(lambda: 1)()
 
-    def test_in_an_event_loop(self) -> None:
+    async def test_in_an_event_loop(self) -> None:
         """A function that waits would stop it."""
-
-        async def main() -> None:
-            with pytest.raises(SynchronousOnlyOperation):
-                single_flight("rates")(lambda: 1)()
-
-        asyncio.run(main())
+        with pytest.raises(SynchronousOnlyOperation):
+            single_flight("rates")(lambda: 1)()

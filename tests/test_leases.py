@@ -78,7 +78,6 @@ def test_holds_without_blocks_are_counted(redis: Redis) -> None:
     lock = redis_lock("job", reentrant=True)
     first, second = lock.acquire(), lock.acquire()
     assert first is second
-    assert first is not None
     with lock:
         pass
     with first:
@@ -91,7 +90,6 @@ def test_holds_without_blocks_are_counted(redis: Redis) -> None:
 def test_a_lease_may_be_entered_twice(redis: Redis) -> None:
     """The outer block runs locked to its end."""
     lease = redis_lock("job").acquire()
-    assert lease is not None
     with lease:
         with lease:
             pass
@@ -105,7 +103,6 @@ def test_a_lease_may_be_entered_twice(redis: Redis) -> None:
 def test_a_lease_belongs_to_the_thread_that_enters_it() -> None:
     """That one is warned of waiting for itself, and the one that acquired it is not."""
     lease = redis_lock("job").acquire()
-    assert lease is not None
     entered, leave = threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
@@ -127,7 +124,7 @@ def test_a_lease_belongs_to_the_thread_that_enters_it() -> None:
     thread.join(PATIENCE)
 
 
-def test_cancel_on_lost_cancels_the_task_that_entered(redis: Redis) -> None:
+async def test_cancel_on_lost_cancels_the_task_that_entered(redis: Redis) -> None:
     """And not the one that acquired the lease and went on to other things."""
 
     async def work(lease: Lease) -> None:
@@ -135,35 +132,27 @@ def test_cancel_on_lost_cancels_the_task_that_entered(redis: Redis) -> None:
             redis.delete(KEY)
             await asyncio.sleep(PATIENCE)
 
-    async def main() -> None:
-        lease = await redis_lock("job", ttl=0.3, cancel_on_lost=True).aacquire()
-        assert lease is not None
-        with pytest.raises(LeaseLost):
-            await asyncio.create_task(work(lease))
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
-
-    asyncio.run(main())
+    lease = await redis_lock("job", ttl=0.3, cancel_on_lost=True).aacquire()
+    assert lease is not None
+    with pytest.raises(LeaseLost):
+        await asyncio.create_task(work(lease))
+    task = asyncio.current_task()
+    assert task.cancelling() == 0
 
 
-def test_cancel_on_lost_of_an_inner_block_ends_with_it(redis: Redis) -> None:
+async def test_cancel_on_lost_of_an_inner_block_ends_with_it(redis: Redis) -> None:
     """What is lost afterwards is told to the outer block as it wanted: at its end."""
-
-    async def main() -> None:
-        reached = False
-        with pytest.raises(LeaseLost):
-            async with redis_lock("job", ttl=0.3) as lease:
-                async with redis_lock("job", reentrant=True, cancel_on_lost=True):
-                    pass
-                redis.delete(KEY)
-                while lease.state != LeaseState.LOST:
-                    await asyncio.sleep(0.01)
-                await asyncio.sleep(0)
-                reached = True
-        assert reached
-
-    asyncio.run(main())
+    reached = False
+    with pytest.raises(LeaseLost):
+        async with redis_lock("job", ttl=0.3) as lease:
+            async with redis_lock("job", reentrant=True, cancel_on_lost=True):
+                pass
+            redis.delete(KEY)
+            while lease.state != LeaseState.LOST:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+            reached = True
+    assert reached
 
 
 def test_cancel_on_lost_of_an_inner_block_ends_it(redis: Redis) -> None:
@@ -226,7 +215,6 @@ def test_on_lost_is_for_losses_in_the_block(redis: Redis, monkeypatch: pytest.Mo
 def test_a_renewal_does_not_bring_back_a_lost_lease(redis: Redis) -> None:
     """Its own deadline passed before the answer came: others may have held the lock since."""
     lease = redis_lock("job", ttl=0.3, renew=False).acquire()
-    assert lease is not None
     watchdog(server_of("default")).forget(lease._claim)
 
     class Slow(SyncPort):
@@ -244,8 +232,6 @@ def test_what_cannot_be_released_does_not_stop_the_rest(
 ) -> None:
     """An error that nobody thought of costs one release, not those after it."""
     first, second = redis_lock("first").acquire(), redis_lock("job").acquire()
-    assert first is not None
-    assert second is not None
     real = mutex.release
 
     async def fail(port: SyncPort, claim: Claim) -> object:
@@ -338,7 +324,6 @@ def test_to_look_at_a_lease_changes_nothing(
     lock_lost.connect(receiver)
     try:
         lease = redis_lock("job", ttl=0.2, renew=False, on_lost=told.append).acquire()
-        assert lease is not None
         watchdog(server_of("default")).forget(lease._claim)  # or it would be told by the watchdog
         eventually(lambda: not lease.remaining())
         threads = threading.active_count()

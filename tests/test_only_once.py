@@ -220,7 +220,6 @@ class TestTransactions:
                 redis.delete(KEY)
                 taken = thread.submit(redis_lock("once:job").acquire).result(PATIENCE)
             assert not redis.exists(RECORD)
-            assert taken is not None
             taken.release()
 
     def test_lose_does_not_wait_for_the_commit(self, redis: Redis) -> None:
@@ -250,7 +249,7 @@ class TestTransactions:
         assert not redis.exists(RECORD)
         assert not redis.exists(KEY)
 
-    def test_in_a_coroutine(self, redis: Redis) -> None:
+    async def test_in_a_coroutine(self, redis: Redis) -> None:
         """The transaction is that of the thread in which the ORM works."""
 
         async def work() -> None:
@@ -259,13 +258,9 @@ class TestTransactions:
             assert not redis.exists(RECORD)
 
         block = transaction.atomic()
-
-        async def around() -> None:
-            await sync_to_async(block.__enter__)()
-            await work()
-            await sync_to_async(block.__exit__)(None, None, None)
-
-        asyncio.run(around())
+        await sync_to_async(block.__enter__)()
+        await work()
+        await sync_to_async(block.__exit__)(None, None, None)
         assert redis.exists(RECORD)
         assert not redis.exists(KEY)
 
@@ -349,24 +344,20 @@ class TestForms:
         assert redis.exists(RECORD)
         assert not redis.exists(KEY)
 
-    def test_cancelled(self, redis: Redis) -> None:
+    async def test_cancelled(self, redis: Redis) -> None:
         """A task that is cancelled has not done it."""
+        inside = asyncio.Event()
 
-        async def main() -> None:
-            inside = asyncio.Event()
+        async def work() -> None:
+            async with once("job"):
+                inside.set()
+                await asyncio.sleep(PATIENCE)
 
-            async def work() -> None:
-                async with once("job"):
-                    inside.set()
-                    await asyncio.sleep(PATIENCE)
-
-            task = asyncio.create_task(work())
-            await inside.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-        asyncio.run(main())
+        task = asyncio.create_task(work())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
         assert not redis.exists(RECORD)
         assert not redis.exists(KEY)
 
@@ -482,14 +473,10 @@ class TestBadInput:
             once("job")(hides)()
         assert do()
 
-    def test_in_an_event_loop(self) -> None:
+    async def test_in_an_event_loop(self) -> None:
         """It would stop it."""
-
-        async def main() -> None:
-            with pytest.raises(SynchronousOnlyOperation):
-                do()
-
-        asyncio.run(main())
+        with pytest.raises(SynchronousOnlyOperation):
+            do()
 
     def test_a_cache_that_is_not_there(self) -> None:
         """It is told as for a lock."""

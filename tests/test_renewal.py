@@ -94,7 +94,6 @@ def test_many_leases_are_renewed_in_batches(redis: Redis) -> None:
     eventually(all_renewed)
     assert calls() - before < 60
     for lease in leases:
-        assert lease is not None
         assert lease.state == LeaseState.HELD
         lease.release()
 
@@ -109,7 +108,6 @@ def test_on_lost_is_called_with_the_lease(redis: Redis) -> None:
         event.set()
 
     lease = redis_lock("job", ttl=0.6, on_lost=on_lost).acquire()
-    assert lease is not None
     redis.delete(KEY)
     assert event.wait(PATIENCE)
     with pytest.raises(LeaseLost):
@@ -120,7 +118,6 @@ def test_on_lost_is_called_with_the_lease(redis: Redis) -> None:
 def test_on_lost_may_be_added_later_and_too_late(redis: Redis) -> None:
     """A callback that is registered on a lost lease is called at once."""
     lease = redis_lock("job", ttl=0.3).acquire()
-    assert lease is not None
     first, second = threading.Event(), threading.Event()
     lease.on_lost(lambda lease: first.set())
     redis.delete(KEY)
@@ -138,7 +135,6 @@ def test_a_raising_on_lost_harms_nobody(redis: Redis, caplog: pytest.LogCaptureF
     told = threading.Event()
     with redis_lock("other", ttl=0.3) as other:
         lease = redis_lock("job", ttl=0.3, on_lost=raises).acquire()
-        assert lease is not None
         lease.on_lost(lambda lease: told.set())
         redis.delete(KEY)
         assert told.wait(PATIENCE)
@@ -152,7 +148,6 @@ def test_an_operators_clear_is_told_at_the_next_renewal(redis: Redis) -> None:
     """With who and why."""
     told = threading.Event()
     lease = redis_lock("job", ttl=0.6, on_lost=lambda lease: told.set()).acquire()
-    assert lease is not None
     redis_lock("job").clear(by="eva", reason="stuck")
     assert told.wait(PATIENCE)
     with pytest.raises(LeaseRevoked, match=r"cleared by eva \(stuck\)"):
@@ -164,7 +159,6 @@ def test_max_hold_ends_the_renewal(redis: Redis) -> None:
     told = threading.Event()
     lock = redis_lock("job", ttl=0.3, max_hold=0.9, on_lost=lambda lease: told.set())
     lease = lock.acquire()
-    assert lease is not None
     for _ in range(3):
         wait_for_renewal(redis)
     assert lease.state == LeaseState.HELD
@@ -175,7 +169,6 @@ def test_max_hold_ends_the_renewal(redis: Redis) -> None:
 def test_max_hold_bounds_the_first_ttl(redis: Redis) -> None:
     """Also when the ttl is the longer one."""
     lease = redis_lock("job", ttl=30, max_hold=1).acquire()
-    assert lease is not None
     assert redis.pttl(KEY) <= 1000
     lease.release()
 
@@ -197,7 +190,6 @@ def test_a_dropped_lease_is_not_renewed_any_more(
 def test_a_released_lease_is_forgotten(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     """It is neither renewed nor missed."""
     lease = redis_lock("released", ttl=0.3).acquire()
-    assert lease is not None
     lease.release()
     del lease
     gc.collect()
@@ -211,7 +203,6 @@ def test_a_renewal_that_is_overtaken_by_the_release(redis: Redis) -> None:
     """It finds the key gone while the release is under way, and that is no loss."""
     told: list[object] = []
     lease = redis_lock("job", on_lost=told.append).acquire()
-    assert lease is not None
     port = SyncPort(server_of("default"))
     lease._lifetime.closing = True  # the release has begun,
     run(mutex.release(port, lease._claim))  # and has arrived, but its answer has not
@@ -224,7 +215,6 @@ def test_a_renewal_that_is_overtaken_by_the_release(redis: Redis) -> None:
 def test_a_renewal_that_arrives_late_takes_nothing_away(redis: Redis) -> None:
     """A short one that the server carries out after a long one: what was promised stays."""
     lease = redis_lock("job", ttl=3).acquire()
-    assert lease is not None
 
     class Overtaken(SyncPort):
         async def script(self, *call):  # type: ignore[no-untyped-def]
@@ -240,7 +230,6 @@ def test_a_renewal_that_arrives_late_takes_nothing_away(redis: Redis) -> None:
 def test_a_renewal_sends_the_ttl_that_it_believes_in(redis: Redis) -> None:
     """Also when the lease gets another one while the request is made."""
     lease = redis_lock("job", ttl=30).acquire()
-    assert lease is not None
     redis.pexpire(KEY, 1000)
 
     class Changed(SyncPort):
@@ -258,7 +247,6 @@ def test_a_renewal_sends_the_ttl_that_it_believes_in(redis: Redis) -> None:
 def test_a_failed_extend_of_a_lease_that_is_not_renewed(redis: Redis) -> None:
     """The watchdog has nothing to do about it before its deadline."""
     lease = redis_lock("job", ttl=30, renew=False).acquire()
-    assert lease is not None
     lease._lifetime.unknown()
     assert lease._lifetime.due - now() > 20
     lease.release()
@@ -328,7 +316,6 @@ class TestRedisAway:
         """At its own deadline the holder is told, without any answer from Redis."""
         told = threading.Event()
         lease = redis_lock("job", ttl=0.6, on_lost=lambda lease: told.set()).acquire()
-        assert lease is not None
         away.set()
         eventually(lambda: lease.state in (LeaseState.UNKNOWN, LeaseState.LOST))
         assert told.wait(PATIENCE)
@@ -340,7 +327,6 @@ class TestRedisAway:
     def test_lost_is_for_good(self, redis: Redis, away: threading.Event) -> None:
         """A lease that was reported lost is not held again, whatever the server says later."""
         lease = redis_lock("job", ttl=0.3).acquire()
-        assert lease is not None
         away.set()
         eventually(lambda: lease.state == LeaseState.LOST)
         redis.set(KEY, f"{lease.token}|1|1|300|a|b", px=60_000)
@@ -384,39 +370,31 @@ def test_cancel_on_lost_cancels_the_block(redis: Redis) -> None:
     assert asyncio.run(work()) == "goes on"
 
 
-def test_cancel_on_lost_keeps_a_cancellation_from_outside(redis: Redis) -> None:
+async def test_cancel_on_lost_keeps_a_cancellation_from_outside(redis: Redis) -> None:
     """Somebody else's cancel is not swallowed, also when the lease is lost meanwhile."""
 
-    async def work() -> None:
-        async def hold() -> None:
-            async with redis_lock("job", ttl=0.6, cancel_on_lost=True):
-                redis.delete(KEY)
-                try:
-                    await asyncio.sleep(PATIENCE)
-                except asyncio.CancelledError:
-                    asyncio.current_task().cancel()  # type: ignore[union-attr]
-                    raise
+    async def hold() -> None:
+        async with redis_lock("job", ttl=0.6, cancel_on_lost=True):
+            redis.delete(KEY)
+            try:
+                await asyncio.sleep(PATIENCE)
+            except asyncio.CancelledError:
+                asyncio.current_task().cancel()  # type: ignore[union-attr]
+                raise
 
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.ensure_future(hold())
-
-    asyncio.run(work())
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.ensure_future(hold())
 
 
-def test_cancel_on_lost_that_the_block_swallows(redis: Redis) -> None:
+async def test_cancel_on_lost_that_the_block_swallows(redis: Redis) -> None:
     """The loss is told all the same, and the task is not left half-cancelled."""
-
-    async def work() -> None:
-        with pytest.raises(LeaseLost):
-            async with redis_lock("job", ttl=0.6, cancel_on_lost=True):
-                redis.delete(KEY)
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.sleep(PATIENCE)
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
-
-    asyncio.run(work())
+    with pytest.raises(LeaseLost):
+        async with redis_lock("job", ttl=0.6, cancel_on_lost=True):
+            redis.delete(KEY)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(PATIENCE)
+    task = asyncio.current_task()
+    assert task.cancelling() == 0
 
 
 def test_cancel_on_lost_spares_a_block_that_was_left(
@@ -502,7 +480,6 @@ class TestManyLeases:
         watched = renewal_module.watchdog(server_of("default"))
         long = [redis_lock(f"long:{n}", ttl=60).acquire() for n in range(20)]
         short = redis_lock("short", ttl=9).acquire()
-        assert short is not None
         renewed: list[str] = []
         real = renewal_module.renew
 
@@ -515,7 +492,6 @@ class TestManyLeases:
 
         monkeypatch.setattr(renewal_module, "renew", renew)
         for lease in long:
-            assert lease is not None
             lease._lifetime.due = 0.0
             watched._news[lease.token] = watched._leases[lease.token]
         watched.wake()

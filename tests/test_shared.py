@@ -140,7 +140,6 @@ class TestLeases:
         ends = redis.zrange("redislock:{job}", 0, 0, withscores=True)[0][1]
         eventually(lambda: redis.zrange("redislock:{job}", 0, 0, withscores=True)[0][1] > ends)
         for lease in leases:
-            assert lease is not None
             assert lease.state == LeaseState.HELD
             lease.release()
         assert watchdog(server_of("default")).held("redislock:{job}") == []

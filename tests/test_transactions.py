@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -152,7 +151,6 @@ def test_two_databases(held: Held) -> None:
 def let_the_watchdog_release() -> None:
     """Return when it has done all that it had been told to release in the background."""
     lease = redis_lock("another").acquire()
-    assert lease is not None
     lease._release_later()
     eventually(lambda: redis_lock("another").holder() is None)
 
@@ -350,26 +348,21 @@ def test_a_writer_is_no_reader_before_the_commit(redis: Redis) -> None:
         with transaction.atomic():
             lease.downgrade()  # once more, of a reader
         found = beside()
-        assert found is not None
         found.release()
     assert not redis.exists(KEY)
 
 
-def test_a_task_that_writes_is_no_reader_before_the_commit(redis: Redis) -> None:
+async def test_a_task_that_writes_is_no_reader_before_the_commit(redis: Redis) -> None:
     """The transaction is that of the thread in which its ORM works."""
-
-    async def work() -> None:
-        async with ReadWriteLock("job", release="commit").write() as lease:
-            atomic = transaction.atomic()
-            await sync_to_async(atomic.__enter__)()
-            try:
-                with pytest.raises(LockError, match="after the atomic block"):
-                    await lease.adowngrade()
-            finally:
-                await sync_to_async(atomic.__exit__)(None, None, None)
-            await lease.adowngrade()
-
-    asyncio.run(work())
+    async with ReadWriteLock("job", release="commit").write() as lease:
+        atomic = transaction.atomic()
+        await sync_to_async(atomic.__enter__)()
+        try:
+            with pytest.raises(LockError, match="after the atomic block"):
+                await lease.adowngrade()
+        finally:
+            await sync_to_async(atomic.__exit__)(None, None, None)
+        await lease.adowngrade()
     assert not redis.exists(KEY)
 
 

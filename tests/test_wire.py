@@ -136,7 +136,6 @@ def test_a_connection_that_was_closed_meanwhile(redis: Redis) -> None:
         pass
     redis.client_kill_filter(_type="normal", skipme=True)
     lease = redis_lock("job").acquire(wait=0)
-    assert lease is not None
     assert not lease._claim.doubtful
     lease.release()
 
@@ -387,43 +386,37 @@ def test_with_a_cache_of_answers(redis_server: RedisServer) -> None:
 class TestKeptPool:
     """The pool of an event loop."""
 
-    def test_a_connection_is_made_in_time(self, silent: Silent) -> None:
+    async def test_a_connection_is_made_in_time(self, silent: Silent) -> None:
         """As in a thread."""
+        pool = wire.KeptPool(port=silent.port, **SLOW)
+        began = time.monotonic()
+        with pytest.raises(redis.exceptions.TimeoutError):
+            await wire.acheckout(pool, 0.2)
+        assert time.monotonic() - began < 2
+        await pool.disconnect()
 
-        async def main() -> None:
-            pool = wire.KeptPool(port=silent.port, **SLOW)
-            began = time.monotonic()
-            with pytest.raises(redis.exceptions.TimeoutError):
-                await wire.acheckout(pool, 0.2)
-            assert time.monotonic() - began < 2
-            await pool.disconnect()
-
-        asyncio.run(main())
-
-    def test_an_answer_may_have_less_time_than_others(self, redis_server: RedisServer) -> None:
+    async def test_an_answer_may_have_less_time_than_others(
+        self, redis_server: RedisServer
+    ) -> None:
         """One that is wanted sooner than those that were asked for before is late at its own
         time, and they are not."""
-
-        async def main() -> None:
-            pool = wire.KeptPool.from_url(redis_server.url, socket_timeout=PATIENCE)
-            # Its answer begins with the name of the list, as others do with their nonces.
-            name = "redislock:nothing"
-            slow = command._packed(("BLPOP", name, "0"))
-            first, second = [await wire.acheckout(pool, None) for _ in range(2)]
-            patient = asyncio.ensure_future(pool.ask(first, slow, name))
-            await asyncio.sleep(0)
-            with pytest.raises(redis.exceptions.TimeoutError):
-                await pool.ask(second, slow, name, 0.1)
-            assert not patient.done()
-            with Redis.from_url(redis_server.url) as client:
-                client.rpush(name, "x")
-            assert await patient == b"x"
-            await second.disconnect()
-            for connection in (first, second):
-                await pool.release(connection)
-            await pool.disconnect()
-
-        asyncio.run(main())
+        pool = wire.KeptPool.from_url(redis_server.url, socket_timeout=PATIENCE)
+        # Its answer begins with the name of the list, as others do with their nonces.
+        name = "redislock:nothing"
+        slow = command._packed(("BLPOP", name, "0"))
+        first, second = [await wire.acheckout(pool, None) for _ in range(2)]
+        patient = asyncio.ensure_future(pool.ask(first, slow, name))
+        await asyncio.sleep(0)
+        with pytest.raises(redis.exceptions.TimeoutError):
+            await pool.ask(second, slow, name, 0.1)
+        assert not patient.done()
+        with Redis.from_url(redis_server.url) as client:
+            client.rpush(name, "x")
+        assert await patient == b"x"
+        await second.disconnect()
+        for connection in (first, second):
+            await pool.release(connection)
+        await pool.disconnect()
 
     def test_more_tasks_than_connections(self, redis_server: RedisServer, redis: Redis) -> None:
         """All of them are served, over as many connections as the project allows."""
@@ -442,24 +435,18 @@ class TestKeptPool:
             assert asyncio.run(main()) <= 3 + 1  # that of the watchdog
             eventually(lambda: [one["name"] for one in redis.client_list()].count("kept") <= 1)
 
-    def test_connections_that_were_closed_meanwhile(
+    async def test_connections_that_were_closed_meanwhile(
         self, redis_server: RedisServer, redis: Redis
     ) -> None:
         """After the first that failed, the others are looked at before they are used."""
-
-        async def main() -> None:
-            locks = [redis_lock(f"job {number}") for number in range(5)]
-            leases = await asyncio.gather(*(lock.aacquire() for lock in locks))
-            for lease in leases:
-                assert lease is not None
-                await lease.arelease()
-            redis.client_kill_filter(_type="normal", skipme=True)
-            for _ in range(5):
-                lease = await redis_lock("job").aacquire(wait=0)
-                assert lease is not None
-                await lease.arelease()
-
-        asyncio.run(main())
+        locks = [redis_lock(f"job {number}") for number in range(5)]
+        leases = await asyncio.gather(*(lock.aacquire() for lock in locks))
+        for lease in leases:
+            await lease.arelease()
+        redis.client_kill_filter(_type="normal", skipme=True)
+        for _ in range(5):
+            lease = await redis_lock("job").aacquire(wait=0)
+            await lease.arelease()
 
     def test_a_server_that_stalls(self, redis_server: RedisServer, redis: Redis) -> None:
         """One time-out, for sending and reading together."""
@@ -477,31 +464,27 @@ class TestKeptPool:
             asyncio.run(main())
         redis.execute_command("CLIENT", "UNPAUSE")
 
-    def test_one_answer_of_several_is_overdue(self, redis_server: RedisServer) -> None:
+    async def test_one_answer_of_several_is_overdue(self, redis_server: RedisServer) -> None:
         """Only its connection is closed; the others are waited for on."""
         url = redis_server.url
-
-        async def main() -> None:
-            pool = wire.KeptPool.from_url(url, socket_timeout=PATIENCE)
-            one, other = await pool.get_connection(), await pool.get_connection()
-            # The answer of BLPOP begins with the name of the list, as those to scripts do with
-            # their nonces.
-            never, soon = (
-                asyncio.ensure_future(pool.ask(its, command._packed(("BLPOP", name, 0)), name))
-                for its, name in ((one, "never"), (other, "soon"))
-            )
-            while len(pool._expected) < 2:
-                await asyncio.sleep(0)
-            pool._expected[one] = 0.0
-            pool._look()
-            with pytest.raises(redis.exceptions.TimeoutError, match="no answer within"):
-                await never
-            assert not one.is_connected
-            assert list(pool._expected) == [other]
-            with Redis.from_url(url) as client:
-                client.rpush("soon", "x")
-            assert await soon == b"x"
-            assert not pool._expected
-            await pool.disconnect()
-
-        asyncio.run(main())
+        pool = wire.KeptPool.from_url(url, socket_timeout=PATIENCE)
+        one, other = await pool.get_connection(), await pool.get_connection()
+        # The answer of BLPOP begins with the name of the list, as those to scripts do with
+        # their nonces.
+        never, soon = (
+            asyncio.ensure_future(pool.ask(its, command._packed(("BLPOP", name, 0)), name))
+            for its, name in ((one, "never"), (other, "soon"))
+        )
+        while len(pool._expected) < 2:
+            await asyncio.sleep(0)
+        pool._expected[one] = 0.0
+        pool._look()
+        with pytest.raises(redis.exceptions.TimeoutError, match="no answer within"):
+            await never
+        assert not one.is_connected
+        assert list(pool._expected) == [other]
+        with Redis.from_url(url) as client:
+            client.rpush("soon", "x")
+        assert await soon == b"x"
+        assert not pool._expected
+        await pool.disconnect()

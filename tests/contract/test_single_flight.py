@@ -133,7 +133,6 @@ class TestShared:
         computation = Computation()
         elsewhere(computation)()
         crashed = redis_lock(NAME).acquire()
-        assert crashed is not None
         waits = api.start(elsewhere(computation))
         queued(redis, 1)
         crashed.release()
@@ -315,7 +314,6 @@ def test_settings(api: Api, settings: Any, elsewhere: Elsewhere) -> None:
     first = api.start(elsewhere(computation))
     assert computation.begun.wait(PATIENCE)
     holder = redis_lock(NAME).holder()
-    assert holder is not None
     assert holder.remaining is not None
     assert holder.remaining <= 5
     with pytest.raises(LockNotAcquired):
