@@ -174,30 +174,16 @@ def contend(kind: str, path: str, rounds: str) -> None:
 class TestKept:
     """As in redis-py's documentation, and as redis-py does it: one body for both."""
 
-    def test_acquire_and_release(self, make: Make, redis: Redis) -> None:
-        """True, and None; the key is there in between."""
-        lock = make()
-        assert lock.acquire() is True
-        assert redis.exists(KEY)
-        assert lock.release() is None
-        assert not redis.exists(KEY)
-
-    def test_it_may_be_acquired_again(self, make: Make) -> None:
-        """One object, many times."""
-        lock = make()
-        for _ in range(3):
-            assert lock.acquire(blocking=False) is True
-            lock.release()
-
     def test_locked_and_owned(self, make: Make) -> None:
-        """By anybody, and by this one."""
+        """By anybody, and by this one, which may be acquired again."""
         lock, other = make(), make()
-        assert (lock.locked(), lock.owned()) == (False, False)
-        lock.acquire()
-        assert (lock.locked(), lock.owned()) == (True, True)
-        assert (other.locked(), other.owned()) == (True, False)
-        lock.release()
-        assert (other.locked(), lock.owned()) == (False, False)
+        for _ in range(2):
+            assert (lock.locked(), lock.owned()) == (False, False)
+            assert lock.acquire() is True
+            assert (lock.locked(), lock.owned()) == (True, True)
+            assert (other.locked(), other.owned()) == (True, False)
+            assert lock.release() is None
+            assert (other.locked(), lock.owned()) == (False, False)
 
     def test_the_key(self, make: Make, redis: Redis) -> None:
         """The cache's: its prefix and version included."""
@@ -360,8 +346,9 @@ class TestKept:
         lock = make(timeout=0.2)
         lock.acquire()
         assert 0 < redis.pttl(KEY) <= 200
-        eventually(lambda: not lock.locked())
+        assert make(timeout=1).acquire(blocking_timeout=PATIENCE) is True, "who waits gets it then"
         assert not lock.owned()
+        redis.delete(KEY)
         with make(timeout=10) as other:
             with pytest.raises(LockNotOwnedError):
                 lock.release()
@@ -378,11 +365,6 @@ class TestKept:
         lock.release()
         assert not redis.exists(KEY)
 
-    def test_waiting_for_the_timeout_of_another(self, make: Make) -> None:
-        """Who waits gets it when the time of a holder that does not release is over."""
-        make(timeout=0.3).acquire()
-        assert make(timeout=1).acquire(blocking_timeout=PATIENCE) is True
-
     def test_a_lock_that_is_dropped(
         self, make: Make, redis: Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -394,46 +376,31 @@ class TestKept:
         assert "mail" not in caplog.text
 
     def test_extend(self, make: Make, redis: Redis) -> None:
-        """Time is added to what there is."""
-        lock = make(timeout=10)
-        lock.acquire()
-        assert lock.extend(20) is True
-        assert 29_000 < redis.pttl(KEY) <= 30_000
-        assert lock.extend(0.5) is True
-        assert 29_500 < redis.pttl(KEY) <= 30_500
-        lock.release()
-
-    def test_extend_replaces(self, make: Make, redis: Redis) -> None:
-        """With replace_ttl; it may become shorter."""
-        lock = make(timeout=10)
-        lock.acquire()
-        assert lock.extend(50, replace_ttl=True) is True
-        assert 49_000 < redis.pttl(KEY) <= 50_000
-        assert lock.extend(5, replace_ttl=True) is True
-        assert 4_000 < redis.pttl(KEY) <= 5_000
-        lock.release()
+        """Time is added to what there is; with replace_ttl it may become shorter."""
+        with make(timeout=10) as lock:
+            assert lock.extend(20) is True
+            assert 29_000 < redis.pttl(KEY) <= 30_000
+            assert lock.extend(0.5) is True
+            assert 29_500 < redis.pttl(KEY) <= 30_500
+            assert lock.extend(50, replace_ttl=True) is True
+            assert 49_000 < redis.pttl(KEY) <= 50_000
+            assert lock.extend(5, replace_ttl=True) is True
+            assert 4_000 < redis.pttl(KEY) <= 5_000
 
     def test_reacquire(self, make: Make, redis: Redis) -> None:
-        """Its timeout begins anew, whatever it was extended to."""
-        lock = make(timeout=10)
-        lock.acquire()
-        for milliseconds in (5_000, 50_000):
-            redis.pexpire(KEY, milliseconds)
+        """Its timeout begins anew, whatever it was extended to; a lock that somebody has robbed
+        of its end gets one again, which extend() refuses."""
+        with make(timeout=10) as lock:
+            for milliseconds in (5_000, 50_000):
+                redis.pexpire(KEY, milliseconds)
+                assert lock.reacquire() is True
+                assert 9_000 < redis.pttl(KEY) <= 10_000
+            redis.persist(KEY)
+            with pytest.raises(LockNotOwnedError):
+                lock.extend(5)
+            assert redis.pttl(KEY) == -1
             assert lock.reacquire() is True
             assert 9_000 < redis.pttl(KEY) <= 10_000
-        lock.release()
-
-    def test_reacquire_repairs(self, make: Make, redis: Redis) -> None:
-        """A lock that somebody has robbed of its end gets one again; extend() refuses it."""
-        lock = make(timeout=10)
-        lock.acquire()
-        redis.persist(KEY)
-        with pytest.raises(LockNotOwnedError):
-            lock.extend(5)
-        assert redis.pttl(KEY) == -1
-        assert lock.reacquire() is True
-        assert 9_000 < redis.pttl(KEY) <= 10_000
-        lock.release()
 
     @pytest.mark.parametrize("method", ["extend", "reacquire"])
     def test_extending_what_can_not_be(self, make: Make, redis: Redis, method: str) -> None:
@@ -460,7 +427,7 @@ class TestKept:
     # Threads and tokens.
 
     def test_thread_local(self, make: Make) -> None:
-        """Another thread does not see the token."""
+        """Another thread does not see the token, unless thread_local=False."""
         lock = make()
         lock.acquire()
         # redis-py stumbles over the missing attribute, and so do we.
@@ -468,6 +435,13 @@ class TestKept:
             elsewhere(lock.release)
         assert lock.owned()
         lock.release()
+        shared = make(thread_local=False)
+        shared.acquire()
+        assert elsewhere(shared.owned)
+        elsewhere(shared.release)
+        assert not shared.locked()
+        with pytest.raises(LockError):
+            shared.release()
 
     def test_the_timeline_of_the_documentation(self, make: Make, redis: Redis) -> None:
         """Who finishes late does not release what another thread got meanwhile, by the same
@@ -489,16 +463,6 @@ class TestKept:
         assert lock.locked()
         go_on.set()
         thread.result(PATIENCE)  # it has released what was its own
-
-    def test_not_thread_local(self, make: Make) -> None:
-        """Another thread may release it."""
-        lock = make(thread_local=False)
-        lock.acquire()
-        assert elsewhere(lock.owned)
-        elsewhere(lock.release)
-        assert not lock.locked()
-        with pytest.raises(LockError):
-            lock.release()
 
     def test_the_token(self, make: Make) -> None:
         """In bytes, in `local.token`: ours, or a random one; None when it is not held."""
@@ -951,24 +915,18 @@ class TestRedisAway:
         with pytest.raises(errors.ConnectionError):
             waiter.result(PATIENCE)
 
-    def test_at_release(self, make: Make, gone: RedisServer) -> None:
-        """ConnectionError; the token is forgotten nevertheless."""
-        lock = make()
+    def test_while_it_is_held(self, make: Make, gone: RedisServer) -> None:
+        """ConnectionError, as of any method; the token is forgotten nevertheless."""
+        lock = make(timeout=60)
         lock.acquire()
         gone.stop()
+        for call in (partial(lock.extend, 10), lock.reacquire, lock.owned, lock.locked):
+            with pytest.raises(errors.ConnectionError):
+                call()
         with pytest.raises(errors.ConnectionError):
             lock.release()
         with pytest.raises(LockError, match="Cannot release"):
             lock.release()
-
-    @pytest.mark.parametrize("method", ["extend", "reacquire", "owned", "locked"])
-    def test_at_whatever_else(self, make: Make, gone: RedisServer, method: str) -> None:
-        """ConnectionError."""
-        lock = make(timeout=60)
-        lock.acquire()
-        gone.stop()
-        with pytest.raises(errors.ConnectionError):
-            getattr(lock, method)(*[10] * (method == "extend"))
 
     def test_a_server_that_stalls(self, make: Make, gone: RedisServer) -> None:
         """TimeoutError, redis-py's, after SOCKET_TIMEOUT."""
