@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
 
 import pytest
 from django.core.handlers.wsgi import WSGIHandler
@@ -79,29 +77,6 @@ def test_one_client_per_loop(redis: Redis) -> None:
     assert asyncio.run(main()) == 1
 
 
-def test_more_tasks_than_connections(redis: Redis) -> None:
-    """Tasks that find all connections in use wait for one; none of them fails."""
-    caches = {
-        "default": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": os.environ["REDISLOCK_TEST_URL"],
-            "OPTIONS": {"CONNECTION_POOL_KWARGS": {"max_connections": 3}},
-        }
-    }
-
-    async def use(number: int) -> None:
-        async with redis_lock(f"job:{number}"):
-            await asyncio.sleep(0)
-
-    async def main() -> None:
-        await asyncio.gather(*(use(number) for number in range(100)))
-        (shared,) = opened()
-        assert shared.pool.max_connections == 3
-
-    with override_settings(CACHES=caches):
-        asyncio.run(main())
-
-
 async def test_waiting_tasks_leave_the_executor_alone(redis: Redis) -> None:
     """Fifty waiters don't keep anybody else from the loop's threads."""
     async with redis_lock("job"):
@@ -117,117 +92,6 @@ async def test_waiting_tasks_leave_the_executor_alone(redis: Redis) -> None:
             waiter.cancel()
         await asyncio.gather(*waiters, return_exceptions=True)
     assert unlocked(redis)
-
-
-async def cancelled_at(
-    steps: int, make: Callable[[], Awaitable[Any]]
-) -> tuple[bool, asyncio.Task[Any]]:
-    """Run a task for so many turns of the loop, then cancel it. False: it had ended before."""
-
-    async def run() -> Any:
-        return await make()
-
-    task = asyncio.create_task(run())
-    for _ in range(steps):
-        await asyncio.sleep(0)
-        if task.done():
-            return False, task
-    task.cancel()
-    await asyncio.wait([task])
-    return True, task
-
-
-@pytest.mark.parametrize("cold", [True, False], ids=["connecting", "connected"])
-def test_a_cancelled_acquire_leaves_no_key(redis: Redis, cold: bool) -> None:
-    """Cancelled after each turn of the event loop that it takes, one by one."""
-
-    async def main() -> int:
-        if not cold:
-            async with redis_lock("warm up"):
-                pass
-        for steps in range(1, 200):
-            cut, task = await cancelled_at(steps, redis_lock("job").aacquire)
-            if not cut:
-                await task.result().arelease()
-                return steps
-            assert task.cancelled()
-            assert unlocked(redis), f"cancelled after {steps} turns"
-            if cold:
-                for shared in opened():
-                    await shared.pool.disconnect()
-        raise AssertionError("never got to the end")
-
-    assert asyncio.run(main()) > 2
-
-
-async def test_an_acquire_that_is_cancelled_twice(redis: Redis) -> None:
-    """The second time while it takes back what it has done: that goes on to its end."""
-    async with redis_lock("warm up"):
-        pass
-    for second in range(6):
-        task = asyncio.create_task(redis_lock("job").aacquire())
-        while not redis.exists(KEY):
-            await asyncio.sleep(0)
-        task.cancel()
-        for _ in range(second):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():  # it had been too late
-            await task.result().arelease()
-        async with asyncio.timeout(PATIENCE):
-            while not unlocked(redis):
-                await asyncio.sleep(0)
-
-
-def test_a_cancelled_release_releases(redis: Redis) -> None:
-    """A task that is cancelled while it leaves its block has left it."""
-
-    async def main() -> int:
-        async with redis_lock("warm up"):
-            pass
-        for steps in range(1, 200):
-            lease = await redis_lock("job").aacquire()
-            cut, _ = await cancelled_at(steps, lease.arelease)
-            if not cut:
-                assert unlocked(redis)
-                return steps
-            if steps > 1:  # else it had not begun to run
-                assert unlocked(redis), f"cancelled after {steps} turns"
-            await lease.arelease()
-        raise AssertionError("never got to the end")
-
-    assert asyncio.run(main()) > 1
-
-
-async def test_a_cancelled_waiter_leaves_the_queue(redis: Redis) -> None:
-    """Cancelled at any moment of its wait, also while it is handed the lock."""
-    for turns in range(12):
-        lease = await redis_lock("job").aacquire()
-        waiter = asyncio.create_task(redis_lock("job").aacquire(wait=PATIENCE))
-        while not redis.zcard(QUEUE):
-            await asyncio.sleep(0.001)
-        await lease.arelease()
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        waiter.cancel()
-        await asyncio.wait([waiter])
-        if not waiter.cancelled():
-            await waiter.result().arelease()
-        assert unlocked(redis), f"cancelled {turns} turns after the handover"
-
-
-async def test_a_timeout_around_a_wait(redis: Redis) -> None:
-    """asyncio.timeout() works as everywhere, and leaves nothing behind."""
-    async with redis_lock("job"):
-
-        async def wait() -> None:
-            async with asyncio.timeout(0.1):
-                await redis_lock("job").aacquire(wait=None)
-
-        with pytest.raises(TimeoutError):
-            await asyncio.create_task(wait())
-        assert not redis.exists(QUEUE)
 
 
 async def test_threads_and_tasks_hand_it_to_each_other(redis: Redis) -> None:
@@ -252,16 +116,4 @@ async def test_threads_and_tasks_hand_it_to_each_other(redis: Redis) -> None:
                 await asyncio.sleep(0.005)
     await asyncio.gather(*work)
     assert order == list("012345")
-    assert unlocked(redis)
-
-
-def test_a_loop_that_is_closed_with_a_lease_held(redis: Redis) -> None:
-    """Nothing hangs, and the lease can be released from elsewhere."""
-
-    async def main() -> Any:
-        return await redis_lock("job").aacquire()
-
-    lease = asyncio.run(main())
-    lease.check()
-    lease.release()
     assert unlocked(redis)
