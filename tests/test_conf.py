@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
 import pytest
@@ -367,17 +366,6 @@ class TestInEffect:
             assert redis.zscore("redislock:index", "job")
             assert not redis.zscore("redislock-shop:index", "job")
 
-    def test_waiting_under_a_prefix(self, redis: Redis) -> None:
-        """Who waits is woken under another prefix, too."""
-        with configured(PREFIX="redislock-shop"), ThreadPoolExecutor(1) as thread:
-            lease = redis_lock("job").acquire()
-            waiting = thread.submit(redis_lock("job", wait=PATIENCE).acquire)
-            eventually(lambda: redis.zcard("redislock-shop:{job}:queue"))
-            eventually(lambda: redis.pubsub_channels("redislock-shop:inbox:*"))
-            lease.release()
-            second = waiting.result(PATIENCE)
-            second.release()
-
     def test_using(self, redis: Redis) -> None:
         """USING names the CACHES entry whose server has the locks."""
         default = settings.CACHES["default"]
@@ -418,15 +406,6 @@ class TestInEffect:
         assert lost.wait(PATIENCE)
         assert lease.state == LeaseState.LOST
         eventually(lambda: not redis.exists(KEY))
-
-    def test_renew_by_default(self, redis: Redis) -> None:
-        """Without these settings the same lease lives on."""
-        with configured(TTL=2), redis_lock("job") as lease:
-            started = redis.info("commandstats")["cmdstat_pexpire"]["calls"]
-            eventually(
-                lambda: redis.info("commandstats")["cmdstat_pexpire"]["calls"] >= started + 4
-            )
-            lease.check()
 
     def test_on_conflict_skip(self, redis: Redis) -> None:
         """ON_CONFLICT is what decorated functions do; an argument of theirs is better."""

@@ -634,37 +634,34 @@ class TestOnConflict:
 
 
 class TestCurrentLease:
-    @pytest.mark.parametrize("asynchronous", [False, True], ids=["generator", "async generator"])
-    def test_only_during_a_step(self, asynchronous: bool) -> None:
+    def test_only_during_a_step(self) -> None:
         """While a generator is suspended its caller runs, under its own lease or none."""
-        if asynchronous:
 
-            @redis_lock("job")
-            async def anames() -> AsyncIterator[str]:
-                for _ in range(2):
-                    yield current_lease().name
+        @redis_lock("job")
+        def names() -> Iterator[str]:
+            for _ in range(2):
+                yield current_lease().name
 
-            async def caller() -> list[str]:
-                seen = []
-                async with redis_lock("caller"):
-                    async for name in anames():
-                        seen += name, current_lease().name
-                assert nothing_is_held()
-                return seen
+        seen = []
+        with redis_lock("caller"):
+            for name in names():
+                seen += name, current_lease().name
+        assert nothing_is_held()
+        assert seen == ["job", "caller"] * 2
 
-            seen = asyncio.run(caller())
-        else:
+    async def test_only_during_an_async_step(self) -> None:
+        """So it is for an async generator."""
 
-            @redis_lock("job")
-            def names() -> Iterator[str]:
-                for _ in range(2):
-                    yield current_lease().name
+        @redis_lock("job")
+        async def names() -> AsyncIterator[str]:
+            for _ in range(2):
+                yield current_lease().name
 
-            seen = []
-            with redis_lock("caller"):
-                for name in names():
-                    seen += name, current_lease().name
-            assert nothing_is_held()
+        seen = []
+        async with redis_lock("caller"):
+            async for name in names():
+                seen += name, current_lease().name
+        assert nothing_is_held()
         assert seen == ["job", "caller"] * 2
 
     def test_innermost(self) -> None:
@@ -1090,11 +1087,12 @@ class TestReentry:
         assert not told
 
     @pytest.mark.parametrize("cancel_on_lost", [False, True])
-    def test_cancel_on_lost_of_the_outer_block(self, redis: Redis, cancel_on_lost: bool) -> None:
+    async def test_cancel_on_lost_of_the_outer_block(
+        self, redis: Redis, cancel_on_lost: bool
+    ) -> None:
         """An inner block that was left leaves the outer one its cancellation."""
         inner = redis_lock("job", reentrant=True, cancel_on_lost=cancel_on_lost)
-
-        async def main() -> None:
+        with pytest.raises(LeaseLost):
             async with redis_lock("job", cancel_on_lost=True) as lease:
                 async with inner:
                     pass
@@ -1104,22 +1102,15 @@ class TestReentry:
                 await asyncio.sleep(1)  # which the cancellation cuts short
                 pytest.fail("was not cancelled")
 
-        with pytest.raises(LeaseLost):
-            asyncio.run(main())
-
-    def test_cancel_on_lost_of_nested_blocks(self, redis: Redis) -> None:
+    async def test_cancel_on_lost_of_nested_blocks(self, redis: Redis) -> None:
         """A loss in the inner block cancels the task once, and comes out as LeaseLost."""
         lock = redis_lock("job", reentrant=True, cancel_on_lost=True)
-
-        async def main() -> None:
+        with pytest.raises(LeaseLost):
             async with lock, lock as lease:
                 redis.delete(KEY)
                 with pytest.raises(LeaseLost):
                     await lease.aextend()
                 await asyncio.sleep(PATIENCE)
-
-        with pytest.raises(LeaseLost):
-            asyncio.run(main())
 
 
 class TestManyAtOnce:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -32,14 +33,6 @@ from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
-
-
-def elsewhere(call: Callable[[], object]) -> None:
-    """Call it in a thread of its own, and wait for its end."""
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
 
 
 def test_an_early_release_of_an_inner_block_counts_once(redis: Redis) -> None:
@@ -104,24 +97,20 @@ def test_a_lease_belongs_to_the_thread_that_enters_it() -> None:
     """That one is warned of waiting for itself, and the one that acquired it is not."""
     lease = redis_lock("job").acquire()
     entered, leave = threading.Event(), threading.Event()
-    errors: list[BaseException] = []
 
     def work() -> None:
         with lease:
-            try:
+            with pytest.raises(LockReentered):
                 redis_lock("job").acquire(wait=0)
-            except LockReentered as error:
-                errors.append(error)
             entered.set()
             leave.wait(PATIENCE)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert entered.wait(PATIENCE)
-    assert len(errors) == 1
-    assert redis_lock("job").acquire(wait=0) is None
-    leave.set()
-    thread.join(PATIENCE)
+    with ThreadPoolExecutor(1) as thread:
+        working = thread.submit(work)
+        assert entered.wait(PATIENCE)
+        assert redis_lock("job").acquire(wait=0) is None
+        leave.set()
+        working.result(PATIENCE)
 
 
 async def test_cancel_on_lost_cancels_the_task_that_entered(redis: Redis) -> None:
@@ -155,17 +144,13 @@ async def test_cancel_on_lost_of_an_inner_block_ends_with_it(redis: Redis) -> No
     assert reached
 
 
-def test_cancel_on_lost_of_an_inner_block_ends_it(redis: Redis) -> None:
+async def test_cancel_on_lost_of_an_inner_block_ends_it(redis: Redis) -> None:
     """Inside of that block it does cancel."""
-
-    async def main() -> None:
+    with pytest.raises(LeaseLost):
         async with redis_lock("job", ttl=0.3):
             async with redis_lock("job", reentrant=True, cancel_on_lost=True):
                 redis.delete(KEY)
                 await asyncio.sleep(PATIENCE)
-
-    with pytest.raises(LeaseLost):
-        asyncio.run(main())
 
 
 @pytest.mark.django_db(transaction=True)
@@ -277,12 +262,9 @@ def test_clear_wants_text(argument: str) -> None:
         redis_lock("job").clear(**{"reason": "x", argument: None})
 
 
-def test_two_aliases_of_one_server_are_one(redis: Redis, settings: object) -> None:
+def test_two_aliases_of_one_server_are_one(redis: Redis, settings: Any) -> None:
     """A thread that would wait for itself is told, under whichever alias."""
-    from django.conf import settings as django_settings
-
-    caches = django_settings.CACHES
-    settings.CACHES = {**caches, "alias": caches["default"]}  # type: ignore[attr-defined]
+    settings.CACHES = {**settings.CACHES, "alias": settings.CACHES["default"]}
     with redis_lock("job"):
         with pytest.raises(LockReentered):
             redis_lock("job", using="alias").acquire(wait=0)

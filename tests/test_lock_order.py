@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -48,19 +48,8 @@ def take(*names: str) -> None:
 
 
 def in_a_thread(call: Callable[[], Any]) -> None:
-    failure: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            call()
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(call).result(PATIENCE)
 
 
 @pytest.mark.usefixtures("checked")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -300,18 +299,13 @@ def test_the_watchdog_survives_its_own_failure(
     assert "could not be renewed" in caplog.text
 
 
-def test_cancel_on_lost_cancels_the_block(redis: Redis) -> None:
+async def test_cancel_on_lost_cancels_the_block(redis: Redis) -> None:
     """The task that holds the lease is interrupted, and its block raises LeaseLost."""
-
-    async def work() -> str:
-        with pytest.raises(LeaseLost, match="was deleted"):
-            async with redis_lock("job", ttl=0.6, cancel_on_lost=True):
-                redis.delete(KEY)
-                await asyncio.sleep(PATIENCE)
-        await asyncio.sleep(0)  # no cancellation is left over
-        return "goes on"
-
-    assert asyncio.run(work()) == "goes on"
+    with pytest.raises(LeaseLost, match="was deleted"):
+        async with redis_lock("job", ttl=0.6, cancel_on_lost=True):
+            redis.delete(KEY)
+            await asyncio.sleep(PATIENCE)
+    await asyncio.sleep(0)  # no cancellation is left over
 
 
 async def test_cancel_on_lost_keeps_a_cancellation_from_outside(redis: Redis) -> None:
@@ -341,21 +335,13 @@ async def test_cancel_on_lost_that_the_block_swallows(redis: Redis) -> None:
     assert task.cancelling() == 0
 
 
-def test_cancel_on_lost_spares_a_block_that_was_left(
-    redis: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_cancel_on_lost_spares_a_block_that_was_left(redis: Redis) -> None:
     """What is lost when the block is left already cancels nothing."""
-    caplog.set_level(logging.DEBUG)
-
-    async def work() -> None:
-        lock = redis_lock("job", ttl=30, cancel_on_lost=True)
-        with pytest.raises(LeaseLost):
-            async with lock:
-                redis.delete(KEY)
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-    asyncio.run(work())
+    with pytest.raises(LeaseLost):
+        async with redis_lock("job", ttl=30, cancel_on_lost=True):
+            redis.delete(KEY)
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 class TestManyLeases:

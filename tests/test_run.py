@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -457,20 +458,16 @@ class TestTheLeaseIsLost:
         clear(redis)
         assert process.ends() == 76
 
-    def test_when_nobody_listens(self, start: Callable[..., Manage], redis: Redis) -> None:
-        """That we can't say why does not keep the program alive."""
-        process = start("job", "--ttl=0.6", "--", *PYTHON, LISTENER)
+    @pytest.mark.parametrize("closed", ["later", "from the start"])
+    def test_when_nobody_listens(
+        self, closed: str, start: Callable[..., Manage], redis: Redis
+    ) -> None:
+        """That we can't say why does not keep the program alive; the exit code says enough."""
+        program = PROGRAM if closed == "later" else with_stderr("2>&-")
+        process = start("job", "--ttl=0.6", "--", *PYTHON, LISTENER, program=program)
         assert process.says() == "ready"
-        assert process.process.stderr is not None
-        process.process.stderr.close()
-        clear(redis)
-        assert process.says() == "SIGTERM"
-        assert process.ends() == 76
-
-    def test_when_stderr_is_closed(self, start: Callable[..., Manage], redis: Redis) -> None:
-        """From the start: the exit code says enough."""
-        process = start("job", "--ttl=0.6", "--", *PYTHON, LISTENER, program=with_stderr("2>&-"))
-        assert process.says() == "ready"
+        if closed == "later":
+            process.process.stderr.close()
         clear(redis)
         assert process.says() == "SIGTERM"
         assert process.ends() == 76
@@ -568,33 +565,45 @@ class TestKilled:
         assert process.rest() == ""  # stdout is closed: nobody is left who has it open
 
 
+@contextmanager
+def at_a_terminal(become: str, *program: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run `program` in a session of its own with a terminal; `become` says, in Python, how.
+
+    Yields the process and the keyboard. At the end the keyboard hangs up, which ends what is left.
+    """
+    keyboard, terminal = pty.openpty()
+    own = "import fcntl, os, subprocess, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    process = subprocess.Popen(
+        [*PYTHON, own + become, *PROGRAM, "redislock", "run", "job", "--", *program],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=environ(),
+        start_new_session=True,
+        text=True,
+    )
+    os.close(terminal)
+    give_up = threading.Timer(PATIENCE, process.kill)
+    give_up.start()
+    try:
+        yield process, keyboard
+    finally:
+        give_up.cancel()
+        process.kill()
+        os.close(keyboard)
+        process.communicate()
+
+
 class TestTerminal:
     """At a keyboard."""
 
     def test_what_is_typed(self) -> None:
         """The program can read it, and Ctrl-C reaches it once, without our help."""
-        keyboard, terminal = pty.openpty()
-        # A session of its own, with this terminal, in its foreground: as a login shell has it.
-        leader = (
-            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-            "os.execv(sys.argv[1], sys.argv[1:])"
-        )
         script = f"print(input(), flush=True)\n{LISTENER}"
-        process = subprocess.Popen(
-            [*PYTHON, leader, *PROGRAM, "redislock", "run", "job", "--", *PYTHON, script],
-            stdin=terminal,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=ROOT,
-            env=environ(),
-            start_new_session=True,
-            text=True,
-        )
-        os.close(terminal)
-        give_up = threading.Timer(PATIENCE, process.kill)
-        give_up.start()
-        try:
-            assert process.stdout is not None
+        # In the foreground, as a login shell has it.
+        become = "os.execv(sys.argv[1], sys.argv[1:])"
+        with at_a_terminal(become, *PYTHON, script) as (process, keyboard):
             os.write(keyboard, b"typed\n")
             assert process.stdout.readline() == "typed\n"
             assert process.stdout.readline() == "ready\n"
@@ -605,45 +614,24 @@ class TestTerminal:
             process.send_signal(signal.SIGTERM)
             assert process.communicate() == ("SIGTERM\n", "")
             assert process.returncode == 7
-        finally:
-            give_up.cancel()
-            process.kill()
-            os.close(keyboard)  # which hangs up, and so ends the program, too
-            process.communicate()
 
     def test_in_its_background(self) -> None:
         """A program that reads the terminal there is stopped by it; it can be ended even so."""
-        keyboard, terminal = pty.openpty()
         # A shell's `… &`: a process group of its own, which is not in the foreground.
-        shell = (
-            "import fcntl, subprocess, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-            "sys.exit(subprocess.Popen(sys.argv[1:], process_group=0).wait())"
-        )
-        script = "echo $PPID $$; read x"
-        process = subprocess.Popen(
-            [*PYTHON, shell, *PROGRAM, "redislock", "run", "job", "--", "sh", "-c", script],
-            stdin=terminal,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env=environ(),
-            start_new_session=True,
-            text=True,
-        )
-        os.close(terminal)
+        become = "sys.exit(subprocess.Popen(sys.argv[1:], process_group=0).wait())"
         ours = None
-        try:
-            assert process.stdout is not None
-            ours, program = map(int, process.stdout.readline().split())
-            eventually(lambda: is_stopped(program))
-            os.kill(ours, signal.SIGTERM)
-            assert process.wait(PATIENCE) == 128 + 15
-            assert is_free()
-        finally:
-            if ours is not None and process.poll() is None:
-                os.kill(ours, signal.SIGKILL)  # which hangs up on the program, as it is stopped
-            process.kill()
-            os.close(keyboard)
-            process.communicate()
+        with at_a_terminal(become, "sh", "-c", "echo $PPID $$; read x") as (process, _):
+            try:
+                ours, program = map(int, process.stdout.readline().split())
+                eventually(lambda: is_stopped(program))
+                os.kill(ours, signal.SIGTERM)
+                assert process.wait(PATIENCE) == 128 + 15
+                assert is_free()
+            finally:
+                if ours is not None and process.poll() is None:
+                    os.kill(
+                        ours, signal.SIGKILL
+                    )  # which hangs up on the program, as it is stopped
 
 
 class TestFromPython:
@@ -672,15 +660,6 @@ class TestFromPython:
 
     def test_in_another_thread(self) -> None:
         """No signals arrive there."""
-        errors: list[Exception] = []
-
-        def elsewhere() -> None:
-            try:
-                call_command("redislock", "run", "job", "--", "true")
-            except CommandError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
-        assert "main thread" in str(errors[0])
+        with ThreadPoolExecutor(1) as thread:
+            with pytest.raises(CommandError, match="main thread"):
+                thread.submit(call_command, "redislock", "run", "job", "--", "true").result()

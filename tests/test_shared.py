@@ -146,23 +146,16 @@ class TestLeases:
 
     def test_each_thread_finds_its_own(self) -> None:
         """Many threads enter and leave one key all the time; each counts on the lease it has."""
-        errors: list[BaseException] = []
         lock = ReadWriteLock("job", reentrant=True)
 
         def work() -> None:
-            try:
-                for _ in range(40):
-                    with lock.read() as outer, lock.read() as inner:
-                        assert inner is outer
-            except BaseException as error:
-                errors.append(error)
+            for _ in range(40):
+                with lock.read() as outer, lock.read() as inner:
+                    assert inner is outer
 
-        threads = [threading.Thread(target=work) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
-        assert errors == []
+        with ThreadPoolExecutor(6) as threads:
+            for done in [threads.submit(work) for _ in range(6)]:
+                done.result(PATIENCE)
         assert watchdog(server_of("default")).held("redislock:{job}") == []
         assert watchdog(server_of("default"))._tokens.get("redislock:{job}") is None
 

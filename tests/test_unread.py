@@ -11,7 +11,6 @@ import select
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from django_redislock import redis_lock
 from django_redislock.primitives import scripts
 from django_redislock.transport.event_loops import of_loop
 from django_redislock.transport.server import server_of
+from tests.test_wire import without_notifications
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -65,11 +65,8 @@ def sent(left: str, arrival: str) -> Commands:
 
 def entry(server: RedisServer, protocol: int, parser: Any) -> dict[str, Any]:
     options: dict[str, Any] = {"protocol": protocol} | ({"parser_class": parser} if parser else {})
-    if version("redis").startswith("7.") and protocol == 3:
-        from redis.maint_notifications import MaintNotificationsConfig
-
-        # redis-py 7 can't connect over a Unix socket with them.
-        options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+    if protocol == 3:
+        options |= without_notifications()
     return {
         "default": {
             "BACKEND": "django_redis.cache.RedisCache",

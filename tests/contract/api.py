@@ -178,3 +178,24 @@ class AsyncApi(InThreads):
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(PATIENCE)
+
+
+class Computation:
+    """What is to be done once, or shared. It counts its runs, and waits if it `waits`."""
+
+    def __init__(self, *, waits: bool = False, error: Exception | None = None) -> None:
+        self.runs = 0
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+        if not waits:
+            self.may_end.set()
+        self.error = error
+
+    def __call__(self) -> Any:
+        self.runs += 1
+        number = self.runs
+        self.begun.set()
+        assert self.may_end.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        return {"run": number}

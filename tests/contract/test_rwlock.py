@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -278,11 +278,8 @@ class TestAgain:
     def test_others_do_not_count(self) -> None:
         """Each thread has its own lease, also when another one has taken one since."""
         with read() as mine:
-            theirs: list[Lease | None] = []
-            thread = threading.Thread(target=lambda: theirs.append(read().acquire()))
-            thread.start()
-            thread.join(PATIENCE)
-            assert theirs[0] is not None
+            with ThreadPoolExecutor(1) as thread:
+                theirs = thread.submit(read().acquire).result(PATIENCE)
             with read(reentrant=True) as again:
                 assert again is mine
-            theirs[0].release()
+            theirs.release()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -22,34 +21,13 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.locks import single_flight as flights_module
-from tests.contract.api import Api, SyncApi
+from tests.contract.api import Api, Computation, SyncApi
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
 
 NAME = "single_flight:rates"
 KEY = f"redislock:{{{NAME}}}"
 RECORD = f"{KEY}:record"
-
-
-class Computation:
-    """What is to be shared: it tells how often it was made, and waits where that is asked for."""
-
-    def __init__(self, *, waits: bool = False, error: Exception | None = None) -> None:
-        self.runs = 0
-        self.begun = threading.Event()
-        self.may_end = threading.Event()
-        if not waits:
-            self.may_end.set()
-        self.error = error
-
-    def __call__(self) -> Any:
-        self.runs += 1
-        number = self.runs
-        self.begun.set()
-        assert self.may_end.wait(PATIENCE)
-        if self.error is not None:
-            raise self.error
-        return {"run": number}
 
 
 @pytest.fixture
