@@ -162,9 +162,7 @@ class LockedCommand(BaseCommand):
         except LeaseLost as error:
             if lease is None or lease._lifetime.lost is None:
                 raise
-            raise self._failure(
-                f"{error} The command may have run beside another one.", LOST
-            ) from error
+            raise self._failure(f"{error} Another run may have overlapped.", LOST) from error
 
     def _settle(
         self,

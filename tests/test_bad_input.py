@@ -147,7 +147,7 @@ class TestNames:
     @pytest.mark.parametrize("name", ["invoice:{pk}", "invoice:{", "invoice:}"])
     def test_a_forgotten_f(self, block: Use, name: str) -> None:
         """Braces in a block's name are a forgotten f, which would lock one name for all."""
-        with pytest.raises(ValueError, match=r"brace.*belong to the decorator.*f-string"):
+        with pytest.raises(ValueError, match=r"brace.*are for decorators.*f-string"):
             block(redis_lock(name))
 
     @pytest.mark.parametrize(
@@ -652,7 +652,7 @@ class TestForeignKeys:
     def test_another_type_at_the_lock(self, use: Use, kind: str, redis: Redis) -> None:
         """An error at once, also for those who would wait; the key stays as it is."""
         dump = foreign(redis, kind, KEY)
-        with pytest.raises(LockError, match="neither a lock of ours nor a plain string") as caught:
+        with pytest.raises(LockError, match="a type that such a lock does not use") as caught:
             use(redis_lock("job", wait=PATIENCE))
         assert not isinstance(caught.value, LockNotAcquired)
         assert f"'{KEY}'" in str(caught.value)
@@ -675,7 +675,7 @@ class TestForeignKeys:
         """Looking and clearing say the same, and leave the key alone."""
         dump = foreign(redis, "hash", KEY)
         arguments = {"reason": "test"} if ask == "clear" else {}
-        with pytest.raises(LockError, match="neither a lock of ours nor a plain string"):
+        with pytest.raises(LockError, match="a type that such a lock does not use"):
             getattr(redis_lock("job"), ask)(**arguments)
         assert redis.dump(KEY) == dump
 
@@ -728,7 +728,7 @@ class TestForeignKeys:
         """A foreign key in the place of one of our helpers is an error, and not overwritten."""
         key = f"{KEY}:{beside}"
         dump = foreign(redis, "list", key)
-        with pytest.raises(LockError, match="neither a lock of ours nor a plain string") as caught:
+        with pytest.raises(LockError, match="a type that such a lock does not use") as caught:
             use(redis_lock("job", wait=wait))
         assert not isinstance(caught.value, LockNotAcquired)
         assert redis.dump(key) == dump
@@ -746,7 +746,7 @@ class TestForeignKeys:
         redis.set(KEY, "a holder's", px=60_000)
         key = f"{KEY}:{beside}"
         dump = foreign(redis, "string", key)
-        with pytest.raises(LockError, match="neither a lock of ours"):
+        with pytest.raises(LockError, match="a type that such a lock does not use"):
             acquire(redis_lock("job", wait=PATIENCE))
         assert redis.dump(key) == dump
         assert keys(redis) == {KEY, key}
@@ -755,7 +755,7 @@ class TestForeignKeys:
     def test_another_type_at_the_index(self, block: Use, kind: str, redis: Redis) -> None:
         """Also the key that all locks share is not overwritten, and no lock is left behind it."""
         dump = foreign(redis, kind, "redislock:index")
-        with pytest.raises(LockError, match="neither a lock of ours nor a plain string"):
+        with pytest.raises(LockError, match="a type that such a lock does not use"):
             block(redis_lock("job", wait=0))
         assert redis.dump("redislock:index") == dump
         assert not redis.exists(KEY)

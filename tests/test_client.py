@@ -803,7 +803,7 @@ class TestChanged:
     def test_a_key_of_another_type(self, ours: Make, redis: Redis) -> None:
         """An error at once, and not a lock that nobody will ever release."""
         redis.sadd(KEY, "x")
-        with pytest.raises(LockError, match="neither a lock of ours nor a plain string"):
+        with pytest.raises(LockError, match="a type that such a lock does not use"):
             ours().acquire()
         assert redis.smembers(KEY) == {b"x"}
 

@@ -288,7 +288,7 @@ class TestCommands:
         assert rows == [("lost", "command:restock")]
         output, errors = restock.communicate("5 lamp\n", timeout=PATIENCE)
         assert (restock.returncode, output) == (76, "")
-        assert "may have run beside another one" in errors
+        assert "Another run may have overlapped" in errors
 
     def test_run_is_busy(self, shop: Any) -> None:
         """Neither another program nor the shop itself gets at what a program has locked."""

@@ -202,7 +202,7 @@ class TestBadInput:
     def test_a_serializer_that_makes_something_else(self) -> None:
         """Text or bytes, and nothing else, can be written."""
         odd = SimpleNamespace(dumps=lambda result: 7, loads=lambda text: text)
-        with pytest.raises(TypeError, match="can't be shared: dumps made an int"):
+        with pytest.raises(TypeError, match="can't be shared: dumps returned int"):
             single_flight("rates", serializer=odd)(lambda: 1)()
 
     async def test_in_an_event_loop(self) -> None:

@@ -490,7 +490,7 @@ class TestTheLeaseIsLost:
         delete = f"import os; {delete}.delete('redislock:{{job}}')"
         done = run("job", "--ttl=600", "--", sys.executable, "-c", delete)
         assert done.returncode == 76
-        assert b"may have run beside another one" in done.stderr
+        assert b"Another run may have overlapped" in done.stderr
 
 
 class TestAtLeastFor:

@@ -243,7 +243,7 @@ def test_a_loss_between_exit_and_commit_is_logged(
             pass
         redis.delete(KEY)
     (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
-    assert "'job' should have been held until its transaction was committed" in record.getMessage()
+    assert "'job' was lost before its transaction was committed" in record.getMessage()
 
 
 def test_a_lease_that_was_released_early(held: Held) -> None:

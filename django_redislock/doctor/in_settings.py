@@ -106,7 +106,7 @@ def _misspelt() -> Iterator[Finding]:
         if name != _NAME and alike and isinstance(getattr(settings, name, None), Mapping):
             yield Finding(
                 id="redislock.W008",
-                message=f"The settings have {name}, which nothing of django-redislock reads.",
+                message=f"The settings have {name}, which django-redislock does not read.",
                 hint=f"Rename it to {_NAME}. If it belongs to something else, silence this check.",
             )
 

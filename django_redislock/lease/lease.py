@@ -250,8 +250,8 @@ class Lease:
         claim, port = self._claim, port_type(self._server)
         if claim.primitive not in (permits.READ, permits.WRITE):
             raise TypeError(
-                f"the lease on {self.name!r} is that of a {claim.primitive.kind}; what can be "
-                f"downgraded is the lease of ReadWriteLock(…).write()"
+                f"the lease on {self.name!r} is of the kind {claim.primitive.kind!r}; only the "
+                f"lease of ReadWriteLock(…).write() can be downgraded"
             )
         if claim.primitive is permits.WRITE:
             await self._refuse_downgrade(port)
@@ -263,13 +263,13 @@ class Lease:
         self.check()
 
     async def _refuse_downgrade(self, port: Port) -> None:
-        """Raise `LockError` if somebody else counts on being alone."""
+        """Raise `LockError` if an outer block or a transaction relies on exclusive access."""
         blocks = self._holds.counts.blocks
         if blocks > 1:
             raise LockError(
                 f"The lease on {self.name!r} is held by {blocks} blocks, and the outer "
-                f"ones count on being alone. Write lease.downgrade() in the outermost block, when "
-                f"the inner ones are left.",
+                f"ones rely on exclusive access. Call lease.downgrade() in the outermost block, "
+                f"after the inner ones.",
                 self.name,
             )
         if self._policy.release != "commit":
@@ -277,8 +277,8 @@ class Lease:
         if await beside_orm(port, transactions.open_transactions):
             raise LockError(
                 f"The lease on {self.name!r} is kept until the database transaction is committed "
-                f"(release='commit'): readers who were let in now would read what was there "
-                f"before. Write lease.downgrade() after the atomic block, or leave it out.",
+                f"(release='commit'): readers admitted now would read the old rows. Call "
+                f"lease.downgrade() after the atomic block, or not at all.",
                 self.name,
             )
 
@@ -381,8 +381,7 @@ class Lease:
             self._release_later()
         except LeaseLost as lost:
             logger.error(
-                "%r should have been held until its transaction was committed, or its response "
-                "sent: %s",
+                "%r was lost before its transaction was committed, or its response sent: %s",
                 self.name,
                 lost,
             )

@@ -446,6 +446,6 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         result.close()
         raise TypeError(
             f"{function!r} does not look like a coroutine function and returns a "
-            f"coroutine, which would run without the lock: decorate what is inside"
+            f"coroutine, which would run without the lock: decorate the coroutine function"
         )
     return result

@@ -102,9 +102,9 @@ class Order:
         if not self._told:
             self._told = True
             logger.warning(
-                "%d orders of locks are remembered, and no more will be: those that are new are "
-                "not checked. Names that are made from something need an entry in LOCKS: then "
-                "their pattern counts.",
+                "%d orders of locks are remembered, which is the limit: new ones are not checked. "
+                "For names with a variable part, add a pattern such as 'invoice:*' to "
+                "REDISLOCK['LOCKS']: all of them then count as one.",
                 self._edges,
             )
         return True

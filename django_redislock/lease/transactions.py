@@ -78,7 +78,7 @@ def at_end(
         try:
             committed()
         except LockError:  # the project's own callbacks must still be called
-            logger.exception("What a lock does after a commit failed")
+            logger.exception("A lock could not be released after a commit")
 
     when_dropped = weakref.finalize(end, dropped)
     when_dropped.atexit = False

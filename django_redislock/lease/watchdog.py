@@ -436,7 +436,7 @@ class Watchdog:
             try:
                 run(self._keep(self._port(within), key, within))
             except LockError as error:
-                logger.debug("No sign of life could be shown: %s", error)
+                logger.debug("This process could not show a sign of life: %s", error)
 
     async def _keep(self, port: Port, key: str, within: float) -> None:
         if isinstance(self.server.using, Servers):

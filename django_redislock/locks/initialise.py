@@ -74,7 +74,7 @@ def _read(stands: bytes, keys: Keys) -> Any:
         return json.loads(stands)
     except (ValueError, RecursionError):
         raise LockError(
-            f"The value at {keys.record!r} can't be read: other software has written it, or it "
-            f"is damaged. Delete the key, and the next caller gives the value anew.",
+            f"The value at {keys.record!r} can't be read: another program wrote it, or it is "
+            f"damaged. Delete the key; the next caller then gives a new value.",
             keys.name,
         ) from None

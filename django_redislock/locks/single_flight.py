@@ -156,7 +156,7 @@ class single_flight(FunctionDecorator):
         try:
             payload = self._serializer.dumps(value)
             if not isinstance(payload, str | bytes):
-                raise TypeError(f"dumps made an {type(payload).__name__}")
+                raise TypeError(f"dumps returned {type(payload).__name__}, not str or bytes")
         except (TypeError, ValueError) as error:  # what serializers raise
             raise TypeError(
                 f"The result of {lease.name!r} can't be shared: {error}. Return what "

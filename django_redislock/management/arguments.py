@@ -25,7 +25,7 @@ def add_using(parser: CommandParser) -> None:
     parser.add_argument(
         "--using",
         metavar="ALIAS",
-        help="The alias in CACHES where the locks are; by default as the settings say.",
+        help="The CACHES alias of the locks; the default is in the settings.",
     )
     parser.add_argument(
         "--cache-locks",
@@ -58,7 +58,7 @@ def add_limit(parser: CommandParser, what: str) -> None:
         type=limit_argument,
         default=100,
         metavar="NUMBER",
-        help=f"Show at most so many {what}; 0: all; by default 100.",
+        help=f"Show at most this many {what}; 0: all; by default 100.",
     )
 
 

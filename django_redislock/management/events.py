@@ -30,7 +30,7 @@ NUDGE = 0
 
 def require_main_thread(who: str) -> None:
     if threading.current_thread() is not threading.main_thread():
-        raise CommandError(f"{who} works in the main thread, where signals arrive.")
+        raise CommandError(f"{who} must be called in the main thread, which receives the signals.")
 
 
 class Interrupted(BaseException):

@@ -151,7 +151,7 @@ class JobRun:
                 failures += 1
                 if not error.passing or port.now() > give_up:
                     logger.error(
-                        "The end of a run of the job %r could not be written: %s",
+                        "The outcome of a run of the job %r could not be recorded: %s",
                         self.job.name,
                         error,
                     )

@@ -154,7 +154,7 @@ class Job:
         if self.retries:
             said.append("retried after a crash")
         if self.catch_up != "latest":
-            said.append(f"{'all' if self.catch_up == 'all' else 'nothing'} is caught up with")
+            said.append(f"runs {'all' if self.catch_up == 'all' else 'no'} missed ticks")
         if self.grace is not None:
             said.append(f"at most {self.grace:g} s late")
         if self.at_most_for is not None:

@@ -66,7 +66,9 @@ def periodic(
         return function
 
     if callable(schedule):
-        raise TypeError("@periodic needs when: @periodic('*/5 * * * *') or @periodic(every=30)")
+        raise TypeError(
+            "@periodic needs a schedule: @periodic('*/5 * * * *') or @periodic(every=30)"
+        )
     return decorate
 
 
@@ -157,7 +159,7 @@ def _validate(function: Any, call: Callable[[], Any]) -> None:
         raise TypeError("a periodic job must be a function of a module, not a method")
     written = inspect.unwrap(call)
     if inspect.isgeneratorfunction(written) or inspect.isasyncgenfunction(written):
-        raise TypeError("a periodic job must not be a generator: nobody would take what it yields")
+        raise TypeError("a periodic job must not be a generator: nothing would consume its values")
     parameters = list(inspect.signature(written).parameters.values())
     if getattr(function, "takes_context", False):
         del parameters[0]

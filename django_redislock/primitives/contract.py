@@ -184,7 +184,7 @@ class Refusal(NamedTuple):
         if kind == b"cleared":  # as lua/mutex_clear.lua wrote it
             return LeaseRevoked(name, read(by), read(reason))
         if kind == b"withdrawn":
-            return LeaseLost(name, "it was given up before")
+            return LeaseLost(name, "it was withdrawn earlier")
         if self.holder is None:
             return LeaseLost(name, "its ttl passed unrenewed, or its key was deleted")
         owner = Holder.parse(self.holder, -1, 0).owner

@@ -172,8 +172,7 @@ def validate_name(name: object) -> str:
         # The braces are the hash tag of our keys. Refusing them also catches the
         # forgotten f, which would lock one literal name for all invoices.
         raise ValueError(
-            f"name contains a brace: {name!r}. Braces are how its Redis keys mark the name. If "
-            f"a template was meant: those belong to the decorator, and a with statement takes "
-            f"an f-string"
+            f"name contains a brace: {name!r}. Braces mark the name in its Redis keys. Templates "
+            f"are for decorators; in a with statement, write an f-string"
         )
     return str.__str__(name)  # the value of an enum, not its name

@@ -119,7 +119,7 @@ def semaphore(limit: int | None) -> Permits:
     """Raises `ValueError` where the limit is missing."""
     if limit is None:
         raise ValueError(
-            "a semaphore needs a limit, the number of those who may hold it at a time: write "
+            "a semaphore needs a limit, the number of holders that it may have at a time: write "
             "LIMIT beside KIND in the settings, or Semaphore(name, 3)"
         )
     return Permits("semaphore", limit)

@@ -241,7 +241,7 @@ def _another_kind(name: str, claim: Claim, held: bytes) -> LockError:
     )
     return LockError(
         f"{name!r} is held as {is_}, and can't be {wanted} at the same time. Give them different "
-        f"names; or, where the kind of a lock was changed, wait until nobody holds it as what it "
-        f"was.",
+        f"names; or, if you changed the kind of this lock, wait until nobody holds it as the old "
+        f"kind.",
         name,
     )

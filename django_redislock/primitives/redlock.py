@@ -74,8 +74,8 @@ class Redlock:
     servers: Servers
     kind: ClassVar[str] = "redlock"
     unfenced: ClassVar[str] = (
-        "A Redlock has no fencing token: its servers don't know of each other's. Where a late "
-        "writer must be refused, lock on one server, or compare what you have read when you write."
+        "A Redlock has no fencing token, since its servers share no counter. To refuse a late "
+        "writer, lock on one server, or let each write compare the row with what was read."
     )
 
     async def acquire(

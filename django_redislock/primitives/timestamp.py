@@ -55,8 +55,8 @@ class Timestamp:
     """Whether a waiter keeps on asking as often as at first, since there is only one waiter."""
     kind: ClassVar[str] = "timestamp"
     unfenced: ClassVar[str] = (
-        "A TimestampLock has no fencing token: the clients that it shares its key with have none, "
-        "so there is no order that all holders would follow."
+        "A TimestampLock has no fencing token: the old clients that share its key have none, so "
+        "no order would include all holders."
     )
 
     async def acquire(

@@ -73,10 +73,10 @@ def validate_seconds_or_none(value: object, name: str) -> float | None:
 
 
 def validate_kept(value: object, name: str = "ttl") -> float | None:
-    """Validate the seconds for which a result is kept; None keeps it for good."""
+    """Validate the seconds for which a result is kept; None keeps it without a limit."""
     if value is None:
         return None
-    else_ = ", or None (for good)"
+    else_ = ", or None (no limit)"
     return validate_seconds(value, name, MIN_TTL, example="3600", else_=else_)
 
 

@@ -110,7 +110,8 @@ class Cluster(Generic[Pool]):
         self._stale = True
         raise _unavailable(
             key,
-            f"the nodes of the cluster don't agree on whose it is: it was sent on {HOPS} times",
+            f"the nodes of the cluster don't agree which of them has the key: they redirected "
+            f"the request {HOPS} times",
         )
 
     async def _drop_pools(self) -> None:
@@ -155,7 +156,7 @@ class Cluster(Generic[Pool]):
         self._stale = True
         raise _unavailable(
             key,
-            f"no node of the cluster can tell whose it is: {error.why or error}",
+            f"no node of the cluster could say which one has the key: {error.why or error}",
             passing=passing,
             silent=error.silent,
         ) from error.__cause__

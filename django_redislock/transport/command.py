@@ -394,11 +394,11 @@ def _translate(
     text = str(error)
     if "WRONGTYPE" in text:
         return LockError(
-            f"The key {key!r}, or one of those beside it, is of another type than such a lock "
-            f"has, and we leave it alone. If the name is locked elsewhere as another kind (as a "
-            f"mutex, as a semaphore or a read-write lock), give them different names. Else it is "
-            f"neither a lock of ours nor a plain string: delete it if it is a leftover, or set "
-            f"REDISLOCK['PREFIX'] to something else.",
+            f"The key {key!r}, or another key of this lock, has a type that such a lock does not "
+            f"use, so it was left alone. If the name is locked elsewhere as another kind (as a "
+            f"mutex, as a semaphore or a read-write lock), give them different names. Otherwise "
+            f"another program wrote it: delete it if it is a leftover, or change "
+            f"REDISLOCK['PREFIX'].",
             name_of(key),
         )
     # For a script there is no class of error. The first text is Redis 7.0's, the second Valkey's.

@@ -152,8 +152,8 @@ def _async_twin(using: str, connection_class: type) -> type:
         if isinstance(twin, type):
             return twin
     raise ImproperlyConfigured(
-        f"CACHES[{using!r}] uses the connection class {connection_class.__qualname__}, which "
-        f"has no twin of the same name in redis.asyncio; asynchronous locks can't use it."
+        f"CACHES[{using!r}] uses the connection class {connection_class.__qualname__}, and "
+        f"redis.asyncio has no class of that name: asynchronous locks can't use it."
     )
 
 

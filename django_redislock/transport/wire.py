@@ -328,7 +328,7 @@ async def _answer_before(
         if isinstance(following, redis.ResponseError) and marker in str(following).lower():
             return answer
         answer = following
-    raise StrayAnswer("too many answers that are not ours")
+    raise StrayAnswer("too many answers to other requests")
 
 
 def _is_ours(answer: Any, nonce: str) -> bool:
@@ -350,7 +350,7 @@ def _believed(answer: Any, nonce: str) -> Any:
         return _said(answer)
     if isinstance(answer, redis.ResponseError):
         raise answer
-    raise StrayAnswer(f"an answer that is not ours, of the type {type(answer).__name__}")
+    raise StrayAnswer(f"an answer to another request, of the type {type(answer).__name__}")
 
 
 @contextmanager

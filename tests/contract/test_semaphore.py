@@ -151,7 +151,7 @@ def test_a_withdrawn_token_gets_nothing(api: Api, redis: Redis) -> None:
     lease = api.acquire(semaphore())
     lease._claim.doubtful = True
     api.release(lease)
-    with pytest.raises(LeaseLost, match="given up before"):
+    with pytest.raises(LeaseLost, match="withdrawn earlier"):
         run(lease._claim.primitive.acquire(SyncPort(server_of("default")), lease._claim, 0))
     assert not redis.exists(*KEYS)
 

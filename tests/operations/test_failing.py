@@ -78,8 +78,8 @@ def test_wrong_settings(arguments: list[str]) -> None:
         (["clear", "job", "--pattern", "*"], "Write names, or"),
         (["clear", "job", "--yes"], "--reason"),
         (["clear", "job", "--yes", "--reason", " "], "--reason"),
-        (["clear", "job", "--as-of", "noon"], "a time with its zone"),
-        (["clear", "job", "--as-of", "2026-01-31T12:00:00"], "a time with its zone"),
+        (["clear", "job", "--as-of", "noon"], "a time with a time zone"),
+        (["clear", "job", "--as-of", "2026-01-31T12:00:00"], "a time with a time zone"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

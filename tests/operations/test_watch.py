@@ -236,7 +236,7 @@ class TestElsewhere:
         assert "other" in out
 
     def test_the_interval(self) -> None:
-        """Between two screens, and not after the last one."""
+        """Between two refreshes, and not after the last one."""
         begin = time.monotonic()
         call("watch", "--count", "2", "--interval", "0.3")
         assert 0.3 <= time.monotonic() - begin < PATIENCE
@@ -253,4 +253,4 @@ class TestElsewhere:
         thread = threading.Thread(target=lambda: found.append(call("watch", "--count", "1")))
         thread.start()
         thread.join(PATIENCE)
-        assert "works in the main thread" in found[0].err
+        assert "must be called in the main thread" in found[0].err

@@ -93,7 +93,7 @@ def test_what_is_refused(arguments: Any, options: Any, message: str) -> None:
 
 def test_forgotten_parentheses() -> None:
     """The function would be taken for the schedule."""
-    with pytest.raises(TypeError, match="@periodic needs when"):
+    with pytest.raises(TypeError, match="@periodic needs a schedule"):
         periodic(report)  # type: ignore[arg-type]
 
 
@@ -292,9 +292,9 @@ def test_in_words(make: Make) -> None:
     )
     assert job.words() == (
         "every 5 minutes; disabled; up to 3 s later; waits for its last run; retried after a "
-        "crash; all is caught up with; at most 60 s late; for 20 s at most; for 2 s at least"
+        "crash; runs all missed ticks; at most 60 s late; for 20 s at most; for 2 s at least"
     )
-    assert make(every=300, catch_up="none").words() == "every 5 minutes; nothing is caught up with"
+    assert make(every=300, catch_up="none").words() == "every 5 minutes; runs no missed ticks"
 
 
 def test_a_disabled_job_is_not_looked_at(make: Make) -> None:

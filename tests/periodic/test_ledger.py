@@ -380,7 +380,7 @@ def test_a_key_that_is_not_ours(
 ) -> None:
     """It is an error, and nothing is overwritten."""
     redis.lpush(key, "ours")
-    with pytest.raises(LockError, match="neither a lock of ours"):
+    with pytest.raises(LockError, match="a type that such a lock does not use"):
         claim(make(), now())
     assert redis.lrange(key, 0, -1) == [b"ours"]
 

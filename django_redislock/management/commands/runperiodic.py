@@ -30,7 +30,7 @@ _COLUMNS = (Column("JOB", shrinks=True), Column("WHEN", shrinks=True), Column("N
 
 
 class Command(BaseCommand):
-    help = "Runs the periodic jobs of this project; each tick once in the whole fleet."
+    help = "Runs the periodic jobs of this project. Each tick is run once, by one host."
 
     def add_arguments(self, parser: CommandParser) -> None:
         what = parser.add_mutually_exclusive_group()
@@ -38,25 +38,27 @@ class Command(BaseCommand):
             "job",
             metavar="JOB",
             nargs="?",
-            help="Run this job now, under its lock, and nothing else.",
+            help="Run only this job, now and under its lock, and exit.",
         )
-        what.add_argument("--once", action="store_true", help="Run what is due now, and end.")
         what.add_argument(
-            "--list", action="store_true", help="Show the plan in words, without asking Redis."
+            "--once", action="store_true", help="Run the jobs that are due, and exit."
+        )
+        what.add_argument(
+            "--list", action="store_true", help="List the jobs with their schedules, and exit."
         )
         parser.add_argument(
             "--workers",
             type=number_argument(1, 1000),
             default=4,
             metavar="NUMBER",
-            help="How many functions run at the same time; coroutines don't count; by default 4.",
+            help="How many jobs run at the same time, not counting coroutines; by default 4.",
         )
         parser.add_argument(
             "--grace",
             type=seconds_argument,
             default=30.0,
             metavar="SECONDS",
-            help="How long jobs may take to end after SIGTERM or Ctrl-C; by default 30.",
+            help="How long jobs may continue after SIGTERM or Ctrl-C; by default 30.",
         )
 
     def handle(self, *_args: Any, **options: Any) -> None:
@@ -78,7 +80,7 @@ class Command(BaseCommand):
 
 def _plan(found: Sequence[Job], printer: Printer) -> Iterator[str]:
     if not found:
-        yield "There are no jobs: nothing in a periodic.py of an installed app is @periodic."
+        yield "There are no jobs: no periodic.py of an installed app has an @periodic function."
         return
     now = round(datetime.now(UTC).timestamp()) * SECOND
     rows = []
@@ -98,7 +100,7 @@ def _run_by_hand(job: Job) -> None:
         job_run.take_back()
         raise
     if answer.grant is None:
-        who = answer.holder or "others, who wait for it"
+        who = answer.holder or "nobody, but others wait for it"
         raise CommandError(f"{job.lock!r} is held by {who}.", returncode=BUSY)
     kept: list[tuple[Lease, float]] = []
 
@@ -114,7 +116,7 @@ def _run_by_hand(job: Job) -> None:
 
 def _judge(ended: RunInfo | None) -> None:
     if ended is None:
-        raise CommandError("How it ended could not be written down.", returncode=UNAVAILABLE)
+        raise CommandError("Its outcome could not be recorded in Redis.", returncode=UNAVAILABLE)
     if ended.outcome == RunOutcome.LOST:
         raise CommandError(f"Its lease is lost: {ended.why}.", returncode=LOST)
     if ended.outcome == RunOutcome.FAILED:

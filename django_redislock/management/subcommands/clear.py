@@ -59,7 +59,7 @@ class Clear:
         parser.add_argument(
             "--host",
             default="",
-            help="Only from holders whose owners begin so: 'web3:', 'web3:26138:'.",
+            help="Only from owners that begin with this: 'web3:', 'web3:26138:'.",
         )
         parser.add_argument("--yes", action="store_true", help="Do it.")
         parser.add_argument(
@@ -73,7 +73,7 @@ class Clear:
             "--as-of",
             type=_time_argument,
             metavar="TIME",
-            help="Leave alone what was acquired later; a dry run says which time to write.",
+            help="Leave alone locks acquired after this time, which a dry run prints.",
         )
         add_using(parser)
         add_json(parser)
@@ -92,7 +92,7 @@ def _time_argument(text: str) -> datetime:
         time = datetime.fromisoformat(text)
     if time is None or time.tzinfo is None:
         raise ArgumentTypeError(
-            f"write a time with its zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
+            f"write a time with a time zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
         )
     return time
 

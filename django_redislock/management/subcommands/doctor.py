@@ -22,7 +22,7 @@ _FAIL_LEVELS = [level.name for level in Level]
 
 
 class Doctor:
-    help = "Look for what is wrong with the settings and the servers of locks, or will be."
+    help = "Look for present and future problems in the settings and the servers of locks."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -35,7 +35,7 @@ class Doctor:
             "--fail-level",
             choices=_FAIL_LEVELS,
             default=Level.ERROR.name,
-            help=f"From which level on the exit code is {WRONG}; by default ERROR.",
+            help=f"The lowest level for which the exit code is {WRONG}; by default ERROR.",
         )
         add_json(parser)
 

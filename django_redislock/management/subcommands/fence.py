@@ -114,9 +114,9 @@ class Fence:
 
 _SENTENCES = {
     "above": "",
-    "would": "{name} is behind what was seen, by {behind}.",
-    "raised": "Raised {name}, which was behind by {behind}.",
-    "held": "{name} is behind by {behind}, and was left alone: somebody holds it.",
+    "would": "{name} is {behind} behind the newest token that was seen.",
+    "raised": "Raised {name}, which was {behind} behind.",
+    "held": "{name} is {behind} behind, and was left alone: somebody holds it.",
 }
 
 
@@ -124,7 +124,7 @@ def _sum_up(numbers: dict[str, int], options: dict[str, Any], printer: Printer) 
     if numbers["above"]:
         above = count(numbers["above"], "lock")
         printer.line(
-            f"{above} needed nothing: the next fencing token is larger than what was seen."
+            f"{above} unchanged: the next fencing token is larger than the newest one seen."
         )
     if options["yes"]:
         printer.line(f"{count(numbers['raised'], 'lock')} raised.")
@@ -136,7 +136,7 @@ def _sum_up(numbers: dict[str, int], options: dict[str, Any], printer: Printer) 
             "cache-locks": options["cache_locks"],
             "yes": True,
         }
-        printer.line("Nothing was done. To raise what is behind:")
+        printer.line("Nothing was done. To raise these tokens:")
         printer.line(f"  {command_line('fence', given, [options['name']])}")
     elif not numbers["above"]:
         printer.line("No row has seen a newer fencing token than the next one.")
@@ -185,10 +185,10 @@ def _rows(options: dict[str, Any]) -> models.QuerySet[Any]:
     try:
         model = apps.get_model(options["model"])
         if not isinstance(model._meta.get_field(FIELD), FencingTokenField):
-            raise LookupError(f"its {FIELD} is no FencingTokenField")
+            raise LookupError(f"its {FIELD} is not a FencingTokenField")
     except (LookupError, ValueError, FieldDoesNotExist) as error:
         raise CommandError(
-            f"{options['model']!r} is no model with a fencing token: {error}", returncode=USAGE
+            f"{options['model']!r} is not a model with a fencing token: {error}", returncode=USAGE
         ) from error
     return models.QuerySet(model, using=options["database"]).order_by()
 

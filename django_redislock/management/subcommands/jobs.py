@@ -63,7 +63,7 @@ class Jobs:
         parser.add_argument(
             "--failing",
             action="store_true",
-            help="Only jobs whose last run has failed or was lost; the exit code is the same.",
+            help="Only jobs whose last run failed or was lost; the exit code is 1 then, too.",
         )
         add_json(parser)
 

@@ -45,19 +45,21 @@ def add_filters(parser: CommandParser) -> None:
         help=f"Only locks in this state: {', '.join(State)}; may be repeated.",
     )
     parser.add_argument(
-        "--host", default="", help="Only locks of owners that begin so: 'web3:', 'web3:26138:'."
+        "--host",
+        default="",
+        help="Only locks of owners that begin with this: 'web3:', 'web3:26138:'.",
     )
     parser.add_argument(
         "--foreign",
         action="store_true",
-        help="Also foreign values below our prefix; looks at all keys of the database.",
+        help="Also values of other programs under our prefix; reads all keys of the database.",
     )
     parser.add_argument(
         "--sort",
         choices=list(ORDERS),
         default="remaining",
         metavar="ORDER",
-        help=f"By {', '.join(ORDERS)}; by default what remains, the least first.",
+        help=f"Sort by {', '.join(ORDERS)}; by default remaining, shortest first.",
     )
     add_limit(parser, "locks")
     add_using(parser)

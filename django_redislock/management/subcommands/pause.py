@@ -29,7 +29,7 @@ def _names(ledger: Ledger, options: dict[str, Any]) -> list[str]:
 
 
 class Pause:
-    help = "Pause periodic jobs: their ticks are skipped. Running jobs go on to their end."
+    help = "Pause periodic jobs: their ticks are skipped. Jobs that are running finish."
 
     def add_arguments(self, parser: CommandParser) -> None:
         _add_jobs(parser)

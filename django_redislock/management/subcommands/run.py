@@ -36,7 +36,7 @@ class Run:
             default=SUPPRESS,
             metavar="SECONDS",
             help="How long to wait for the lock; 0: try once; or: forever. "
-            "By default as the settings say.",
+            "The default is in the settings.",
         )
         parser.add_argument(
             "--ttl",
@@ -50,7 +50,7 @@ class Run:
             type=seconds_argument,
             default=0.0,
             metavar="SECONDS",
-            help="Hold the lock at least so long, even if the program ends sooner.",
+            help="Hold the lock for at least this long, even if the program ends sooner.",
         )
         parser.add_argument(
             "--conflict-exit-code",
@@ -64,7 +64,7 @@ class Run:
             type=seconds_argument,
             default=10.0,
             metavar="SECONDS",
-            help="If the lease is lost, the program gets SIGTERM, and SIGKILL so long after it; "
+            help="If the lease is lost, the program gets SIGTERM, and this long after it SIGKILL; "
             "by default 10.",
         )
 
@@ -102,7 +102,7 @@ class Run:
             return 0
         except LeaseLost as lost:
             raise CommandError(
-                f"{lost} The program may have run beside another one.", returncode=LOST
+                f"{lost} Another run may have overlapped.", returncode=LOST
             ) from lost
 
 

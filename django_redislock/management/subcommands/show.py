@@ -115,7 +115,7 @@ class Sheet:
         if lock is None:
             yield "State", "free"
             if self.past.fencing_token is not None:
-                yield "Fencing token", f"{self.past.fencing_token}, of the last one who held it"
+                yield "Fencing token", f"{self.past.fencing_token}, of the last holder"
             return
         text = state_paint(lock.state, printer)(lock.state)
         yield "State", f"{text}: {lock.why}" if lock.why else text

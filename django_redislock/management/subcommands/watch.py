@@ -24,7 +24,7 @@ _AROUND = 5
 
 
 class Watch:
-    help = "Show the list again and again, until Ctrl-C."
+    help = "Show the list, and refresh it until Ctrl-C."
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_filters(parser)
@@ -33,14 +33,14 @@ class Watch:
             type=interval_argument,
             default=2.0,
             metavar="SECONDS",
-            help="Time between two screens; by default 2.",
+            help="Time between two refreshes; by default 2.",
         )
         parser.add_argument(
             "--count",
             type=limit_argument,
             default=None,
             metavar="NUMBER",
-            help="Stop after so many screens.",
+            help="Stop after showing the list this many times.",
         )
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
