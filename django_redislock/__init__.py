@@ -1,8 +1,8 @@
 """Distributed locks for Django on Redis."""
 
 from .base.exceptions import (
+    ComputationFailed,
     EarlyReleaseWarning,
-    FlightFailed,
     LeaseLost,
     LeaseRevoked,
     LockError,
@@ -26,8 +26,8 @@ from .locks.redis_lock import redis_lock
 from .locks.single_flight import single_flight
 
 __all__ = [
+    "ComputationFailed",
     "EarlyReleaseWarning",
-    "FlightFailed",
     "Holder",
     "Lease",
     "LeaseLost",

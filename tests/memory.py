@@ -85,9 +85,9 @@ class MemoryServer:
         """By key; here they have no TTL."""
         self.listening: dict[str, Callable[[str], object]] = {}
         """Who is told: channel → function of the token."""
-        self.home = ""
+        self.own_inbox = ""
         """During a release: the inbox of the process that asks."""
-        self.heirs: list[bytes] = []
+        self.granted: list[bytes] = []
         """And its waiters that have got the lock by it, each with its fencing token."""
         self.random = random.Random(0)
         """Its own: from Python's, which Hypothesis seeds, other threads draw, too. One that an
@@ -147,10 +147,10 @@ class MemoryServer:
             if waiter is None:
                 continue
             seen, ttl, inbox, owner, label = waiter
-            at_home = inbox == self.home and inbox in self.listening
-            if at_home and self.clock - seen < SIGN_OF_LIFE:
+            own = inbox == self.own_inbox and inbox in self.listening
+            if own and self.clock - seen < SIGN_OF_LIFE:
                 fence = self._grant(name, key, first, ttl, ttl / 1000, owner, label)
-                self.heirs += first.encode(), fence.encode()
+                self.granted += first.encode(), fence.encode()
                 return first
             told = self.listening.get(inbox)
             if told is not None:
@@ -218,9 +218,9 @@ class MemoryServer:
         return [0, name.value, pttl, now, position, place.encode(), lasted]
 
     def _release(
-        self, name: _Name, token: str, key: str, withdraw: int, home: str = ""
+        self, name: _Name, token: str, key: str, withdraw: int, own_inbox: str = ""
     ) -> list[Any]:
-        self.home, self.heirs = home, []
+        self.own_inbox, self.granted = own_inbox, []
         why = name.why(token)
         held = _token(name.value) == token
         if held:
@@ -233,9 +233,9 @@ class MemoryServer:
             name.leave_queue(token)
         if withdraw and why is None:
             name.gone[token] = b"withdrawn", self.clock + MINUTE
-        self.home = ""
+        self.own_inbox = ""
         if held or name.released == token:
-            return [1, str(self._now()).encode(), self.heirs] if self.heirs else [1]
+            return [1, str(self._now()).encode(), self.granted] if self.granted else [1]
         return [0, name.value, why]
 
     def _clear(self, name: _Name, token: str, key: str, by: str, reason: str) -> int:
@@ -271,12 +271,12 @@ class MemoryServer:
         return reply
 
     def _adopt(
-        self, name: _Name, token: str, key: str, heir: str, ttl: int, owner: str, label: str
+        self, name: _Name, token: str, key: str, new_token: str, ttl: int, owner: str, label: str
     ) -> list[Any]:
-        if name.value is None or _token(name.value) not in (token, heir):
+        if name.value is None or _token(name.value) not in (token, new_token):
             return [0, name.value, name.why(token)]
         _, fence, acquired, *_ = name.value.split(b"|")
-        words = [heir, fence.decode(), acquired.decode(), str(ttl), owner, label]
+        words = [new_token, fence.decode(), acquired.decode(), str(ttl), owner, label]
         name.value = "|".join(words).encode()
         lives = 0.0 if name.expires == float("inf") else name.expires
         name.expires = self.index[key] = max(lives, self.clock + ttl / 1000)
@@ -358,10 +358,10 @@ class SteppedIO:
         grant, self.bequeathed = self.bequeathed, None
         return grant
 
-    def home(self, prefix: str) -> str:
+    def own_inbox(self, prefix: str) -> str:
         return self.inbox if self.neighbours else ""
 
-    async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
+    async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:
         for token, grant in grants:
             for other in self.neighbours:
                 if other._token == token:

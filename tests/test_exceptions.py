@@ -31,7 +31,7 @@ from django_redislock import (
     LockUnavailable,
     redis_lock,
 )
-from django_redislock.base.exceptions import FlightFailed, StaleLease, StaleRead
+from django_redislock.base.exceptions import ComputationFailed, StaleLease, StaleRead
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -343,7 +343,7 @@ class TestTravel:
     @pytest.mark.parametrize(
         "error",
         [
-            FlightFailed("rates", error="shop.NoRates", message="none", owner="web1:7:main"),
+            ComputationFailed("rates", error="shop.NoRates", message="none", owner="web1:7:main"),
             StaleLease("job", "shop.Order", [UUID(int=1), 7], 5, 6),
             StaleRead("job", "shop.Order", [UUID(int=1)], "was deleted"),
         ],

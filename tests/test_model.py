@@ -392,9 +392,9 @@ async def woken_is_granted(honest, self, seconds, left):
 
 
 @bug(MemoryServer, "_release")
-def no_tombstone(honest, self, name, token, key, withdraw, home):
+def no_tombstone(honest, self, name, token, key, withdraw, own_inbox):
     """An acquire that arrives after its withdrawal is carried out."""
-    return honest(self, name, token, key, 0, home)
+    return honest(self, name, token, key, 0, own_inbox)
 
 
 @bug(mutex, "acquire")
@@ -416,8 +416,8 @@ async def heir_counts_from_when_it_is_told(honest, self, seconds, left):
 def all_of_them_are_at_home(honest, self, name, key, caller=None):
     """Who waits in another process is handed the lock as one of the same process is."""
     first = min(name.queue, key=name.queue.__getitem__, default=None)
-    if first not in (None, caller) and self.home:
-        self.home = name.waiters[first][2]
+    if first not in (None, caller) and self.own_inbox:
+        self.own_inbox = name.waiters[first][2]
     return honest(self, name, key, caller)
 
 

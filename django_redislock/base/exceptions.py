@@ -102,11 +102,11 @@ class EarlyReleaseWarning(UserWarning):
     rows as they were before. Given if `release` is `"warn"`."""
 
 
-class FlightFailed(LockError):
+class ComputationFailed(LockError):
     """Another caller computed the value, and its computation failed."""
 
     def __init__(self, name: str, error: str, message: str, owner: str) -> None:
-        super().__init__(f"{name!r} has failed at {owner}: {error}: {message}", name)
+        super().__init__(f"{name!r} failed at {owner}: {error}: {message}", name)
         self.args = (name, error, message, owner)
         self.error = error
         """The type of the exception, such as `"shop.rates.NoRates"`."""

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..base import fork, label
 from ..base.clock import now
-from ..base.exceptions import FlightFailed, LeaseLost, LockUnavailable
+from ..base.exceptions import ComputationFailed, LeaseLost, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..primitives import record
@@ -68,8 +68,9 @@ class single_flight(FunctionDecorator):
     `serializer` is a module or object with these two functions, by default JSON. Let them build
     nothing but data: whoever can write to Redis decides what `loads` reads.
 
-    An exception is raised in the caller that computed. Those who waited get `FlightFailed` with
-    its type and message. It is not kept for later callers, even with `ttl`.
+    An exception is raised in the caller that computed. Callers that waited get
+    `ComputationFailed` with its type and message. It is not kept for later callers, even with
+    `ttl`.
 
     The lock is named `single_flight:<name>`. The settings of locks apply to that name, except
     `RELEASE` and `ON_CONFLICT`. Raises `LockNotAcquired` when `wait` is over; `LockUnavailable`,
@@ -206,14 +207,14 @@ class _Result(NamedTuple):
         fencing_token, kind, payload = match.groups()
         return cls(int(fencing_token), kind.decode(), payload)
 
-    def error(self, name: str) -> FlightFailed:
+    def error(self, name: str) -> ComputationFailed:
         """Return the exception for callers that waited."""
         try:
             about = json.loads(self.payload)
             texts = [about["error"], about["message"], about["owner"]]
         except (ValueError, TypeError, KeyError, RecursionError):
             texts = ["its record can't be read", "", ""]
-        return FlightFailed(name, *(label.clean(str(text), MAX_MESSAGE) for text in texts))
+        return ComputationFailed(name, *(label.clean(str(text), MAX_MESSAGE) for text in texts))
 
     def pack(self) -> bytes:
         return b"%d|%s|%s" % (self.fencing_token, self.kind.encode(), self.payload)

@@ -79,25 +79,26 @@ class Port(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     async def listen(self, token: str, *, within: float) -> str:
-        """Return the channel on which `token` is told that it has the lock.
+        """Return the channel for the message that `token` has the lock.
 
-        Only a process that has to wait begins to listen; this waits up to `within` seconds until
-        it does. Returns `DEAF` if it does not listen yet, or if its connection is lost.
+        Only a process that has to wait begins to listen; this waits up to `within` seconds for
+        that. Returns `DEAF` if it does not listen yet, or if its connection is lost.
         """
 
     async def wait(self, seconds: float, left: float) -> Grant | None:
-        """Wait until the token is told, or the time is up; it may also end for no reason.
+        """Wait for the message, for `seconds` at most; this may also end for no reason.
 
-        A token that was not told then stands in line until `left` seconds are over: so the many
-        waiters of one process don't all send their next script at the same time. Returns the
-        grant that was bequeathed to the token.
+        Without a message the token then stands in line until `left` seconds are over, so that
+        the waiters of one process don't all send their next script at the same time. Returns
+        the grant if this process handed the lock over to the token.
         """
 
-    def home(self, prefix: str) -> str:
-        """Return the channel of the waiters of this process; "": nobody waits."""
+    def own_inbox(self, prefix: str) -> str:
+        """Return the channel of this process; "": none of its threads and tasks waits."""
 
-    async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
-        """Tell these tokens of this process that they have the lock now, by these grants."""
+    async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:
+        """Wake the waiters of this process that have these tokens: they hold the lock now, by
+        these grants."""
 
     def unlisten(self) -> None:
         """Stop waiting for the token."""

@@ -52,17 +52,17 @@ class Script(NamedTuple):
         return await port.script(self.name, self.keys, args), name
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
-        home = port.home(claim.keys.prefix)
-        args = [claim.token, claim.keys.name, int(claim.doubtful), home, *self.more]
+        own_inbox = port.own_inbox(claim.keys.prefix)
+        args = [claim.token, claim.keys.name, int(claim.doubtful), own_inbox, *self.more]
         sent = port.now()
         released, *rest = await port.script(self.name, self.keys, args)
         if not released:
             return Refusal(*rest)
-        now_us, heirs = rest or (0, ())
-        if heirs:
-            # The deadlines of the heirs count from our sending: one process has one clock.
-            grants = [Grant(int(fence), int(now_us), sent) for fence in heirs[1::2]]
-            await port.bequeath([*zip(map(bytes.decode, heirs[::2]), grants, strict=True)])
+        now_us, granted = rest or (0, ())
+        if granted:
+            # The deadlines count from our sending, since these waiters have the same clock.
+            grants = [Grant(int(fence), int(now_us), sent) for fence in granted[1::2]]
+            await port.hand_over([*zip(map(bytes.decode, granted[::2]), grants, strict=True)])
         return None
 
 
@@ -177,13 +177,13 @@ async def acquire(
                 inbox = await port.listen(token, within=min(0.5, left))
                 continue
             place = 0 if inbox == DEAF else position
-            heir = await port.wait(slice_for(place, holder.remaining, left, port.uniform), left)
+            grant = await port.wait(slice_for(place, holder.remaining, left, port.uniform), left)
             if (
-                heir is not None
+                grant is not None
                 and not claim.parts
-                and port.now() < deadline(heir.sent, claim.ttl)
+                and port.now() < deadline(grant.sent, claim.ttl)
             ):
-                return heir
+                return grant
             inbox = await port.listen(token, within=0)
     finally:
         port.unlisten()

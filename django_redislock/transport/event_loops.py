@@ -32,9 +32,9 @@ class OfLoop:
         """Where tasks that wait for locks stand in line."""
         self.busy = 0
         """How many commands are under way."""
-        self.keeper = self._keep(loops)
+        self.closer = self._close_at_end(loops)
 
-    async def _keep(self, loops: EventLoops) -> AsyncGenerator[None]:
+    async def _close_at_end(self, loops: EventLoops) -> AsyncGenerator[None]:
         """Close the pool when its loop ends.
 
         A loop has no hook for that, but it closes the asynchronous generators that were begun
@@ -61,7 +61,7 @@ class EventLoops:
         """Make what the tasks of `loop` share from now on. `server` says with which settings."""
         _drop_closed()
         its = self.open[loop] = OfLoop(self, loop, server)
-        await anext(its.keeper)
+        await anext(its.closer)
         return its
 
 

@@ -2,7 +2,7 @@
 
 One pub/sub connection and one reader thread serve all waiters, threads and tasks alike. A wake-up
 is only a hint, so one that is lost or comes twice does no harm. If a lock is handed on within the
-process, the inbox tells the waiter, and gives it the grant.
+process, the inbox wakes the waiter with the grant.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger("django_redislock")
 
 
 class Waker(Protocol):
-    def __call__(self, told: bool, grant: Grant | None = None) -> object: ...
+    def __call__(self, notified: bool, grant: Grant | None = None) -> object: ...
 
 
 class Inbox:
@@ -61,7 +61,7 @@ class Inbox:
         self._wakers[token] = wake
 
     def forget(self, token: str) -> None:
-        """Nobody waits for `token` any more."""
+        """Call nothing for `token` from now on."""
         self._wakers.pop(token, None)
 
     @property
@@ -72,11 +72,11 @@ class Inbox:
     def wake_all(self) -> None:
         """Let all waiters look whether they have missed something."""
         for token in list(self._wakers):
-            self._wake(token, told=False)
+            self._wake(token, notified=False)
 
-    def bequeath(self, token: str, grant: Grant) -> None:
-        """Tell the waiter that `token` has its lock. The message came to another thread or task
-        of this process."""
+    def hand_over(self, token: str, grant: Grant) -> None:
+        """Wake the waiter of `token`, which has its lock: another thread or task of this process
+        got the answer that says so."""
         if wake := self._wakers.get(token):
             wake(True, grant)
 
@@ -94,7 +94,7 @@ class Inbox:
         while (server := self._server.again()) is not None:
             try:
                 for token in self._messages(server):
-                    self._wake(token, told=True)
+                    self._wake(token, notified=True)
             except Exception as error:
                 # Never die: without a reader, all waiters of this process are slow.
                 if self.listening.is_set():
@@ -106,11 +106,11 @@ class Inbox:
             time.sleep(backoff(failures, 0.25))
         self._server.drop(self)
 
-    def _wake(self, token: str, *, told: bool) -> None:
+    def _wake(self, token: str, *, notified: bool) -> None:
         # In a function of its own, so that no variable of a loop keeps a waiter, and its client,
         # alive.
         if wake := self._wakers.get(token):
-            wake(told)
+            wake(notified)
 
     def _messages(self, server: Server) -> Iterator[str]:
         """Yield the tokens of which messages come, until the connection fails."""

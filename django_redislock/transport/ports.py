@@ -50,7 +50,7 @@ LOOK_UP = 0.25
 class _News:
     """The messages to a waiter since it began to listen."""
 
-    told = False
+    notified = False
     grant: Grant | None = None
 
 
@@ -87,7 +87,7 @@ class BasePort:
     # Set on the class, since most operations end with their first script and change none.
     _listening: tuple[Inbox, str] | None = None
     _news: _News
-    _home: Inbox | None = None
+    _own_inbox: Inbox | None = None
     _line: threading.Semaphore | asyncio.Semaphore | None = None
     """The line in which it is our turn, until the next script has ended."""
     _until = float("inf")
@@ -149,9 +149,9 @@ class BasePort:
         # listening must not reach the next wait of this port.
         news = self._news = _News()
 
-        def wake(told: bool, grant: Grant | None = None) -> None:
+        def wake(notified: bool, grant: Grant | None = None) -> None:
             news.grant = grant or news.grant
-            news.told |= told
+            news.notified |= notified
             self._ring()
 
         return wake
@@ -167,19 +167,19 @@ class BasePort:
         until = now() + left
         await self._pause(seconds)
         await self._take_turn(until)
-        self._news.told = False
+        self._news.notified = False
         grant, self._news.grant = self._news.grant, None
         # No replica has confirmed a grant that was handed over.
         return None if self._terms.replicas else grant
 
-    def home(self, prefix: str) -> str:
-        self._home = self._server.kept(Inbox, prefix)
-        return self._home.channel if self._home.awaited else ""
+    def own_inbox(self, prefix: str) -> str:
+        self._own_inbox = self._server.kept(Inbox, prefix)
+        return self._own_inbox.channel if self._own_inbox.awaited else ""
 
-    async def bequeath(self, grants: Sequence[tuple[str, Grant]]) -> None:
-        assert self._home is not None
+    async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:
+        assert self._own_inbox is not None
         for token, grant in grants:
-            self._home.bequeath(token, grant)
+            self._own_inbox.hand_over(token, grant)
         # A thread that was woken gets the interpreter only when this one lets go of it.
         await self.sleep(0)
 
@@ -189,7 +189,7 @@ class BasePort:
 
     async def _take_turn(self, until: float) -> None:
         # Not for long at a time: a waiter to whom a message comes has to ask at once.
-        while not self._news.told and self._line is None and now() < until:
+        while not self._news.notified and self._line is None and now() < until:
             await self._stand_in_line(min(LOOK_UP, until - now()))
 
     async def _stand_in_line(self, seconds: float) -> None:
@@ -320,8 +320,8 @@ class AsyncPort(BasePort):
                 )
             finally:
                 its.busy -= 1
-        # The loop closes all asynchronous generators at once and in no order, our keeper among
-        # them. A generator that leaves a lock gets a connection of its own.
+        # The loop closes all asynchronous generators at once and in no order, our `closer`
+        # among them. A generator that leaves a lock gets a connection of its own.
         pool = self._server.async_pool(blocking=False)
         try:
             return await self._server.execute(AsyncExchange, pool, command, self._in_time())

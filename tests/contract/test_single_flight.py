@@ -14,7 +14,7 @@ from django.db import transaction
 from redis import Redis
 
 from django_redislock import (
-    FlightFailed,
+    ComputationFailed,
     LockNotAcquired,
     LockReentered,
     redis_lock,
@@ -153,7 +153,7 @@ class TestFailures:
         with pytest.raises(KeyError):
             first.result(PATIENCE)
         for other in others:
-            with pytest.raises(FlightFailed, match="KeyError: 'EUR'") as caught:
+            with pytest.raises(ComputationFailed, match="KeyError: 'EUR'") as caught:
                 other.result(PATIENCE)
             assert (caught.value.error, caught.value.reason) == ("KeyError", "'EUR'")
             assert caught.value.name == NAME
@@ -180,7 +180,7 @@ class TestFailures:
         (flight,) = flights_module._calls.values()
         eventually(lambda: followers(flight.ended) == 1)
         computation.may_end.set()
-        with pytest.raises(FlightFailed, match="ZeroDivisionError: by zero"):
+        with pytest.raises(ComputationFailed, match="ZeroDivisionError: by zero"):
             other.result(PATIENCE)
         with pytest.raises(ZeroDivisionError):
             first.result(PATIENCE)
@@ -211,7 +211,7 @@ class TestFailures:
         computation.may_end.set()
         with pytest.raises(TypeError, match="give single_flight another serializer"):
             first.result(PATIENCE)
-        with pytest.raises(FlightFailed, match="TypeError: The result of"):
+        with pytest.raises(ComputationFailed, match="TypeError: The result of"):
             other.result(PATIENCE)
 
     def test_the_wait_is_over(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:

@@ -227,7 +227,7 @@ class TestSingleFlight:
         assert first.says() == "ZeroDivisionError no number"
         assert other.says() == "asking"
         told = other.says()
-        assert told.startswith("FlightFailed 'single_flight:number' has failed at ")
+        assert told.startswith("ComputationFailed 'single_flight:number' failed at ")
         assert f":{first.process.pid}:" in told
         assert told.endswith("ZeroDivisionError: no number")
 

@@ -135,9 +135,9 @@ def test_a_lock_for_each_row(redis: Redis, ahead: int) -> None:
     [
         (["job"], "--model or --above"),
         (["job", "--model=tests.Product", "--above=1"], "--model or --above"),
-        (["job", "--model=tests.Nothing"], "no model with a fencing token"),
-        (["job", "--model=tests.Shop"], "no model with a fencing token"),
-        (["job", "--model=x"], "no model with a fencing token"),
+        (["job", "--model=tests.Nothing"], "not a model with a fencing token"),
+        (["job", "--model=tests.Shop"], "not a model with a fencing token"),
+        (["job", "--model=x"], "not a model with a fencing token"),
         (["p:{size}", "--model=tests.Product"], "Write columns in braces"),
         (["p:{", "--model=tests.Product"], "Write columns in braces"),
         (["job:{pk}", "--above=1"], "name contains a brace"),

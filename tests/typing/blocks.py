@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, assert_type
 
 from django_redislock import (
-    FlightFailed,
+    ComputationFailed,
     Holder,
     Lease,
     LeaseLost,
@@ -119,7 +119,7 @@ def errors() -> None:
         assert_type(revoked.reason, str)
     except LeaseLost as lost:
         assert_type(lost.why, str)
-    except (LockReentered, LockUnavailable, FlightFailed) as error:
+    except (LockReentered, LockUnavailable, ComputationFailed) as error:
         _: LockError = error
 
 

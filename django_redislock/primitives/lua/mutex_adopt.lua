@@ -3,27 +3,27 @@
 --
 -- KEYS     as in mutex_grant.lua; 6 is for the old token
 -- ARGV     1, 2 as in lock.lua: the old token
---          3 heir      the new token
+--          3 new_token
 --          4 ttl       ms
 --          5 owner     without "|"
 --          6 label
--- Returns  {1, fencing token, acquired at µs}  the heir holds it
+-- Returns  {1, fencing token, acquired at µs}  the new token holds it
 --          {0, value, gone}                    not held: who holds it, what was written of the
 --                                              old token
 -- luacheck: read globals now lock tail gone token token_of look VALUE enlist MINUTE PAST_HOLDERS
 -- luacheck: read globals remembers
 
-local heir, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local new_token, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 
 local value = look(lock)
 local held = token_of(value)
-if held ~= token and held ~= heir then
+if held ~= token and held ~= new_token then
   return {0, value, redis.call('GET', gone)}
 end
 
 local _, fencing_token, acquired_at = string.match(value, VALUE)
 local lives = math.max(redis.call('PTTL', lock), ttl)
-value = table.concat({heir, fencing_token, acquired_at, ttl, owner, label}, '|')
+value = table.concat({new_token, fencing_token, acquired_at, ttl, owner, label}, '|')
 redis.call('SET', lock, value, 'PX', lives)
 enlist(now / 1000 + lives)
 -- An acquire of the old token may still be on its way.

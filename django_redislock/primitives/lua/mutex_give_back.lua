@@ -4,7 +4,7 @@
 -- Gives  give_back(withdraw)
 --          give back the lock of our token, or its place in the queue, and hand the lock to the next
 --          waiter. `withdraw`: an acquire of this token may still be on its way, so leave a
---          tombstone. Returns what mutex_release.lua does, without the heirs
+--          tombstone. Returns what mutex_release.lua does, without `granted`
 -- luacheck: read globals lock tail gone token look token_of MINUTE unlist end_hold grant hand_over
 -- luacheck: read globals leave_queue
 

@@ -5,14 +5,14 @@
 -- ARGV     1, 2 as in lock.lua
 --          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
 --                      a tombstone, so that the late one is refused. Else 0.
---          4 home      the inbox of this process, if its waiters are to be told by the answer; or ""
+--          4 own_inbox the inbox of this process, if the answer is to name its waiters; or ""
 -- Returns  {1}                  released, now or before
---          {1, now µs, heirs}   and these tokens of this process have it now, each with its fencing
+--          {1, now µs, granted} and these tokens of this process have it now, each with its fencing
 --                               token
 --          {0, value, gone}     not held: who holds it now, what was written of our token
--- luacheck: read globals now integer give_back heirs withdraw, globals home
+-- luacheck: read globals now integer give_back granted withdraw, globals own_inbox
 
-home = ARGV[4]
+own_inbox = ARGV[4]
 local answer = give_back(withdraw)
-if heirs[1] then return {1, integer(now), heirs} end
+if granted[1] then return {1, integer(now), granted} end
 return answer

@@ -3,26 +3,26 @@
 --
 -- KEYS     as in permits.lua; 6 is for the old token
 -- ARGV     1, 2 as in lock.lua: the old token
---          3 heir      the new token
+--          3 new_token
 --          4 ttl       ms
 --          5 owner     without "|"
 --          6 label
 --          7 kind
 --          8 limit
--- Returns  {1, fencing token, acquired at µs}  the heir holds it
+-- Returns  {1, fencing token, acquired at µs}  the new token holds it
 --          {0, value, gone}                    not held: what is at the key if that is not ours,
 --                                              what was written of the old token
 --          {-2, kind}                          it is held as another kind of lock
 -- luacheck: read globals integer lock tail gone token VALUE MINUTE holders millis foreign NO_ZSET
 -- luacheck: read globals ends_of differs keep_tail drop expire settle
 
-local heir, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local new_token, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local kind, limit = ARGV[7], ARGV[8]
 
 local held
 if not foreign then
   expire()
-  held = ends_of(heir) and heir or ends_of(token) and token
+  held = ends_of(new_token) and new_token or ends_of(token) and token
 end
 local record = held and redis.call('HGET', holders, held)
 if not record then
@@ -36,8 +36,8 @@ end
 local ends = math.max(ends_of(held), millis + ttl)
 local _, fencing_token, acquired_at = string.match(record, VALUE)
 drop(held)
-redis.call('ZADD', lock, integer(ends), heir)
-redis.call('HSET', holders, heir, table.concat({heir, fencing_token, acquired_at, ttl, owner,
+redis.call('ZADD', lock, integer(ends), new_token)
+redis.call('HSET', holders, new_token, table.concat({new_token, fencing_token, acquired_at, ttl, owner,
   label .. '\t' .. kind .. '|' .. limit}, '|'))
 settle()
 -- An acquire of the old token may still be on its way.

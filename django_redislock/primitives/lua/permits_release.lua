@@ -5,16 +5,16 @@
 -- ARGV     1, 2 as in lock.lua
 --          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
 --                      a tombstone, so that the late one is refused. Else 0.
---          4 home      as in mutex_release.lua
--- Returns  {1, now µs, heirs}   released, now or before; as in mutex_release.lua
+--          4 own_inbox as in mutex_release.lua
+-- Returns  {1, now µs, granted} released, now or before; as in mutex_release.lua
 --          {0, value, gone}     not held: what is at the key if that is not ours, what was written
 --                               of our token
--- luacheck: globals home
--- luacheck: read globals now integer tail gone token MINUTE PAST_HOLDERS heirs leave_queue hand_over
+-- luacheck: globals own_inbox
+-- luacheck: read globals now integer tail gone token MINUTE PAST_HOLDERS granted leave_queue hand_over
 -- luacheck: read globals foreign NO_ZSET ends_of fits enter drop expire settle grant
 
 local withdraw = ARGV[3] == '1'
-home = ARGV[4]
+own_inbox = ARGV[4]
 
 if not foreign then expire() end
 local held = not foreign and ends_of(token)
@@ -42,6 +42,6 @@ if withdraw and not why then
 end
 
 if held or before then
-  return {1, integer(now), heirs}
+  return {1, integer(now), granted}
 end
 return {0, foreign and NO_ZSET, why}

@@ -8,9 +8,9 @@
 --        NEEDS      beside what a waiter says of itself: behind its token, the field that has the
 --                   names that it needs all at once, each on a line
 -- Takes  elsewhere  a function that a script for several names sets (multi.lua); else nil
---        home       the inbox of the process that asks, if the answer tells it which of its own
---                   waiters were handed the lock
--- Gives  heirs      the tokens of these waiters, each with its fencing token
+--        own_inbox  the inbox of the process that asks, if the answer names those of its waiters
+--                   that were handed the lock
+-- Gives  granted    the tokens of these waiters, each with its fencing token
 -- luacheck: read globals now integer queue waiters token MINUTE MOST CLUSTER
 
 -- A waiter to whom the lock was handed has so long to confirm it, in ms.
@@ -53,8 +53,8 @@ end
 -- Let a waiter that needs another name as well, which is held, wait for that name. Returns whether it
 -- did so.
 local elsewhere
-local home
-local heirs = {}
+local own_inbox
+local granted = {}
 
 -- Whether somebody listens at an inbox: a process that was killed does not. If a waiter can't listen
 -- (its connection is away), or the Redis user may not ask (which is an error), its sign of life has
@@ -73,8 +73,8 @@ local function has_room(label, fits)
 end
 
 -- Hand what is free to the first waiter that can be reached, and wake it: `grant` gives it the lock for
--- the claim window. A waiter at home has nothing to confirm, since its process has just asked: it has
--- a whole lease at once, and the answer says so. With `fits`, hand it to all waiters at the head of
+-- the claim window. A waiter of the process that asks has nothing to confirm: it has a whole lease at
+-- once, and the answer says so. With `fits`, hand it to all waiters at the head of
 -- the queue, as long as there is room for the next one; nobody passes a waiter for whom there is no
 -- room.
 --
@@ -116,9 +116,9 @@ local function hand_over(grant, caller, fits)
       unseen = nil
     elseif lately and room then
       unseen = nil
-      if inbox == home then
-        table.insert(heirs, first)
-        table.insert(heirs, grant(first, ttl, ttl, owner, label))
+      if inbox == own_inbox then
+        table.insert(granted, first)
+        table.insert(granted, grant(first, ttl, ttl, owner, label))
       else
         redis.pcall('PUBLISH', inbox, first)
         grant(first, ttl, CLAIM_WINDOW, owner, label, first)

@@ -3,23 +3,23 @@
 --
 -- KEYS     as in timestamp.lua
 -- ARGV     1, 2 as in lock.lua: the old token
---          3 heir   the new token
+--          3 new_token
 --          4 ttl    ms
 --          5 owner  without "|"
 --          6 label
--- Returns  {1, false, acquired at µs}  the heir holds it
+-- Returns  {1, false, acquired at µs}  the new token holds it
 --          {0, holder, gone}           not held: who holds it, what was written of the old token
 -- luacheck: read globals lock gone token VALUE token_of look MINUTE holder_of writes_fractions hold
 
-local heir, ttl, owner, label = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local new_token, ttl, owner, label = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 local value = look(lock)
 local holder = holder_of(value)
-if not holder or (token_of(holder) ~= token and token_of(holder) ~= heir) then
+if not holder or (token_of(holder) ~= token and token_of(holder) ~= new_token) then
   return {0, holder, redis.call('GET', gone)}
 end
 local _, _, acquired_at = string.match(holder, VALUE)
-hold(table.concat({heir, 0, acquired_at, ttl, owner, label}, '|'), ttl, writes_fractions(), value)
+hold(table.concat({new_token, 0, acquired_at, ttl, owner, label}, '|'), ttl, writes_fractions(), value)
 -- An acquire of the old token may still be on its way.
 redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
 return {1, false, acquired_at}
