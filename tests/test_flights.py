@@ -161,7 +161,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "error", "match"),
         [
-            ({"ttl": 0}, ValueError, r"ttl must be between .* or None \(for good\)"),
+            ({"ttl": 0}, ValueError, r"ttl must be between .* or None \(no limit\)"),
             ({"ttl": "day"}, TypeError, "ttl must be a number of seconds"),
             ({"wait": -1}, ValueError, "wait must be 0 or more seconds"),
             ({"using": ""}, TypeError, "using must be an alias of CACHES"),

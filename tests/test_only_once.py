@@ -395,7 +395,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "error", "match"),
         [
-            ({"ttl": 0}, ValueError, r"ttl must be between 0\.1 and .* or None \(for good\)"),
+            ({"ttl": 0}, ValueError, r"ttl must be between 0\.1 and .* or None \(no limit\)"),
             ({"ttl": float("nan")}, ValueError, "ttl must be between"),
             ({"ttl": "day"}, TypeError, "ttl must be a number of seconds, such as 3600"),
             ({"ttl": True}, TypeError, "ttl must be a number"),

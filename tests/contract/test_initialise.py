@@ -96,7 +96,7 @@ def test_one_round_trip(api: Api, redis: Redis) -> None:
         ("", 1, {}, ValueError, "name is empty"),
         ("a{b}", 1, {}, ValueError, "name contains a brace"),
         (7, 1, {}, TypeError, "name must be a str"),
-        ("salt", 1, {"ttl": 0}, ValueError, r"ttl must be between .* or None \(for good\)"),
+        ("salt", 1, {"ttl": 0}, ValueError, r"ttl must be between .* or None \(no limit\)"),
         ("salt", 1, {"ttl": "day"}, TypeError, "ttl must be a number of seconds"),
         ("salt", 1, {"using": None}, TypeError, "using must be an alias of CACHES"),
         ("salt", 1, {"timeout": 3}, TypeError, "timeout= is refused"),
