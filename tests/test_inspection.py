@@ -84,25 +84,6 @@ class TestOne:
                 (lease or waiting[1].result(PATIENCE)).release()
         assert inspector.waiters("job") == []
 
-    def test_its_past(self, inspector: Inspector) -> None:
-        """The last fencing token, and for how long it was held."""
-        assert inspector.past("job").fencing_token is None
-        assert inspector.past("job").lasted is None
-        assert inspector.past("job").holders == []
-        with redis_lock("job") as lease:
-            pass
-        past = inspector.past("job")
-        assert past.fencing_token == lease.fencing_token
-        assert 0 <= past.lasted < PATIENCE
-        (holder,) = past.holders
-        assert (holder.owner, holder.label) == (lease.owner, lease.label)
-        assert (holder.ending, holder.why, holder.lasted) == ("released", "", past.lasted)
-
-    def test_a_name_that_is_none(self, inspector: Inspector) -> None:
-        """It is told as elsewhere."""
-        with pytest.raises(ValueError, match="contains a brace"):
-            inspector.get("job:{pk}")
-
 
 class TestClear:
     def test_what_was_seen(self, inspector: Inspector) -> None:

@@ -8,7 +8,6 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,22 +115,6 @@ class TestSpans:
         assert (
             sorted(names(exported)) == ["redislock hold job:*"] * 5 + ["redislock wait job:*"] * 5
         )
-        for span in ended(exported):
-            number = int(str(span.attributes["redislock.name"]).removeprefix("job:"))
-            assert parent_of(span) == parents[number]
-
-    def test_threads(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
-        """The same."""
-
-        def work(number: int) -> int:
-            with tracer.start_as_current_span("work") as span:
-                with redis_lock(f"job:{number}"):
-                    pass
-            return span.get_span_context().span_id
-
-        with ThreadPoolExecutor(5) as pool:
-            parents = list(pool.map(work, range(5)))
-        assert len(ended(exported)) == 10
         for span in ended(exported):
             number = int(str(span.attributes["redislock.name"]).removeprefix("job:"))
             assert parent_of(span) == parents[number]

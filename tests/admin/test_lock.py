@@ -109,14 +109,6 @@ def test_history_without_redis(operator: Client, settings: Any) -> None:
     assert operator.get(f"{LIST}default_3Aother/history/").status_code == 503
 
 
-@pytest.mark.parametrize("page", [PAGE, HISTORY])
-def test_who_may_look(client: Client, db: Any, page: str) -> None:
-    """Nobody without the permission."""
-    client.force_login(User.objects.create_user("nobody", is_staff=True))
-    with redis_lock("job"):
-        assert client.get(page).status_code == 403
-
-
 def test_a_lock_of_the_cache(operator: Client, settings: Any) -> None:
     """Those of the drop-in are listed and shown, too, by their keys."""
     from django.core.cache import cache

@@ -139,14 +139,6 @@ class TestOnATerminal:
         assert "Traceback" not in screen.text
         assert "\x1b[?7h" in screen.text
 
-    def test_typed_ctrl_c(self, terminal: Callable[..., Terminal]) -> None:
-        """As an operator ends it."""
-        screen = terminal("watch")
-        screen.shows("0 locks.")
-        screen.types("\x03")
-        assert screen.ends() == 0
-        assert screen.text.count(CLOSED) == 1
-
     def test_it_fits(self, redis: Redis, terminal: Callable[..., Terminal]) -> None:
         """No more lines and columns than there are; long names are shortened in the middle."""
         for number in range(30):

@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock.periodic import periodic
+from django_redislock.periodic import Ledger, periodic
 from django_redislock.periodic import registry as jobs
 from django_redislock.periodic.job import Job
+
+Make = Callable[..., Job]
+
+
+def outcomes(name: str = "job") -> list[str]:
+    """What became of a job's runs, the newest first."""
+    return [run.outcome for run in Ledger().runs(name)]
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +29,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Job]:
 
 
 @pytest.fixture
-def make(registry: dict[str, Job]) -> Callable[..., Job]:
+def make(registry: dict[str, Job]) -> Make:
     """Make a job, by default one that does nothing every hour."""
 
     def make(function: Any = None, *, name: str = "job", **options: Any) -> Job:
@@ -36,6 +43,19 @@ def make(registry: dict[str, Job]) -> Callable[..., Job]:
         return next(job for job in jobs.jobs() if job.name == name)
 
     return make
+
+
+@pytest.fixture
+def missed(redis: Redis) -> Callable[..., None]:
+    """Let these jobs, which are planned every hour, have missed as many ticks as there are hours.
+    No scheduler knows of it yet."""
+
+    def missed(*names: str, hours: int = 2) -> None:
+        claimed = (int(redis.time()[0]) - 3600 * hours) * 1_000_000
+        for name in names:
+            redis.hset(f"redislock:{{periodic:{name}}}:ledger", "claimed", claimed)
+
+    return missed
 
 
 @pytest.fixture

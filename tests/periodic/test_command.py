@@ -19,17 +19,16 @@ from redis import Redis
 from django_redislock import current_lease, redis_lock
 from django_redislock.management.commands import runperiodic as command
 from django_redislock.periodic import JobState, Ledger, RunOutcome, job_finished
-from django_redislock.periodic.job import Job
 from django_redislock.transport.event_loops import opened
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY, Done, call
-from tests.processes import Start
+from tests.periodic.conftest import Make, outcomes
+from tests.processes import Start, Worker
 from tests.test_decorators import held_elsewhere
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
-Make = Callable[..., Job]
 LEDGER = "redislock:{periodic:%s}:ledger"
 DOCS = Path(__file__).parent.parent.parent / "docs" / "periodic.md"
 
@@ -44,21 +43,6 @@ def runperiodic(*arguments: str) -> Done:
     except SystemExit as error:
         code = int(error.code or 0)
     return Done(code, out.getvalue(), complaint or err.getvalue())
-
-
-@pytest.fixture
-def missed(redis: Redis) -> Callable[..., None]:
-    """Jobs that are planned every hour and have missed two of them."""
-
-    def missed(*names: str) -> None:
-        for name in names:
-            redis.hset(LEDGER % name, "claimed", (int(redis.time()[0]) - 7200) * 1_000_000)
-
-    return missed
-
-
-def outcomes(name: str = "job") -> list[str]:
-    return [run.outcome for run in Ledger().runs(name)]
 
 
 class TestList:
@@ -134,12 +118,13 @@ class TestByHand:
         assert done.code == 76
         assert "cleared by ann (stuck)" in done.err
 
-    def test_redis_is_away(self, make: Make, settings: Any) -> None:
+    @pytest.mark.parametrize("which", ["job", "--once"])
+    def test_redis_is_away(self, which: str, make: Make, settings: Any) -> None:
         """It does not run."""
         ran: list[int] = []
         make(lambda: ran.append(1))
         settings.CACHES = caches(AWAY)
-        assert runperiodic("job").code == 69
+        assert runperiodic(which).code == 69
         assert ran == []
 
     def test_no_such_job(self, make: Make) -> None:
@@ -185,10 +170,6 @@ class TestOnce:
         assert outcomes("new") == []
         assert runperiodic("--once").code == 0
         assert outcomes("due") == ["done"], "it was run"
-
-    def test_no_jobs(self) -> None:
-        """There is nothing to do."""
-        assert runperiodic("--once").code == 0
 
     def test_more_than_there_are_workers(self, make: Make, missed: Any) -> None:
         """One after the other; coroutines need none."""
@@ -249,12 +230,6 @@ class TestOnce:
         assert outcomes("good") == ["done"]
         assert outcomes("bad") == outcomes("worse") == ["failed"]
 
-    def test_redis_is_away(self, make: Make, settings: Any) -> None:
-        """As of all commands."""
-        make()
-        settings.CACHES = caches(AWAY)
-        assert runperiodic("--once").code == 69
-
     def test_at_least_for(self, make: Make, missed: Any) -> None:
         """It ends when the lock is free."""
         make(at_least_for=0.3)
@@ -266,15 +241,23 @@ class TestOnce:
 class TestStopping:
     """SIGTERM and Ctrl-C."""
 
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_what_runs_comes_to_its_end(
-        self, start: Start, tmp_path: Path, redis: Redis, number: signal.Signals, make: Make
-    ) -> None:
-        """And nothing new begins."""
+    @pytest.fixture
+    def begun(self, start: Start, tmp_path: Path, make: Make) -> Callable[[str], Worker]:
+        """Start a scheduler whose job has begun to run."""
         make()
-        worker = start("tests.periodic.programs:holds", str(tmp_path / "journal"), "1")
-        assert worker.says() == "begins"
-        assert worker.says().startswith("runs ")
+
+        def begun(program: str) -> Worker:
+            worker = start(f"tests.periodic.programs:{program}", str(tmp_path / "journal"), "1")
+            assert worker.says() == "begins"
+            assert worker.says().startswith("runs ")
+            return worker
+
+        return begun
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_what_runs_comes_to_its_end(self, number: signal.Signals, begun: Any) -> None:
+        """And nothing new begins."""
+        worker = begun("holds")
         worker.signal(number)
         eventually(lambda: len(Ledger().runs("job")))
         worker.go_on()
@@ -283,12 +266,9 @@ class TestStopping:
         assert last.last.outcome == RunOutcome.DONE
         assert redis_lock("periodic:job").holder() is None
 
-    def test_a_coroutine_is_cancelled(self, start: Start, tmp_path: Path, make: Make) -> None:
+    def test_a_coroutine_is_cancelled(self, begun: Any) -> None:
         """When its time is over; its lock is free at once, and it is entered why."""
-        make()
-        worker = start("tests.periodic.programs:sleeps", str(tmp_path / "journal"), "1")
-        assert worker.says() == "begins"
-        assert worker.says().startswith("runs ")
+        worker = begun("sleeps")
         worker.signal(signal.SIGTERM)
         assert worker.says() == "cancelled"
         assert worker.ends() == 76
@@ -296,14 +276,9 @@ class TestStopping:
         run = next(run for run in Ledger().runs("job") if run.outcome != RunOutcome.SKIPPED)
         assert (run.outcome, run.why) == (RunOutcome.LOST, "its scheduler was stopped")
 
-    def test_a_thread_ends_with_the_process(
-        self, start: Start, tmp_path: Path, make: Make
-    ) -> None:
+    def test_a_thread_ends_with_the_process(self, begun: Any) -> None:
         """Its lease is left to its end, since nobody knows what the thread does until then."""
-        make()
-        worker = start("tests.periodic.programs:hangs", str(tmp_path / "journal"), "1")
-        assert worker.says() == "begins"
-        assert worker.says().startswith("runs ")
+        worker = begun("hangs")
         worker.signal(signal.SIGTERM)
         assert worker.ends() == 76
         assert redis_lock("periodic:job").holder() is not None

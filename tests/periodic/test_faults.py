@@ -28,7 +28,6 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
-LEDGER = "redislock:{periodic:job}:ledger"
 HOUR = "3600"
 FOR_EVER = 10**9
 
@@ -45,18 +44,15 @@ def runs() -> list[RunInfo]:
     return [run for run in reversed(entries()) if run.outcome != RunOutcome.SKIPPED]
 
 
-def missed_a_tick(redis: Redis) -> None:
-    """The job is known since two hours ago: so of one that is planned every hour a tick is due
-    now, and no other for a while."""
-    seconds, _ = redis.time()
-    redis.hset(LEDGER, "claimed", (int(seconds) - 7200) * 1_000_000)
-
-
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
     path = tmp_path / "journal"
     path.touch()
     return path
+
+
+def lines(journal: Path) -> list[str]:
+    return journal.read_text().splitlines()
 
 
 @pytest.fixture
@@ -103,13 +99,11 @@ def test_longer_than_its_period(one_of_two: Any) -> None:
     assert runs()[0].outcome == RunOutcome.DONE
 
 
-def test_longer_than_its_period_and_waiting(one_of_two: Any) -> None:
+def test_longer_than_its_period_and_waiting(one_of_two: Any, redis: Redis) -> None:
     """No tick is passed over, and of those that wait only the last one is run."""
     first, _ = one_of_two("waits", "1")
     begin = runs()[0].planned
-    redis = Redis.from_url(os.environ["REDISLOCK_TEST_URL"])
     eventually(lambda: redis.time()[0] > begin.timestamp() + 3)
-    redis.close()
     assert len(entries()) == 1
     first.go_on()
     second = eventually(lambda: runs()[1:])[0]
@@ -118,9 +112,9 @@ def test_longer_than_its_period_and_waiting(one_of_two: Any) -> None:
 
 
 @pytest.mark.parametrize("program", ["holds", "retried"])
-def test_killed_in_a_job(program: str, one_of_two: Any, redis: Redis, journal: Path) -> None:
+def test_killed_in_a_job(program: str, one_of_two: Any, missed: Any, journal: Path) -> None:
     """Its run is lost, and the tick with it; or the other scheduler tries it again."""
-    missed_a_tick(redis)
+    missed("job")
     first, other = one_of_two(program, HOUR)
     first.signal(signal.SIGKILL)
     eventually(lambda: runs()[0].outcome == RunOutcome.LOST)
@@ -129,7 +123,7 @@ def test_killed_in_a_job(program: str, one_of_two: Any, redis: Redis, journal: P
         # So it stays, also for who begins now and looks at all that there is.
         other.signal(signal.SIGTERM)
         assert other.ends() == 0
-        assert len(journal.read_text().splitlines()) == 1
+        assert len(lines(journal)) == 1
         return
     again = eventually(lambda: runs()[1:])[0]
     assert other.says() == f"runs {again.fencing_token}"
@@ -137,12 +131,12 @@ def test_killed_in_a_job(program: str, one_of_two: Any, redis: Redis, journal: P
     assert again.fencing_token > runs()[0].fencing_token
     other.go_on()
     eventually(lambda: runs()[1].outcome == RunOutcome.DONE)
-    assert len(journal.read_text().splitlines()) == 2
+    assert len(lines(journal)) == 2
 
 
-def test_told_to_stop_in_a_job(start: Start, journal: Path, redis: Redis) -> None:
+def test_told_to_stop_in_a_job(start: Start, journal: Path, missed: Any) -> None:
     """A coroutine that is cut short is begun again elsewhere, if its runs are tried again."""
-    missed_a_tick(redis)
+    missed("job")
     program = "tests.periodic.programs:sleeps", str(journal), HOUR, "retry"
     first = start(*program)
     assert first.says() == "begins"
@@ -166,10 +160,10 @@ def test_a_signal_to_a_child_of_a_job(start: Start, journal: Path) -> None:
     assert worker.process.poll() is None
 
 
-def test_stopped_in_a_job(one_of_two: Any, redis: Redis) -> None:
+def test_stopped_in_a_job(one_of_two: Any, missed: Any) -> None:
     """It sleeps for longer than its lease: its tick is tried again, and what it does after that
     it does without its lease, and is told so. What is entered of it stays truth."""
-    missed_a_tick(redis)
+    missed("job")
     first, other = one_of_two("retried", HOUR)
     first.signal(signal.SIGSTOP)
     again = eventually(lambda: runs()[1:])[0]
@@ -201,20 +195,20 @@ def test_asleep_when_a_tick_is_due(
     sleeper, other = (
         start("tests.periodic.programs:fleet", str(journal), "1", number) for number in "01"
     )
-    eventually(lambda: len(journal.read_text().splitlines()) >= 1)
+    eventually(lambda: len(lines(journal)) >= 1)
     for worker in (sleeper, other):
         assert worker.says().startswith("clock")
         assert worker.says() == "begins"
     eventually(lambda: fell_asleep(sleeper))
-    seen = len(journal.read_text().splitlines())
-    eventually(lambda: len(journal.read_text().splitlines()) >= seen + 4)
-    assert {line[0] for line in journal.read_text().splitlines()[seen:]} == {"1"}
+    seen = len(lines(journal))
+    eventually(lambda: len(lines(journal)) >= seen + 4)
+    assert {line[0] for line in lines(journal)[seen:]} == {"1"}
     sleeper.signal(signal.SIGCONT)
-    seen = len(journal.read_text().splitlines())
-    eventually(lambda: len(journal.read_text().splitlines()) >= seen + 3)
+    seen = len(lines(journal))
+    eventually(lambda: len(lines(journal)) >= seen + 3)
     planned = [run.planned for run in runs()]
     assert len(set(planned)) == len(planned)
-    fences = [int(line.split()[1]) for line in journal.read_text().splitlines()]
+    fences = [int(line.split()[1]) for line in lines(journal)]
     assert fences == [run.fencing_token for run in runs()]
 
 
@@ -228,18 +222,18 @@ def test_redis_is_away(
     and no tick twice."""
     for number in "01":
         start("tests.periodic.programs:fleet", str(journal), "1", number, url=proxy.url)
-    eventually(lambda: len(journal.read_text().splitlines()) >= 2)
+    eventually(lambda: len(lines(journal)) >= 2)
     rule = proxy.on(anything, Fault.RESET_BEFORE, times=FOR_EVER)
     rule.happened()
     begin = redis.time()[0]
     # A run that has begun may yet come to its end.
     eventually(lambda: redis.time()[0] >= begin + 5)
-    seen = len(journal.read_text().splitlines())
+    seen = len(lines(journal))
     rule.let_go()
-    eventually(lambda: len(journal.read_text().splitlines()) >= seen + 2)
+    eventually(lambda: len(lines(journal)) >= seen + 2)
     planned = [run.planned for run in runs() if run.planned]
     assert len(set(planned)) == len(planned)
-    fences = [int(line.split()[1]) for line in journal.read_text().splitlines()]
+    fences = [int(line.split()[1]) for line in lines(journal)]
     assert len(set(fences)) == len(fences)
     gaps = [(later - tick).total_seconds() for tick, later in itertools.pairwise(planned)]
     assert max(gaps) >= 3, "what was missed is not run one after the other"
@@ -256,15 +250,15 @@ def test_messages_get_lost(
     rule = proxy.on(anything, fault, times=FOR_EVER, chance=0.3)
     for number in "01":
         start("tests.periodic.programs:fleet", str(journal), "1", number, url=proxy.url)
-    eventually(lambda: len(journal.read_text().splitlines()) >= 5, within=120)
+    eventually(lambda: len(lines(journal)) >= 5, within=120)
     rule.let_go()
     planned = [run.planned for run in runs()]
     assert len(set(planned)) == len(planned)
     assert rule.count
-    seen = len(journal.read_text().splitlines())
-    eventually(lambda: len(journal.read_text().splitlines()) >= seen + 2)
+    seen = len(lines(journal))
+    eventually(lambda: len(lines(journal)) >= seen + 2)
     # All that were run have their end.
-    ran = {int(line.split()[1]) for line in journal.read_text().splitlines()}
+    ran = {int(line.split()[1]) for line in lines(journal)}
     eventually(
         lambda: all(run.outcome == RunOutcome.DONE for run in runs() if run.fencing_token in ran)
     )

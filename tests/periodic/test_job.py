@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -10,11 +9,10 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redislock.periodic import Ledger, periodic
-from django_redislock.periodic.job import Job
 from django_redislock.periodic.registry import jobs
 from django_redislock.periodic.schedule import SECOND, Cron, Every
+from tests.periodic.conftest import Make
 
-Make = Callable[..., Job]
 HOUR = 3600 * SECOND
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,10 +19,8 @@ from django_redislock.periodic.workers import Workers
 from django_redislock.transport.ports import SyncPort
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY
-from tests.test_decorators import held_elsewhere
+from tests.periodic.conftest import Make, outcomes
 from tests.waiting import eventually
-
-Make = Callable[..., Job]
 
 
 class Hands(Workers):
@@ -67,6 +65,20 @@ class Scheduler:
 
 
 @pytest.fixture
+def many(make: Make, missed: Any) -> Callable[[int], list[str]]:
+    """Make so many jobs that have missed ticks, and return their names."""
+
+    def many(count: int) -> list[str]:
+        names = [f"job{number:02}" for number in range(count)]
+        for name in names:
+            make(name=name)
+        missed(*names)
+        return names
+
+    return many
+
+
+@pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """The names of the scripts that schedulers have sent."""
     sent: Counter[str] = Counter()
@@ -81,41 +93,19 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return sent
 
 
-@pytest.fixture
-def missed(redis: Redis) -> Callable[[Iterable[str]], None]:
-    """Jobs that are planned every hour and have missed some ticks; known to nobody yet."""
-
-    def missed(names: Iterable[str], hours: int = 2) -> None:
-        claimed = (int(redis.time()[0]) - 3600 * hours) * 1_000_000
-        for name in names:
-            redis.hset(f"redislock:{{periodic:{name}}}:ledger", "claimed", claimed)
-
-    return missed
-
-
-def outcomes(name: str = "job") -> list[str]:
-    return [run.outcome for run in Ledger().runs(name)]
-
-
-def test_one_of_many_gets_it(make: Make, missed: Any) -> None:
+def test_one_of_many_gets_it(many: Any) -> None:
     """Whoever asks first; each job is run once."""
-    names = [f"job{number}" for number in range(5)]
-    for name in names:
-        make(name=name)
-    missed(names)
+    names = many(5)
     first, second = Scheduler(), Scheduler()
     assert first.starts() == names
     assert second.starts() == []
     assert first.starts() == []
 
 
-def test_it_asks_little(make: Make, missed: Any, sent: Counter[str]) -> None:
+def test_it_asks_little(many: Any, sent: Counter[str]) -> None:
     """One command for all jobs that are due, one for each tick that is its own; and none while
     there is nothing to do."""
-    names = [f"job{number}" for number in range(20)]
-    for name in names:
-        make(name=name)
-    missed(names)
+    many(20)
     first, second = Scheduler(), Scheduler()
     first.step()
     assert sent == {"ledger_known": 2, "ledger_claim": 20}
@@ -129,13 +119,10 @@ def test_it_asks_little(make: Make, missed: Any, sent: Counter[str]) -> None:
 
 
 def test_two_at_the_same_time(
-    make: Make, missed: Any, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
+    many: Any, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who finds that somebody else is at it looks what is left."""
-    names = [f"job{number}" for number in range(20)]
-    for name in names:
-        make(name=name)
-    missed(names)
+    many(20)
     first, second = Scheduler(), Scheduler()
     start = first.workers.start
 
@@ -158,16 +145,13 @@ def test_it_looks_now_and_then(
     scheduler.step()
     monkeypatch.setattr(runners, "LOOK_EVERY", 0.0)
     scheduler.runner._look_all_at = 0.0
-    missed(["job"])  # as if its ledger had been lost, or set back
+    missed("job")  # as if its ledger had been lost, or set back
     assert scheduler.starts() == ["job"]
 
 
-def test_only_what_can_be_started(make: Make, missed: Any) -> None:
+def test_only_what_can_be_started(many: Any) -> None:
     """The rest is left for other hosts."""
-    names = [f"job{number}" for number in range(5)]
-    for name in names:
-        make(name=name)
-    missed(names)
+    many(5)
     small, other = Scheduler(hands=2), Scheduler()
     small.step()
     assert len(small.workers.given) == 2
@@ -185,10 +169,10 @@ def test_what_waits_is_run_by_who_ran_the_last_one(
     """At once, when that has ended; the others ask again after a while."""
     monkeypatch.setattr("django_redislock.periodic.plan.WAIT_AGAIN", 600.0)
     make(overlap="wait")
-    missed(["job"])
+    missed("job")
     first, second = Scheduler(), Scheduler()
     first.step()
-    missed(["job"], hours=1)  # a tick later, while it runs
+    missed("job", hours=1)  # a tick later, while it runs
     for scheduler in (first, second):
         scheduler.runner._look_all_at = 0.0
         assert 0 < scheduler.step() <= LOOK_EVERY
@@ -199,20 +183,10 @@ def test_what_waits_is_run_by_who_ran_the_last_one(
     assert outcomes() == ["done", "done"]
 
 
-def test_a_lock_that_others_hold(make: Make, missed: Any) -> None:
-    """Its tick, which has been due for a while, is passed over."""
-    make()
-    missed(["job"])
-    scheduler = Scheduler()
-    with held_elsewhere("periodic:job"):
-        scheduler.step()
-    assert outcomes() == ["skipped"]
-
-
 def test_an_orphan(make: Make, missed: Any, redis: Redis) -> None:
     """The lease of a run has gone: whoever looks next tries its tick again."""
     make(on_crash="retry")
-    missed(["job"])
+    missed("job")
     first, second = Scheduler(), Scheduler()
     first.step()
     assert second.starts() == []
@@ -246,7 +220,7 @@ def test_an_orphan_and_something_new(make: Make, missed: Any, redis: Redis) -> N
 def test_all_that_was_missed(make: Make, missed: Any) -> None:
     """One after the other."""
     make(catch_up="all", overlap="wait")
-    missed(["job"], hours=4)
+    missed("job", hours=4)
     scheduler = Scheduler()
     for _ in range(8):
         scheduler.starts()
@@ -259,7 +233,7 @@ def test_all_that_was_missed(make: Make, missed: Any) -> None:
 def test_what_is_too_late(make: Make, missed: Any) -> None:
     """It is entered, once, and not run."""
     make(grace=0)
-    missed(["job"])
+    missed("job")
     assert Scheduler().starts() == []
     assert Scheduler().starts() == []
     [run] = Ledger().runs("job")
@@ -271,7 +245,7 @@ def test_a_key_of_others(make: Make, missed: Any, redis: Redis) -> None:
     names = ["bad", "good", "worse"]
     for name in names:
         make(name=name)
-    missed(["bad", "good"])
+    missed("bad", "good")
     redis.lpush("redislock:{periodic:bad}", "x")
     redis.lpush("redislock:{periodic:worse}:ledger", "x")
     scheduler = Scheduler()
@@ -282,7 +256,7 @@ def test_a_key_of_others(make: Make, missed: Any, redis: Redis) -> None:
 def test_redis_is_away_and_comes_back(make: Make, missed: Any, settings: Any) -> None:
     """It waits, more or less long, and goes on."""
     make()
-    missed(["job"])
+    missed("job")
     there = settings.CACHES
     scheduler = Scheduler()
     settings.CACHES = caches(AWAY)
@@ -302,7 +276,7 @@ def test_an_answer_is_lost(
     from django_redislock import LockUnavailable
 
     make()
-    missed(["job"])
+    missed("job")
     script = SyncPort.script
     lost = []
 
@@ -331,7 +305,7 @@ def test_two_servers(make: Make, missed: Any, settings: Any) -> None:
     """One that is away does not keep the jobs of the other from being run."""
     make(name="a")
     make(name="b")
-    missed("ab")
+    missed("a", "b")
     settings.CACHES = {**settings.CACHES, "other": caches(AWAY)["default"]}
     settings.REDISLOCK = {"LOCKS": {"periodic:a": {"USING": "other"}}}
     assert Scheduler().starts() == ["b"]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from redis import Redis
 
 from django_redislock.periodic import Ledger, periodic
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.registry import jobs
+from tests.periodic.conftest import outcomes
 
 pytest.importorskip("django.tasks", reason="Django has tasks from 6.0 on")
 
@@ -58,15 +58,14 @@ def needs(shop: str) -> None: ...
 
 
 @pytest.fixture
-def run(redis: Redis) -> Callable[[Job], list[str]]:
+def run(missed: Any) -> Callable[[Job], list[str]]:
     """Let its tick be run by two schedulers, one after the other."""
 
     def run(job: Job) -> list[str]:
-        ledger = job.keys.ledger
-        redis.hset(ledger, "claimed", (int(redis.time()[0]) - 7200) * 1_000_000)
+        missed(job.name)
         for _ in range(2):
             call_command("runperiodic", "--once")
-        return [run.outcome for run in Ledger().runs(job.name)]
+        return outcomes(job.name)
 
     return run
 

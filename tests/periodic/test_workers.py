@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from django_redislock import LockUnavailable
-from django_redislock.periodic import Ledger, RunOutcome
+from django_redislock.periodic import RunOutcome
 from django_redislock.periodic.execution import JobRun, aperform, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.workers import Workers
 from django_redislock.primitives import ledger, mutex
+from tests.periodic.conftest import Make, outcomes
 from tests.waiting import PATIENCE, eventually
-
-Make = Callable[..., Job]
 
 
 @pytest.fixture
@@ -34,10 +33,6 @@ def granted(job: Job) -> JobRun:
     job_run = JobRun(job, ledger.Wanted(tick=None))
     assert job_run.ask().grant is not None
     return job_run
-
-
-def outcomes(name: str) -> list[str]:
-    return [run.outcome for run in Ledger().runs(name)]
 
 
 def test_a_coroutine_that_keeps_the_loop(workers: Workers, make: Make) -> None:

@@ -18,7 +18,6 @@ from django_redislock import (
     LeaseLost,
     LockUnavailable,
     Redlock,
-    Semaphore,
     TimestampLock,
     redis_lock,
 )
@@ -183,12 +182,6 @@ class TestWorld:
         lease = api.acquire(redis_lock("invoice:42", replicas=2))
         api.extend(lease)
         api.release(lease)
-
-    @pytest.mark.usefixtures("memory")
-    def test_semaphores(self) -> None:
-        """As many as fit."""
-        leases = [Semaphore("invoice:42", 2).acquire(wait=0) for _ in range(2)]
-        assert None not in leases
 
     def test_one_within_another(self, api: Api) -> None:
         """The inner one counts; what is busy within is so besides."""

@@ -38,7 +38,6 @@ from django_redislock.commands import LockedCommand
 from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives import scripts
-from django_redislock.signals import lock_acquired, lock_not_acquired
 from django_redislock.testing import locks_always_busy, locks_always_free, redis_unavailable
 from django_redislock.testing.no_server import SCRIPT
 from django_redislock.testing.stubs import _grant
@@ -199,20 +198,6 @@ class TestFree:
         with locks_always_free(), pytest.raises(ImproperlyConfigured, match="'defualt'"):
             redis_lock("invoice:42", using="defualt").acquire()
 
-    def test_signals(self) -> None:
-        """Receivers hear of it."""
-        names = []
-
-        def receiver(event: Any, **kwargs: Any) -> None:
-            names.append(event.name)
-
-        lock_acquired.connect(receiver)
-        try:
-            with locks_always_free(), redis_lock("invoice:42"):
-                assert names == ["invoice:42"]
-        finally:
-            lock_acquired.disconnect(receiver)
-
 
 @pytest.mark.usefixtures("at_once")
 class TestBusy:
@@ -240,21 +225,6 @@ class TestBusy:
         """`once` finds somebody at it."""
         with locks_always_busy():
             assert api.enter(once("import"), lambda first: first) is False
-
-    def test_signals(self) -> None:
-        """Receivers hear of it."""
-        holders = []
-
-        def receiver(event: Any, **kwargs: Any) -> None:
-            holders.append(event.holder.owner)
-
-        lock_not_acquired.connect(receiver)
-        try:
-            with locks_always_busy(holder="worker-7"):
-                redis_lock("invoice:42").acquire()
-        finally:
-            lock_not_acquired.disconnect(receiver)
-        assert holders == ["worker-7"]
 
     def test_the_inner_one_counts(self) -> None:
         """Free within busy is free, and afterwards busy again."""

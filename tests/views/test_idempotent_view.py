@@ -48,15 +48,18 @@ on_sqlite = pytest.mark.django_db(transaction=True, databases=["default", "other
 
 
 class Counter:
-    """A body that counts how often it runs, and answers with that."""
+    """A body that counts how often it runs, and answers with that. `change` may replace the
+    response."""
 
-    def __init__(self, **response: Any) -> None:
+    def __init__(self, change: Callable[[Any], Any] | None = None, **response: Any) -> None:
         self.runs = 0
+        self._change = change
         self._response = {"status": 201, **response}
 
-    def __call__(self, request: HttpRequest, pk: int) -> HttpResponse:
+    def __call__(self, request: HttpRequest, pk: int) -> Any:
         self.runs += 1
-        return HttpResponse(f"run {self.runs}", **self._response)
+        response = HttpResponse(f"run {self.runs}", **self._response)
+        return self._change(response) if self._change else response
 
 
 def post(ask: Ask = wsgi, key: str = '"8e03978e"', data: Any = None, **more: Any) -> Any:
@@ -449,6 +452,24 @@ class TestAfterwards:
                 assert answer.result(PATIENCE).content == b"run 1"
 
 
+def with_policy(value: Any) -> Callable[[HttpResponse], HttpResponse]:
+    """Mark a response with a Content Security Policy, as Django's decorators do."""
+
+    def mark(response: HttpResponse) -> HttpResponse:
+        response._csp_config = {"img-src": value}  # type: ignore[attr-defined]
+        return response
+
+    return mark
+
+
+def lazily_fails() -> str:
+    raise LookupError("no such text")
+
+
+def streamed(response: HttpResponse) -> StreamingHttpResponse:
+    return StreamingHttpResponse(iter([response.content]), status=201)
+
+
 class TestNotKept:
     """What can't be kept is sent, and what is remembered is that it was done."""
 
@@ -474,32 +495,26 @@ class TestNotKept:
         self, form: Form, ask: Ask, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The view has run, so it answers, and is not run again."""
-
-        class Marked(Counter):
-            def __call__(self, request: HttpRequest, pk: int) -> HttpResponse:
-                response = super().__call__(request, pk)
-                response._csp_config = {"img-src": object()}  # type: ignore[attr-defined]
-                return response
-
-        again = self.twice(ask, form, Marked())
+        again = self.twice(ask, form, Counter(with_policy(object())))
         if form not in REST_FRAMEWORK:
             assert json.loads(again.content)["type"].endswith("#answer_not_kept")
         assert "its response can't be kept: JSON can't write a part of it" in caplog.text
 
-    def test_a_lazy_text_that_fails(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Whatever the project raises there, the view has run."""
-
-        def fail() -> str:
-            raise LookupError("no such text")
-
-        class Marked(Counter):
-            def __call__(self, request: HttpRequest, pk: int) -> HttpResponse:
-                response = super().__call__(request, pk)
-                response._csp_config = {"img-src": lazy(fail, str)()}  # type: ignore[attr-defined]
-                return response
-
-        self.twice(wsgi, forms.function, Marked())
-        assert "JSON can't write a part of it: a lazy text failed" in caplog.text
+    @pytest.mark.parametrize(
+        ("change", "why"),
+        [
+            (
+                with_policy(lazy(lazily_fails, str)()),
+                "JSON can't write a part of it: a lazy text failed",
+            ),
+            (streamed, "can't be kept: it is a streaming response"),
+        ],
+        ids=["a lazy text that fails", "a stream"],
+    )
+    def test_other_reasons(self, change: Any, why: str, caplog: pytest.LogCaptureFixture) -> None:
+        """Whatever the reason is, it is logged."""
+        self.twice(wsgi, forms.function, Counter(change))
+        assert why in caplog.text
 
     @every_client
     @pytest.mark.parametrize(("size", "kept"), [(1000, True), (2000, False)])
@@ -508,13 +523,11 @@ class TestNotKept:
     ) -> None:
         """Redis is not asked to keep more than `max_size`, with headers and cookies."""
 
-        class Large(Counter):
-            def __call__(self, request: HttpRequest, pk: int) -> HttpResponse:
-                response = super().__call__(request, pk)
-                response.write("x" * size)
-                return response
+        def enlarge(response: HttpResponse) -> HttpResponse:
+            response.write("x" * size)
+            return response
 
-        body = Large()
+        body = Counter(enlarge)
         if kept:
             with at_root(forms.function(idempotent_view(max_size=1500), body)):
                 assert post(ask).content == post(ask).content
@@ -523,17 +536,6 @@ class TestNotKept:
         assert "max_size is 1500" in caplog.text
         (key,) = redis.keys("redislock:{idempotency:*}:record")
         assert redis.strlen(key) < 200
-
-    def test_a_stream(self, caplog: pytest.LogCaptureFixture) -> None:
-        """It is sent, and can't be read before."""
-
-        class Stream(Counter):
-            def __call__(self, request: HttpRequest, pk: int) -> Any:
-                content = super().__call__(request, pk).content
-                return StreamingHttpResponse(iter([content]), status=201)
-
-        self.twice(wsgi, forms.function, Stream())
-        assert "can't be kept: it is a streaming response" in caplog.text
 
     @every_client
     def test_what_django_takes_in_place_of_plain_values(self, ask: Ask) -> None:
@@ -544,12 +546,7 @@ class TestNotKept:
         if django.VERSION >= (6, 1):  # which refuses a lazy one itself
             reason = "Conflict"
 
-        def view(request: HttpRequest, pk: int) -> HttpResponse:
-            response = HttpResponse(reason=reason)
-            response._csp_config = {"img-src": {"b", "a"}}  # type: ignore[attr-defined]
-            return response
-
-        idempotent = idempotent_view()(view)
+        idempotent = idempotent_view()(Counter(with_policy({"b", "a"}), reason=reason))
 
         def middleware(request: HttpRequest, pk: int) -> HttpResponse:
             marked.append(idempotent(request, pk))
@@ -700,16 +697,6 @@ class TestWhatIsKept:
             assert post().status_code == 201
         assert body.runs == 1
 
-    def test_what_middlewares_look_at(self, settings: Any) -> None:
-        """A page that may be framed may be framed again."""
-        settings.MIDDLEWARE = ["django.middleware.clickjacking.XFrameOptionsMiddleware"]
-        view = idempotent_view()(xframe_options_exempt(Counter()))
-        with at_root(view):
-            first, second = post(), post()
-        assert second.headers["Idempotent-Replayed"]
-        assert "X-Frame-Options" not in first.headers
-        assert "X-Frame-Options" not in second.headers
-
     def test_an_exception(self, redis: Redis) -> None:
         """It comes out, and the next request is carried out."""
         body = Counter()
@@ -739,45 +726,47 @@ class TestWhatIsKept:
             post()
         assert not redis.keys("redislock:{idempotency:*}:record")
 
+    def replayed(self, view: Any) -> tuple[Any, Any]:
+        """The first response of a view, and the second."""
+        with at_root(idempotent_view()(view)):
+            first, second = post(), post()
+        assert second.headers["Idempotent-Replayed"]
+        return first, second
+
+    def test_what_middlewares_look_at(self, settings: Any) -> None:
+        """A page that may be framed may be framed again."""
+        settings.MIDDLEWARE = ["django.middleware.clickjacking.XFrameOptionsMiddleware"]
+        for response in self.replayed(xframe_options_exempt(Counter())):
+            assert "X-Frame-Options" not in response.headers
+
     def test_cookies(self) -> None:
         """Those that the view has set, with all that belongs to them."""
 
-        def body(request: HttpRequest, pk: int) -> HttpResponse:
-            response = HttpResponse()
+        def bake(response: HttpResponse) -> HttpResponse:
             response.set_cookie("cart", 'a "b"; c', max_age=60, httponly=True, samesite="Lax")
             response.set_cookie("seen", "1", path="/7/")
             return response
 
-        with at_root(forms.function(idempotent_view(), body)):
-            first, second = post(), post()
-        assert second.headers["Idempotent-Replayed"]
+        first, second = self.replayed(Counter(bake))
         assert first.cookies.output() == second.cookies.output()
         assert second.cookies["cart"].value == 'a "b"; c'
 
     def test_no_content_type(self) -> None:
         """An answer without one is replayed without one."""
 
-        def body(request: HttpRequest, pk: int) -> HttpResponse:
-            response = HttpResponse(status=204)
+        def bare(response: HttpResponse) -> HttpResponse:
             del response["Content-Type"]
             return response
 
-        with at_root(forms.function(idempotent_view(), body)):
-            first, second = post(), post()
-        assert second.headers["Idempotent-Replayed"]
-        assert "Content-Type" not in first.headers
-        assert "Content-Type" not in second.headers
+        for response in self.replayed(Counter(bare)):
+            assert "Content-Type" not in response.headers
 
     def test_bytes(self) -> None:
         """Any content, and a reason of one's own."""
-
-        def body(request: HttpRequest, pk: int) -> HttpResponse:
-            return HttpResponse(bytes(range(256)), reason="Fine")
-
-        with at_root(forms.function(idempotent_view(), body)):
-            first, second = post(), post()
-        assert first.content == second.content == bytes(range(256))
-        assert second.reason_phrase == "Fine"
+        content = bytes(range(256))
+        change = lambda _: HttpResponse(content, reason="Fine")  # noqa: E731
+        for response in self.replayed(Counter(change)):
+            assert (response.content, response.reason_phrase) == (content, "Fine")
 
     @every_client
     def test_a_template_response(self, ask: Ask, settings: Any, redis: Redis) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,6 +22,8 @@ from rest_framework.viewsets import ViewSet
 from django_redislock import LockNotAcquired, current_lease, redis_lock
 from django_redislock.views import lock_view
 from django_redislock.views.problems import TYPES
+from tests.faults.caches import caches
+from tests.operations.calling import AWAY
 from tests.test_decorators import held_elsewhere
 from tests.views import forms
 from tests.views.forms import CLIENTS, DJANGO, FORMS, REST_FRAMEWORK, at_root, ok, wsgi
@@ -37,12 +39,14 @@ every_client = pytest.mark.parametrize("ask", CLIENTS, **by_name)
 PROBLEM = "application/problem+json"
 
 
-@pytest.fixture
-def away(settings: Any) -> Iterator[None]:
+def busy() -> Any:
+    """Somebody else holds the lock."""
+    return held_elsewhere("order:7")
+
+
+def away() -> Any:
     """There is no Redis."""
-    cache = settings.CACHES["default"]
-    settings.CACHES = {"default": {**cache, "LOCATION": "unix:///nowhere/redis.sock"}}
-    return
+    return override_settings(CACHES=caches(AWAY))
 
 
 class TestHolding:
@@ -62,27 +66,23 @@ class TestHolding:
         assert seen == [("order:7", 1)]
         eventually(lambda: not redis.exists("redislock:{order:7}"))
 
+    @pytest.mark.parametrize(
+        ("state", "status", "hint"),
+        [(busy, 409, "1"), (away, 503, "5")],
+        ids=["busy", "Redis is away"],
+    )
     @every_form
     @every_client
-    def test_a_conflict(self, form: Form, ask: Ask) -> None:
-        """The view does not run, and the client is told when to come again."""
+    def test_without_the_lock(
+        self, form: Form, ask: Ask, state: Any, status: int, hint: str
+    ) -> None:
+        """The view does not run, and the client is told when to come again, and whose fault it
+        is."""
         ran = []
-        with held_elsewhere("order:7"), at_root(form(lock_view("order:{pk}", wait=0), ran.append)):
+        with state(), at_root(form(lock_view("order:{pk}", wait=0), ran.append)):
             response = ask("post")
-        assert response.status_code == 409
-        assert response.headers["Retry-After"] == "1"
-        assert response.headers["Cache-Control"] == "no-store"
-        assert not ran
-
-    @every_form
-    @every_client
-    def test_redis_is_away(self, away: None, form: Form, ask: Ask) -> None:
-        """The view does not run, and the client is told that it is not its fault."""
-        ran = []
-        with at_root(form(lock_view("order:{pk}", wait=0), ran.append)):
-            response = ask("post")
-        assert response.status_code == 503
-        assert response.headers["Retry-After"] == "5"
+        assert response.status_code == status
+        assert response.headers["Retry-After"] == hint
         assert response.headers["Cache-Control"] == "no-store"
         assert not ran
 
@@ -373,11 +373,9 @@ class TestConflict:
         with pytest.raises(ImproperlyConfigured, match=r"tests\.views\.nowhere\.later"):
             self.ask()
 
-    def test_redis_away_is_an_error_in_the_log(
-        self, away: None, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_redis_away_is_an_error_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
         """The client may come again; somebody has to look after Redis."""
-        with at_root(forms.function(lock_view("order:{pk}", wait=0), ok)):
+        with away(), at_root(forms.function(lock_view("order:{pk}", wait=0), ok)):
             wsgi("post")
         (record,) = (r for r in caplog.records if r.name == "django_redislock")
         assert record.levelname == "ERROR"
