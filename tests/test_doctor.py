@@ -155,6 +155,31 @@ def test_it_opens_no_connection_that_stays(good: Redis) -> None:
 # What is wrong with a server.
 
 
+def memory(limit: str, policy: str) -> tuple[str, ...]:
+    return "--maxmemory", limit, "--maxmemory-policy", policy
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--cluster-enabled", "yes"), {"E104"}),
+        # An eviction policy that drops nothing, and one that never has to.
+        (memory("100mb", "noeviction"), set()),
+        (memory("0", "allkeys-lru"), set()),
+        # Neither snapshots nor an append-only file, or one of these.
+        (("--appendonly", "no", "--save", ""), {"W102"}),
+        (("--appendonly", "no", "--save", "3600", "1"), set()),
+        (("--appendonly", "yes", "--save", ""), set()),
+    ],
+)
+def test_options_of_the_server(
+    options: tuple[str, ...], told: set[str], serve: Callable[..., RedisServer]
+) -> None:
+    """E104: a node of Redis Cluster. W101: memory. W102: persistence."""
+    serve(*options)
+    assert doctor().wrong == told
+
+
 class TestE101:
     """Redis can't be asked."""
 
@@ -249,12 +274,6 @@ def test_e103_a_replica(serve: Callable[..., RedisServer]) -> None:
     report = doctor()
     assert report.code == 1
     assert f"redis://127.0.0.1:{primary.tcp_port}/0" in report.findings["E103"]["hint"]
-
-
-def test_e104_a_cluster(serve: Callable[..., RedisServer]) -> None:
-    """E104: a node of Redis Cluster."""
-    serve("--cluster-enabled", "yes")
-    assert "E104" in doctor().wrong
 
 
 CLERK = ("clerk", "reset", "on", ">secret")
@@ -509,7 +528,7 @@ class TestW101:
     @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "volatile-lfu"])
     def test_with_a_limit(self, policy: str, serve: Callable[..., RedisServer]) -> None:
         """Also those that take only keys with a TTL: all locks have one."""
-        server = serve("--maxmemory", "100mb", "--maxmemory-policy", policy)
+        server = serve(*memory("100mb", policy))
         report = doctor()
         assert (report.code, report.wrong) == (0, {"W101"})
         assert (
@@ -520,28 +539,6 @@ class TestW101:
             hint = report.findings["W101"]["hint"].partition(";")[0]
             client.execute_command(*hint.split())
         assert doctor().wrong == set()
-
-    @pytest.mark.parametrize(("limit", "policy"), [("100mb", "noeviction"), ("0", "allkeys-lru")])
-    def test_without(self, limit: str, policy: str, serve: Callable[..., RedisServer]) -> None:
-        """One that drops nothing; and one that never has to."""
-        serve("--maxmemory", limit, "--maxmemory-policy", policy)
-        assert doctor().wrong == set()
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (("--appendonly", "no", "--save", ""), {"W102"}),
-        (("--appendonly", "no", "--save", "3600", "1"), set()),
-        (("--appendonly", "yes", "--save", ""), set()),
-    ],
-)
-def test_w102_persistence(
-    options: tuple[str, ...], told: set[str], serve: Callable[..., RedisServer]
-) -> None:
-    """W102: neither snapshots nor an append-only file."""
-    serve(*options)
-    assert doctor().wrong == told
 
 
 class TestW105:

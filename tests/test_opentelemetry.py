@@ -99,7 +99,7 @@ class TestSpans:
         assert (wait.start_time, wait.end_time) == (57_500_000_000, 60_000_000_000)
         assert (hold.start_time, hold.end_time) == (50_000_000_000, 60_000_000_000)
 
-    def test_an_async_block(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
+    async def test_an_async_block(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
         """Each task has its own parent."""
 
         async def task(number: int) -> int:
@@ -108,10 +108,7 @@ class TestSpans:
                     await asyncio.sleep(0)
             return span.get_span_context().span_id
 
-        async def tasks() -> list[int]:
-            return await asyncio.gather(*map(task, range(5)))
-
-        parents = asyncio.run(tasks())
+        parents = await asyncio.gather(*map(task, range(5)))
         assert (
             sorted(names(exported)) == ["redislock hold job:*"] * 5 + ["redislock wait job:*"] * 5
         )
@@ -147,6 +144,13 @@ class TestSpans:
         assert hold.status.description == "its ttl passed unrenewed, or its key was deleted"
         assert hold.attributes[error_attributes.ERROR_TYPE] == "LeaseLost"
         assert parent_of(hold) == request.get_span_context().span_id
+
+    def test_a_cleared_lock(self, exported: InMemorySpanExporter) -> None:
+        """Its holder lost it; that is the one span."""
+        lease = redis_lock("job", ttl=0.3).acquire()
+        redis_lock("job").clear(by="Ada", reason="stuck")
+        eventually(lambda: lease.state == "lost" and len(ended(exported)) == 2)
+        assert ended(exported)[1].status.description == "cleared by Ada (stuck)"
 
     @pytest.mark.parametrize("kind", [redis_lock, TimestampLock])
     def test_released_elsewhere(

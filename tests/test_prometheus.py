@@ -162,6 +162,14 @@ class TestMetrics:
         assert value("redislock_hold_seconds_count") == 1
         assert active() == 0
 
+    def test_a_cleared_lock(self) -> None:
+        """It is lost once, where it was held."""
+        lease = redis_lock("job", ttl=0.3).acquire()
+        redis_lock("job").clear(reason="stuck")
+        eventually(lambda: lease.state == "lost" and active() == 0)
+        assert value("redislock_lost_total") == 1
+        assert value("redislock_hold_seconds_count") == 1
+
     def test_threads(self) -> None:
         """None is counted twice, and none is forgotten."""
 

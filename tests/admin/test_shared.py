@@ -11,7 +11,7 @@ from redis import Redis
 from django_redislock import LeaseRevoked, ReadWriteLock, Semaphore
 from tests.admin.conftest import LIST
 from tests.admin.test_clear import ask, confirm
-from tests.shared import dead_holder
+from tests.operations.calling import granted
 
 pytestmark = pytest.mark.django_db
 
@@ -22,7 +22,7 @@ def text(page: Any) -> str:
 
 def test_the_list(operator: Client, redis: Redis) -> None:
     """How many of how many; and by kind."""
-    dead_holder(redis, "exports")
+    granted(redis, "exports", places=3)
     with Semaphore("exports", 3), ReadWriteLock("catalogue").read():
         page = text(operator.get(LIST))
         assert "2 of 3" in page
@@ -33,7 +33,7 @@ def test_the_list(operator: Client, redis: Redis) -> None:
 
 def test_a_lock(operator: Client, redis: Redis) -> None:
     """All of its holders, with what is left of their leases."""
-    dead_holder(redis, "exports", owner="web3:77:x")
+    granted(redis, "exports", places=3, owner="web3:77:x")
     with Semaphore("exports", 3, label="here") as lease:
         page = text(operator.get(f"{LIST}default_3Aexports/change/"))
     for words in ("2 of 3", "Holders", "web3 · 77", "here", str(lease.fencing_token), "stale"):
@@ -43,7 +43,7 @@ def test_a_lock(operator: Client, redis: Redis) -> None:
 
 def test_clear_takes_it_from_those_who_were_seen(operator: Client, redis: Redis) -> None:
     """Who came since keeps its place."""
-    dead_holder(redis, "exports")
+    granted(redis, "exports", places=3)
     seen = Semaphore("exports", 3).acquire()
     page = ask(operator, "exports")
     assert "2 of 3" in text(page)

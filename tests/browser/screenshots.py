@@ -19,7 +19,6 @@ from tests.browser.test_tour import Tour, press, sees
 from tests.browser.window import Open, Window
 from tests.operations.calling import granted
 from tests.processes import ROOT
-from tests.shared import dead_holder
 
 IMAGES = ROOT / "docs" / "images"
 MAX_BYTES = 100_000
@@ -71,9 +70,10 @@ def fleet(site: Site) -> None:
         **alive,
     )
     for seconds in (12, 41):
-        dead_holder(
+        granted(
             site.redis,
             "supplier-api",
+            places=3,
             silent=seconds,
             owner=f"worker-{seconds % 10}:204:MainThread",
             label="stock/supplier.py:23 in ask",

@@ -87,20 +87,24 @@ def granted(
     label: str = "its/job.py:1 in job",
     fence: int | None = None,
     process: str = "dead0000",
-) -> str:
+    places: int = 0,
+) -> None:
     """A lock that a process got and that died so many seconds ago, as the server has it then; or,
-    with `left`, that was renewed since."""
-    token = process + "0" * 24
+    with `left`, that was renewed since. With `places`, it is one of the places of a semaphore."""
+    token = process + f"{int(silent):024d}"
     now = time.time()
-    left = ttl - silent if left is None else left
     began = int((now - silent) * 1e6)
-    redis.set(
-        f"redislock:{{{name}}}",
-        f"{token}|{fence or began}|{began}|{int(ttl * 1000)}|{owner}|{label}",
-        px=int(left * 1000),
-    )
-    redis.zadd("redislock:index", {name: int((now + left) * 1000)})
-    return token
+    ends = int((now + (ttl - silent if left is None else left)) * 1000)
+    record = f"{token}|{fence or began}|{began}|{int(ttl * 1000)}|{owner}|{label}"
+    key = f"redislock:{{{name}}}"
+    if places:
+        redis.zadd(key, {token: ends})
+        redis.hset(f"{key}:holders", token, f"{record}\tsemaphore|{places}")
+        redis.pexpireat(key, ends)
+        redis.pexpireat(f"{key}:holders", ends)
+    else:
+        redis.set(key, record, pxat=ends)
+    redis.zadd("redislock:index", {name: ends})
 
 
 def before_clearing(monkeypatch: pytest.MonkeyPatch, do: Callable[[LockInfo], object]) -> None:

@@ -11,16 +11,15 @@ from django_redislock import Lease, LeaseRevoked, LockUnavailable, ReadWriteLock
 from django_redislock.inspection import Inspector
 from django_redislock.primitives import permits
 from django_redislock.signals import lock_cleared
-from tests.operations.calling import call
-from tests.shared import dead_holder
+from tests.operations.calling import call, granted
 from tests.waiting import eventually
 
 
 @pytest.fixture
 def exports(redis: Redis) -> Lease:
     """A semaphore of three that we hold, and a process that died, and one that is silent."""
-    dead_holder(redis, "exports", owner="web3:1:x")
-    dead_holder(redis, "exports", owner="web4:1:x", silent=25)
+    granted(redis, "exports", places=3, owner="web3:1:x")
+    granted(redis, "exports", places=3, owner="web4:1:x", silent=25)
     lease = Semaphore("exports", 3, label="here").acquire()
     assert lease is not None
     return lease

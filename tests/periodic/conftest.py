@@ -13,6 +13,7 @@ from django_redislock.periodic import registry as jobs
 from django_redislock.periodic.job import Job
 
 Make = Callable[..., Job]
+Now = Callable[[], int]
 
 
 def outcomes(name: str = "job") -> list[str]:
@@ -59,7 +60,7 @@ def missed(redis: Redis) -> Callable[..., None]:
 
 
 @pytest.fixture
-def now(redis: Redis) -> Callable[[], int]:
+def now(redis: Redis) -> Now:
     """The server's clock, in microseconds."""
 
     def now() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from django_redislock.primitives.ledger import Answer, Wanted
 from django_redislock.primitives.waiting import DEAF
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
-from tests.periodic.conftest import Make
+from tests.periodic.conftest import Make, Now
 from tests.test_bounds import crowd
 from tests.test_decorators import held_elsewhere
 from tests.test_hostile import TEXTS, TYPES, fields, harmless, printed
@@ -56,7 +55,7 @@ def newest() -> RunInfo:
     return info().runs[0]
 
 
-def test_a_tick_is_claimed_once(make: Make, now: Callable[[], int], redis: Redis) -> None:
+def test_a_tick_is_claimed_once(make: Make, now: Now, redis: Redis) -> None:
     """With the lock; whoever comes later is told which one was claimed last."""
     job, tick = make(), now()
     first = claim(job, tick)
@@ -72,7 +71,7 @@ def test_a_tick_is_claimed_once(make: Make, now: Callable[[], int], redis: Redis
     assert claim(job, now()).what == "run"
 
 
-def test_sent_again_it_is_the_same_run(make: Make, now: Callable[[], int], redis: Redis) -> None:
+def test_sent_again_it_is_the_same_run(make: Make, now: Now, redis: Redis) -> None:
     """An answer may be lost. The lease lives for another ttl from then on."""
     asked = wanted_run(make(), now())
     first = asked.ask()
@@ -87,9 +86,7 @@ def test_sent_again_it_is_the_same_run(make: Make, now: Callable[[], int], redis
     assert len(info().runs) == 1
 
 
-def test_sent_again_when_its_lease_has_ended(
-    make: Make, now: Callable[[], int], redis: Redis
-) -> None:
+def test_sent_again_when_its_lease_has_ended(make: Make, now: Now, redis: Redis) -> None:
     """The answers were lost for longer than that: the tick is still its own, under a new lease."""
     asked = wanted_run(make(), now())
     first = asked.ask()
@@ -102,7 +99,7 @@ def test_sent_again_when_its_lease_has_ended(
     ]
 
 
-def test_taken_back_it_is_not_run_by_a_late_message(make: Make, now: Callable[[], int]) -> None:
+def test_taken_back_it_is_not_run_by_a_late_message(make: Make, now: Now) -> None:
     """The lock is free again, and what arrives after that gets nothing."""
     asked = wanted_run(make(), now())
     asked.ask()
@@ -113,7 +110,7 @@ def test_taken_back_it_is_not_run_by_a_late_message(make: Make, now: Callable[[]
     assert newest().outcome == RunOutcome.LOST
 
 
-def test_not_before_its_time(make: Make, now: Callable[[], int]) -> None:
+def test_not_before_its_time(make: Make, now: Now) -> None:
     """By the server's clock; it says how long that is."""
     job, tick = make(), now() + 60_000_000
     answer = claim(job, tick, ready=tick)
@@ -122,7 +119,7 @@ def test_not_before_its_time(make: Make, now: Callable[[], int]) -> None:
     assert info().runs == ()
 
 
-def test_not_too_late(make: Make, now: Callable[[], int]) -> None:
+def test_not_too_late(make: Make, now: Now) -> None:
     """It is passed over, and is claimed by that."""
     job, tick = make(), now() - 5_000_000
     answer = claim(job, tick, ready=tick, deadline=tick + 2_000_000)
@@ -132,9 +129,7 @@ def test_not_too_late(make: Make, now: Callable[[], int]) -> None:
     assert claim(job, tick).what == "taken"
 
 
-def test_a_paused_job_passes_over_its_ticks(
-    make: Make, now: Callable[[], int], redis: Redis
-) -> None:
+def test_a_paused_job_passes_over_its_ticks(make: Make, now: Now, redis: Redis) -> None:
     """One entry for all, or they would push out what ran before; resumed it goes on from there."""
     job = make()
     before = claim(job, now())
@@ -154,7 +149,7 @@ def test_a_paused_job_passes_over_its_ticks(
     assert claim(job, now()).what == "run"
 
 
-def test_a_clock_that_was_wrong(make: Make, now: Callable[[], int], redis: Redis) -> None:
+def test_a_clock_that_was_wrong(make: Make, now: Now, redis: Redis) -> None:
     """What was claimed of a time to come is noticed, and put right by pausing and resuming."""
     job = make()
     redis.hset(LEDGER, "claimed", now() + 31_536_000_000_000)
@@ -165,7 +160,7 @@ def test_a_clock_that_was_wrong(make: Make, now: Callable[[], int], redis: Redis
     assert claim(job, now()).what == "run"
 
 
-def test_an_error_that_can_not_be_told(make: Make, now: Callable[[], int]) -> None:
+def test_an_error_that_can_not_be_told(make: Make, now: Now) -> None:
     """It is one all the same."""
 
     class Odd(Exception):
@@ -189,7 +184,7 @@ def test_no_such_job() -> None:
     assert not Ledger().resume("job")
 
 
-def test_while_it_runs_a_tick_is_passed_over(make: Make, now: Callable[[], int]) -> None:
+def test_while_it_runs_a_tick_is_passed_over(make: Make, now: Now) -> None:
     """It is entered why."""
     job = make()
     claim(job, now())
@@ -202,7 +197,7 @@ def test_while_it_runs_a_tick_is_passed_over(make: Make, now: Callable[[], int])
     assert claim(job, tick).what == "taken"
 
 
-def test_or_waits(make: Make, now: Callable[[], int], redis: Redis) -> None:
+def test_or_waits(make: Make, now: Now, redis: Redis) -> None:
     """Then it is not claimed before the lock is free."""
     job, tick = make(overlap="wait"), now()
     first = claim(job, tick - 1)
@@ -214,7 +209,7 @@ def test_or_waits(make: Make, now: Callable[[], int], redis: Redis) -> None:
     assert claim(job, tick, overlap="wait").what == "run"
 
 
-def test_a_lock_that_is_held_by_others(make: Make, now: Callable[[], int]) -> None:
+def test_a_lock_that_is_held_by_others(make: Make, now: Now) -> None:
     """`redislock run periodic:job` keeps the job away, as another run does."""
     job = make()
     with held_elsewhere("periodic:job"):
@@ -225,7 +220,7 @@ def test_a_lock_that_is_held_by_others(make: Make, now: Callable[[], int]) -> No
     assert claim(job, now()).what == "run"
 
 
-def test_killed_waiters(make: Make, now: Callable[[], int], redis: Redis) -> None:
+def test_killed_waiters(make: Make, now: Now, redis: Redis) -> None:
     """They keep a job from no tick, however many they are; one that lives has the lock first."""
     job, keys = make(), Keys.of("redislock", "periodic:job")
     crowd(redis, 2500, keys)
@@ -237,9 +232,7 @@ def test_killed_waiters(make: Make, now: Callable[[], int], redis: Redis) -> Non
     assert answer.holder.owner == "owner"
 
 
-def test_a_run_without_its_lease_is_lost(
-    make: Make, now: Callable[[], int], redis: Redis, told: Any
-) -> None:
+def test_a_run_without_its_lease_is_lost(make: Make, now: Now, redis: Redis, told: Any) -> None:
     """Who claims next finds that out, and tells."""
     job = make()
     first = claim(job, now())
@@ -252,7 +245,7 @@ def test_a_run_without_its_lease_is_lost(
     assert [event.outcome for event in told.settle()] == ["running", "lost", "running"]
 
 
-def test_its_tick_is_not_run_again(make: Make, now: Callable[[], int], redis: Redis) -> None:
+def test_its_tick_is_not_run_again(make: Make, now: Now, redis: Redis) -> None:
     """Unless that is asked for."""
     job, tick = make(), now()
     claim(job, tick)
@@ -262,7 +255,7 @@ def test_its_tick_is_not_run_again(make: Make, now: Callable[[], int], redis: Re
     assert answer.closed is not None
 
 
-def test_or_is_tried_again(make: Make, now: Callable[[], int], redis: Redis) -> None:
+def test_or_is_tried_again(make: Make, now: Now, redis: Redis) -> None:
     """Three times in all, each under a lease of its own."""
     job, tick = make(on_crash="retry"), now()
     fences = []
@@ -284,7 +277,7 @@ def test_or_is_tried_again(make: Make, now: Callable[[], int], redis: Redis) -> 
     ]
 
 
-def test_paused_it_is_not_tried_again(make: Make, now: Callable[[], int], redis: Redis) -> None:
+def test_paused_it_is_not_tried_again(make: Make, now: Now, redis: Redis) -> None:
     """But may be when it goes on."""
     job, tick = make(on_crash="retry"), now()
     claim(job, tick, attempts=3)
@@ -295,7 +288,7 @@ def test_paused_it_is_not_tried_again(make: Make, now: Callable[[], int], redis:
     assert claim(job, tick, attempts=3).what == "run"
 
 
-def test_whose_end_is_entered_late(make: Make, now: Callable[[], int], redis: Redis) -> None:
+def test_whose_end_is_entered_late(make: Make, now: Now, redis: Redis) -> None:
     """Who ran it knows better than who found its lease gone."""
     job = make()
     first = claim(job, now())
@@ -307,7 +300,7 @@ def test_whose_end_is_entered_late(make: Make, now: Callable[[], int], redis: Re
     assert info().done is not None
 
 
-def test_a_run_by_hand(make: Make, now: Callable[[], int]) -> None:
+def test_a_run_by_hand(make: Make, now: Now) -> None:
     """It has no tick, takes none from the plan, and needs the lock."""
     job = make()
     tick = now()
@@ -319,7 +312,7 @@ def test_a_run_by_hand(make: Make, now: Callable[[], int]) -> None:
     assert claim(job, tick).what == "skipped", "the lock is held, and this tick is known by that"
 
 
-def test_it_is_bounded(make: Make, now: Callable[[], int], redis: Redis) -> None:
+def test_it_is_bounded(make: Make, now: Now, redis: Redis) -> None:
     """Twenty runs, of which the oldest go; but never one that has not ended."""
     job = make()
     first = claim(job, now())
@@ -336,9 +329,7 @@ def test_it_is_bounded(make: Make, now: Callable[[], int], redis: Redis) -> None
     assert 0 < redis.pttl(LEDGER) <= 366 * 86_400_000
 
 
-def test_a_job_begins_when_the_first_scheduler_looks(
-    make: Make, now: Callable[[], int], redis: Redis
-) -> None:
+def test_a_job_begins_when_the_first_scheduler_looks(make: Make, now: Now, redis: Redis) -> None:
     """What was planned before is none of it."""
     job = make()
     assert info().state == JobState.OVERDUE, "nobody runs it"
@@ -351,7 +342,7 @@ def test_a_job_begins_when_the_first_scheduler_looks(
     assert redis.pttl(LEDGER) > 0
 
 
-def test_overdue(make: Make, now: Callable[[], int], redis: Redis) -> None:
+def test_overdue(make: Make, now: Now, redis: Redis) -> None:
     """More than a minute after a tick that nobody has claimed; not while the last run goes on."""
     job = make(every=10, overlap="wait")
     redis.hset(LEDGER, "claimed", now() - 45_000_000)
@@ -366,9 +357,7 @@ def test_overdue(make: Make, now: Callable[[], int], redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("key", [LOCK, LEDGER])
-def test_a_key_that_is_not_ours(
-    make: Make, now: Callable[[], int], redis: Redis, key: str
-) -> None:
+def test_a_key_that_is_not_ours(make: Make, now: Now, redis: Redis, key: str) -> None:
     """It is an error, and nothing is overwritten."""
     redis.lpush(key, "ours")
     with pytest.raises(LockError, match="a type that such a lock does not use"):
@@ -440,7 +429,7 @@ class TestPerforming:
         assert ended.outcome == RunOutcome.LOST
         assert "cleared by ann (stuck)" in ended.why
 
-    def test_lost_and_tried_again(self, make: Make, now: Callable[[], int], redis: Redis) -> None:
+    def test_lost_and_tried_again(self, make: Make, now: Now, redis: Redis) -> None:
         """It did not come to its end, so its tick is for another attempt; unless it did."""
 
         def job() -> None:

@@ -128,16 +128,12 @@ class TestLose:
             lock_lost.disconnect(receiver)
         assert why == ["the test has called lose_lease()"]
 
-    def test_a_task_is_cancelled(self) -> None:
+    async def test_a_task_is_cancelled(self) -> None:
         """At its next await, with the reason."""
-
-        async def work() -> None:
+        with pytest.raises(LeaseLost, match="lose_lease"):
             async with redis_lock("invoice:42", cancel_on_lost=True):
                 lose_lease("invoice:*")
                 await asyncio.Event().wait()
-
-        with pytest.raises(LeaseLost, match="lose_lease"):
-            asyncio.run(work())
 
     def test_nothing_to_lose(self) -> None:
         """Neither what nobody holds, nor what was lost or released."""

@@ -106,16 +106,12 @@ class TestClock:
         memory.advance(1001)
         assert waiter.result(PATIENCE).state == "held"
 
-    def test_a_task_is_cancelled(self, memory: Memory) -> None:
+    async def test_a_task_is_cancelled(self, memory: Memory) -> None:
         """Also in the very loop whose task moves the clock."""
-
-        async def work() -> None:
+        with pytest.raises(LeaseLost):
             async with redis_lock("invoice:42", ttl=30, cancel_on_lost=True):
                 memory.advance(31)
                 await asyncio.Event().wait()
-
-        with pytest.raises(LeaseLost):
-            asyncio.run(work())
 
     def test_it_is_the_real_one_besides(self, memory: Memory) -> None:
         """Time passes, and what was moved in one test does not trouble the next."""

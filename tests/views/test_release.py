@@ -291,7 +291,7 @@ class TestStreaming:
             assert held()
         assert not held()
 
-    def test_an_async_generator_is_closed_first(self, held: Callable[[], bool]) -> None:
+    async def test_an_async_generator_is_closed_first(self, held: Callable[[], bool]) -> None:
         """Django doesn't, when the client goes away; its `finally` runs under the lock."""
         ended = []
 
@@ -305,16 +305,13 @@ class TestStreaming:
         async def body(request: HttpRequest, pk: int) -> HttpResponseBase:
             return StreamingHttpResponse(parts())
 
-        async def ask() -> None:
-            response = await locked(body)(post(), 7)
-            content = aiter(response)
-            assert await anext(content) == b"one"
-            await sync_to_async(response.close)()
-            assert ended == [True]
-            assert not held()
-            await content.aclose()
-
-        asyncio.run(ask())
+        response = await locked(body)(post(), 7)
+        content = aiter(response)
+        assert await anext(content) == b"one"
+        await sync_to_async(response.close)()
+        assert ended == [True]
+        assert not held()
+        await content.aclose()
 
     def test_an_async_view(
         self, held: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
