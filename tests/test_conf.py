@@ -216,6 +216,57 @@ WRONG = [
 ]
 
 
+KEYS = (
+    "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, MAX_HOLD, RELEASE, ON_CONFLICT, "
+)
+KEYS += "VIEW_WAIT, VIEW_STATUS, VIEW_RESPONSE, LOCK_ORDER"
+OF_LOCKS = f"{KEYS}, KIND, LIMIT, TIMESTAMP_KEY, FRACTIONS$"
+LOCKS, JOB = r"REDISLOCK\['LOCKS'\]", r"REDISLOCK\['LOCKS'\]\['job'\]"
+
+WRONG_KEYS = ("TIMEOUT", "ttl", "Ttl", "REENTRANT", "", 42, None)
+UNKNOWN = [
+    *(({key: 5}, rf"REDISLOCK has no key {key!r}; {KEYS}") for key in WRONG_KEYS),
+    *(
+        ({"LOCKS": {"job": {key: 5}}}, f"{JOB} has no key {key!r}; {OF_LOCKS}")
+        for key in WRONG_KEYS
+    ),
+    ({"PREFFIX": "shop"}, "REDISLOCK has no key 'PREFFIX'; it has .*PREFIX.*LOCKS"),
+    ({"LOCKS": {"job": {"PREFIX": "shop"}}}, f"{JOB} has no key 'PREFIX'"),
+    ({"LOCKS": {"job": {"LOCKS": "shop"}}}, f"{JOB} has no key 'LOCKS'"),
+]
+"""A typo must not be silent."""
+
+NO_DICTS = (None, [], "redislock", 42)
+OF_ANOTHER_TYPE = [
+    *((value, "REDISLOCK must be a dict, not ") for value in NO_DICTS),
+    *(({"LOCKS": value}, f"{LOCKS} must be a dict, not ") for value in NO_DICTS),
+    *(({"LOCKS": {"job": value}}, f"{JOB} must be a dict, not ") for value in NO_DICTS),
+    *(({"LOCKS": {name: {"TTL": 5}}}, LOCKS) for name in (42, None, ("report", "*"), b"report:*")),
+]
+
+KINDS = [
+    (
+        {"LOCKS": {"job": {"KIND": "latch"}}},
+        rf"{JOB}\['KIND'\]: kind must be 'mutex'.*, not 'latch'",
+    ),
+    ({"LOCKS": {"job": {"LIMIT": 0}}}, rf"{JOB}\['LIMIT'\]: limit must be between 1 and"),
+    (
+        {"LOCKS": {"job": {"LIMIT": "3"}}},
+        rf"{JOB}\['LIMIT'\]: limit must be a number of holders, such",
+    ),
+    (
+        {"LOCKS": {"job": {"TIMESTAMP_KEY": ""}}},
+        rf"{JOB}\['TIMESTAMP_KEY'\]: timestamp_key is empty",
+    ),
+    (
+        {"LOCKS": {"job": {"TIMESTAMP_KEY": 1}}},
+        rf"{JOB}\['TIMESTAMP_KEY'\]: timestamp_key must be a",
+    ),
+    *(({key: 1}, f"REDISLOCK has no key '{key}'") for key in ("KIND", "LIMIT", "TIMESTAMP_KEY")),
+]
+"""What makes a lock one of another kind stands in its own entry, and nowhere else."""
+
+
 class TestWrong:
     @pytest.mark.parametrize(("key", "value", "words"), WRONG)
     def test_a_value(self, key: str, value: Any, words: str, redis: Redis) -> None:
@@ -237,104 +288,18 @@ class TestWrong:
         ):
             asyncio.run(redis_lock("job").aacquire())
 
-    @pytest.mark.parametrize(
-        ("entry", "words"),
-        [
-            ({"KIND": "latch"}, r"\['KIND'\]: kind must be 'mutex'.*, not 'latch'"),
-            ({"LIMIT": 0}, r"\['LIMIT'\]: limit must be between 1 and"),
-            ({"TIMESTAMP_KEY": ""}, r"\['TIMESTAMP_KEY'\]: timestamp_key is empty"),
-            ({"TIMESTAMP_KEY": 1}, r"\['TIMESTAMP_KEY'\]: timestamp_key must be a str"),
-            ({"LIMIT": "3"}, r"\['LIMIT'\]: limit must be a number of holders, such as 3"),
-        ],
-    )
-    def test_a_kind(self, entry: dict[str, Any], words: str) -> None:
-        """What makes a lock one of another kind stands in its own entry, and nowhere else."""
+    @pytest.mark.parametrize(("setting", "words"), [*UNKNOWN, *OF_ANOTHER_TYPE, *KINDS], ids=str)
+    def test_others(self, setting: Any, words: str) -> None:
+        """A wrong key or type is named by its place, with what is right there."""
         with (
-            configured(LOCKS={"job": entry}),
-            pytest.raises(ImproperlyConfigured, match=rf"^REDISLOCK\['LOCKS'\]\['job'\]{words}"),
-        ):
-            policy()
-        with (
-            override_settings(REDISLOCK=entry),
-            pytest.raises(
-                ImproperlyConfigured,
-                match=r"^REDISLOCK has no key '(KIND|LIMIT|TIMEST.*|FRACTIONS)'",
-            ),
-        ):
-            policy()
-
-    @pytest.mark.parametrize("key", ["TIMEOUT", "ttl", "Ttl", "REENTRANT", "", 42, None])
-    def test_an_unknown_key(self, key: Any) -> None:
-        """An unknown key is named, with those that there are: a typo must not be silent."""
-        known = "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, MAX_HOLD"
-        known += ", RELEASE, ON_CONFLICT, VIEW_WAIT, VIEW_STATUS, VIEW_RESPONSE, LOCK_ORDER"
-        of_locks = "KIND, LIMIT, TIMESTAMP_KEY, FRACTIONS"
-        with (
-            override_settings(REDISLOCK={key: 5}),
-            pytest.raises(ImproperlyConfigured, match=rf"^REDISLOCK has no key {key!r}; {known}"),
-        ):
-            policy()
-        with (
-            configured(LOCKS={"job": {key: 5}}),
-            pytest.raises(
-                ImproperlyConfigured,
-                match=rf"^REDISLOCK\['LOCKS'\]\['job'\] has no key {key!r}; {known}, {of_locks}$",
-            ),
-        ):
-            policy()
-
-    def test_an_unknown_key_beside_prefix(self) -> None:
-        """At the top there are two keys more."""
-        with (
-            configured(PREFFIX="shop"),
-            pytest.raises(ImproperlyConfigured, match=r"it has .*PREFIX.*LOCKS"),
-        ):
-            policy()
-
-    @pytest.mark.parametrize("key", ["PREFIX", "LOCKS"])
-    def test_what_an_entry_does_not_have(self, key: str) -> None:
-        """The prefix is one for all locks, and entries have no entries."""
-        with (
-            configured(LOCKS={"job": {key: "shop"}}),
-            pytest.raises(ImproperlyConfigured, match=rf"\['job'\] has no key '{key}'"),
-        ):
-            policy()
-
-    @pytest.mark.parametrize("value", [None, [], "redislock", 42], ids=repr)
-    def test_no_dict(self, value: Any) -> None:
-        """REDISLOCK, its LOCKS and each entry of them are dicts."""
-        for setting, place in [
-            (value, r"REDISLOCK"),
-            ({"LOCKS": value}, r"REDISLOCK\['LOCKS'\]"),
-            ({"LOCKS": {"job": value}}, r"REDISLOCK\['LOCKS'\]\['job'\]"),
-        ]:
-            with (
-                override_settings(REDISLOCK=setting),
-                pytest.raises(ImproperlyConfigured, match=rf"^{place} must be a dict, not "),
-            ):
-                policy()
-
-    @pytest.mark.parametrize("name", [42, None, ("report", "*"), b"report:*"], ids=repr)
-    def test_an_entry_whose_name_is_no_string(self, name: Any) -> None:
-        """Locks are named by strings, so entries that are not can't be meant."""
-        with (
-            configured(LOCKS={name: {"TTL": 5}}),
-            pytest.raises(ImproperlyConfigured, match=r"REDISLOCK\['LOCKS'\]"),
+            override_settings(REDISLOCK=setting),
+            pytest.raises(ImproperlyConfigured, match=f"^{words}"),
         ):
             policy()
 
     @pytest.mark.parametrize(
         "prefix",
-        [
-            "",
-            None,
-            42,
-            b"shop",
-            "sh{op",
-            "sh{o}p",
-            "sh}op",
-            "sh\nop",
-        ],
+        ["", None, 42, b"shop", "sh{op", "sh{o}p", "sh}op", "sh\nop"],
         ids=repr,
     )
     def test_a_prefix(self, prefix: Any, redis: Redis) -> None:
