@@ -216,52 +216,41 @@ WRONG = [
 ]
 
 
-KEYS = (
-    "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, MAX_HOLD, RELEASE, ON_CONFLICT, "
-)
-KEYS += "VIEW_WAIT, VIEW_STATUS, VIEW_RESPONSE, LOCK_ORDER"
-OF_LOCKS = f"{KEYS}, KIND, LIMIT, TIMESTAMP_KEY, FRACTIONS$"
 LOCKS, JOB = r"REDISLOCK\['LOCKS'\]", r"REDISLOCK\['LOCKS'\]\['job'\]"
+HAS = "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, MAX_HOLD, RELEASE, "
+HAS += "ON_CONFLICT, VIEW_WAIT, VIEW_STATUS, VIEW_RESPONSE, LOCK_ORDER"
+OF_LOCKS = f"{HAS}, KIND, LIMIT, TIMESTAMP_KEY, FRACTIONS$"
 
-WRONG_KEYS = ("TIMEOUT", "ttl", "Ttl", "REENTRANT", "", 42, None)
+
+def entry(value: Any) -> dict[str, Any]:
+    return {"LOCKS": {"job": value}}
+
+
+TYPOS = ("TIMEOUT", "ttl", "Ttl", "REENTRANT", "", 42, None)
 UNKNOWN = [
-    *(({key: 5}, rf"REDISLOCK has no key {key!r}; {KEYS}") for key in WRONG_KEYS),
-    *(
-        ({"LOCKS": {"job": {key: 5}}}, f"{JOB} has no key {key!r}; {OF_LOCKS}")
-        for key in WRONG_KEYS
-    ),
+    *(({key: 5}, f"REDISLOCK has no key {key!r}; {HAS}") for key in TYPOS),
+    *((entry({key: 5}), f"{JOB} has no key {key!r}; {OF_LOCKS}") for key in TYPOS),
     ({"PREFFIX": "shop"}, "REDISLOCK has no key 'PREFFIX'; it has .*PREFIX.*LOCKS"),
-    ({"LOCKS": {"job": {"PREFIX": "shop"}}}, f"{JOB} has no key 'PREFIX'"),
-    ({"LOCKS": {"job": {"LOCKS": "shop"}}}, f"{JOB} has no key 'LOCKS'"),
+    (entry({"PREFIX": "shop"}), f"{JOB} has no key 'PREFIX'"),
+    (entry({"LOCKS": "shop"}), f"{JOB} has no key 'LOCKS'"),
 ]
 """A typo must not be silent."""
 
 NO_DICTS = (None, [], "redislock", 42)
+NO_NAMES = (42, None, ("report", "*"), b"report:*")
 OF_ANOTHER_TYPE = [
     *((value, "REDISLOCK must be a dict, not ") for value in NO_DICTS),
     *(({"LOCKS": value}, f"{LOCKS} must be a dict, not ") for value in NO_DICTS),
-    *(({"LOCKS": {"job": value}}, f"{JOB} must be a dict, not ") for value in NO_DICTS),
-    *(({"LOCKS": {name: {"TTL": 5}}}, LOCKS) for name in (42, None, ("report", "*"), b"report:*")),
+    *((entry(value), f"{JOB} must be a dict, not ") for value in NO_DICTS),
+    *(({"LOCKS": {name: {"TTL": 5}}}, LOCKS) for name in NO_NAMES),
 ]
 
 KINDS = [
-    (
-        {"LOCKS": {"job": {"KIND": "latch"}}},
-        rf"{JOB}\['KIND'\]: kind must be 'mutex'.*, not 'latch'",
-    ),
-    ({"LOCKS": {"job": {"LIMIT": 0}}}, rf"{JOB}\['LIMIT'\]: limit must be between 1 and"),
-    (
-        {"LOCKS": {"job": {"LIMIT": "3"}}},
-        rf"{JOB}\['LIMIT'\]: limit must be a number of holders, such",
-    ),
-    (
-        {"LOCKS": {"job": {"TIMESTAMP_KEY": ""}}},
-        rf"{JOB}\['TIMESTAMP_KEY'\]: timestamp_key is empty",
-    ),
-    (
-        {"LOCKS": {"job": {"TIMESTAMP_KEY": 1}}},
-        rf"{JOB}\['TIMESTAMP_KEY'\]: timestamp_key must be a",
-    ),
+    (entry({"KIND": "latch"}), rf"{JOB}\['KIND'\]: kind must be 'mutex'.*, not 'latch'"),
+    (entry({"LIMIT": 0}), rf"{JOB}\['LIMIT'\]: limit must be between 1 and"),
+    (entry({"LIMIT": "3"}), rf"{JOB}\['LIMIT'\]: limit must be a number of holders, such as 3"),
+    (entry({"TIMESTAMP_KEY": ""}), rf"{JOB}\['TIMESTAMP_KEY'\]: timestamp_key is empty"),
+    (entry({"TIMESTAMP_KEY": 1}), rf"{JOB}\['TIMESTAMP_KEY'\]: timestamp_key must be a str"),
     *(({key: 1}, f"REDISLOCK has no key '{key}'") for key in ("KIND", "LIMIT", "TIMESTAMP_KEY")),
 ]
 """What makes a lock one of another kind stands in its own entry, and nowhere else."""
