@@ -36,18 +36,9 @@ from devtools.redis_server import (
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.transport import command, wire
 from django_redislock.transport.server import server_of
+from tests.faults.caches import caches as entry
 from tests.faults.interruption import KINDS, OURS, REDIS_PY, every_place
 from tests.waiting import PATIENCE, eventually
-
-
-def entry(url: str, **options: Any) -> dict[str, dict[str, Any]]:
-    return {
-        "default": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": url,
-            "OPTIONS": options,
-        }
-    }
 
 
 def server(**options: Any) -> RedisServer:
@@ -383,13 +374,12 @@ def test_a_replica_of_redis_62() -> None:
 
 def test_two_aliases_that_differ_only_in_their_options() -> None:
     """django-redis would let them share a pool, and so a database: that is refused."""
-    url = os.environ["REDISLOCK_TEST_URL"]
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
-    third = {**entry, "OPTIONS": {"CONNECTION_POOL_KWARGS": {"db": 3}}}
-    with override_settings(CACHES={"default": entry, "locks": third}):
+    one = entry(os.environ["REDISLOCK_TEST_URL"])["default"]
+    third = {**one, "OPTIONS": {"CONNECTION_POOL_KWARGS": {"db": 3}}}
+    with override_settings(CACHES={"default": one, "locks": third}):
         with pytest.raises(ImproperlyConfigured, match=r"'locks'.*'default'.*same LOCATION"):
             redis_lock("job", using="locks").acquire()
-    with override_settings(CACHES={"default": entry, "same": entry}):
+    with override_settings(CACHES={"default": one, "same": one}):
         with redis_lock("job", using="same"):
             pass
 
@@ -418,11 +408,9 @@ def test_a_pool_that_others_disconnect(tcp: RedisServer) -> None:
 
 def test_another_encoding(redis: Redis) -> None:
     """The encoding of a cache's values is none of our keys' business."""
-    options = {"CONNECTION_POOL_KWARGS": {"encoding": "latin-1"}}
     location = os.environ["REDISLOCK_TEST_URL"] + "&encoding=latin-1"
-    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
     redis.script_flush()
-    with override_settings(CACHES={"default": entry}):
+    with override_settings(CACHES=entry(location, CONNECTION_POOL_KWARGS={"encoding": "latin-1"})):
         with redis_lock("Rechnung Ł"):
             assert redis.exists("redislock:{Rechnung Ł}")
 

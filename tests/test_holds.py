@@ -1,4 +1,4 @@
-"""How the holds of a lease are counted: its blocks, and what outlives them."""
+"""How the holds of a lease are counted, in cases that no block of code shows."""
 
 from __future__ import annotations
 
@@ -31,54 +31,12 @@ def holds(lease: Lease) -> Holds:
     return lease._holds
 
 
-def test_a_block(lease: Lease, holds: Holds) -> None:
-    """An acquire, its block, and its end."""
-    assert (holds.counts, holds.unentered) == (Counts(1, 1, 0), 1)
-    holds.enter(weakref.ref(lease))
-    assert (holds.counts, holds.unentered) == (Counts(1, 1, 0), 0)
-    current = innermost.get()
-    assert current is not None
-    assert current() is lease
-    assert holds.leave(entered=True)
-    assert holds.counts == Counts(1, 0, 0), "transactions may hold the lease in its stead"
-    assert holds.drop()
-    assert holds.counts == Counts(0, 0, 0)
-
-
 def test_it_is_never_held_again(holds: Holds) -> None:
     """After the last hold has ended, nobody gets another one."""
     assert holds.drop()
     assert not holds.again()
     assert holds.counts.total == 0
     assert holds.drop(), "the watchdog tries again until Redis answers"
-
-
-def test_a_block_in_a_block(lease: Lease, holds: Holds) -> None:
-    """The lease is held until the outer one is left."""
-    holds.enter(weakref.ref(lease))
-    assert holds.again()
-    assert (holds.counts, holds.unentered) == (Counts(2, 2, 0), 1)
-    holds.enter(weakref.ref(lease))
-    assert holds.unentered == 0
-    assert holds.leave(entered=True)
-    assert not holds.drop()
-    assert holds.leave(entered=True)
-    assert holds.drop()
-
-
-def test_a_release_inside_of_a_block(lease: Lease, holds: Holds) -> None:
-    """The end of the block is not counted again."""
-    holds.enter(weakref.ref(lease))
-    assert holds.again()
-    holds.enter(weakref.ref(lease))
-    holds.give_back()
-    assert not holds.drop()
-    assert (holds.counts, holds.unentered) == (Counts(1, 1, 1), 0)
-    assert not holds.leave(entered=True), "the outer block holds it"
-    assert holds.counts == Counts(1, 1, 0)
-    holds.give_back()
-    assert holds.drop()
-    assert holds.leave(entered=True), "nobody holds it: the error of a lost lease is to be seen"
 
 
 def test_a_release_of_what_was_not_entered(lease: Lease, holds: Holds) -> None:
@@ -100,25 +58,6 @@ def test_a_generator(lease: Lease, holds: Holds) -> None:
     assert not holds.leave(entered=False), "the outer block holds it"
     assert holds.counts == Counts(1, 1, 0)
     holds.leave(entered=True)
-
-
-def test_transactions(holds: Holds) -> None:
-    """Each one that was open holds the lease in place of the block."""
-    assert holds.leave(entered=False)
-    holds.defer(2)
-    assert holds.counts == Counts(2, 0, 0)
-    assert not holds.drop()
-    assert holds.drop()
-
-
-def test_a_response(lease: Lease, holds: Holds) -> None:
-    """It holds the lease beside the block, and no thread does."""
-    holds.enter(weakref.ref(lease))
-    holds.outlive()
-    assert holds.holder is None
-    assert holds.leave(entered=True)
-    assert not holds.drop()
-    assert holds.drop()
 
 
 @pytest.mark.parametrize("done", range(3))

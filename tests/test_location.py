@@ -15,6 +15,7 @@ from django.test import override_settings
 from django_redislock import redis_lock
 from django_redislock.transport import location
 from tests.crash import report
+from tests.faults.caches import caches as entry
 
 URLS = [
     "redis://:s3cr{}et@localhost:6379/0",
@@ -24,11 +25,6 @@ URLS = [
     "unix://:s3cr{}et@/tmp/redis.sock",
     "unix://s3cr{}et@/tmp/redis.sock?db=1",
 ]
-
-
-def entry(url: str, **options: Any) -> dict[str, dict[str, Any]]:
-    backend = "django_redis.cache.RedisCache"
-    return {"default": {"BACKEND": backend, "LOCATION": url, "OPTIONS": options}}
 
 
 def shown(call: Callable[[], Any]) -> tuple[type[BaseException], int | None, str]:

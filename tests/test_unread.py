@@ -24,6 +24,7 @@ from django_redislock import redis_lock
 from django_redislock.primitives import scripts
 from django_redislock.transport.event_loops import of_loop
 from django_redislock.transport.server import server_of
+from tests.test_wire import entry as caches_entry
 from tests.test_wire import without_notifications
 from tests.waiting import eventually
 
@@ -67,13 +68,7 @@ def entry(server: RedisServer, protocol: int, parser: Any) -> dict[str, Any]:
     options: dict[str, Any] = {"protocol": protocol} | ({"parser_class": parser} if parser else {})
     if protocol == 3:
         options |= without_notifications()
-    return {
-        "default": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": f"{server.url}&client_name=p{protocol}{parser is None}",
-            "OPTIONS": {"CONNECTION_POOL_KWARGS": options},
-        }
-    }
+    return caches_entry(f"{server.url}&client_name=p{protocol}{parser is None}", **options)
 
 
 @arrivals

@@ -25,6 +25,7 @@ from django_redislock import LockUnavailable, redis_lock
 from django_redislock.primitives import scripts
 from django_redislock.transport import command, wire
 from django_redislock.transport.server import server_of
+from tests.faults.caches import caches
 from tests.faults.interruption import KINDS, OURS, every_place
 from tests.waiting import PATIENCE, eventually
 
@@ -153,13 +154,7 @@ def test_a_connection_with_somebody_elses_answer(redis: Redis) -> None:
 
 
 def entry(url: str, **options: Any) -> dict[str, Any]:
-    return {
-        "default": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": url,
-            "OPTIONS": {"CONNECTION_POOL_KWARGS": options},
-        }
-    }
+    return caches(url, CONNECTION_POOL_KWARGS=options)
 
 
 @pytest.mark.parametrize(

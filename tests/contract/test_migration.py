@@ -25,7 +25,7 @@ from django_redislock import (
 from django_redislock.inspection import Inspector
 from tests.classic import Classic
 from tests.contract.api import Api
-from tests.contract.test_timestamp import round_trips
+from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow

@@ -39,11 +39,6 @@ def set_time(redis: Redis, left: float) -> None:
     redis.hset(TAIL, "until", value)
 
 
-def round_trips(redis: Redis) -> int:
-    stats = redis.info("commandstats")
-    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
-
-
 def elsewhere(api: Api, wait: float | None = 0, **options: object) -> object:
     """What somebody else gets."""
     lock = TimestampLock(KEY, **options)
