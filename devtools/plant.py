@@ -107,13 +107,13 @@ FAULTS = [
         "permits: a late acquire shortens the lease",
         "integer(math.max(ends, millis + ttl)), token)\n  settle()\n  local",
         "integer(millis + ttl), token)\n  settle()\n  local",
-        "tests/test_permits.py tests/faults/test_shared.py",
+        "tests/test_permits.py tests/faults/test_kinds.py",
     ),
     Fault(
         "timestamp: a release that is sent again says that the lock was lost",
         "if held or redis.call('HGET', tail, 'released') == token then\n  return {1}",
         "if held then\n  return {1}",
-        "tests/faults/test_timestamp.py -k release",
+        "tests/faults/test_timestamp.py tests/faults/test_kinds.py -k release",
     ),
     Fault(
         "timestamp: the lock of an old client is taken",

@@ -267,7 +267,6 @@ def _test(
     scenario: Scenario,
     cast: Callable[[dict[str, Api]], list[tuple[str, Api, Fault, int]]],
     *,
-    scene: type[Scene] = Scene,
     together: bool = True,
 ) -> Callable[..., None]:
     """A test that runs `scenario` in all scenes of the cast: name, api, fault and retries. It is
@@ -283,7 +282,7 @@ def _test(
         which: list[str],
     ) -> None:
         scenes = [
-            scene(api, proxy, redis, name=name, fault=fault, retries=retries)
+            Scene(api, proxy, redis, name=name, fault=fault, retries=retries)
             for name, api, fault, retries in cast({one: apis[one] for one in which})
         ]
         settings.CACHES = through(proxy, redis_server, *scenes)
@@ -308,7 +307,7 @@ def in_every_way(scenario: Scenario) -> Callable[..., None]:
     )
 
 
-def with_every_fault(scenario: Scenario, scene: type[Scene] = Scene) -> Callable[..., None]:
+def with_every_fault(scenario: Scenario) -> Callable[..., None]:
     """A test that runs `scenario` for each api and fault; the client's retries differ."""
     return _test(
         scenario,
@@ -318,7 +317,6 @@ def with_every_fault(scenario: Scenario, scene: type[Scene] = Scene) -> Callable
                 product(FAULTS.items(), apis.items()), cycle(RETRIES), strict=False
             )
         ],
-        scene=scene,
     )
 
 

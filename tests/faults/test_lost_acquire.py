@@ -20,7 +20,10 @@ from tests.faults.scene import (
 from tests.waiting import PATIENCE
 
 
-def one_lost(scene: Scene) -> None:
+@in_every_way
+def test_one_lost(scene: Scene) -> None:
+    """Who tries once gets a free lock although its connection is lost; where it would have to
+    wait for another answer, it is told that Redis could not be asked, and holds nothing."""
     rule = scene.lose(ACQUIRE)
     if scene.tries == 1:
         with pytest.raises(LockUnavailable, match=r"could not be asked|did not answer"):
@@ -31,13 +34,6 @@ def one_lost(scene: Scene) -> None:
     lease = scene.acquire(wait=0)
     assert rule.count == 1
     scene.release_last(lease)
-
-
-@in_every_way
-def test_one_lost(scene: Scene) -> None:
-    """Who tries once gets a free lock although its connection is lost; where it would have to
-    wait for another answer, it is told that Redis could not be asked, and holds nothing."""
-    one_lost(scene)
 
 
 @in_every_way

@@ -117,7 +117,9 @@ def test_repeated_when_its_time_is_over(scene: Scene) -> None:
     eventually(lambda: scene.left() in ([], ["redislock:index"]))
 
 
-def lost_while_others_wait(scene: Scene) -> None:
+@with_every_fault
+def test_lost_while_others_wait(scene: Scene) -> None:
+    """The first of them gets the lock, once; the second has to wait for it."""
     lease = scene.acquire()
     first = scene.start_direct()
     scene.queued(1)
@@ -133,12 +135,6 @@ def lost_while_others_wait(scene: Scene) -> None:
     last = scene.got(second)
     assert lease.fencing_token < successor.fencing_token < last.fencing_token
     scene.release_last(last)
-
-
-@with_every_fault
-def test_lost_while_others_wait(scene: Scene) -> None:
-    """The first of them gets the lock, once; the second has to wait for it."""
-    lost_while_others_wait(scene)
 
 
 @with_every_fault

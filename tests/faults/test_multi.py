@@ -1,4 +1,5 @@
-"""A lock on several names when messages are lost, late, or come from who is gone."""
+"""A lock on several names when a waiter, a node or the data is away. What it shares with other
+kinds of lock is in test_kinds.py."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import LeaseState, LockUnavailable, MultiLock, redis_lock
+from django_redislock import MultiLock, redis_lock
 from django_redislock.transport.server import Server
 from tests.contract.api import Api
 from tests.faults.caches import caches
@@ -17,7 +18,7 @@ from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.scene import FAULTS, TIMEOUT
 from tests.waiting import PATIENCE, eventually
 
-ACQUIRE, RELEASE = script("multi_acquire"), script("multi_release")
+ACQUIRE = script("multi_acquire")
 NAMES = ["a", "b", "c"]
 
 
@@ -47,40 +48,6 @@ def direct(name: str) -> redis_lock:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_lost_acquire(api: Api, proxy: Proxy, redis: Redis, fault: Fault) -> None:
-    """Asked again with the same token, all names are ours, whatever the first send has done."""
-    rule = proxy.on(ACQUIRE, fault)
-    lease = api.acquire(MultiLock(NAMES, ttl=600), wait=PATIENCE)
-    assert rule.count == 1
-    values = [redis.get(key(name)).decode() for name in NAMES]
-    assert all(value.startswith(lease.token) for value in values)
-    assert list(lease.fencing_tokens.values()) == [int(value.split("|")[1]) for value in values]
-    api.release(lease)
-    assert left(redis) == []
-
-
-def test_an_acquire_that_nobody_heard_of(api: Api, proxy: Proxy, redis: Redis) -> None:
-    """It is taken back at every name."""
-    rule = proxy.on(ACQUIRE, Fault.RESET_AFTER, times=1000)
-    with pytest.raises(LockUnavailable):
-        api.acquire(MultiLock(NAMES, ttl=600), wait=0)
-    rule.happened()
-    rule.let_go()
-    eventually(lambda: left(redis) == [])
-
-
-def test_an_acquire_that_arrives_too_late(api: Api, proxy: Proxy, redis: Redis) -> None:
-    """It was withdrawn at every name, so it gets none of them."""
-    rule = proxy.on(ACQUIRE, Fault.HOLD_REQUEST)
-    with pytest.raises(LockUnavailable):
-        api.acquire(MultiLock(NAMES, ttl=600), wait=0)
-    eventually(lambda: len(redis.keys("redislock:{*}:gone:*")) == len(NAMES))
-    rule.let_go()
-    eventually(lambda: rule.carried_out == 1)
-    assert left(redis) == []
-
-
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("away", NAMES)
 def test_a_node_of_a_cluster_is_away(
     api: Api, proxy: Proxy, redis: Redis, fault: Fault, away: str, monkeypatch: Any
@@ -103,30 +70,6 @@ def test_a_node_of_a_cluster_is_away(
     assert all(redis.get(key(name)).decode().startswith(lease.token) for name in NAMES)
     api.release(lease)
     eventually(lambda: left(redis) == [])
-
-
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_lost_release(api: Api, proxy: Proxy, redis: Redis, fault: Fault) -> None:
-    """Leaving the block is no error, and soon none of the names is held."""
-    rule = proxy.on(RELEASE, fault)
-    api.enter(MultiLock(NAMES, ttl=600), lambda _: None)
-    rule.happened()
-    eventually(lambda: left(redis) == [])
-
-
-def test_a_release_is_repeated(api: Api, proxy: Proxy) -> None:
-    """The names may be others' by then: that is no loss."""
-    lease = api.acquire(MultiLock(NAMES, ttl=600))
-    rule = proxy.on(RELEASE, Fault.RESET_AFTER, times=2)
-    with pytest.raises(LockUnavailable):
-        api.release(lease)
-    rule.happened(2)
-    others = [api.acquire(direct(name)) for name in NAMES]
-    api.release(lease)
-    assert lease.state == LeaseState.RELEASED
-    for other in others:
-        other.check()
-        api.release(other)
 
 
 def test_a_lost_wakeup(api: Api, proxy: Proxy, redis: Redis) -> None:

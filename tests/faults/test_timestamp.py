@@ -1,4 +1,4 @@
-"""Timestamp locks, alone and beside a mutex: killed holders, and messages that get lost."""
+"""Timestamp locks, alone and beside a mutex: what they don't share with other kinds of lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, redis_lock
+from django_redislock import Lease, LockUnavailable, TimestampLock, redis_lock
 from django_redislock.base import tokens
 from django_redislock.base.clock import deadline
 from django_redislock.base.exceptions import LockNotAcquired
@@ -21,7 +21,7 @@ from django_redislock.transport.server import server_of
 from tests.classic import Classic
 from tests.contract.api import Api
 from tests.faults.caches import caches
-from tests.faults.proxy import Fault, Proxy, Rule, script
+from tests.faults.proxy import Fault, Proxy, script
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -29,9 +29,6 @@ KEY, MUTEX = "lock.import", "redislock:{import}"
 SHORT = 0.5
 """Seconds after which a client gives up on an answer that was swallowed."""
 
-FAULTS = pytest.mark.parametrize(
-    "fault", [Fault.RESET_AFTER, Fault.RESET_BEFORE, Fault.LOSE_REPLY]
-)
 BOTH = pytest.mark.parametrize("both", [False, True], ids=["alone", "with-a-mutex"])
 
 
@@ -65,24 +62,13 @@ def held_by(redis: Redis, lease: Lease) -> bool:
     return bool(redis.exists(KEY)) and holder.startswith(lease.token.encode())
 
 
-def release(api: Api, lease: Lease) -> None:
-    """As often as it takes."""
-    for _ in range(3):
-        try:
-            api.release(lease)
-            break
-        except LockUnavailable:
-            pass
-    assert lease.state == LeaseState.RELEASED
-
-
 @BOTH
 def test_a_killed_holder(start: Callable[..., Worker], api: Api, redis: Redis, both: bool) -> None:
     """It has renewed its lock; what the key says then is the time at which the next one gets it,
     ours or an old client."""
-    program = "hold_both" if both else "hold"
-    holder = start(f"tests.faults.timestamp_programs:{program}", "1")
-    assert holder.says() == "holding"
+    program = ["hold", "1", "migration" if both else "timestamp"]
+    holder = start(*program)
+    holder.holds()
     first = int(redis.get(KEY))
     eventually(lambda: int(redis.get(KEY)) > first)
     assert api.acquire(lock(both), wait=0) is None
@@ -93,56 +79,12 @@ def test_a_killed_holder(start: Callable[..., Worker], api: Api, redis: Redis, b
     api.release(lease)
     assert free(redis)
 
-    holder = start(f"tests.faults.timestamp_programs:{program}", "1")
-    assert holder.says() == "holding"
+    holder = start(*program)
+    holder.holds()
     holder.kill()
     old = Classic(redis, KEY)
     assert not old.acquire()
     eventually(old.acquire)
-
-
-@BOTH
-@FAULTS
-def test_an_acquire_is_lost(
-    api: Api, lossy: Proxy, redis: Redis, fault: Fault, both: bool
-) -> None:
-    """It asks again with its token, and holds one lock."""
-    rule = lossy.on(script("timestamp_acquire"), fault)
-    lease = api.acquire(lock(both), wait=PATIENCE)
-    assert rule.count == 1
-    assert held_by(redis, lease)
-    assert lease.remaining() > 25
-    release(api, lease)
-    assert free(redis)
-
-
-@BOTH
-def test_an_acquire_that_may_not_wait_is_lost(
-    api: Api, lossy: Proxy, redis: Redis, both: bool
-) -> None:
-    """It is told that Redis could not be asked; what the server did is taken back."""
-    rule = lossy.on(script("timestamp_acquire"), Fault.LOSE_REPLY)
-    with pytest.raises(LockUnavailable):
-        api.acquire(lock(both), wait=0)
-    assert rule.count == 1
-    eventually(lambda: free(redis))
-
-
-@BOTH
-def test_an_acquire_that_arrives_late(api: Api, lossy: Proxy, redis: Redis, both: bool) -> None:
-    """After it was withdrawn: it is no lock that nobody holds."""
-    rule = lossy.on(script("timestamp_acquire"), Fault.HOLD_REQUEST)
-    with pytest.raises(LockUnavailable):
-        api.acquire(lock(both), wait=0)
-    tombstones = f"redislock:key:{{{KEY}}}:gone:*"
-    eventually(lambda: list(redis.scan_iter(match=tombstones, count=1000)))
-    arrive(rule)
-    assert free(redis)
-
-
-def arrive(rule: Rule) -> None:
-    rule.let_go()
-    eventually(lambda: rule.carried_out == rule.count)
 
 
 @pytest.mark.parametrize("fault", [Fault.RESET_BEFORE, Fault.LOSE_REPLY])
@@ -202,23 +144,6 @@ def test_the_second_comes_after_the_first_is_over(redis: Redis, wait: float | No
     assert free(redis)
 
 
-@BOTH
-@FAULTS
-@pytest.mark.parametrize("name", ["timestamp_release", "mutex_release"])
-def test_a_release_is_lost(
-    api: Api, lossy: Proxy, redis: Redis, fault: Fault, both: bool, name: str
-) -> None:
-    """It is no loss, and can be repeated."""
-    if name == "mutex_release" and not both:
-        pytest.skip("there is no mutex")
-    lease = api.acquire(lock(both))
-    rule = lossy.on(script(name), fault)
-    release(api, lease)
-    assert rule.count == 1
-    assert lease._lifetime.lost is None
-    assert free(redis)
-
-
 def test_a_release_by_who_does_not_know_of_the_first(api: Api, redis: Redis) -> None:
     """The server remembers that it was released."""
     lease = api.acquire(TimestampLock(KEY))
@@ -228,26 +153,9 @@ def test_a_release_by_who_does_not_know_of_the_first(api: Api, redis: Redis) -> 
     assert free(redis)
 
 
-def test_a_release_is_repeated_after_others_have_held_it(
-    api: Api, lossy: Proxy, redis: Redis
-) -> None:
-    """What they hold is left alone."""
-    lease = api.acquire(TimestampLock(KEY))
-    lossy.on(script("timestamp_release"), Fault.LOSE_REPLY)
-    with pytest.raises(LockUnavailable):
-        api.release(lease)
-    other = api.acquire(TimestampLock(KEY, using="direct"), wait=PATIENCE)
-    value = redis.get(KEY)
-    api.release(lease)
-    assert lease.state == LeaseState.RELEASED
-    assert redis.get(KEY) == value
-    api.release(other)
-
-
 @BOTH
 def test_renewals_are_lost(api: Api, lossy: Proxy, redis: Redis, both: bool) -> None:
-    """One costs nothing; when all are, the lease is lost at its own deadline, which comes before
-    the time that is written at the key."""
+    """The lease is lost at its own deadline, before the time that is written at the key."""
     lease = api.acquire(lock(both, ttl=3))
     rule = lossy.on(script("timestamp_extend"), Fault.LOSE_REPLY, times=10**9)
     rule.happened()
