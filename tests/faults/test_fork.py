@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from redis import Redis
 
 from django_redislock import redis_lock
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import queued, remains
-from tests.processes import ROOT, Start, UnixConnection
-from tests.waiting import PATIENCE, eventually
-
-KEY = "redislock:{job}"
+from tests.processes import Start
+from tests.waiting import eventually
 
 
 def renewed(redis: Redis, name: str = "job") -> None:
@@ -139,74 +129,3 @@ def test_a_fork_in_the_middle_of_everything(start: Start, beside: Proxy, redis: 
     assert parent.ends() == 0
     for name in ("job", "slow", "taken", "of the child"):
         assert not remains(redis, name)
-
-
-class _Gunicorn:
-    """A master with two workers, which it forks after it has loaded the application."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "gunicorn", "--preload", "--workers=2"),
-                *("--log-level=critical", f"--bind=unix:{path}"),
-                "tests.faults.gunicorn_app:application",
-            ],
-            cwd=ROOT,
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
-        )
-
-    def connection(self) -> contextlib.closing[UnixConnection]:
-        return contextlib.closing(UnixConnection(self._path))
-
-    def get(self) -> tuple[int, str, str]:
-        """The worker that answered, the state of the master's lease there, a conflict or not."""
-        with self.connection() as connection:
-            connection.request("GET", "/")
-            pid, state, conflict = connection.getresponse().read().decode().split()
-            return int(pid), state, conflict
-
-    def up(self) -> bool:
-        try:
-            self.get()
-        except OSError:
-            return False
-        return True
-
-
-@pytest.fixture
-def gunicorn(tmp_path: Path) -> Iterator[_Gunicorn]:
-    pytest.importorskip("gunicorn")
-    gunicorn = _Gunicorn(tmp_path / "socket")
-    yield gunicorn
-    if gunicorn.process.poll() is None:
-        gunicorn.process.terminate()  # it ends its workers
-    gunicorn.process.wait(PATIENCE)
-
-
-def test_gunicorn_preload(gunicorn: _Gunicorn, redis: Redis, tmp_path: Path) -> None:
-    """The lease that the master took when it loaded the application is the master's: workers
-    know that it is not theirs, come and go, and lock for themselves."""
-    eventually(gunicorn.up)
-    pid, state, conflict = gunicorn.get()
-    assert pid != gunicorn.process.pid
-    assert (state, conflict) == ("released", "True")
-    assert redis.get(KEY).decode().split("|")[4].split(":")[1] == str(gunicorn.process.pid)
-
-    os.kill(pid, signal.SIGKILL)
-    renewed(redis)
-    renewed(redis)
-    assert gunicorn.get()[1:] == ("released", "True")
-    assert not remains(redis, "request")
-
-    # What gunicorn does to a worker that has to go at once: its handler raises SystemExit.
-    with gunicorn.connection() as connection:
-        connection.request("GET", "/hold")
-        holder = eventually(lambda: redis.get("redislock:{request}")).decode().split("|")[4]
-        os.kill(int(holder.split(":")[1]), signal.SIGQUIT)
-        eventually(lambda: not remains(redis, "request"))
-    renewed(redis)
-
-    gunicorn.process.terminate()
-    assert gunicorn.process.wait(PATIENCE) == 0
-    eventually(lambda: not redis.exists(KEY))

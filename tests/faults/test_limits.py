@@ -163,31 +163,27 @@ def wait_for(lease: Any) -> None:
 )
 @pytest.mark.parametrize("error", LIMITS[:2], ids=lambda error: type(error).__name__)
 def test_a_server_that_hangs(
-    act: Callable[[Any], None], error: BaseException, settings: Any
+    own_server: RedisServer, act: Callable[[Any], None], error: BaseException, settings: Any
 ) -> None:
     """The operation ends when the limit does, and not when the server is given up."""
 
     def handler(number: int, frame: object) -> None:
         raise error
 
-    with RedisServer() as server:
-        if server.external:
-            pytest.skip("it is somebody else's server, which is not ours to stop")
-        settings.CACHES = caches(server.url, SOCKET_TIMEOUT=PATIENCE)
-        lease = redis_lock("other" if act in (acquire, wait_for) else "job").acquire()
-        before = signal.signal(signal.SIGALRM, handler)
-        server.pause()
-        try:
+    settings.CACHES = caches(own_server.url, SOCKET_TIMEOUT=PATIENCE)
+    lease = redis_lock("other" if act in (acquire, wait_for) else "job").acquire()
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with own_server.paused():
             began = time.monotonic()
             signal.setitimer(signal.ITIMER_REAL, 0.3)
             with pytest.raises(type(error)) as caught:
                 act(lease)
             assert caught.value is error
             assert time.monotonic() - began < PATIENCE / 3
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-            server.resume()
-        if act is not extend:
-            with Redis.from_url(server.url) as redis:
-                eventually(lambda: not redis.exists("redislock:{job}"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    if act is not extend:
+        with Redis.from_url(own_server.url) as redis:
+            eventually(lambda: not redis.exists("redislock:{job}"))

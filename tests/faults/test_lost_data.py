@@ -9,23 +9,19 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from devtools.redis_server import RedisServer, find_server
+from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LeaseState, redis_lock
 from django_redislock.transport import ports
 from django_redislock.transport.server import Server, server_of
 from tests.contract.api import Api
-from tests.faults.caches import caches
 from tests.faults.waiters import LOCK, NAME, QUEUE, TAIL, Line, renew_now
 from tests.waiting import PATIENCE, eventually
 
 
 @pytest.fixture
-def harmed(settings: Any) -> Iterator[Redis]:
-    """A server of one test's own; the locks go there, too."""
-    if find_server().url is not None:
-        pytest.skip("needs a server of its own to harm")
-    with RedisServer() as server, Redis.from_url(server.url) as redis:
-        settings.CACHES = caches(server.url)
+def harmed(own_server: RedisServer) -> Iterator[Redis]:
+    """A server of the test's own; the locks go there, too."""
+    with Redis.from_url(own_server.url) as redis:
         yield redis
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
+from tests.faults.scene import FAULTS, PATIENT, RESETS
 from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -34,12 +34,6 @@ def _scripts(redis: Redis) -> None:
 
 def queued(redis: Redis, key: str, number: int) -> None:
     eventually(lambda: redis.zcard(f"{key}:queue") == number)
-
-
-def answer(worker: Worker, word: str) -> None:
-    assert worker.process.stdin is not None
-    worker.process.stdin.write(word + "\n")
-    worker.process.stdin.flush()
 
 
 class TestOnce:
@@ -100,24 +94,13 @@ def next_first(workers: list[Worker]) -> Worker:
 
 
 class TestLostMessages:
-    @pytest.fixture(params=["reset", "swallowed"])
-    def through(self, request: pytest.FixtureRequest, proxy: Proxy, settings: Any) -> str:
-        options: dict[str, Any] = {"SOCKET_TIMEOUT": 1} if request.param == "swallowed" else {}
-        settings.CACHES = caches(proxy.url, **options)
-        return str(request.param)
-
-    @pytest.mark.parametrize("carried_out", [True, False], ids=["reply", "request"])
+    @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
     def test_the_record(
-        self, api: Api, proxy: Proxy, redis: Redis, through: str, carried_out: bool
+        self, api: Api, proxy: Proxy, redis: Redis, settings: Any, fault: Fault
     ) -> None:
         """What was done is done, whatever happens to the message that says so."""
-        faults = {
-            ("reset", True): Fault.RESET_AFTER,
-            ("reset", False): Fault.RESET_BEFORE,
-            ("swallowed", True): Fault.LOSE_REPLY,
-            ("swallowed", False): Fault.LOSE_REQUEST,
-        }
-        rule = proxy.on(WRITE, faults[through, carried_out])
+        settings.CACHES = caches(proxy.url, SOCKET_TIMEOUT=PATIENT if fault in RESETS else 1)
+        rule = proxy.on(WRITE, fault)
         assert api.enter(once("job"), lambda first: first) is True
         rule.happened()
         assert eventually(lambda: redis.get(RECORD)) == b"done"
@@ -148,12 +131,6 @@ class TestLostMessages:
 
 
 class TestRedisAway:
-    @pytest.fixture
-    def own(self, settings: Any) -> Iterator[RedisServer]:
-        with RedisServer() as server:
-            settings.CACHES = caches(server.url)
-            yield server
-
     def test_before(self, api: Api, settings: Any) -> None:
         """Nothing is done, since nobody could know."""
         settings.CACHES = caches("unix:///nowhere/redis.sock")
@@ -170,27 +147,29 @@ class TestRedisAway:
             api.initialise("salt", 1)
         assert ran == []
 
-    def test_it_comes_back_within_the_wait(self, api: Api, own: RedisServer, redis: Redis) -> None:
+    def test_it_comes_back_within_the_wait(
+        self, api: Api, own_server: RedisServer, redis: Redis
+    ) -> None:
         """Who waits for the lock waits for Redis, too."""
         assert api.enter(once("another"), lambda first: first)
-        own.stop()
+        own_server.stop()
         waits = api.start(lambda: api.enter(once("job", wait=PATIENCE), lambda first: first))
-        own.start()
+        own_server.start()
         assert waits.result(PATIENCE) is True
 
-    def test_at_the_end(self, api: Api, own: RedisServer) -> None:
+    def test_at_the_end(self, api: Api, own_server: RedisServer) -> None:
         """It was done: leaving does not raise, and it is written down when Redis is back."""
-        assert api.enter(once("job"), lambda first: own.stop() or first) is True
-        own.start()
-        with Redis.from_url(own.url) as redis:
+        assert api.enter(once("job"), lambda first: own_server.stop() or first) is True
+        own_server.start()
+        with Redis.from_url(own_server.url) as redis:
             assert eventually(lambda: redis.get(RECORD)) == b"done"
         assert api.enter(once("job"), lambda first: first) is False
 
-    def test_at_the_end_of_a_computation(self, api: Api, own: RedisServer) -> None:
+    def test_at_the_end_of_a_computation(self, api: Api, own_server: RedisServer) -> None:
         """Its caller has the result, which nobody else can be told."""
-        function = single_flight("number")(api.function(lambda: own.stop() or 7))
+        function = single_flight("number")(api.function(lambda: own_server.stop() or 7))
         assert api.call(function) == 7
-        own.start()
+        own_server.start()
 
 
 class TestInitialise:
@@ -210,11 +189,11 @@ class TestSingleFlight:
         assert first.lines(2) == ["asking", "computing"]
         others = [start(f"{PROGRAMS}:share"), start(f"{PROGRAMS}:ashare")]
         queued(redis, FLIGHT, 2)
-        answer(first, "7")
+        first.go_on("7")
         assert first.says() == "got 7"
         assert others[0].lines(2) == ["asking", "got 7"]
         assert others[1].lines(2) == ["asking", "got 7 7"]
-        answer(others[0], "again")
+        others[0].go_on("again")
         assert others[0].lines(2) == ["asking", "computing"]
 
     def test_an_exception(self, start: Start, redis: Redis) -> None:
@@ -223,7 +202,7 @@ class TestSingleFlight:
         assert first.lines(2) == ["asking", "computing"]
         other = start(f"{PROGRAMS}:share")
         queued(redis, FLIGHT, 1)
-        answer(first, "")
+        first.go_on("")
         assert first.says() == "ZeroDivisionError no number"
         assert other.says() == "asking"
         told = other.says()
@@ -243,7 +222,7 @@ class TestSingleFlight:
         first.kill()
         redis.pexpire(FLIGHT, 1)
         assert second.lines(2) == ["asking", "computing"]
-        answer(second, "8")
+        second.go_on("8")
         assert second.says() == "got 8"
         assert third.lines(2) == ["asking", "got 8"]
 

@@ -7,8 +7,6 @@ come meanwhile, also for those who have left.
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +23,6 @@ from devtools.redis_server import RedisServer
 from django_redislock import LeaseState, LockUnavailable, redis_lock
 from tests.contract.api import Api
 from tests.faults.caches import caches
-from tests.faults.conftest import load_scripts
 from tests.faults.scene import TIMEOUT
 from tests.waiting import PATIENCE, eventually
 
@@ -35,34 +32,24 @@ STALL = 2.0
 @contextmanager
 def stalled(server: RedisServer) -> Iterator[None]:
     """The body begins when the server has stopped; it goes on after `STALL` seconds."""
-    assert server.pid is not None
-    os.kill(server.pid, signal.SIGSTOP)
-    goes_on = time.monotonic() + STALL
-    try:
+    with server.paused():
+        goes_on = time.monotonic() + STALL
         yield
         time.sleep(max(0.0, goes_on - time.monotonic()))
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
 
 
 @pytest.fixture
-def server(settings: Any) -> Iterator[RedisServer]:
-    """A server of its own. "patient" waits for its answers; "hasty" and "other" give up
-    soon. Each api has its own of them."""
-    with RedisServer() as server:
-        if server.external:
-            pytest.skip("it is somebody else's server, which is not ours to stop")
-        with Redis.from_url(server.url) as redis:
-            load_scripts(redis)
-        entries = caches(server.url)
-        for using, which in product(("patient", "hasty", "other"), ("sync", "async")):
-            alias = f"{using}-{which}"
-            entries[alias] = caches(
-                f"{server.url}#{alias}",  # pools are remembered by URL
-                SOCKET_TIMEOUT=10 if using == "patient" else TIMEOUT,
-            )["default"]
-        settings.CACHES = entries
-        yield server
+def server(own_server: RedisServer, settings: Any) -> RedisServer:
+    """ "patient" waits for its answers; "hasty" and "other" give up soon. Each api has its own of
+    these aliases."""
+    settings.CACHES = settings.CACHES | {
+        f"{using}-{which}": caches(
+            f"{own_server.url}#{using}-{which}",  # pools are remembered by URL
+            SOCKET_TIMEOUT=10 if using == "patient" else TIMEOUT,
+        )["default"]
+        for using, which in product(("patient", "hasty", "other"), ("sync", "async"))
+    }
+    return own_server
 
 
 @pytest.fixture

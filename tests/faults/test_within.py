@@ -6,11 +6,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -31,35 +30,11 @@ from django_redislock.transport.server import server_of
 from django_redislock.transport.several import Member
 from tests.contract.api import Api
 from tests.faults.caches import caches
-from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
 from tests.waiting import PATIENCE, eventually
 
-MARGIN = 0.9
+MARGIN = 2.0
 """Seconds by which a busy machine may be late. Each of these took several seconds more."""
-
-
-@pytest.fixture
-def server(settings: Any) -> Iterator[RedisServer]:
-    """A server of its own, with the time-outs that redis-py has by itself."""
-    with RedisServer() as server:
-        if server.external:
-            pytest.skip("it is somebody else's server, which is not ours to stop")
-        with Redis.from_url(server.url) as redis:
-            load_scripts(redis)
-        settings.CACHES = caches(server.url)
-        yield server
-
-
-@contextmanager
-def stopped(server: RedisServer) -> Iterator[None]:
-    """It accepts connections, and answers nothing."""
-    assert server.pid is not None
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -71,17 +46,17 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["connected", "not connected"])
-def test_wait_is_an_upper_bound(api: Api, server: RedisServer, warm: bool) -> None:
+def test_wait_is_an_upper_bound(api: Api, own_server: RedisServer, warm: bool) -> None:
     """A server that is stopped takes no more than `wait`, or `LEAST` if that is more."""
     if warm:
         api.release(api.acquire(redis_lock("warm")))
-    with stopped(server):
+    with own_server.paused():
         for wait in (0, 0.5, 2.5):
             lock = redis_lock("job", wait=wait)
             assert seconds(lambda lock=lock: api.acquire(lock)) < max(wait, LEAST) + MARGIN
 
 
-def test_what_looks_before_it_locks(server: RedisServer) -> None:
+def test_what_looks_before_it_locks(own_server: RedisServer) -> None:
     """`once` and `single_flight` read a record first, which is a part of the same time."""
 
     @single_flight("rates", wait=0)
@@ -92,19 +67,19 @@ def test_what_looks_before_it_locks(server: RedisServer) -> None:
         with once("job", wait=0):
             pytest.fail("ran without the lock")
 
-    with stopped(server):
+    with own_server.paused():
         for call in (run_once, rates):
             assert seconds(call) < LEAST + MARGIN
 
 
-def test_a_try_begins_at_the_end(server: RedisServer) -> None:
+def test_a_try_begins_at_the_end(own_server: RedisServer) -> None:
     """A server that stops while a busy lock is waited for adds `LEAST` at most."""
     holder = redis_lock("job").acquire()
     assert holder is not None
-    with ThreadPoolExecutor() as threads, Redis.from_url(server.url) as redis:
+    with ThreadPoolExecutor() as threads, Redis.from_url(own_server.url) as redis:
         waiter = threads.submit(seconds, lambda: redis_lock("job", wait=2).acquire())
         eventually(lambda: redis.exists("redislock:{job}:queue"))
-        with stopped(server):
+        with own_server.paused():
             assert waiter.result(PATIENCE) < 2 + LEAST + MARGIN
     holder.release()
 
@@ -122,7 +97,7 @@ def test_taking_back_costs_the_caller_nothing(
     eventually(lambda: not redis.exists("redislock:{job}"))
 
 
-def test_a_short_lease_after_a_long_one(server: RedisServer) -> None:
+def test_a_short_lease_after_a_long_one(own_server: RedisServer) -> None:
     """Its loss is told at its deadline, although the connections were made for the long one."""
     long = redis_lock("long", ttl=30).acquire()
     told: list[float] = []
@@ -131,15 +106,15 @@ def test_a_short_lease_after_a_long_one(server: RedisServer) -> None:
         told.append(time.monotonic())
 
     # The watchdog is connected by now: it has shown that this process lives.
-    with Redis.from_url(server.url) as redis:
+    with Redis.from_url(own_server.url) as redis:
         eventually(lambda: redis.keys("redislock:process:*"))
     short = redis_lock("short", ttl=1.5, on_lost=lost).acquire()
     assert long is not None
     assert short is not None
     deadline = time.monotonic() + short.remaining()
-    with stopped(server):
+    with own_server.paused():
         eventually(lambda: told)
-        assert told[0] - deadline < 0.5
+        assert told[0] - deadline < MARGIN
     long.release()
 
 
@@ -175,15 +150,15 @@ class TestNeverSilent:
     def test_a_server_that_does_not_answer(
         self,
         api: Api,
-        server: RedisServer,
+        own_server: RedisServer,
         settings: Any,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """The first failure is a line, and then one comes every few seconds; the error says which
         server it was, for how long, and which lock."""
-        settings.CACHES = caches(server.url + "&client_name=hasty", SOCKET_TIMEOUT=0.2)
+        settings.CACHES = caches(own_server.url + "&client_name=hasty", SOCKET_TIMEOUT=0.2)
         where = re.escape(server_of("default").where)
-        with stopped(server), pytest.raises(LockUnavailable) as caught:
+        with own_server.paused(), pytest.raises(LockUnavailable) as caught:
             api.acquire(redis_lock("job", wait=2))
         assert re.match(
             rf"Redis 'default' \({where}\) did not answer for [23]\S* s while locking 'job': "

@@ -23,7 +23,7 @@ redis = get_redis_connection("default")
 
 # What a process starts once: the watchdog and the inbox. They are quiet when we return: uWSGI
 # forks without asking the interpreter, and a thread that runs just then would keep it for ever.
-loaded = redis_lock("loaded", ttl=20).acquire(wait=0)
+loaded = redis_lock("loaded", ttl=float(os.environ.get("LOADED_TTL", "20"))).acquire(wait=0)
 box = server_of("default").kept(Inbox, "redislock")
 box.start()
 box.listening.wait(20)
@@ -39,13 +39,18 @@ def _count() -> str:
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Count under a lock, or hold one until the process is killed."""
+    """Count under a lock, hold one until the process is killed, or say what a worker knows of the
+    lease that was taken when the application was loaded."""
     start_response("200 OK", [("Content-Type", "text/plain")])
-    if environ["PATH_INFO"] == "/hold":
-        with redis_lock("held", ttl=1, wait=0):
+    if environ["PATH_INFO"].startswith("/hold/"):
+        with redis_lock("held", ttl=float(environ["PATH_INFO"][6:]), wait=0):
             redis.set("holder", os.getpid())
             while True:
                 time.sleep(0.05)
+    if environ["PATH_INFO"] == "/loaded":
+        assert loaded is not None
+        taken = redis_lock("loaded").acquire(wait=0) is None
+        return [f"{loaded.state} {taken}".encode()]
     with redis_lock("count", ttl=20, wait=20):
         return [_count().encode()]
 
@@ -58,8 +63,8 @@ async def asgi(
         await receive()
         await send({"type": "lifespan.startup.complete"})
         return
-    if scope["path"] == "/hold":
-        async with redis_lock("held", ttl=1, wait=0):
+    if scope["path"].startswith("/hold/"):
+        async with redis_lock("held", ttl=float(scope["path"][6:]), wait=0):
             redis.set("holder", os.getpid())
             await asyncio.sleep(1000)
     async with redis_lock("count", ttl=20, wait=20):

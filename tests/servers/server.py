@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tests.processes import ROOT
 from tests.waiting import PATIENCE, eventually
@@ -31,61 +30,35 @@ KINDS: dict[str, Sequence[str]] = {
 _GUARD = 'read -r _; kill -s KILL -- "-$1"'
 
 
-def guard(process: subprocess.Popen[Any]) -> subprocess.Popen[bytes]:
-    """Kill a server and its workers, a group of their own, if this process ends first."""
-    return subprocess.Popen(
-        ["/bin/sh", "-c", _GUARD, "guard", f"{process.pid}"],
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-    )
+class Started:
+    """A server that was started as `python …`, and its workers, in a group of their own."""
 
-
-class Server:
-    """One that was started; `port` is where it listens."""
-
-    def __init__(self, kind: str, env: Mapping[str, str], log: Path, *options: str) -> None:
-        self.kind = kind
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], log: Path, *, cwd: Path = ROOT
+    ) -> None:
         self._log = log
         with log.open("w") as file:
             self.process = subprocess.Popen(
-                [sys.executable, *KINDS[kind], *options],
+                [sys.executable, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                cwd=EXAMPLE,
-                env={
-                    **os.environ,
-                    "DJANGO_SETTINGS_MODULE": "tests.servers.settings",
-                    "PYTHONPATH": f"{EXAMPLE}:{ROOT}",
-                    "PYTHONUNBUFFERED": "1",
-                    # Where newer gunicorns put a socket; by default in the user's home.
-                    "XDG_RUNTIME_DIR": str(log.parent),
-                    **env,
-                },
-                # A group of its own: its workers end with it, and no Ctrl-C reaches it that is
-                # meant for pytest.
+                cwd=cwd,
+                # XDG_RUNTIME_DIR: where newer gunicorns put a socket; by default the user's home.
+                env={**os.environ, "XDG_RUNTIME_DIR": str(log.parent), **env},
+                # Its workers end with it, and no Ctrl-C reaches it that is meant for pytest.
                 start_new_session=True,
             )
-        self.guard = guard(self.process)
-        try:
-            self.port: int = eventually(self._listening)
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def is_asgi(self) -> bool:
-        return self.kind == "uvicorn"
+        self.guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "guard", f"{self.process.pid}"],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     @property
     def log(self) -> str:
         """What it has written so far."""
         return self._log.read_text()
-
-    def _listening(self) -> int | None:
-        assert self.process.poll() is None, self.log
-        match = re.search(r"http://127\.0\.0\.1:(\d+)", self.log)
-        return None if match is None else int(match[1])
 
     def terminate(self) -> None:
         """Ask it to end, as a supervisor does."""
@@ -102,3 +75,31 @@ class Server:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+class Server(Started):
+    """The shop under a kind of server; `port` is where it listens."""
+
+    def __init__(self, kind: str, env: Mapping[str, str], log: Path, *options: str) -> None:
+        self.kind = kind
+        env = {
+            "DJANGO_SETTINGS_MODULE": "tests.servers.settings",
+            "PYTHONPATH": f"{EXAMPLE}:{ROOT}",
+            "PYTHONUNBUFFERED": "1",
+            **env,
+        }
+        super().__init__([*KINDS[kind], *options], env, log, cwd=EXAMPLE)
+        try:
+            self.port: int = eventually(self._listening)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_asgi(self) -> bool:
+        return self.kind == "uvicorn"
+
+    def _listening(self) -> int | None:
+        assert self.process.poll() is None, self.log
+        match = re.search(r"http://127\.0\.0\.1:(\d+)", self.log)
+        return None if match is None else int(match[1])

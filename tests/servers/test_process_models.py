@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +13,9 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from tests.processes import ROOT, UnixConnection
-from tests.servers.server import guard
-from tests.waiting import PATIENCE, eventually
+from tests.processes import UnixConnection
+from tests.servers.server import Started
+from tests.waiting import eventually
 
 APP = "tests.servers.locking_app"
 WSGI, ASGI = f"{APP}:application", f"{APP}:asgi"
@@ -37,10 +35,10 @@ MODELS = {
 """What follows `python`, but for the socket, and for when the application is loaded."""
 
 
-class Server:
+class Server(Started):
     """A master with two workers, and a Redis of their own."""
 
-    def __init__(self, model: str, *, preload: bool, directory: Path) -> None:
+    def __init__(self, model: str, directory: Path, *, preload: bool, **env: str) -> None:
         self._path = directory / "socket"
         if model == "pyuwsgi":
             options = [f"--http-socket={self._path}", *(() if preload else ("--lazy-apps",))]
@@ -49,44 +47,40 @@ class Server:
         self.redis_server = RedisServer()
         self.redis_server.start()
         self.redis = Redis.from_url(self.redis_server.url)
-        self._log = directory / "log"
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *MODELS[model], *options],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={
-                    **os.environ,
-                    "DJANGO_SETTINGS_MODULE": "tests.settings",
-                    "REDISLOCK_TEST_URL": self.redis_server.url,
-                    "XDG_RUNTIME_DIR": str(directory),
-                },
-                start_new_session=True,
-            )
-        self._guard = guard(self.process)
+        project = {
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "REDISLOCK_TEST_URL": self.redis_server.url,
+        }
+        super().__init__([*MODELS[model], *options], {**project, **env}, directory / "log")
 
-    def get(self, path: str = "/") -> int:
-        """The worker that answered."""
+    @contextlib.contextmanager
+    def asked(self, path: str) -> Iterator[UnixConnection]:
         with contextlib.closing(UnixConnection(self._path)) as connection:
             connection.request("GET", path)
-            return int(connection.getresponse().read())
+            yield connection
+
+    def get(self, path: str = "/") -> str:
+        with self.asked(path) as connection:
+            return connection.getresponse().read().decode()
 
     def up(self) -> bool:
-        assert self.process.poll() is None, self._log.read_text()
+        assert self.process.poll() is None, self.log
         try:
             self.get()
         except OSError:
             return False
         return True
 
+    def renewed(self, name: str, times: int = 1) -> None:
+        """Wait until the lease of a lock has been renewed so often."""
+        for _ in range(times):
+            before = self.redis.zscore("redislock:index", name) or 0.0
+            eventually(
+                lambda before=before: (self.redis.zscore("redislock:index", name) or 0) > before
+            )
+
     def close(self) -> None:
-        self._guard.kill()
-        self._guard.communicate()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(PATIENCE)
+        super().close()
         self.redis.close()
         self.redis_server.stop()
 
@@ -102,11 +96,8 @@ def server(request: pytest.FixtureRequest, preload: bool, tmp_path: Path) -> Ite
     pytest.importorskip(model.split(maxsplit=1)[0])
     if "uvicorn" in model:
         pytest.importorskip("uvicorn_worker")
-    server = Server(model, preload=preload, directory=tmp_path)
-    try:
+    with contextlib.closing(Server(model, tmp_path, preload=preload)) as server:
         yield server
-    finally:
-        server.close()
 
 
 def test_workers_lock(server: Server) -> None:
@@ -117,16 +108,41 @@ def test_workers_lock(server: Server) -> None:
     redis.set("counted", 0)
     with ThreadPoolExecutor(16) as visitors:
         workers = {*visitors.map(lambda _: server.get(), range(60))}
-        assert server.process.pid not in workers
+        assert str(server.process.pid) not in workers
         assert int(redis.get("counted")) == 60
 
-        visitors.submit(server.get, "/hold")
+        visitors.submit(server.get, "/hold/1")
         holder = int(eventually(lambda: redis.get("holder")))
-        for _ in range(5):
-            before = redis.zscore("redislock:index", "held") or 0.0
-            eventually(
-                lambda before=before: (redis.zscore("redislock:index", "held") or 0.0) > before
-            )
+        server.renewed("held", times=5)
         os.kill(holder, signal.SIGKILL)
         eventually(lambda: not redis.exists("redislock:{held}"))
     assert server.get()
+
+
+def test_a_lease_of_the_master(tmp_path: Path) -> None:
+    """The lease that a master takes when it loads the application is the master's: its workers
+    know that it is not theirs, come and go, and lock for themselves."""
+    pytest.importorskip("gunicorn")
+    with contextlib.closing(
+        Server("gunicorn sync", tmp_path, preload=True, LOADED_TTL="2")
+    ) as server:
+        eventually(server.up)
+        owner = server.redis.get("redislock:{loaded}").decode().split("|")[4]
+        assert owner.split(":")[1] == str(server.process.pid)
+        assert server.get("/loaded") == "released True"
+
+        os.kill(int(server.get()), signal.SIGKILL)
+        server.renewed("loaded", times=2)
+        assert server.get("/loaded") == "released True"
+
+        # What gunicorn does to a worker that has to go at once: its handler raises SystemExit.
+        with server.asked("/hold/20"):
+            holder = int(eventually(lambda: server.redis.get("holder")))
+            os.kill(holder, signal.SIGQUIT)
+            eventually(lambda: not server.redis.exists("redislock:{held}"))
+            assert server.redis.zscore("redislock:index", "held") is None
+        server.renewed("loaded")
+
+        server.terminate()
+        assert server.ends() == 0
+        eventually(lambda: not server.redis.exists("redislock:{loaded}"))
