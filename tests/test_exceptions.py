@@ -157,7 +157,6 @@ class TestMessages:
     def test_the_wait_of_a_conflict(self, redis: Redis) -> None:
         """The time that we waited is measured, not repeated from the argument."""
         error, _ = conflict(redis, wait=0.2)
-        assert isinstance(error, LockNotAcquired)
         assert 0.2 <= error.waited < 5
         assert f" Waited {error.waited:.1f} s." in str(error)
 
@@ -225,23 +224,20 @@ class TestMessages:
         error, _ = outage(redis)
         assert isinstance(error, LockUnavailable)
         assert re.match(
-            r"Redis 'default' \(localhost:1\) could not be asked while locking 'job': "
+            r"Redis 'default' \(localhost:1\) could not be asked (for \S+ s )?while locking 'job': "
             r"ConnectionError: .*localhost:1",
             str(error),
         )
         assert isinstance(error.__cause__, redis_exceptions.ConnectionError)
-        assert (error.doubtful, error.passing) == (False, True)
-
-    def test_an_outage_knows_its_lock(self, redis: Redis) -> None:
-        """Whoever handles the error can tell by `name` which lock it was."""
-        error, _ = outage(redis)
-        assert error.name == "job"
+        assert (error.doubtful, error.passing, error.name) == (False, True, "job")
 
     def test_they_are_logged_readably(self, made: Made) -> None:
-        """A message is one line without control characters."""
+        """A message is one line without control characters, and a repr says as much."""
         error, _ = made
         assert str(error).isprintable()
         assert len(str(error)) < 500
+        assert type(error).__name__ in repr(error)
+        assert "job" in repr(error)
 
 
 class TestSecrets:
@@ -275,21 +271,15 @@ class TestSecrets:
 
 
 class TestHierarchy:
-    @pytest.mark.parametrize(
-        "error",
-        [LockNotAcquired, LockReentered, LeaseLost, LeaseRevoked, LockUnavailable],
-    )
-    def test_all_are_ours_and_those_of_redis(self, error: type[Exception]) -> None:
-        """`except redis.exceptions.LockError` goes on working, and ours are a part of those."""
-        assert issubclass(error, LockError)
-        assert issubclass(LockError, redis_exceptions.LockError)
-
     def test_one_error_for_each_decision(self) -> None:
-        """Who catches one of them doesn't catch another by accident."""
+        """Who catches one of them doesn't catch another by accident; `except
+        redis.exceptions.LockError` goes on working, and ours are a part of those."""
         apart = [LockNotAcquired, LockReentered, LeaseLost, LockUnavailable]
         for one in apart:
             assert [other for other in apart if issubclass(other, one)] == [one]
+            assert issubclass(one, LockError)
         assert issubclass(LeaseRevoked, LeaseLost)
+        assert issubclass(LockError, redis_exceptions.LockError)
 
     def test_an_outage_is_no_connection_error(self) -> None:
         """A handler of broken connections mustn't repeat what was done under a lock."""
@@ -305,36 +295,24 @@ class TestHierarchy:
             assert error.lock_name == "job"
 
 
-def check_travel(error: LockError, travel: Any) -> None:
-    """Send an error somewhere; it has to arrive as it was."""
-    error.add_note("of the sender")
-    if isinstance(travel, int):
-        copied = pickle.loads(pickle.dumps(error, travel))
-    else:
-        copied = getattr(copy, travel)(error)
-    assert type(copied) is type(error)
-    assert copied is not error
-    assert str(copied) == str(error)
-    assert vars(copied) == vars(error)
-
-
 class TestTravel:
-    @pytest.mark.parametrize("make", [m for m in ALL if m not in (outage, wrong_type)])
     @pytest.mark.parametrize("travel", [0, 2, pickle.HIGHEST_PROTOCOL, "copy", "deepcopy"])
-    def test_errors(self, make: Callable[[Redis], Made], travel: Any, redis: Redis) -> None:
+    def test_errors(self, made: Made, travel: Any) -> None:
         """Errors cross process borders (pools, task queues) with all that they know."""
-        check_travel(make(redis)[0], travel)
+        error, _ = made
+        error.add_note("of the sender")
+        if isinstance(travel, int):
+            copied = pickle.loads(pickle.dumps(error, travel))
+        else:
+            copied = getattr(copy, travel)(error)
+        assert type(copied) is type(error)
+        assert copied is not error
+        assert str(copied) == str(error)
+        assert vars(copied) == vars(error)
 
-    @pytest.mark.parametrize("make", [outage, wrong_type])
-    @pytest.mark.parametrize("travel", [0, 2, pickle.HIGHEST_PROTOCOL, "copy", "deepcopy"])
-    def test_simple_errors(self, make: Callable[[Redis], Made], travel: Any, redis: Redis) -> None:
-        """Those with nothing but a message, and flags, too."""
-        check_travel(make(redis)[0], travel)
-
-    @pytest.mark.parametrize("make", ALL)
-    def test_a_result_back_end(self, make: Callable[[Redis], Made], redis: Redis) -> None:
+    def test_a_result_back_end(self, made: Made) -> None:
         """Celery writes `args` as JSON and calls the class with them: the message survives."""
-        error = make(redis)[0]
+        error, _ = made
         copied = type(error)(*json.loads(json.dumps(error.args)))
         assert (str(copied), copied.name) == (str(error), error.name)
         if isinstance(error, LockNotAcquired):
@@ -377,9 +355,3 @@ class TestTravel:
         """A lease is not doubled by accident: the error names what there is in place of that."""
         with redis_lock("job") as lease, pytest.raises(TypeError, match=r"export\(\)"):
             travel(lease)
-
-    def test_repr(self, made: Made) -> None:
-        """Who sees only the repr, in a debugger or a log of lists, is told as much."""
-        error, _ = made
-        assert type(error).__name__ in repr(error)
-        assert "job" in repr(error)

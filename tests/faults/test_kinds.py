@@ -132,6 +132,21 @@ def test_an_acquire_that_arrives_late(
     eventually(lambda: not keys(redis))
 
 
+@pytest.mark.parametrize("fault", [Fault.HOLD_REQUEST], indirect=True)
+def test_an_acquire_that_arrives_after_an_extension(
+    api: Api, proxy: Proxy, redis: Redis, step: Step, fault: Fault
+) -> None:
+    """It does not shorten the lease that its holder has extended meanwhile."""
+    rule = proxy.on(step.hit("acquire"), fault)
+    lease = api.acquire(step.kind.make(ttl=5, renew=False), wait=PATIENCE)
+    api.extend(lease, 600)
+    rule.let_go()
+    eventually(lambda: rule.carried_out == 1)
+    assert all(redis.pttl(key) > 500_000 for key in keys(redis))
+    release(api, lease)
+    eventually(lambda: not keys(redis))
+
+
 @with_every_fault
 def test_a_lost_release(api: Api, proxy: Proxy, redis: Redis, step: Step, fault: Fault) -> None:
     """It is no loss, and can be repeated."""

@@ -10,6 +10,7 @@ import logging
 import math
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -25,9 +26,13 @@ class NotOurs(Exception):
 
 
 class Held(ABC):
-    """What a library gives to a holder."""
+    """What a library gives to a holder, and the error by which it says that it isn't its own."""
 
     fencing_token: int | None = None
+
+    def __init__(self, its: Any, *refusal: type[Exception]) -> None:
+        self._its = its
+        self._refusal = refusal
 
     def ends(self) -> float | None:
         """Until when the holder may believe in it, on `clock.now`; 0: no more; None: it is not
@@ -38,13 +43,19 @@ class Held(ABC):
     def is_ours(self) -> bool:
         """What the library says when the holder asks before its next step."""
 
-    @abstractmethod
     def extend(self) -> None:
         """Let it live for its ttl from now. Raises `NotOurs`."""
+        self._ask(self._its.extend)
 
-    @abstractmethod
     def release(self) -> None:
         """Raises `NotOurs`."""
+        self._ask(self._its.release)
+
+    def _ask(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except self._refusal as error:
+            raise NotOurs from error
 
 
 class Peer(ABC):
@@ -127,38 +138,18 @@ def _connect_django(url: str, timeout: float | None) -> None:
 
 
 class _OurLease(Held):
-    def __init__(self, lease: Any) -> None:
-        self._lease = lease
-        self.fencing_token = lease.fencing_token
-
     def ends(self) -> float | None:
         # The time first: a pause between the two may only make it seem shorter than it is.
         time = now()
-        remaining = self._lease.remaining()
+        remaining = self._its.remaining()
         return time + remaining if remaining > 0 else 0.0
 
     def is_ours(self) -> bool:
-        from django_redislock import LeaseLost
-
         try:
-            self._lease.check()
-        except LeaseLost:
+            self._its.check()
+        except self._refusal:
             return False
         return True
-
-    def extend(self) -> None:
-        self._ask(self._lease.extend)
-
-    def release(self) -> None:
-        self._ask(self._lease.release)
-
-    def _ask(self, call: Any) -> None:
-        from django_redislock import LeaseLost
-
-        try:
-            call()
-        except LeaseLost as lost:
-            raise NotOurs from lost
 
 
 class Ours(Peer):
@@ -194,38 +185,25 @@ class Ours(Peer):
         return int(redis.zcard(cls.key(name) + ":queue"))
 
     def acquire(self, name: str, ttl: float, wait: float | None) -> Held | None:
-        from django_redislock import redis_lock
+        from django_redislock import LeaseLost, redis_lock
 
         lease = redis_lock(name, ttl=ttl).acquire(wait=wait)
-        return None if lease is None else _OurLease(lease)
+        if lease is None:
+            return None
+        held = _OurLease(lease, LeaseLost)
+        held.fencing_token = lease.fencing_token
+        return held
 
 
 # redis-py, and django-redis, whose `cache.lock()` is the same class.
 
 
 class _RedisPyLock(Held):
-    def __init__(self, lock: Any, ttl: float) -> None:
-        self._lock = lock
-        self._ttl = ttl
-
     def is_ours(self) -> bool:
-        return bool(self._lock.owned())
+        return bool(self._its.owned())
 
     def extend(self) -> None:
-        from redis.exceptions import LockNotOwnedError
-
-        try:
-            self._lock.extend(self._ttl, replace_ttl=True)
-        except LockNotOwnedError as error:
-            raise NotOurs from error
-
-    def release(self) -> None:
-        from redis.exceptions import LockError
-
-        try:
-            self._lock.release()
-        except LockError as error:
-            raise NotOurs from error
+        self._ask(lambda: self._its.extend(self._its.timeout, replace_ttl=True))
 
 
 def _plain_client(url: str, timeout: float | None) -> Redis:
@@ -252,9 +230,11 @@ class RedisPy(Peer):
         return name
 
     def acquire(self, name: str, ttl: float, wait: float | None) -> Held | None:
+        from redis.exceptions import LockError
+
         lock = self._make(name, ttl)
         held = lock.acquire(blocking=wait != 0, blocking_timeout=wait)
-        return _RedisPyLock(lock, ttl) if held else None
+        return _RedisPyLock(lock, LockError) if held else None
 
     def _make(self, name: str, ttl: float) -> Any:
         return self._client.lock(name, timeout=ttl)
@@ -284,25 +264,8 @@ class DjangoRedis(RedisPy):
 
 
 class _PythonRedisLock(Held):
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
-
     def is_ours(self) -> bool:
-        return bool(self._lock.get_owner_id() == self._lock.id)
-
-    def extend(self) -> None:
-        self._ask(self._lock.extend)
-
-    def release(self) -> None:
-        self._ask(self._lock.release)
-
-    def _ask(self, call: Any) -> None:
-        from redis_lock import NotAcquired
-
-        try:
-            call()
-        except NotAcquired as error:
-            raise NotOurs from error
+        return bool(self._its.get_owner_id() == self._its.id)
 
 
 class PythonRedisLock(Peer):
@@ -350,41 +313,22 @@ class PythonRedisLock(Peer):
         return len(words) > 1 and words[1] == sha1(EXTEND_SCRIPT).hexdigest().encode()
 
     def acquire(self, name: str, ttl: float, wait: float | None) -> Held | None:
-        from redis_lock import Lock
+        from redis_lock import Lock, NotAcquired
 
         lock = Lock(self._client, name, expire=math.ceil(ttl), auto_renewal=True)
         if wait == 0:
             held = lock.acquire(blocking=False)
         else:
             held = lock.acquire(timeout=None if wait is None else math.ceil(wait))
-        return _PythonRedisLock(lock) if held else None
+        return _PythonRedisLock(lock, NotAcquired) if held else None
 
 
 # pottery.
 
 
 class _Redlock(Held):
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
-
     def is_ours(self) -> bool:
-        return bool(self._lock.locked() > 0)
-
-    def extend(self) -> None:
-        from pottery import ExtendUnlockedLock
-
-        try:
-            self._lock.extend()
-        except ExtendUnlockedLock as error:
-            raise NotOurs from error
-
-    def release(self) -> None:
-        from pottery import ReleaseUnlockedLock
-
-        try:
-            self._lock.release()
-        except ReleaseUnlockedLock as error:
-            raise NotOurs from error
+        return bool(self._its.locked() > 0)
 
 
 class Pottery(Peer):
@@ -404,14 +348,14 @@ class Pottery(Peer):
         return f"redlock:{name}"
 
     def acquire(self, name: str, ttl: float, wait: float | None) -> Held | None:
-        from pottery import Redlock
+        from pottery import ExtendUnlockedLock, Redlock, ReleaseUnlockedLock
 
         lock = Redlock(key=name, masters={self._client}, auto_release_time=ttl)
         if wait == 0:
             held = lock.acquire(blocking=False)
         else:
             held = lock.acquire(timeout=-1 if wait is None else wait)
-        return _Redlock(lock) if held else None
+        return _Redlock(lock, ExtendUnlockedLock, ReleaseUnlockedLock) if held else None
 
 
 PEERS: list[type[Peer]] = [Ours, RedisPy, DjangoRedis, PythonRedisLock, Pottery]
