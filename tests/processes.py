@@ -24,7 +24,13 @@ class Worker:
     With `url` it works on another Redis than the one that all tests share.
     """
 
-    def __init__(self, *command: str, url: str = "", env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *command: str,
+        url: str = "",
+        env: Mapping[str, str] | None = None,
+        stderr: int | None = None,
+    ) -> None:
         environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **(env or {})}
         if url:
             environ["REDISLOCK_TEST_URL"] = url
@@ -32,6 +38,7 @@ class Worker:
             [sys.executable, "-m", "tests.worker", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             cwd=ROOT,
             env=environ,

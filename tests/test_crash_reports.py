@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from django_redislock.base import tokens
 from django_redislock.lease import lock_order
 from tests.contract.api import Api
 from tests.crash import report
+from tests.faults.caches import caches
 
 PASSWORD = "s3cr3t"
 
@@ -50,11 +50,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def use(settings: Any, url: str, **options: Any) -> None:
-    backend = "django_redis.cache.RedisCache"
-    settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": url, "OPTIONS": options}}
-
-
 @pytest.fixture
 def crashes(made: list[str]) -> Callable[[Callable[[], Any]], None]:
     """It fails, and the report shows nothing that it must not."""
@@ -85,22 +80,18 @@ def test_redis_in_trouble(
         channels="*",
         categories=["+@all"],
     )
-    use(settings, f"{url}/0", SOCKET_TIMEOUT=0.5)
+    settings.CACHES = caches(f"{url}/0", SOCKET_TIMEOUT=0.5)
     lease = api.acquire(redis_lock("job"))
-    assert server.pid is not None
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
+    with server.paused():
         crashes(lambda: api.extend(lease), LockUnavailable)  # over the open connection
         crashes(lambda: api.extend(lease), LockUnavailable)  # and over one that is to be made
         crashes(lambda: api.acquire(redis_lock("other", wait=0)), LockUnavailable)
         crashes(lambda: api.release(lease), LockUnavailable)
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
     there.acl_setuser("user", reset_passwords=True, passwords=["+another"], enabled=True)
-    use(settings, f"{url}/1")
+    settings.CACHES = caches(f"{url}/1")
     crashes(lambda: api.acquire(redis_lock("other", wait=0)), LockUnavailable)
     server.stop()
-    use(settings, f"{url}/2")
+    settings.CACHES = caches(f"{url}/2")
     crashes(lambda: api.acquire(redis_lock("other", wait=0)), LockUnavailable)
 
 
@@ -119,7 +110,7 @@ def test_a_lock_that_is_busy(api: Api, crashes: Any, settings: Any) -> None:
     """Also where its holder is this very thread, or the order of two is wrong."""
     settings.REDISLOCK = {"LOCK_ORDER": "raise"}
     url = os.environ["REDISLOCK_TEST_URL"] + f"&client_name={PASSWORD}"
-    use(settings, url)
+    settings.CACHES = caches(url)
 
     def within(*names: str) -> None:
         if names:
@@ -138,11 +129,9 @@ def test_a_lock_that_is_busy(api: Api, crashes: Any, settings: Any) -> None:
 def test_a_redlock(api: Api, server: RedisServer, settings: Any, crashes: Any) -> None:
     """Nothing of any of its servers is shown."""
     url = f"redis://:{PASSWORD}@127.0.0.1:1"
-    backend = "django_redis.cache.RedisCache"
-    settings.CACHES = {
-        name: {"BACKEND": backend, "LOCATION": f"{url}{number}/0"}
-        for number, name in enumerate("abc")
-    } | {"default": settings.CACHES["default"]}
+    settings.CACHES = settings.CACHES | {
+        name: caches(f"{url}{number}/0")["default"] for number, name in enumerate("abc")
+    }
     crashes(lambda: api.acquire(Redlock("job", using=["a", "b", "c"], wait=0)), LockUnavailable)
 
 

@@ -224,8 +224,8 @@ class TestMessages:
         error, _ = outage(redis)
         assert isinstance(error, LockUnavailable)
         assert re.match(
-            r"Redis 'default' \(localhost:1\) could not be asked (for \S+ s )?while locking 'job': "
-            r"ConnectionError: .*localhost:1",
+            r"Redis 'default' \(localhost:1\) could not be asked (for \S+ s )?while locking "
+            r"'job': ConnectionError: .*localhost:1",
             str(error),
         )
         assert isinstance(error.__cause__, redis_exceptions.ConnectionError)

@@ -1,12 +1,9 @@
-"""Real processes: their leases live as long as they do, gevent, and many that contend.
+"""gevent, event loops and threads in real processes.
 
-Those that are killed, stopped and forked are in tests/faults/.
+Those that are killed, stopped and forked, and those that contend, are in tests/faults/.
 """
 
 from __future__ import annotations
-
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -20,19 +17,6 @@ pytestmark = pytest.mark.slow
 
 KEY = "redislock:{job}"
 QUEUE = f"{KEY}:queue"
-
-
-def test_a_living_holder_keeps_the_lock(start: Start, redis: Redis) -> None:
-    """For many ttls, as long as its process lives."""
-    holder = start("hold", "0.3")
-    holder.holds()
-    for _ in range(6):
-        before = redis.zscore("redislock:index", "job")
-        eventually(lambda before=before: redis.zscore("redislock:index", "job") > before)
-    assert redis_lock("job").acquire(wait=0) is None
-    holder.go_on()
-    assert holder.says() == "released"
-    assert holder.ends() == 0
 
 
 def test_gevent(start: Start, redis: Redis) -> None:
@@ -58,30 +42,6 @@ def test_loops_that_were_closed_carelessly_are_forgotten(start: Start) -> None:
         worker.go_on()
         assert worker.says() == "loops 0"
         eventually(lambda: len(redis.client_list()) == before)
-
-
-def contention(start: Start, path: Path, processes: int, rounds: int) -> list[list[int]]:
-    """What each entry in the section wrote down: begin, end, fencing token."""
-    path.touch()
-    workers = [start("contend", str(path), str(rounds)) for _ in range(processes)]
-    for worker in workers:
-        assert worker.says() == "ready"
-    for worker in workers:
-        worker.go_on()
-    for worker in workers:
-        assert worker.ends() == 0
-    return sorted([int(word) for word in line.split()] for line in path.read_text().splitlines())
-
-
-def test_contention(start: Start, redis: Redis, tmp_path: Path) -> None:
-    """Processes that enter a section as often as they can never overlap in it, and each one's
-    fencing token is larger than the last."""
-    entries = contention(start, tmp_path / "journal", processes=4, rounds=50)
-    assert len(entries) == 200
-    for (_, end, fence), (begin, _, next_fence) in pairwise(entries):
-        assert end <= begin
-        assert fence < next_fence
-    assert not redis.exists(KEY, QUEUE)
 
 
 def test_the_threads_of_a_lost_holder_are_not_confused(redis: Redis) -> None:

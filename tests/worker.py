@@ -12,7 +12,6 @@ import importlib
 import os
 import signal
 import sys
-import time
 from typing import Any
 
 
@@ -53,21 +52,6 @@ def wait(ttl: str = "30", kind: str = "mutex") -> None:
     """The same, of which the test is told when it begins to wait."""
     say("waiting")
     hold(ttl, kind)
-
-
-def contend(path: str, rounds: str) -> None:
-    """Enter the section many times; write down when it began and ended, on a common clock."""
-    from django_redislock import redis_lock
-
-    journal = os.open(path, os.O_WRONLY | os.O_APPEND)
-    say("ready")
-    told()
-    for _ in range(int(rounds)):
-        with redis_lock("job", wait=None) as lease:
-            begin = time.monotonic_ns()
-            os.sched_yield()
-            end = time.monotonic_ns()
-            os.write(journal, f"{begin} {end} {lease.fencing_token}\n".encode())
 
 
 def gevent() -> None:

@@ -17,6 +17,7 @@ from django.core.management import call_command
 from django.test import override_settings
 
 from devtools.redis_cluster import RedisCluster
+from devtools.redis_server import RedisServer
 from django_redislock import (
     Lease,
     LeaseLost,
@@ -38,13 +39,14 @@ from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.cluster import slot_of
 from django_redislock.transport.server import server_of
 from tests.cluster.caches import cluster as caches
+from tests.cluster.looking import waiting
 from tests.contract.api import Api
 from tests.processes import Worker
 from tests.test_doctor import documented
 from tests.waiting import PATIENCE, eventually
 
 Begin = Callable[..., Worker]
-Hang = Callable[[str], None]
+Hang = Callable[[str], RedisServer]
 
 NAMES = [f"invoice:{number}" for number in range(12)]
 """They are spread over all nodes."""
@@ -75,7 +77,7 @@ def test_a_waiter_is_handed_the_lock(cluster: RedisCluster, api: Api) -> None:
     waiters = []
     for number in range(3):
         waiters.append(api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE)))
-        eventually(lambda n=number: len(Inspector().waiters("job")) == n + 1)
+        waiting(number + 1)
     for waiter in waiters:
         api.release(lease)
         lease = waiter.result(PATIENCE)
@@ -87,9 +89,9 @@ def test_processes_at_different_nodes(cluster: RedisCluster, begin: Begin) -> No
     holder = begin(0, "hold", "30")
     first = holder.holds()
     second = begin(1, "wait")
-    eventually(lambda: len(Inspector().waiters("job")) == 1)
+    waiting(1)
     third = begin(2, "wait")
-    eventually(lambda: len(Inspector().waiters("job")) == 2)
+    waiting(2)
     holder.go_on()
     its = second.holds()
     second.go_on()
@@ -103,7 +105,7 @@ def test_a_killed_holder(cluster: RedisCluster, begin: Begin, api: Api) -> None:
     holder = begin(1, "hold", "1.5")
     holder.holds()
     waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
-    eventually(lambda: len(Inspector().waiters("job")) == 1)
+    waiting(1)
     holder.signal(signal.SIGKILL)
     api.release(waiter.result(PATIENCE))
 
@@ -112,9 +114,9 @@ def test_a_killed_waiter(cluster: RedisCluster, begin: Begin, api: Api) -> None:
     """No node knows that it listens no more: it costs one claim window, and no more."""
     lease = api.acquire(redis_lock("job", ttl=600))
     killed = begin(2, "wait")
-    eventually(lambda: len(Inspector().waiters("job")) == 1)
+    waiting(1)
     waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
-    eventually(lambda: len(Inspector().waiters("job")) == 2)
+    waiting(2)
     killed.kill()
     api.release(lease)
     api.release(waiter.result(PATIENCE))
@@ -132,7 +134,7 @@ def test_forty_killed_waiters(cluster: RedisCluster, begin: Begin) -> None:
         cluster.call(node, "ZADD", keys.queue, now_us + number, token)
         cluster.call(node, "HSET", keys.waiters, token, says)
     waiter = begin(1, "wait")
-    eventually(lambda: len(Inspector().waiters("job")) == 41)
+    waiting(41)
     lease.release()
     released = time.monotonic()
     waiter.holds()
@@ -154,47 +156,43 @@ def test_renewal(cluster: RedisCluster, api: Api) -> None:
         api.release(lease)
 
 
-def test_the_leases_of_a_silent_node(cluster: RedisCluster, api: Api) -> None:
-    """They are unknown, and those at the other nodes are renewed all the same."""
-    leases = {name: api.acquire(redis_lock(name, ttl=12)) for name in NAMES}
-    silent = cluster.owner(f"redislock:{{{NAMES[0]}}}")
-    there = {n for n in NAMES if cluster.owner(f"redislock:{{{n}}}") is silent}
-    due = {name: lease._lifetime.due for name, lease in leases.items()}
-    for node in cluster.nodes:  # else a cluster stops as a whole when a primary has no successor
-        cluster.call(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
-    silent.pause()
-    try:
-        eventually(lambda: all(leases[name].state == LeaseState.UNKNOWN for name in there))
-        others = set(NAMES) - there
-        eventually(lambda: all(leases[name]._lifetime.due > due[name] for name in others))
-        assert all(leases[name].state == LeaseState.HELD for name in others)
-    finally:
-        silent.resume()
-        for node in cluster.nodes:
-            cluster.call(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
-        cluster.settle()
-    eventually(lambda: all(leases[name].state == LeaseState.HELD for name in there))
-    for lease in leases.values():
-        api.release(lease)
-
-
 @pytest.fixture
-def hung(cluster: RedisCluster) -> Iterator[Callable[[str], None]]:
+def hung(cluster: RedisCluster) -> Iterator[Hang]:
     """Lets the node hang that has a key, and the others go on without it."""
-    for node in cluster.nodes:  # else a cluster stops as a whole when a primary has no successor
-        cluster.call(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
-    paused = []
 
-    def hang(key: str) -> None:
+    def coverage(needed: str) -> None:
+        for node in cluster.nodes:
+            cluster.call(node, "CONFIG", "SET", "cluster-require-full-coverage", needed)
+
+    coverage("no")  # else a cluster stops as a whole when a primary has no successor
+    paused: list[RedisServer] = []
+
+    def hang(key: str) -> RedisServer:
         paused.append(cluster.owner(key))
         paused[0].pause()
+        return paused[0]
 
     yield hang
     for node in paused:
         node.resume()
-    for node in cluster.nodes:
-        cluster.call(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
+    coverage("yes")
     cluster.settle()
+
+
+def test_the_leases_of_a_silent_node(cluster: RedisCluster, api: Api, hung: Hang) -> None:
+    """They are unknown, and those at the other nodes are renewed all the same."""
+    leases = {name: api.acquire(redis_lock(name, ttl=12)) for name in NAMES}
+    due = {name: lease._lifetime.due for name, lease in leases.items()}
+    there = next(names for names in by_node(cluster) if NAMES[0] in names)
+    silent = hung(f"redislock:{{{NAMES[0]}}}")
+    eventually(lambda: all(leases[name].state == LeaseState.UNKNOWN for name in there))
+    others = set(NAMES) - {*there}
+    eventually(lambda: all(leases[name]._lifetime.due > due[name] for name in others))
+    assert all(leases[name].state == LeaseState.HELD for name in others)
+    silent.resume()
+    eventually(lambda: all(leases[name].state == LeaseState.HELD for name in there))
+    for lease in leases.values():
+        api.release(lease)
 
 
 def by_node(cluster: RedisCluster) -> list[list[str]]:
@@ -275,25 +273,16 @@ def test_a_lease_that_travels(cluster: RedisCluster, api: Api) -> None:
         api.restore(text)
 
 
-def test_once(cluster: RedisCluster, api: Api) -> None:
-    """It is done once, and known to be done."""
-    done = []
+def test_what_is_done_once(cluster: RedisCluster, api: Api) -> None:
+    """The second one finds it done, or what the first has computed."""
+    runs: list[object] = []
     for _ in range(2):
-        api.enter(once("warm", ttl=60), lambda first: first and done.append(1))
-    assert done == [1]
-
-
-def test_single_flight(cluster: RedisCluster) -> None:
-    """The second one finds what the first has computed."""
-    calls = []
-
-    @single_flight("rates:{currency}", ttl=60)
-    def rates(currency: str) -> int:
-        calls.append(currency)
-        return 42
-
-    assert [rates("EUR"), rates("EUR")] == [42, 42]
-    assert calls == ["EUR"]
+        api.enter(once("warm", ttl=60), lambda first: first and runs.append("warm"))
+    rates = single_flight("rates:{arguments[0]}", ttl=60)(
+        api.function(lambda currency: runs.append(currency) or 42)
+    )
+    assert [api.call(rates, "EUR"), api.call(rates, "EUR")] == [42, 42]
+    assert runs == ["warm", "EUR"]
 
 
 def test_inspection(cluster: RedisCluster, api: Api) -> None:

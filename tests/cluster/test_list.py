@@ -12,6 +12,7 @@ from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import RedisServer
 from django_redislock.inspection import Inspector, State
 from tests.cluster.caches import cluster as caches
+from tests.cluster.looking import name_at
 from tests.operations.calling import call
 
 
@@ -23,12 +24,6 @@ def cluster(settings: Any) -> Iterator[RedisCluster]:
             cluster.call(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
         settings.CACHES = caches(cluster.urls)
         yield cluster
-
-
-def name_at(cluster: RedisCluster, node: RedisServer) -> str:
-    """A name whose lock is on that node."""
-    names = (f"job:{number}" for number in range(1000))
-    return next(name for name in names if cluster.owner(f"redislock:{{{name}}}") is node)
 
 
 def process_at(cluster: RedisCluster, node: RedisServer) -> str:

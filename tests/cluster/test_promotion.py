@@ -12,13 +12,11 @@ from redis.exceptions import RedisError
 
 from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import RedisServer
-from django_redislock import Lease, LeaseLost, LeaseState, LockUnavailable, redis_lock
-from django_redislock.inspection import Inspector
+from django_redislock import LeaseLost, LeaseState, redis_lock
 from tests.cluster.caches import cluster as caches
-from tests.contract.api import Api
+from tests.cluster.looking import name_at, waiting
+from tests.contract.api import Api, extended
 from tests.waiting import PATIENCE, eventually
-
-NAMES = [f"invoice:{number}" for number in range(30)]
 
 
 @pytest.fixture
@@ -27,10 +25,6 @@ def cluster(settings: Any) -> Iterator[RedisCluster]:
     with RedisCluster(replicas=1, node_timeout=1) as cluster:
         settings.CACHES = caches(cluster.urls[1:3], SOCKET_CONNECT_TIMEOUT=1)
         yield cluster
-
-
-def name_at(cluster: RedisCluster, node: RedisServer) -> str:
-    return next(name for name in NAMES if cluster.owner(f"redislock:{{{name}}}") is node)
 
 
 def kill(cluster: RedisCluster, node: RedisServer) -> None:
@@ -49,14 +43,6 @@ def kill(cluster: RedisCluster, node: RedisServer) -> None:
     cluster.settle()
 
 
-def extended(api: Api, lease: Lease) -> bool:
-    try:
-        api.extend(lease)
-    except LockUnavailable:
-        return False
-    return True
-
-
 def test_a_primary_is_killed(cluster: RedisCluster, api: Api) -> None:
     """What the replica has got goes on: the lease, and the order of those who wait."""
     primary, _, _, replica = cluster.nodes
@@ -64,7 +50,7 @@ def test_a_primary_is_killed(cluster: RedisCluster, api: Api) -> None:
     key = f"redislock:{{{name}}}"
     lease = api.acquire(redis_lock(name, ttl=60))
     waiter = api.start(lambda: api.acquire(redis_lock(name), wait=2 * PATIENCE))
-    eventually(lambda: len(Inspector().waiters(name)) == 1)
+    waiting(1, name)
     with cluster.ask(replica) as client:
         client.readonly()
         eventually(lambda: client.exists(key, f"{key}:queue") == 2)

@@ -13,7 +13,7 @@ import pytest
 from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseState, LockUnavailable, redis_lock
-from django_redislock.inspection import Inspector
+from tests.cluster.looking import waiting
 from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
@@ -39,7 +39,7 @@ def test_a_slot_that_has_moved(
     _, target = ends
     lease = api.acquire(redis_lock("job"))
     waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
-    eventually(lambda: len(Inspector().waiters("job")) == 1)
+    waiting(1)
 
     cluster.move(KEY, target)
     assert cluster.owner(KEY) is target
@@ -59,7 +59,7 @@ def test_while_it_moves(
     source, target = ends
     lease = api.acquire(redis_lock("job", ttl=60))
     waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
-    eventually(lambda: len(Inspector().waiters("job")) == 1)
+    waiting(1)
 
     cluster.migrating(KEY, target)
     with pytest.raises(LockUnavailable, match="TryAgainError"):

@@ -7,6 +7,7 @@ import pytest
 from devtools.redis_cluster import RedisCluster
 from django_redislock import LeaseRevoked, LeaseState, ReadWriteLock, Semaphore
 from django_redislock.inspection import Inspector, State
+from tests.cluster.looking import waiting
 from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
@@ -25,7 +26,7 @@ def test_places(cluster: RedisCluster, api: Api) -> None:
             api.start(lambda n=name: api.acquire(Semaphore(n, 2), wait=0)).result(PATIENCE) is None
         )
         waiter = api.start(lambda n=name: api.acquire(Semaphore(n, 2), wait=PATIENCE))
-        eventually(lambda n=name: len(Inspector().waiters(n)) == 1)
+        waiting(1, name)
         api.release(held.pop())
         held.append(waiter.result(PATIENCE))
         api.extend(held[0])
@@ -61,7 +62,7 @@ def test_readers_behind_a_writer(cluster: RedisCluster, api: Api) -> None:
     readers = []
     for number in range(3):
         readers.append(api.start(lambda: api.acquire(lock.read(), wait=PATIENCE)))
-        eventually(lambda n=number: len(Inspector().waiters("catalogue")) == n + 1)
+        waiting(number + 1, "catalogue")
     api.downgrade(writer)
     for reader in readers:
         api.release(reader.result(PATIENCE))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
-from django_redislock import Lease, ainitialise, initialise, once
+from django_redislock import Lease, LockUnavailable, ainitialise, initialise, once
 from django_redislock.base.holder import Holder
 from django_redislock.lease.lock import Lock
 from tests.waiting import PATIENCE
@@ -199,3 +199,12 @@ class Computation:
         if self.error is not None:
             raise self.error
         return {"run": number}
+
+
+def extended(api: Api, lease: Lease) -> bool:
+    """Whether Redis could be asked to extend it."""
+    try:
+        api.extend(lease)
+    except LockUnavailable:
+        return False
+    return True

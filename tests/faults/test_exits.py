@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
+from subprocess import PIPE
 from typing import NamedTuple
 
 import pytest
@@ -13,7 +11,7 @@ from redis import Redis
 
 from tests.faults.proxy import Proxy
 from tests.faults.remains import remains
-from tests.processes import ROOT
+from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
 
 PROMPTLY = 10.0
@@ -27,26 +25,17 @@ class End(NamedTuple):
     """Seconds since the program said that it ends."""
 
 
-def begin(program: str, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.worker", f"tests.faults.exits_programs:{program}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **env},
-    )
+@pytest.fixture
+def begin(start: Start) -> Start:
+    def begin(program: str, **options: str) -> Worker:
+        return start(f"tests.faults.exits_programs:{program}", stderr=PIPE, **options)
+
+    return begin
 
 
-def end(process: subprocess.Popen[str]) -> End:
-    try:
-        said, errors = process.communicate("\n", timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise
-    return End(process.returncode, errors, time.monotonic() - float(said.splitlines()[-1]))
+def end(worker: Worker) -> End:
+    said, errors = worker.process.communicate("\n", timeout=PATIENCE)
+    return End(worker.process.returncode, errors, time.monotonic() - float(said.splitlines()[-1]))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +49,7 @@ def end(process: subprocess.Popen[str]) -> End:
         ("handler", 0),
     ],
 )
-def test_what_is_left_is_released(redis: Redis, program: str, code: int) -> None:
+def test_what_is_left_is_released(begin: Start, redis: Redis, program: str, code: int) -> None:
     """A block that is left on the way out has released its lock when the process has ended."""
     ended = end(begin(program))
     assert not remains(redis)
@@ -82,7 +71,9 @@ def test_what_is_left_is_released(redis: Redis, program: str, code: int) -> None
         ("killed_by_itself", 3),
     ],
 )
-def test_what_is_not_left_ends_with_its_ttl(redis: Redis, program: str, code: int) -> None:
+def test_what_is_not_left_ends_with_its_ttl(
+    begin: Start, redis: Redis, program: str, code: int
+) -> None:
     """At the latest. The end of the process waits for nobody, and nobody complains."""
     ended = end(begin(program))
     assert ended.code == code, ended.errors
@@ -91,11 +82,10 @@ def test_what_is_not_left_ends_with_its_ttl(redis: Redis, program: str, code: in
     eventually(lambda: not redis.exists("redislock:{job}"))
 
 
-def test_redis_is_away(redis: Redis, beside: Proxy) -> None:
+def test_redis_is_away(begin: Start, redis: Redis, beside: Proxy) -> None:
     """A release that is still owed at the end does not hold it up for long."""
-    process = begin("redis_away", REDISLOCK_TEST_URL=beside.url)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "holding\n"
+    process = begin("redis_away", url=beside.url)
+    assert process.says() == "holding"
     beside.cut()
     ended = end(process)
     assert ended.code == 0

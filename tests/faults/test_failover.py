@@ -16,7 +16,7 @@ from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LeaseState, LockUnavailable, redis_lock
 from django_redislock.fencing import StaleLease
 from tests.contract.api import Api
-from tests.faults.caches import caches
+from tests.faults.caches import caches, through
 from tests.faults.proxy import Proxy
 from tests.models import Product
 from tests.waiting import PATIENCE, eventually
@@ -144,7 +144,7 @@ def test_a_failover_that_loses_a_lease(pair: Pair, api: Api, settings: Any) -> N
     late write is refused by the row, which has seen a newer fencing token."""
     product = Product.objects.create(name="lamp", stock=10)
     with RedisSentinels(pair.primary, number=1) as sentinels:
-        settings.CACHES = through(sentinels)
+        settings.CACHES = through(sentinels, timeout=0.5)
         pair.cut()
         first = api.acquire(redis_lock("job", ttl=600))
         assert Product.objects.fenced(first).get(pk=product.pk).stock == 10
@@ -176,7 +176,7 @@ def test_the_first_holder_learns_of_a_failover(
 ) -> None:
     """At its next renewal, by whom that ever is: the new primary does not know its lease."""
     with RedisSentinels(pair.primary, number=1) as sentinels:
-        settings.CACHES = through(sentinels)
+        settings.CACHES = through(sentinels, timeout=0.5)
         pair.cut()
         lease = api.acquire(redis_lock("job", ttl=600 if asks == "itself" else 9))
         pair.primary.stop()
@@ -195,15 +195,3 @@ def test_the_first_holder_learns_of_a_failover(
 
         eventually(told)
         assert lease.remaining() == 0
-
-
-def through(sentinels: RedisSentinels) -> dict[str, Any]:
-    """CACHES that ask the sentinels."""
-    return caches(
-        f"redis://{sentinels.service}/0",
-        CLIENT_CLASS="django_redis.client.SentinelClient",
-        CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
-        SENTINELS=sentinels.addresses,
-        SOCKET_TIMEOUT=0.5,
-        SOCKET_CONNECT_TIMEOUT=0.5,
-    )

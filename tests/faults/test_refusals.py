@@ -131,6 +131,15 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
 
 @contextmanager
+def configured(harmed: Harmed, setting: str, value: object, normal: object) -> Iterator[None]:
+    harmed.redis.config_set(setting, value)
+    try:
+        yield
+    finally:
+        harmed.redis.config_set(setting, normal)
+
+
+@contextmanager
 def readonly(harmed: Harmed) -> Iterator[None]:
     """It has become a replica, as after a failover."""
     harmed.redis.replicaof("127.0.0.1", 1)  # where nobody listens
@@ -142,33 +151,19 @@ def readonly(harmed: Harmed) -> Iterator[None]:
 
 @contextmanager
 def masterdown(harmed: Harmed) -> Iterator[None]:
-    """So it has, and must not answer from old data."""
-    harmed.redis.config_set("replica-serve-stale-data", "no")
-    try:
-        with readonly(harmed):
-            yield
-    finally:
-        harmed.redis.config_set("replica-serve-stale-data", "yes")
+    """It has become a replica, and must not answer from old data."""
+    with configured(harmed, "replica-serve-stale-data", "no", "yes"), readonly(harmed):
+        yield
 
 
-@contextmanager
-def noreplicas(harmed: Harmed) -> Iterator[None]:
+def noreplicas(harmed: Harmed) -> AbstractContextManager[None]:
     """It has fewer replicas than an operator wants."""
-    harmed.redis.config_set("min-replicas-to-write", 1)
-    try:
-        yield
-    finally:
-        harmed.redis.config_set("min-replicas-to-write", 0)
+    return configured(harmed, "min-replicas-to-write", 1, 0)
 
 
-@contextmanager
-def out_of_memory(harmed: Harmed) -> Iterator[None]:
+def out_of_memory(harmed: Harmed) -> AbstractContextManager[None]:
     """It is full, and evicts nothing."""
-    harmed.redis.config_set("maxmemory", 1)
-    try:
-        yield
-    finally:
-        harmed.redis.config_set("maxmemory", 0)
+    return configured(harmed, "maxmemory", 1, 0)
 
 
 @contextmanager
@@ -242,12 +237,9 @@ def _says(redis: Redis, what: str) -> bool:
 @contextmanager
 def full(harmed: Harmed) -> Iterator[None]:
     """It takes no more connections, and those that we had are gone."""
-    harmed.redis.config_set("maxclients", 1)
-    harmed.redis.client_kill_filter(_type="normal", skipme=True)
-    try:
+    with configured(harmed, "maxclients", 1, 10000):
+        harmed.redis.client_kill_filter(_type="normal", skipme=True)
         yield
-    finally:
-        harmed.redis.config_set("maxclients", 10000)
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from redis.exceptions import RedisError
 
 from devtools.redis_sentinel import RedisSentinels
 from devtools.redis_server import RedisServer, find_server
-from django_redislock import Lease, LeaseState, LockUnavailable, redis_lock
+from django_redislock import LeaseState, LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
-from tests.contract.api import Api
-from tests.faults.caches import caches
+from tests.contract.api import Api, extended
+from tests.faults.caches import through
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -70,14 +70,7 @@ def watched(settings: Any) -> Iterator[Watched]:
             RedisServer(tcp_port=0, args=follow) as replica,
             RedisSentinels(primary) as sentinels,
         ):
-            settings.CACHES = caches(
-                f"redis://{sentinels.service}/0",
-                CLIENT_CLASS="django_redis.client.SentinelClient",
-                CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
-                SENTINELS=sentinels.addresses,
-                SOCKET_TIMEOUT=2,
-                SOCKET_CONNECT_TIMEOUT=0.5,
-            )
+            settings.CACHES = through(sentinels, timeout=2)
             yield Watched(primary, replica, sentinels)
 
 
@@ -92,14 +85,6 @@ def arrived(watched: Watched, waiters: int = 0) -> None:
     """Wait until the replica has the lock, and those who wait for it."""
     with Redis.from_url(watched.replica.url) as redis:
         eventually(lambda: redis.exists(KEY) and redis.zcard(f"{KEY}:queue") == waiters)
-
-
-def extended(api: Api, lease: Lease) -> bool:
-    try:
-        api.extend(lease)
-    except LockUnavailable:
-        return False
-    return True
 
 
 def test_holding_and_waiting(watched: Watched, failover: Callable[[], None], api: Api) -> None:

@@ -195,8 +195,8 @@ class TestNeverSilent:
             with pytest.raises(LockUnavailable) as caught:
                 call()
             assert re.match(
-                rf"Redis 'default' \({where}\) could not be asked (for \S+ s )?while {doing} 'job': "
-                r"ConnectionError: ",
+                rf"Redis 'default' \({where}\) could not be asked (for \S+ s )?while {doing} "
+                r"'job': ConnectionError: ",
                 str(caught.value),
             )
 
