@@ -486,7 +486,7 @@ class TestBadInput:
     def test_a_key_of_another_type(self, redis: Redis) -> None:
         """It is an error, and is not overwritten."""
         redis.rpush(RECORD, "stranger")
-        with pytest.raises(LockError, match="we leave it alone"):
+        with pytest.raises(LockError, match="it was left alone"):
             do()
         assert redis.lrange(RECORD, 0, -1) == [b"stranger"]
         assert not redis.exists(KEY)

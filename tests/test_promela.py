@@ -41,7 +41,7 @@ FOUND = {
     Setup(2, 1, fault="GIVING_UP_STAYS_IN_THE_QUEUE"): NO_GHOSTS,
     Setup(2, 1, fault="HANDS_OVER_A_FULL_LEASE"): ONE_WINDOW,
     Setup(2, 1, fault="HANDS_TO_THE_DEAD"): "the dead are passed over",
-    Setup(2, 1, fault="HEIR_COUNTS_FROM_WHEN_IT_IS_TOLD"): ALONE,
+    Setup(2, 1, fault="HANDOVER_COUNTS_FROM_THE_ANSWER"): ALONE,
     Setup(2, 2, fault="LATE_RENEWAL_REVIVES"): "the store refuses nobody in time",
     Setup(2, 1, fault="NO_CLAIM_WINDOW"): ONE_WINDOW,
     Setup(2, 1, fault="NO_CLAIM_WINDOW", liveness=True): SERVED,

@@ -164,7 +164,7 @@ def test_nobody_can_be_asked() -> None:
     """All are tried, and the error names the lock."""
     nodes = Nodes(everything(b"b", 2), A, C)
     nodes.away = {A, C}
-    with pytest.raises(LockUnavailable, match="no node of the cluster can tell") as caught:
+    with pytest.raises(LockUnavailable, match="no node of the cluster could say") as caught:
         nodes.ask()
     assert nodes.maps() == 2
     assert caught.value.name == "job"

@@ -85,7 +85,7 @@ def _wrap_generator(function: Callable[..., Any], lock_for: LockFor) -> Callable
             instead = _settle(lock, conflict)
             return None if instead is None else (yield from instead)
         try:
-            result = yield from _steps(function(*args, **kwargs), lease)
+            result = yield from _Inside(function(*args, **kwargs), lease)
         except BaseException as error:
             lease._leave(error)
             raise
@@ -107,7 +107,7 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: LockFor) -> Ca
                     yield item
             return
         try:
-            # As in _steps, which can't be used: asynchronous generators have no `yield from`.
+            # Written out, since asynchronous generators have no `yield from`.
             generator = function(*args, **kwargs)
             step, value, inside = generator.asend, None, Steps(lease)
             while True:
@@ -133,26 +133,20 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: LockFor) -> Ca
     return locked
 
 
-def _steps(generator: Generator[Any, Any, Any], lease: Lease) -> Generator[Any, Any, Any]:
-    """`yield from generator`, with `lease` as the current lease while it runs."""
-    step: Callable[[Any], Any] = generator.send
-    value: Any = None
-    inside = Steps(lease)
-    while True:
-        with inside:
-            try:
-                item = step(value)
-            except StopIteration as stop:
-                return stop.value
-        try:
-            value = yield item
-            step = generator.send
-        except GeneratorExit:
-            with inside:
-                generator.close()
-            raise
-        except BaseException as error:
-            step, value = generator.throw, error
+class _Inside(Generator[Any, Any, Any]):
+    """A generator with `lease` as the current lease while it runs."""
+
+    def __init__(self, generator: Generator[Any, Any, Any], lease: Lease) -> None:
+        self._generator = generator
+        self._inside = Steps(lease)
+
+    def send(self, value: Any) -> Any:
+        with self._inside:
+            return self._generator.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._inside:
+            return self._generator.throw(*error)
 
 
 WRAPPERS: dict[str, Callable[[Callable[..., Any], LockFor], Callable[..., Any]]] = {

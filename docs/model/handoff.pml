@@ -1,32 +1,33 @@
 /* The handoff of a lock from holder to waiter, as a model for SPIN.
  *
- * It says in Promela what lua/mutex*.lua and primitives/mutex.py of django_redislock do, and
- * lets network, clock, processes and an operator do their worst. README.md beside it says
- * how to run it, what it leaves out, and how to read a counterexample.
+ * It describes in Promela what lua/mutex*.lua and primitives/mutex.py of django_redislock do,
+ * while the network, the clock, processes and an operator do their worst. README.md beside it
+ * explains how to run it, what it leaves out, and how to read a counterexample.
  *
  * Clients. Each acquires the same lock again and again, every time with a new token. A token
  * is the number of its client here: a client begins anew only when no message of its last
- * token is left, and then nobody can tell that token from one that never was. So clients go
- * on for ever in finitely many states.
+ * token is left, and then that token can't be distinguished from a new one. So clients go on
+ * without end in finitely many states.
  *
  * Time. It comes in ticks, and timers count down. Nothing is urgent: any number of ticks may
  * pass between any two steps. Slow clients and slow networks are the rule.
  *
- * Messages. A request that is not carried out yet changes nothing yet. So there is no step
- * for its sending; it is sent at the moment at which it is carried out, which is the worst
- * case for whoever counts a deadline from its sending. An answer that grants the lock is a
- * step of its own, may take any time and may be lost; others are received at once or lost,
- * since a client may wait before its next step as long as it likes. What comes on top is the
- * late request: the client has given up waiting for it, and it arrives all the same, after
- * others that were sent later.
+ * Messages. A request changes nothing before it is carried out. So its sending is not a step
+ * of its own: it is sent at the moment at which it is carried out, which is the worst case for
+ * a deadline that counts from the sending. An answer that grants the lock is a step of its
+ * own, may take any time and may be lost; other answers are received at once or lost, since a
+ * client may wait before its next step as long as it likes. In addition there are late
+ * requests: the client has given up waiting for the answer, and the request still arrives,
+ * after others that were sent later.
  *
- * Mishaps. What is worse than slow or lost is counted: a run has at most MISHAPS of them.
+ * Mishaps. Events that are worse than slow or lost messages are counted: a run has at most
+ * MISHAPS of them.
  *
- * Faults. With -DFAULT_... one thing is done wrong, so that one can see the invariants notice
- * it. Each is a way in which somebody might write a lock.
+ * Faults. With -DFAULT_... one thing is done wrong, to see that an invariant notices it. Each
+ * fault is a mistake that somebody might make in a lock.
  *
  * Invariants stand where they could be broken, each under a comment with its name. The last
- * one is the formula at the end; with -DLIVENESS it is checked, and the others are not.
+ * one is the formula at the end; with -DLIVENESS only that one is checked.
  */
 
 #ifndef CLIENTS
@@ -36,7 +37,7 @@
 #define MISHAPS 1
 #endif
 
-/* In ticks. What counts is that the claim window is the shortest. */
+/* In ticks. Only the order matters: the claim window is the shortest. */
 #ifndef TTL
 #define TTL 2
 #endif
@@ -55,10 +56,10 @@ mtype = {
     /* The answers. */
     held,                   /* {1, ...}: it is yours */
     taken,                  /* {0, ...}: it is somebody else's */
-    refused,                /* {-1, ...}: your token is gone for ever */
+    refused,                /* {-1, ...}: your token may never have it */
     /* The requests: scripts, with those of their arguments that matter here. */
     extend,                 /* mutex_extend.lua */
-    withdraw,               /* mutex_release.lua with withdraw = 1: and leave a tombstone */
+    withdraw,               /* mutex_release.lua with withdraw = 1: leave a tombstone, too */
     release,                /* ... with withdraw = 0 */
     last_acquire,           /* mutex_acquire.lua without an inbox: leave the queue */
     acquire                 /* ... with one: queue me, at the place that I had */
@@ -76,43 +77,43 @@ bit fence;                  /* in `tail`: the last fencing token; see grant() */
 bit handed;                 /* in `tail`: the lock was handed over and is not confirmed yet */
 byte listening;             /* for whose inbox PUBLISH returns 1 */
 
-/* ---- What clients know. What they do next is where they stand in proctype Client. ---- */
+/* ---- What clients know. Their next step is their position in proctype Client. ---- */
 
 byte busy;                  /* who has begun */
 byte ticketed;              /* who knows its ticket */
 byte doubtful;              /* claim.doubtful: whose requests may be late. (In Python it is also
-                             * set when only an answer was lost, which one can't tell apart.) */
+                             * set when only the answer was lost: the client can't know.) */
 byte inside;                /* who is in the guarded section */
 byte own[CLIENTS];          /* how long until the own deadline of the lease */
 byte late[CLIENTS];         /* which of the requests are late */
-byte told;                  /* who knows from a neighbour's answer that it has the lock */
+byte told;                  /* who knows from an answer to its own process that it has the lock */
 
 /* ---- What may go wrong. ---- */
 
-byte mishaps = MISHAPS;     /* how many there may still be */
+byte mishaps = MISHAPS;     /* how many may still happen */
 byte dead;                  /* who was killed */
 byte stopped[CLIENTS];      /* 0: runs; else one more than the ticks without a sign of life */
 byte seen = NOBODY;         /* the holder whom an operator has seen and will clear */
 
 /* A waiter may ask at any moment, which includes wake-ups that are lost, doubled, late or
- * wrong. So they only have to be spelled out for those who make more of them than a hint. */
+ * wrong. So wake-ups are modelled only for faults that treat them as more than a hint. */
 #if defined(FAULT_WAKEUP_IS_A_GRANT) || defined(FAULT_NO_SLICES)
 #define WAKEUPS
 byte hints;                 /* whom a wake-up has reached */
 #endif
 
-/* ---- What only the invariants look at. ---- */
+/* ---- What only the invariants read. ---- */
 
-byte over;                  /* who was told the end of it, while late requests are left */
+byte over;                  /* who was told that it ended, while late requests are left */
 byte cleared;               /* whose lease an operator has removed */
 byte newest;                /* whose fencing token is the newest */
-byte outdated;              /* whose is older than one that the guarded store has seen */
+byte outdated;              /* whose token is older than one that the guarded store has seen */
 bit granted;                /* the newest fencing token */
-byte unclaimed;             /* whether it waits to be confirmed; one more than the ticks since */
+byte unclaimed;             /* 0: nobody has to confirm the lock; else one more than the ticks since */
 
-/* Of no meaning between two steps, where they are 0. */
+/* Used within one step only; 0 between steps. */
 byte i, first, unseen;
-bit home;                   /* who comes next is a neighbour: it waits in the process that asks */
+bit own_process;            /* the next waiter is in the process that asks */
 mtype what, reply;
 
 #define runs(c)       (stopped[c] == 0)
@@ -120,8 +121,8 @@ mtype what, reply;
 #define listens(c)    (in(listening, c) || in(deaf, c))
 #define reachable(c)  (in(queue, c) && listens(c) && stopped[c] <= SIGN_OF_LIFE)
 
-/* It is in the guarded section, and its own deadline has not passed. An operator takes a
- * lease away whatever its holder does: that is the one overlap that is meant to be. */
+/* The client is in the guarded section, and its own deadline has not passed. An operator takes
+ * a lease away whatever its holder does: this one overlap is intended. */
 #define believes(c)   (in(inside, c) && own[c] > 0 && !in(cleared, c))
 
 #define each_client(action) \
@@ -144,7 +145,7 @@ inline drop_place(c) {
     place[c] = 0
 }
 
-/* Who is not in the queue and knows no ticket has no place. */
+/* A client that is not in the queue and knows no ticket has no place. */
 inline tidy_place(c) {
     when(place[c] > 0 && !in(queue, c) && !in(ticketed, c), drop_place(c))
 }
@@ -173,9 +174,9 @@ inline delete_lock() {
 /* Fencing tokens are only ever compared. So they are shifted after each grant: the newest is
  * 1, and all older ones are 0. */
 inline grant(to, ticks) {
-    /* Invariant: first come, first served. Nobody who can be reached has an earlier ticket. */
+    /* Invariant: first come, first served. No client that can be reached has an earlier ticket. */
     each_client(invariant(i == to || !reachable(i) || (place[to] > 0 && place[to] < place[i])));
-    /* Invariant: no ghosts. Who was told the end of it never has the lock again. */
+    /* Invariant: no ghosts. A token that was told that it ended never has the lock again. */
     invariant(!in(over, to));
     /* Invariant: fencing tokens grow. */
     invariant(fence + 1 > granted);
@@ -188,31 +189,32 @@ inline grant(to, ticks) {
     unclaimed = 0
 }
 
-/* No lease is ever shortened; here all are equally long, so that goes without saying. */
+/* No lease is ever shortened; here all are equally long, so nothing has to be done for it. */
 inline set_ttl() {
     lease = TTL;
     unclaimed = 0
 }
 
-/* The answer to the release tells it, and its own deadline counts from the sending of that. Who is
- * a neighbour is left open; but neighbours share their fate, so it lives as the one that asks. */
-inline hand_to_neighbour(c) {
-    printf("      client %d, a neighbour, has the lock\n", c);
+/* The answer to the release says so, and the own deadline counts from the sending of the release.
+ * Which clients share a process is left open; but they live and die together, so the waiter is
+ * alive, as the client that asks is. */
+inline hand_to_own_process(c) {
+    printf("      client %d of the same process has the lock\n", c);
     grant(c, TTL);
     leave_queue(c);
-    /* Unless it does not wait: its place was that of a late request. */
+    /* Unless it does not wait: then a late request took the place. */
     when(in(ticketed, c) && !in(inside, c) && own[c] == 0,
          add(newest, c); add(told, c); own[c] = TTL)
 }
 
-/* It is not told, since nobody got the answer, or has asked for itself. */
+/* The client does not know of it: nobody got the answer, or another client asked. */
 inline forget_told(c) {
     when(in(told, c), remove(told, c); own[c] = 0)
 }
 
 inline hand_to(c) {
     printf("      the lock is handed to client %d\n", c);
-    /* Invariant: the dead are passed over. Those of whom that can be known: nobody listens. */
+    /* Invariant: the dead are passed over. The server can know that nobody listens. */
     invariant(listens(c));
 #ifndef FAULT_HANDS_OVER_A_FULL_LEASE
     grant(c, CLAIM_WINDOW);
@@ -227,8 +229,8 @@ inline hand_to(c) {
     leave_queue(c)
 }
 
-/* hand_over() of lua/queue.lua. Where nobody was seen lately, it was the server that stopped,
- * and the first of them has it after all. */
+/* hand_over() of lua/queue.lua. If no waiter was seen lately, the server itself had stopped, and
+ * the first waiter gets the lock. */
 inline hand_over(caller) {
     unseen = NOBODY;
     do
@@ -251,9 +253,9 @@ inline hand_over(caller) {
     od;
     when(first == NOBODY, first = unseen);
     if
-    :: first != NOBODY && first != caller && home && runs(first) && in(listening, first) ->
-        hand_to_neighbour(first)
-    :: first != NOBODY && first != caller && !(home && runs(first) && in(listening, first)) ->
+    :: first != NOBODY && first != caller && own_process && runs(first) && in(listening, first) ->
+        hand_to_own_process(first)
+    :: first != NOBODY && first != caller && !(own_process && runs(first) && in(listening, first)) ->
         hand_to(first)
     :: else
     fi;
@@ -361,7 +363,7 @@ inline script_extend(c) {
 inline script_clear(c) {
     if
     :: holder == c ->
-        /* Who has only been handed it goes on waiting. */
+        /* A client that has not confirmed the lock goes on waiting. */
         when(!handed, add(gone, c); add(cleared, c));
         delete_lock();
         hand_over(NOBODY);
@@ -379,7 +381,7 @@ inline check_taken_up() {
 /* ==== A client: primitives/mutex.py, and lease/lock.py, lease/claims.py, lease/watchdog.py above it. ==== */
 
 inline check_inside(c) {
-    /* Invariant: one at a time. At most one is inside before its own deadline. */
+    /* Invariant: one at a time. At most one client is inside before its own deadline. */
     each_client(invariant(i == c || !believes(i) || !believes(c)));
     /* Invariant: the store refuses nobody in time. It remembers the largest fencing token. */
     invariant(!believes(c) || !in(outdated, c))
@@ -392,7 +394,7 @@ inline enter(c) {
     when(in(newest, c), each_client(when(i != c && in(inside, i), add(outdated, i))))
 }
 
-/* It has no lease any more, as far as it knows. */
+/* As far as the client knows, it has no lease now. */
 inline leave(c) {
     remove(inside, c);
     remove(outdated, c);
@@ -400,7 +402,7 @@ inline leave(c) {
     own[c] = 0
 }
 
-/* No message of a token is left: it may as well be a new one. */
+/* No message of the token is left, so the client may use it again as a new one. */
 inline forget(c) {
     if
     :: in(over, c) && silent(c) ->
@@ -413,8 +415,8 @@ inline forget(c) {
 }
 
 inline finish(c) {
-    printf("client %d knows that it does not have it\n", c);
-    /* Invariant: no ghosts. Who is told that it does not have the lock does not have it. */
+    printf("client %d knows that it does not have the lock\n", c);
+    /* Invariant: no ghosts. A client is told that it does not have the lock only if that is true. */
     invariant(holder != c && !in(queue, c));
     remove(busy, c);
     remove(doubtful, c);
@@ -447,10 +449,10 @@ inline die(c) {
     tidy_place(c)
 }
 
-/* Clients that have not begun are all alike, so it is always the first of them that does. */
+/* Clients that have not begun are all alike, so the first of them begins. */
 #define fresh(c)  (runs(c) && !in(busy, c) && in(listening, c) && silent(c))
 #if defined(LIVENESS)
-#define its_turn(c)  true   /* since one of them is watched, and is not like the others */
+#define its_turn(c)  true   /* one client is watched, so they are not alike */
 #elif CLIENTS == 2
 #define its_turn(c)  (c == 0 || !fresh(0))
 #elif CLIENTS == 3
@@ -466,13 +468,13 @@ inline die(c) {
 #define may_tick   true
 #define may_give_up(c)  true
 #else
-/* Nobody is served where every answer is lost, or where the holder renews for ever. */
+/* Nobody is served if every answer is lost, or if the holder renews without end. */
 #define may_lose   (mishaps > 0)
 #define lose       mishaps--
 #define may_renew  false
-/* The one that is watched waits without limit. */
+/* The client that is watched waits without limit. */
 #define may_give_up(c)  (c != 0)
-/* And nobody is served where all is too slow. A client that runs gets an answer within a tick, and while the
+/* And nobody is served if everything is too slow. A client that runs gets an answer within a tick, and while the
  * lock is handed to it, it asks within the claim window: the slices of waiting.py are shorter
  * at the head of the queue. */
 #define in_time(c)  (!runs(c) || ((own[c] == 0 || in(inside, c)) && !(unclaimed > 0 && holder == c)))
@@ -495,8 +497,8 @@ proctype Client(byte c) {
 end_idle:
     atomic { fresh(c) && its_turn(c) -> add(busy, c) };
 
-    /* It asks at once, and then whenever a slice of its wait is over or it is woken, rightly
-     * or not: at any time. */
+    /* The client asks at once, and then when a slice of its wait is over or it is woken, with or
+     * without a reason: at any time. */
 asking:
     if
     :: atomic {
@@ -519,7 +521,7 @@ asking:
             what = 0; reply = 0; add(ticketed, c); goto asking
         :: reply == taken && what == acquire && may_lose ->
             what = 0; reply = 0; lose; goto asking
-        /* That was its patience, or it does not wait at all. */
+        /* Its wait is over, or it does not wait at all. */
 #ifndef FAULT_NO_LAST_WORD
         :: reply == taken && what == last_acquire && in(doubtful, c) ->
             what = 0; reply = 0; goto leaving
@@ -531,8 +533,8 @@ asking:
             goto end_idle
         fi
        }
-    /* A neighbour tells that it has the lock. */
-#ifndef FAULT_HEIR_COUNTS_FROM_WHEN_IT_IS_TOLD
+    /* An answer to its own process says that it has the lock. */
+#ifndef FAULT_HANDOVER_COUNTS_FROM_THE_ANSWER
     :: atomic {
         runs(c) && in(told, c) && own[c] > 0 -> d_step { remove(told, c); enter(c) };
         goto working
@@ -543,7 +545,7 @@ asking:
         goto working
        }
 #endif
-    /* It is cancelled, or out of patience with a server that does not answer. */
+    /* It is cancelled, or gives up on a server that does not answer. */
     :: runs(c) && may_give_up(c) -> goto leaving
     :: atomic {
         runs(c) && mishaps > 0 ->
@@ -559,7 +561,7 @@ asking:
         d_step { die(c) };
         if
         :: true
-        :: add(late[c], acquire)    /* it was on its way */
+        :: add(late[c], acquire)    /* the acquire is on its way */
         fi;
         goto end_dead
        }
@@ -572,7 +574,7 @@ asking:
 #endif
     fi;
 
-    /* The answer is under way that it holds the lock. */
+    /* The answer that it holds the lock is on its way. */
 answered:
     if
 #ifndef FAULT_DEADLINE_COUNTS_FROM_THE_ANSWER
@@ -580,7 +582,7 @@ answered:
 #else
     :: atomic { runs(c) -> d_step { own[c] = TTL; enter(c) }; goto working }
 #endif
-    /* It is lost, or has taken longer than the lease lives, which is no better. */
+    /* The answer is lost, or took longer than the lease lives, which has the same effect. */
     :: atomic { runs(c) && own[c] > 0 && may_lose -> lose; d_step { leave(c) }; goto asking }
     :: atomic { runs(c) && own[c] == 0 -> d_step { leave(c) }; goto asking }
     :: atomic { runs(c) && may_give_up(c) -> d_step { leave(c) }; goto leaving }
@@ -589,7 +591,7 @@ answered:
 
 working:
     if
-    /* The watchdog renews. A renewal that is lost is one that does not happen. */
+    /* The watchdog renews. A lost renewal is the same as none. */
     :: atomic {
         runs(c) && own[c] > 0 && may_renew ->
         d_step {
@@ -613,24 +615,24 @@ working:
     :: atomic { mishaps > 0 -> d_step { die(c) }; goto end_dead }
     fi;
 
-    /* It gives back the lock, or takes back an acquire, and says so until it has an answer. */
+    /* It releases the lock, or takes back an acquire, and repeats that until it has an answer. */
 leaving:
     if
     :: atomic {
         runs(c) ->
         if
-        :: home = 0
-        :: home = 1
+        :: own_process = 0
+        :: own_process = 1
         fi;
         d_step {
             if
             :: in(doubtful, c) -> what = withdraw
             :: else -> what = release
             fi;
-            printf("client %d gives it back: %e\n", c, what);
+            printf("client %d releases: %e\n", c, what);
             script_release(c);
             what = 0;
-            home = 0
+            own_process = 0
         };
         if
         :: d_step { finish(c) }; goto end_idle
@@ -661,7 +663,7 @@ end_dead:
 
 /* ==== What else happens. ==== */
 
-/* A late request of client c arrives; with another mishap it will do so once more. */
+/* A late request of client c arrives; with another mishap it will arrive once more. */
 proctype Network(byte c) {
 end_network:
     do
@@ -675,8 +677,8 @@ end_network:
         :: in(late[c], extend) -> what = extend
         fi;
         if
-        :: home = 0
-        :: what == release || what == withdraw -> home = 1
+        :: own_process = 0
+        :: what == release || what == withdraw -> own_process = 1
         fi;
         d_step {
             printf("a late %e of client %d arrives\n", what, c);
@@ -684,12 +686,12 @@ end_network:
             :: what == extend -> script_extend(c)
             :: what == release || what == withdraw ->
                 script_release(c);
-                home = 0;
+                own_process = 0;
                 when(holder != NOBODY, forget_told(holder))
             :: else -> script_acquire(c)
             fi;
-            /* Only of a renewal somebody may still take note. Its own deadline counts from
-             * its sending; and once that of the lease has passed, nothing revives it. */
+            /* Only the answer to a renewal may still be read. The own deadline counts from the
+             * sending; and once it has passed, nothing revives the lease. */
 #ifdef FAULT_LATE_RENEWAL_REVIVES
             when(what == extend && reply == held && in(inside, c),
                  own[c] = TTL - 1; check_inside(c));
@@ -720,10 +722,10 @@ end_world:
         printf("client %d goes on\n", c);
         stopped[c] = 0
        }
-    /* The connection of its inbox breaks, or is not there yet; that of the dead breaks, too. */
+    /* The connection of an inbox breaks, or is not there yet; a dead client's breaks, too. */
     :: d_step {
         mishaps > 0 && in(busy, c) && in(listening, c) ->
-        printf("client %d does not listen any more\n", c);
+        printf("client %d no longer listens\n", c);
         mishaps--;
         remove(listening, c)
        }
@@ -737,7 +739,7 @@ end_world:
         printf("the connection of client %d breaks\n", c);
         remove(listening, c)
        }
-    /* An operator looks at the lock, and later clears what he saw. */
+    /* An operator looks at the lock, and later clears the holder that was seen. */
     :: d_step {
         mishaps > 0 && holder == c && seen == NOBODY ->
         printf("an operator sees that client %d holds the lock\n", c);
@@ -775,8 +777,8 @@ end_clock:
         when(unclaimed == 0, count_down(lease));
 #endif
         when(holder != NOBODY && lease == 0, printf("      the lease ends\n"); delete_lock());
-        /* Invariant: a claim window and no more. That is what a waiter who does not come
-         * costs the next one. */
+        /* Invariant: a claim window and no more. This is the cost of a waiter that does not
+         * come, for the next one. */
         invariant(unclaimed <= CLAIM_WINDOW)
        }
     od
@@ -791,6 +793,6 @@ init {
 
 #ifdef LIVENESS
 /* Invariant: everybody is served. Every attempt of a client that lives and runs has an end,
- * also that of one who never gives up. As all clients are alike, it is enough to watch one. */
+ * even if the client never gives up. Since all clients are alike, watching one is enough. */
 ltl served { []<> !(in(busy, 0) && runs(0)) }
 #endif

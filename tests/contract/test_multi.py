@@ -331,7 +331,7 @@ def test_a_name_that_we_hold_already() -> None:
         lock = MultiLock(["a", "b"], reentrant=reentrant)
         with redis_lock("a"), pytest.raises(LockReentered, match="take all names in one step"):
             lock.acquire(wait=0)
-    with Semaphore("a", 2), pytest.raises(LockError, match="is of another type"):
+    with Semaphore("a", 2), pytest.raises(LockError, match="has a type that"):
         MultiLock(["a", "b"]).acquire(wait=0)
     with MultiLock(["a", "b"]), pytest.raises(LockReentered, match="reentrant=True"):
         MultiLock(["a", "b"]).acquire(wait=0)

@@ -81,7 +81,7 @@ def test_fractions(api: Api, redis: Redis) -> None:
 def test_no_fencing_token(api: Api) -> None:
     """It says why it has none."""
     lease = api.acquire(TimestampLock(KEY))
-    with pytest.raises(LockError, match="has no fencing token: the clients"):
+    with pytest.raises(LockError, match="has no fencing token: the old clients"):
         lease.fencing_token  # noqa: B018
     assert api.holder(TimestampLock(KEY)).fencing_token is None
     api.release(lease)

@@ -270,7 +270,7 @@ def test_behind_killed_waiters(api: Api, nodes: Nodes) -> None:
 def test_no_fencing_token(api: Api, nodes: Nodes) -> None:
     """Whoever asks for it is told why there is none."""
     lease = api.acquire(lock())
-    with pytest.raises(LockError, match="Redlock has no fencing token: its servers"):
+    with pytest.raises(LockError, match="Redlock has no fencing token, since its servers"):
         assert lease.fencing_token
     with pytest.raises(LockError, match="Redlock has no fencing token"):
         assert lease.fencing_tokens

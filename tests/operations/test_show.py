@@ -47,7 +47,7 @@ def test_free() -> None:
     assert done.code == 3
     assert "free\n" in done.out
     assert re.search(r" UTC  0\.\d s  released  operations/test_show\.py:\d+ in", done.out)
-    assert f"{lease.fencing_token}, of the last one" in done.out
+    assert f"{lease.fencing_token}, of the last holder" in done.out
     assert "Nobody waits." in done.out
 
 

@@ -60,7 +60,7 @@ class TestList:
 
     def test_no_jobs(self) -> None:
         """It says where they would be looked for."""
-        assert "in a periodic.py of an installed app" in runperiodic("--list").out
+        assert "no periodic.py of an installed app" in runperiodic("--list").out
 
 
 class TestByHand:
