@@ -1089,22 +1089,6 @@ class TestLeases:
         assert lease._lifetime.lost is caught.value
         assert caught.value.name == "atlas"
 
-    def test_the_whole_story(self, alias: str, book: Book, redis: Redis) -> None:
-        """Two holders at a time: the write of the former comes between the reading and the
-        writing of the latter, is refused, and nothing is lost."""
-        with ThreadPoolExecutor(1) as thread:
-            former = thread.submit(redis_lock("atlas", renew=False).acquire).result(PATIENCE)
-        sold = Product.objects.using(alias).fenced(former).get()
-        redis.delete("redislock:{atlas}")  # what a failover may do
-        with redis_lock("atlas", label="next") as lease:
-            product = Product.objects.using(alias).fenced(lease).get()
-            sold.stock -= 2
-            with pytest.raises(StaleLease):
-                sold.save(lease=former)
-            product.stock -= 1
-            product.save(lease=lease)
-        assert row(alias)["stock"] == 2
-
     @pytest.mark.parametrize("how", ["lost", "released"])
     def test_a_lease_that_is_known_to_be_lost(
         self, how: str, alias: str, book: Book, redis: Redis

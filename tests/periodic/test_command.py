@@ -18,7 +18,7 @@ from redis import Redis
 
 from django_redislock import current_lease, redis_lock
 from django_redislock.management.commands import runperiodic as command
-from django_redislock.periodic import JobState, Ledger, RunOutcome, job_finished
+from django_redislock.periodic import JobState, Ledger, RunOutcome
 from django_redislock.transport.event_loops import opened
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY, Done, call
@@ -388,30 +388,6 @@ class TestOperators:
         settings.CACHES = caches(AWAY)
         for arguments in (("jobs",), ("pause", "job", "--reason", "r"), ("resume", "job")):
             assert call(*arguments).code == 69
-
-
-def test_what_is_lost_is_told(make: Make, missed: Any, redis: Redis, told: Any) -> None:
-    """Who finds a run without its lease tells of it, once."""
-    make()
-    missed("job")
-    runperiodic("--once")
-    told.settle().clear()
-
-    def gone(event: Any, **_: Any) -> None:
-        lost.append(event.outcome)
-
-    lost: list[str] = []
-    job_finished.connect(gone)
-    try:
-        newest = redis.hget(LEDGER % "job", "runs").split()[-1]
-        run = redis.hget(LEDGER % "job", newest).replace(b"|done|", b"|running|")
-        redis.hset(LEDGER % "job", mapping={newest: run, "open": newest})
-        missed("job")
-        runperiodic("--once")
-        told.settle()
-    finally:
-        job_finished.disconnect(gone)
-    assert lost == ["lost", "done"]
 
 
 def test_json_is_what_the_docs_say(make: Make, missed: Any) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import transaction
-from django.test import TestCase, TransactionTestCase
+from django.test import TestCase
 from redis import Redis
 
 from django_redislock import (
@@ -234,18 +233,3 @@ class TestInTestCase(TestCase):
         """A coroutine, and what it waits for in threads."""
         async with redis_lock("invoice:42") as lease:
             assert (await redis_lock("invoice:42").aholder()).owner == lease.owner
-
-
-class TestInTransactionTestCase(TransactionTestCase):
-    """Transactions are as in production."""
-
-    def setUp(self) -> None:
-        self.enterContext(locks_in_memory())
-
-    def test_commit(self) -> None:
-        """The lock is released by it."""
-        with transaction.atomic():
-            with redis_lock("invoice:42", release="commit"):
-                pass
-            assert redis_lock("invoice:42").holder() is not None
-        assert redis_lock("invoice:42").holder() is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import threading
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from django_redislock import LeaseLost, LockUnavailable, current_lease, redis_lock
+from django_redislock import LockUnavailable, current_lease, redis_lock
 from django_redislock.lease.watchdog import Watchdog
 from django_redislock.signals import lock_not_acquired
 from django_redislock.views import idempotency, idempotent_view, lock_view
@@ -697,35 +696,6 @@ class TestWhatIsKept:
             assert post().status_code == 201
         assert body.runs == 1
 
-    def test_an_exception(self, redis: Redis) -> None:
-        """It comes out, and the next request is carried out."""
-        body = Counter()
-
-        def fails(request: HttpRequest, pk: int) -> HttpResponse:
-            if body.runs == 0:
-                body.runs = 1
-                raise ZeroDivisionError
-            return body(request, pk)
-
-        with at_root(forms.function(idempotent_view(), fails)):
-            with pytest.raises(ZeroDivisionError):
-                post()
-            assert post().content == b"run 2"
-
-    def test_a_lost_lease(self, redis: Redis, settings: Any) -> None:
-        """Others may have been at it meanwhile, so nothing is kept of it."""
-        settings.REDISLOCK = {"TTL": 0.3}
-
-        def body(request: HttpRequest, pk: int) -> HttpResponse:
-            lease = current_lease()
-            redis.delete(f"redislock:{{{lease.name}}}")
-            eventually(lambda: lease._lifetime.lost)
-            return HttpResponse()
-
-        with at_root(forms.function(idempotent_view(), body)), pytest.raises(LeaseLost):
-            post()
-        assert not redis.keys("redislock:{idempotency:*}:record")
-
     def replayed(self, view: Any) -> tuple[Any, Any]:
         """The first response of a view, and the second."""
         with at_root(idempotent_view()(view)):
@@ -847,40 +817,6 @@ class TestTransactions:
         assert Shop.objects.count() == 1
         assert seen == [[b"", b":record", b":tail"]]
 
-    def test_on_commit_raises(self) -> None:
-        """What was committed is not done again, although the first answer was an error."""
-        body = Counter()
-
-        def fails() -> None:
-            raise ZeroDivisionError
-
-        def view(request: HttpRequest, pk: int) -> HttpResponse:
-            transaction.on_commit(fails)
-            return body(request, pk)
-
-        with at_root(forms.function(idempotent_view(), view)):
-            with pytest.raises(ZeroDivisionError):
-                post()
-            gc.collect()  # the traceback has the last one who would release the lock
-            response = eventually(lambda: (r := post()).status_code == 201 and r)
-        assert response.content == b"run 1"
-        assert body.runs == 1
-
-    def test_a_rollback(self) -> None:
-        """What did not happen is not replayed."""
-        body = Counter()
-
-        def rolled_back(request: HttpRequest, pk: int) -> HttpResponse:
-            response = body(request, pk)
-            transaction.set_rollback(body.runs == 1)
-            return response
-
-        with at_root(forms.function(idempotent_view(), rolled_back)):
-            post()
-            # The end of a rollback is told by a finalizer.
-            response = eventually(lambda: (r := post()).status_code == 201 and r)
-        assert response.content == b"run 2"
-
     def test_a_moment_after_a_rollback(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The answer may be there before the watchdog has released the lock. Who asks again by
         another thread is told to come again, and then carried out."""
@@ -907,22 +843,6 @@ class TestTransactions:
                 )
         assert again.content == b"run 2"
 
-    def test_two_databases(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Kept when both have committed; one that has not is as a rollback."""
-        monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
-        body = Counter()
-
-        def half(request: HttpRequest, pk: int) -> HttpResponse:
-            response = body(request, pk)
-            transaction.set_rollback(body.runs == 1, using="other")
-            return response
-
-        with at_root(forms.function(idempotent_view(), half)):
-            post()
-            eventually(lambda: post().content == b"run 2")
-            assert post().content == b"run 2"
-        assert body.runs == 2
-
 
 class TestRedisAway:
     @every_form
@@ -936,30 +856,6 @@ class TestRedisAway:
             response = post(ask)
         assert (response.status_code, body.runs) == (503, 0)
         assert response.headers["Retry-After"] == "5"
-
-    def test_afterwards(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The response is kept as soon as Redis is back, and under the lock until then."""
-        from django_redislock.primitives import record
-
-        body = Counter()
-        tried, back = threading.Event(), threading.Event()
-        write = record.write
-
-        async def away(*args: Any, **held: bool) -> None:
-            if not back.is_set():
-                tried.set()
-                raise LockUnavailable("away")
-            await write(*args, **held)
-
-        monkeypatch.setattr(record, "write", away)
-        with at_root(forms.function(idempotent_view(), body)):
-            assert post().content == b"run 1"
-            assert tried.is_set()
-            assert post().status_code == 409
-            back.set()
-            response = eventually(lambda: (r := post()).status_code == 201 and r)
-        assert response.content == b"run 1"
-        assert body.runs == 1
 
     def test_between_the_lock_and_the_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who can't know whether it was carried out doesn't carry it out."""
