@@ -27,18 +27,21 @@ Open = Callable[..., Window]
 
 
 @pytest.fixture
-def open_tour(chromium: Chromium, tour: Tour) -> Iterator[Open]:
-    """Open windows on its page; each must be without faults at the end."""
-    windows: list[Window] = []
+def site(tour: Tour) -> Tour:
+    """The site on which windows are opened."""
+    return tour
+
+
+@pytest.fixture
+def open_tour(open_window: Open) -> Open:
+    """Open windows on its page, for nobody in particular."""
 
     def open_tour(**context: Any) -> Window:
-        windows.append(Window(chromium.browser, tour, "", **context))  # type: ignore[arg-type]
-        windows[-1].goes_to("/tour/")
-        return windows[-1]
+        window: Window = open_window("", **context)
+        window.goes_to("/tour/")
+        return window
 
-    yield open_tour
-    for window in windows:
-        chromium.run(window.close)
+    return open_tour
 
 
 @pytest.fixture

@@ -11,9 +11,7 @@ from django.views import View
 from django_redislock import (
     MultiLock,
     ReadWriteLock,
-    Redlock,
     Semaphore,
-    TimestampLock,
     deduplicate,
     once,
     redis_lock,
@@ -113,27 +111,12 @@ def transfer(source: int, target: int) -> int:
     return source + target
 
 
-@Redlock("export", using=["a", "b", "c"])
-def everywhere(pk: int) -> str:
-    return str(pk)
-
-
 catalogue = ReadWriteLock("catalogue")
 
 
 @catalogue.read()
 def show(page: int) -> str:
     return str(page)
-
-
-@catalogue.write()
-async def write(page: int) -> str:
-    return str(page)
-
-
-@TimestampLock("lock.import")
-def old(pk: int) -> str:
-    return str(pk)
 
 
 @once("warm:{pk}", ttl=3600)
@@ -153,9 +136,7 @@ async def rates(currency: str) -> dict[str, float]:
 
 assert_type(export(1), str)
 assert_type(transfer(1, 2), int)
-assert_type(everywhere(1), str)
 assert_type(show(1), str)
-assert_type(old(1), str)
 assert_type(warm(1), str)
 assert_type(consume({}), int)
 
@@ -196,6 +177,5 @@ async def coroutines() -> None:
     async for item in feed():
         assert_type(item, int)
     assert_type(await Importer().arun(), list[str])
-    assert_type(await write(1), str)
     assert_type(await rates("EUR"), dict[str, float])
     assert_type(await order(HttpRequest()), HttpResponse)

@@ -17,7 +17,6 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 from rest_framework.decorators import api_view
-from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
@@ -42,97 +41,76 @@ def coroutine(decorator: Decorator, body: Body) -> Any:
     return view
 
 
-def class_based(decorator: Decorator, body: Body) -> Any:
-    @decorator
-    class Page(View):
+def as_it_is(anything: Any) -> Any:
+    return anything
+
+
+def page(body: Body, decorator: Decorator = as_it_is, base: type = View) -> Any:
+    """A class whose `post` calls the body. The decorator is for the method."""
+
+    class Page(base):  # type: ignore[misc]
+        @decorator
         def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
             return body(request, pk)
 
-    return Page.as_view()
+    return Page
+
+
+def async_page(body: Body, decorator: Decorator = as_it_is) -> Any:
+    """The same with a coroutine."""
+
+    class Page(View):
+        @decorator
+        async def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
+            await asyncio.sleep(0)
+            return body(request, pk)
+
+    return Page
+
+
+def class_based(decorator: Decorator, body: Body) -> Any:
+    return decorator(page(body)).as_view()
 
 
 def async_class_based(decorator: Decorator, body: Body) -> Any:
-    @decorator
-    class Page(View):
-        async def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-            await asyncio.sleep(0)
-            return body(request, pk)
-
-    return Page.as_view()
+    return decorator(async_page(body)).as_view()
 
 
 def method(decorator: Decorator, body: Body) -> Any:
-    class Page(View):
-        @decorator
-        def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-            return body(request, pk)
-
-    return Page.as_view()
+    return page(body, decorator).as_view()
 
 
 def async_method(decorator: Decorator, body: Body) -> Any:
-    class Page(View):
-        @decorator
-        async def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-            await asyncio.sleep(0)
-            return body(request, pk)
-
-    return Page.as_view()
+    return async_page(body, decorator).as_view()
 
 
 def method_decorated(decorator: Decorator, body: Body) -> Any:
-    @method_decorator(decorator, name="post")
-    class Page(View):
-        def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-            return body(request, pk)
-
-    return Page.as_view()
+    return method_decorator(decorator, name="post")(page(body)).as_view()
 
 
 def dispatch_decorated(decorator: Decorator, body: Body) -> Any:
-    @method_decorator(decorator, name="dispatch")
-    class Page(View):
-        def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-            return body(request, pk)
-
-    return Page.as_view()
+    return method_decorator(decorator, name="dispatch")(page(body)).as_view()
 
 
 def async_dispatch_decorated(decorator: Decorator, body: Body) -> Any:
-    @method_decorator(decorator, name="dispatch")
-    class Page(View):
-        async def post(self, request: HttpRequest, pk: int) -> HttpResponseBase:
-            await asyncio.sleep(0)
-            return body(request, pk)
-
-    return Page.as_view()
+    return method_decorator(decorator, name="dispatch")(async_page(body)).as_view()
 
 
 def api_class(decorator: Decorator, body: Body) -> Any:
-    @decorator
-    class Page(APIView):
-        def post(self, request: Any, pk: int) -> HttpResponseBase:
-            return body(request, pk)
-
-    return Page.as_view()
+    return decorator(page(body, base=APIView)).as_view()
 
 
 def api_method(decorator: Decorator, body: Body) -> Any:
-    class Page(APIView):
-        @decorator
-        def post(self, request: Any, pk: int) -> HttpResponseBase:
-            return body(request, pk)
-
-    return Page.as_view()
+    return page(body, decorator, APIView).as_view()
 
 
 def api_function(decorator: Decorator, body: Body) -> Any:
     @api_view(["POST"])
     @decorator
-    def page(request: Any, pk: int) -> HttpResponseBase:
+    def view(request: Any, pk: int) -> HttpResponseBase:
         return body(request, pk)
 
-    return page
+    return view
 
 
 def api_patch(decorator: Decorator, body: Body) -> Any:
@@ -146,12 +124,7 @@ def api_patch(decorator: Decorator, body: Body) -> Any:
 
 
 def api_view_set(decorator: Decorator, body: Body) -> Any:
-    @decorator
-    class Page(ViewSet):
-        def create(self, request: Any, pk: int) -> HttpResponseBase:
-            return body(request, pk)
-
-    return Page.as_view({"post": "create"})
+    return decorator(page(body, base=ViewSet)).as_view({"post": "post"})
 
 
 DJANGO = [
@@ -172,10 +145,6 @@ FORMS = DJANGO + REST_FRAMEWORK
 def ok(request: HttpRequest, pk: int) -> HttpResponse:
     """A body that has nothing to do."""
     return HttpResponse("done")
-
-
-def rest_ok(request: Any, pk: int) -> Response:
-    return Response({"done": pk})
 
 
 def at_root(view: Any) -> AbstractContextManager[None]:
