@@ -380,29 +380,18 @@ class TestStale:
         assert [lock.name for lock in inspector.stale()] == ["long"]
         assert inspector.clear(get(inspector, "long"), by="Ada", reason="its process is dead")
 
-    @pytest.fixture
-    def due(self) -> None:
-        """This process has not shown any sign of life lately."""
-        watchdog(server_of("default"))._show_at = 0.0
-        watchdog(server_of("default"))._next = float("inf")
-
-    @pytest.mark.usefixtures("due")
-    def test_a_sign_of_life(self, redis: Redis) -> None:
-        """One key for all leases of a process, as long as it holds one."""
-        with redis_lock("one"), redis_lock("two"):
-            key = f"redislock:process:{tokens.process}"
-            eventually(lambda: redis.exists(key))
-            assert redis.keys("redislock:process:*") == [key.encode()]
-            assert 0 < redis.pttl(key) <= PRESENCE * 1000
-
-    @pytest.mark.usefixtures("due")
-    def test_it_is_shown_again(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Every third of the time for which it counts."""
+    def test_a_sign_of_life(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One key for all leases of a process, as long as it holds one, is written again and
+        again."""
+        watched = watchdog(server_of("default"))
+        watched._show_at, watched._next = 0.0, float("inf")  # it has shown none lately
         monkeypatch.setattr("django_redislock.lease.watchdog.PRESENCE_EVERY", 0.1)
         key = f"redislock:process:{tokens.process}"
-        with redis_lock("one"):
+        with redis_lock("one"), redis_lock("two"):
             for _ in range(3):
                 eventually(lambda: redis.exists(key))
+                assert redis.keys("redislock:process:*") == [key.encode()]
+                assert 0 < redis.pttl(key) <= PRESENCE * 1000
                 redis.delete(key)
 
     def test_a_child_is_another_process(self, redis: Redis) -> None:

@@ -158,17 +158,6 @@ def test_a_key_of_a_wrong_type(operator: Client, redis: Redis) -> None:
     assert operator.get(LIST).status_code == 503
 
 
-@pytest.mark.parametrize(
-    "value", [b"\xff\xfe|1|1|1|a|b", b"z|1|1|abc|a|b", b"x" * 32 + b"|1|1|?|a|b"]
-)
-def test_values_that_look_like_ours(operator: Client, redis: Redis, value: bytes) -> None:
-    """They are others'."""
-    redis.set("redislock:{job}", value, px=60_000)
-    page = operator.get(LIST, {"foreign": "1"})
-    assert [lock.kind for lock in page.context["cl"].result_list] == ["foreign"]
-    assert operator.get(PAGE).status_code == 200
-
-
 @pytest.mark.parametrize("page", ["", "default_3Ajob/change/", "default_3Ajob/history/"])
 def test_redis_is_not_asked_for_strangers(db: Any, settings: Any, page: str) -> None:
     """Who may not know gets no other answer when it is away."""

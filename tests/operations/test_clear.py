@@ -210,15 +210,6 @@ class TestChangedHands:
         assert seen is not None
         assert seen < lease.acquired_at
 
-    def test_as_of(self, redis: Redis) -> None:
-        """Any time with its zone."""
-        granted(redis, "job", silent=900)
-        ago = datetime.now(UTC) - timedelta(seconds=950)
-        assert call("clear", "job", "--as-of", ago.isoformat(), *YES).code == 75
-        assert redis.exists(KEY)
-        ago += timedelta(seconds=100)
-        assert call("clear", "job", "--as-of", ago.isoformat(), *YES).code == 0
-
 
 class TestHalfway:
     def test_redis_goes_away(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
