@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.test import Client, override_settings
+from django.test import override_settings
 from redis import Redis
 
 from django_redislock import (
@@ -103,11 +103,15 @@ class TestTexts:
     @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
     def test_commands(self, held: Redis, form: list[str]) -> None:
         """On a terminal and for programs."""
-        harmless(printed("list", *form))
-        harmless(printed("show", "job", *form))
-        harmless(printed("watch", "--count", "1", *form))
-        harmless(printed("clear", "job", "--reason", ESCAPES, *form))
-        harmless(printed("clear", "job", "--yes", "--reason", ESCAPES, *form))
+        clear = "clear", "job", "--reason", ESCAPES
+        for words in (
+            ["list"],
+            ["show", "job"],
+            ["watch", "--count", "1"],
+            clear,
+            (*clear, "--yes"),
+        ):
+            harmless(printed(*words, *form))
         assert "all is well" in printed("show", "job", *form)
 
     @pytest.mark.django_db
@@ -121,17 +125,13 @@ class TestTexts:
             harmless(host.host, MAX_LABEL + 1)
             page = client.get(f"{LIST}default_3Ajob/")
             harmless(page.content.decode(), 50_000)
-            self._clear(client)
+            seen = client.get(f"{LIST}default_3Ajob/clear/").context["form"].initial["seen"]
+            reason = ESCAPES.replace("\x00", "")  # which Django refuses
+            answer = client.post(f"{LIST}clear/", {"seen": seen, "reason": reason}, follow=True)
+            assert "Cleared “job”." in answer.content.decode()
             history = client.get(f"{LIST}default_3Ajob/history/")
             harmless(history.content.decode(), 50_000)
             assert "all is well" in history.content.decode()
-
-    def _clear(self, client: Client) -> None:
-        page = client.get(f"{LIST}default_3Ajob/clear/")
-        seen = page.context["form"].initial["seen"]
-        reason = ESCAPES.replace("\x00", "")  # which Django refuses
-        answer = client.post(f"{LIST}clear/", {"seen": seen, "reason": reason}, follow=True)
-        assert "Cleared “job”." in answer.content.decode()
 
     def test_a_computation_that_failed(self, redis: Redis) -> None:
         """What the exception said elsewhere; and what is no record of ours is computed again."""
@@ -184,26 +184,21 @@ DEEP = "[" * 10_000
 Write = Callable[[Redis, str], object]
 
 
+MAKES: dict[str, Write] = {
+    "string": lambda redis, key: redis.set(key, NOT_UTF8),
+    "list": lambda redis, key: redis.rpush(key, NOT_UTF8, "x"),
+    "set": lambda redis, key: redis.sadd(key, NOT_UTF8),
+    "hash": lambda redis, key: redis.hset(key, NOT_UTF8, NOT_UTF8),
+    "zset": lambda redis, key: redis.zadd(
+        key, {NOT_UTF8: float("inf"), "x": float("-inf"), "y": 1e300}
+    ),
+    "stream": lambda redis, key: redis.xadd(key, {"x": NOT_UTF8}),
+}
+
+
 def of_type(kind: str) -> Write:
     """A key of another type than we have there."""
-
-    def write(redis: Redis, key: str) -> None:
-        redis.delete(key)
-        match kind:
-            case "string":
-                redis.set(key, NOT_UTF8)
-            case "list":
-                redis.rpush(key, NOT_UTF8, "x")
-            case "set":
-                redis.sadd(key, NOT_UTF8)
-            case "hash":
-                redis.hset(key, NOT_UTF8, NOT_UTF8)
-            case "zset":
-                redis.zadd(key, {NOT_UTF8: float("inf"), "x": float("-inf"), "y": 1e300})
-            case "stream":
-                redis.xadd(key, {"x": NOT_UTF8})
-
-    return write
+    return lambda redis, key: (redis.delete(key), MAKES[kind](redis, key))
 
 
 def string(text: Any) -> Write:
@@ -218,7 +213,7 @@ def scores(**said: float) -> Write:
     return lambda redis, key: (redis.delete(key), redis.zadd(key, said))
 
 
-TYPES = [of_type(kind) for kind in ("string", "list", "set", "hash", "zset", "stream")]
+TYPES = [of_type(kind) for kind in MAKES]
 TEXTS: list[Any] = [
     "",
     "|",
@@ -321,7 +316,7 @@ class TestValues:
         assert Inspector().page().total >= 1
         held.delete("redislock:index")
         held.set("redislock:index", "x")
-        with pytest.raises(CommandError, match="of another type"):
+        with pytest.raises(CommandError, match="has a type that such a lock does not use"):
             printed("list")
 
     @pytest.mark.parametrize(
@@ -354,7 +349,7 @@ class TestValues:
         keys = lease._claim.keys
         redis.delete(keys.tail)
         redis.set(keys.tail, "x")
-        with pytest.raises(LockError, match="of another type"):
+        with pytest.raises(LockError, match="has a type that such a lock does not use"):
             lock.clear(by="eva", reason="hostile")
         assert redis.exists(keys.lock)
         redis.delete(keys.tail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -38,12 +38,6 @@ pytestmark = [
         "ignore:Exception ignored in. <coroutine object:pytest.PytestUnraisableExceptionWarning"
     ),
 ]
-
-
-@pytest.fixture
-def others() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
 
 
 def living(names: Container[str]) -> set[str]:
@@ -121,6 +115,13 @@ def nothing_remains(redis: Redis, places: dict[str, Place]) -> None:
         assert not remains(redis, name), str(place)
 
 
+def interrupted(operation: Operation, kinds: Sequence[Kind], every: int) -> dict[str, Place]:
+    """Do it again and again, each time interrupted at another place; by the names of locks."""
+    operation("warm up")
+    places = every_place(lambda number: operation(f"job {number}"), kinds=kinds, every=every)
+    return {lock_of(operation, f"job {place.number}"): place for place in places}
+
+
 @pytest.mark.parametrize(
     ("block", "kinds"),
     [*((temporary, (kind,)) for kind in KINDS), *((block, KINDS) for block in BLOCKS[1:])],
@@ -130,10 +131,7 @@ def test_an_interrupted_block(redis: Redis, block: Operation, kinds: tuple[Kind,
     """Whatever exception comes, and wherever, entering and leaving included: it goes through,
     nothing remains, nobody believes that it holds the lock, and the same thread can take it again.
     """
-    temporary("warm up")
-    places = {}
-    for place in every_place(lambda number: block(f"job {number}"), kinds=kinds):
-        places[f"job {place.number}"] = place
+    places = interrupted(block, kinds, every=1)
     assert len(places) > 200
     nothing_remains(redis, places)
     for name in places:
@@ -141,25 +139,18 @@ def test_an_interrupted_block(redis: Redis, block: Operation, kinds: tuple[Kind,
             pass
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+IN_A_DATABASE = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [*OPERATIONS, *(pytest.param(write, marks=IN_A_DATABASE) for write in WRITES)],
+    ids=lambda operation: operation.__name__,
+)
 def test_an_interrupted_operation(redis: Redis, operation: Operation) -> None:
-    """The same, of all else that can be done to a lock; at every seventh place."""
-    operation("warm up")
-    places = {}
-    for place in every_place(lambda number: operation(f"job {number}"), kinds=KINDS, every=7):
-        places[lock_of(operation, f"job {place.number}")] = place
-    assert len(places) > 5
-    nothing_remains(redis, places)
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("operation", WRITES, ids=lambda operation: operation.__name__)
-def test_an_interrupted_write(redis: Redis, operation: Operation) -> None:
-    """The same, where a database is written to: neither does a transaction stay open."""
-    operation("warm up")
-    places = {}
-    for place in every_place(lambda number: operation(f"job {number}"), kinds=KINDS, every=7):
-        places[f"job {place.number}"] = place
+    """The same, of all else that can be done to a lock; at every seventh place. No transaction
+    stays open, either."""
+    places = interrupted(operation, KINDS, every=7)
     assert len(places) > 5
     assert not connection.in_atomic_block
     nothing_remains(redis, places)
@@ -217,9 +208,7 @@ def test_an_interrupted_wait(redis: Redis, others: ThreadPoolExecutor) -> None:
             waited.clear()
 
     wait(0)
-    places = {}
-    for place in every_place(wait):
-        places[f"job {place.number}"] = place
+    places = {f"job {place.number}": place for place in every_place(wait)}
     assert len(places) > 300
     eventually(settled)
     assert len(left(redis, places)) <= len(places) * 0.04

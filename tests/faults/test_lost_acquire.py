@@ -49,15 +49,6 @@ def test_two_lost(scene: Scene) -> None:
 
 
 @with_every_fault
-def test_lost_while_there_is_time(scene: Scene) -> None:
-    """Who may wait sees nothing of it."""
-    rule = scene.lose(ACQUIRE, times=2)
-    lease = scene.acquire(wait=5)
-    assert rule.count == 2
-    scene.release_last(lease)
-
-
-@with_every_fault
 def test_all_lost(scene: Scene) -> None:
     """It ends when its time is over, and what the server did meanwhile is taken back."""
     rule = scene.lose(ACQUIRE, times=FOR_EVER)

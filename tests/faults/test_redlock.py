@@ -140,6 +140,13 @@ def nodes(servers: Nodes, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.fixture
+def of_three(nodes: Nodes, settings: Any) -> Nodes:
+    """An entry of LOCKS makes the job a Redlock of three of the servers."""
+    settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
+    return nodes
+
+
+@pytest.fixture
 def behind_proxy(nodes: Nodes, settings: Any) -> Iterator[Proxy]:
     """Server e is reached through it."""
     with Proxy(nodes.servers["e"]) as proxy:
@@ -247,12 +254,15 @@ def conflict(api: Api, **options: Any) -> LockNotAcquired:
 # All servers are there.
 
 
-def test_acquire_and_release(api: Api, nodes: Nodes) -> None:
-    """It is held on every server, and after its release on none."""
-    lease = api.acquire(lock())
+def test_acquire_extend_and_release(api: Api, nodes: Nodes) -> None:
+    """It is held and extended on every server, and after its release it is on none."""
+    lease = api.acquire(lock(renew=False))
     assert lease.state == LeaseState.HELD
     eventually(lambda: nodes.holding(lease) == ALIASES)
     assert 0 < lease.remaining() <= TTL
+    api.extend(lease, 600)
+    assert 500 < lease.remaining() <= 600
+    eventually(lambda: all(client.pttl(KEY) > 500_000 for client in nodes.clients.values()))
     api.release(lease)
     assert lease.state == LeaseState.RELEASED
     eventually(lambda: nodes.held() == [])
@@ -267,13 +277,16 @@ def test_behind_killed_waiters(api: Api, nodes: Nodes) -> None:
     api.release(lease)
 
 
-def test_no_fencing_token(api: Api, nodes: Nodes) -> None:
-    """Whoever asks for it is told why there is none."""
+def test_what_its_leases_can_not(api: Api, nodes: Nodes) -> None:
+    """They have no fencing token, and are not exported; the error says so."""
     lease = api.acquire(lock())
     with pytest.raises(LockError, match="Redlock has no fencing token, since its servers"):
         assert lease.fencing_token
     with pytest.raises(LockError, match="Redlock has no fencing token"):
         assert lease.fencing_tokens
+    with pytest.raises(LockError, match="can't be exported"):
+        lease.export()
+    lease.check()
     api.release(lease)
 
 
@@ -296,15 +309,6 @@ def test_it_waits(api: Api, nodes: Nodes) -> None:
     assert not waiter.done()
     api.release(lease)
     api.release(waiter.result(PATIENCE))
-
-
-def test_extend(api: Api, nodes: Nodes) -> None:
-    """On every server that has it."""
-    lease = api.acquire(lock(renew=False))
-    api.extend(lease, 600)
-    assert 500 < lease.remaining() <= 600
-    eventually(lambda: all(client.pttl(KEY) > 500_000 for client in nodes.clients.values()))
-    api.release(lease)
 
 
 def test_renewal(api: Api, nodes: Nodes) -> None:
@@ -433,12 +437,15 @@ def test_a_majority_that_hangs(api: Api, nodes: Nodes, monkeypatch: pytest.Monke
 
 
 def test_a_minority_is_given_back(api: Api, nodes: Nodes) -> None:
-    """Who gets two of five because others have the rest holds none of them afterwards."""
+    """Who gets two of five because others have the rest holds none of them afterwards. Nothing is
+    remembered of it: each of many tries would leave its token on every server."""
     for number, alias in enumerate("abc"):
         redis_lock("job", using=alias, ttl=TTL, label=f"holder {number}").acquire()
-    error = conflict(api, wait=0)
+    error = conflict(api, wait=0.5)
     assert error.holder.label.startswith("holder")
     assert nodes.held() == ["a", "b", "c"]
+    for client in nodes.clients.values():
+        assert not client.keys(f"{KEY}:gone:*")
 
 
 def test_a_stranger_on_a_minority(api: Api, nodes: Nodes) -> None:
@@ -449,17 +456,6 @@ def test_a_stranger_on_a_minority(api: Api, nodes: Nodes) -> None:
     eventually(lambda: nodes.holding(lease) == ["b", "c", "d", "e"])
     api.release(lease)
     assert nodes.token("a") == before
-
-
-def test_a_conflict_leaves_nothing(api: Api, nodes: Nodes) -> None:
-    """Who is told no by some and yes by others has nothing to be remembered for: each of many
-    tries would leave its token on every server."""
-    for alias in "abc":
-        redis_lock("job", using=alias, ttl=TTL).acquire()
-    assert api.acquire(lock(), wait=0.5) is None
-    assert nodes.held() == ["a", "b", "c"]
-    for client in nodes.clients.values():
-        assert not client.keys(f"{KEY}:gone:*")
 
 
 def test_one_token_while_a_majority_hangs(
@@ -849,32 +845,29 @@ def test_the_slow_one_decides_who_holds_it(api: Api, nodes: Nodes, behind_proxy:
 
 
 @pytest.mark.parametrize(
-    ("using", "error", "match"),
+    ("using", "options", "error", "match"),
     [
-        ("default", TypeError, "list of aliases"),
-        ([], ValueError, "three or five"),
-        (["a", "b"], ValueError, "three or five"),
-        (["a", "b", "c", "d"], ValueError, "three or five"),
-        (["a", "b", "b"], ValueError, "twice"),
-        (["a", "b", 3], TypeError, "aliases of CACHES"),
+        ("default", {}, TypeError, "list of aliases"),
+        ([], {}, ValueError, "three or five"),
+        (["a", "b"], {}, ValueError, "three or five"),
+        (["a", "b", "c", "d"], {}, ValueError, "three or five"),
+        (["a", "b", "b"], {}, ValueError, "twice"),
+        (["a", "b", 3], {}, TypeError, "aliases of CACHES"),
+        (ALIASES, {"replicas": 1}, TypeError, "replicas"),  # all its servers are primaries
     ],
 )
-def test_wrong_servers(using: Any, error: type[Exception], match: str) -> None:
-    """Where they are written."""
+def test_wrong_servers(
+    using: Any, options: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    """They are refused where they are written."""
     with pytest.raises(error, match=match):
-        Redlock("job", using)
+        Redlock("job", using, **options)
 
 
 def test_no_servers() -> None:
     """Neither in the code nor in the settings."""
     with pytest.raises(ValueError, match="needs several servers in using"):
         Redlock("job").acquire(wait=0)
-
-
-def test_replicas_have_no_meaning() -> None:
-    """All its servers are primaries."""
-    with pytest.raises(TypeError, match="replicas"):
-        Redlock("job", ALIASES, replicas=1)
 
 
 def test_two_aliases_of_one_server(nodes: Nodes, settings: Any) -> None:
@@ -885,67 +878,62 @@ def test_two_aliases_of_one_server(nodes: Nodes, settings: Any) -> None:
         Redlock("job", ["a", "b", "f"]).acquire(wait=0)
 
 
-def test_by_settings(nodes: Nodes, settings: Any, api: Api) -> None:
+def test_by_settings(api: Api, of_three: Nodes) -> None:
     """An entry of LOCKS makes any lock a Redlock, without touching the code."""
-    settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["a", "b", "c"]}}}
     for one in redis_lock("job"), Redlock("job"):
         lease = api.acquire(one)
         assert isinstance(lease.using, Servers)
         assert api.holder(one).owner == lease.owner
-        eventually(lambda lease=lease: nodes.holding(lease) == ["a", "b", "c"])
+        eventually(lambda lease=lease: of_three.holding(lease) == ["a", "b", "c"])
         api.release(lease)
 
 
-def test_operators_see_the_majority(nodes: Nodes, settings: Any) -> None:
+def test_operators_see_the_majority(of_three: Nodes) -> None:
     """What asks for the lock by its name looks at all servers; checks look at each of them."""
-    settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
     assert aliases() == ["default", "c", "b", "a"]
     lease = Redlock("job", renew=False).acquire(wait=0)
     assert lease is not None
-    eventually(lambda: len(nodes.holding(lease)) == 3)
-    nodes.clients["c"].delete(KEY)
+    eventually(lambda: len(of_three.holding(lease)) == 3)
+    of_three.clients["c"].delete(KEY)
     done = call("show", "job")
     assert "'c', 'b', 'a'" in done.out
     assert lease.owner in done.out
-    nodes.clients["b"].delete(KEY)
+    of_three.clients["b"].delete(KEY)
     assert call("show", "job").code == 3, "one of three is no majority"
     with pytest.raises(LeaseLost):
         lease.release()
 
 
-def test_an_operator_clears_all_servers(api: Api, nodes: Nodes, settings: Any) -> None:
+def test_an_operator_clears_all_servers(api: Api, of_three: Nodes) -> None:
     """By its name it is cleared everywhere; a server that can't be asked is named."""
-    settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
     for away in (), ("b",):
         lease = api.acquire(Redlock("job", ttl=TTL, renew=False))
-        eventually(lambda lease=lease: len(nodes.holding(lease)) == 3)
-        nodes.stop(*away)
+        eventually(lambda lease=lease: len(of_three.holding(lease)) == 3)
+        of_three.stop(*away)
         done = call("clear", "job", "--yes", "--reason=stuck")
         assert done.code == 0
         assert ("'b' could not be asked" in done.out) == bool(away)
         with pytest.raises(LeaseRevoked):
             api.extend(lease)
-        nodes.restart(*away)
-        assert nodes.held() == []
+        of_three.restart(*away)
+        assert of_three.held() == []
 
 
-def test_an_operator_clears_without_a_majority(api: Api, nodes: Nodes, settings: Any) -> None:
+def test_an_operator_clears_without_a_majority(api: Api, of_three: Nodes) -> None:
     """That is no success, whatever the others say."""
-    settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
-    nodes.stop("b", "a")
+    of_three.stop("b", "a")
     done = call("clear", "job", "--yes", "--reason=stuck")
     assert done.code == 69
     assert "No majority of the servers c, b, a" in done.err
 
 
-def test_an_operator_clears_one_server(api: Api, nodes: Nodes, settings: Any) -> None:
+def test_an_operator_clears_one_server(api: Api, of_three: Nodes) -> None:
     """With --using it is cleared there, and the command says which servers still have it."""
-    settings.REDISLOCK = {"LOCKS": {"job": {"KIND": "redlock", "USING": ["c", "b", "a"]}}}
     lease = api.acquire(Redlock("job", ttl=TTL, renew=False))
-    eventually(lambda: len(nodes.holding(lease)) == 3)
+    eventually(lambda: len(of_three.holding(lease)) == 3)
     done = call("clear", "job", "--using=b", "--yes", "--reason=stuck")
     assert "'c', 'a' were not asked" in done.out
-    assert nodes.held() == ["a", "c"]
+    assert of_three.held() == ["a", "c"]
     api.release(lease)
 
 
@@ -963,12 +951,3 @@ def test_wrong_settings(settings: Any, entry: dict[str, Any], match: str) -> Non
     settings.REDISLOCK = {"LOCKS": {"job": entry}}
     with pytest.raises(ImproperlyConfigured, match=match):
         redis_lock("job").acquire(wait=0)
-
-
-def test_it_stays_where_it_is(api: Api, nodes: Nodes) -> None:
-    """Its leases are not exported."""
-    lease = api.acquire(lock())
-    with pytest.raises(LockError, match="can't be exported"):
-        lease.export()
-    lease.check()
-    api.release(lease)
