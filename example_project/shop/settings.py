@@ -18,7 +18,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = [
     "django_redislock",
     "shop",
-    # All that the admin wants.
+    # The admin needs all of these.
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -59,7 +59,7 @@ CACHES = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": os.environ.get("REDIS_URL", "redis://localhost:6379/0"),
-        # Makes every cache.lock() one of ours; receipts.py has such a one.
+        # Makes every cache.lock() a lock of django-redislock; receipts.py has one.
         "OPTIONS": {"CLIENT_CLASS": "django_redislock.client.LockingClient"},
     },
 }
@@ -68,14 +68,14 @@ EVERY = os.environ.get("SHOP_EVERY")
 
 
 def jobs(every: float) -> dict[str, dict[str, float]]:
-    """To see something of periodic jobs without waiting for so long."""
+    """To see periodic jobs run without a long wait."""
     return {"shop.periodic.*": {"EVERY": every, "JITTER": 0}}
 
 
 REDISLOCK = {
     "PREFIX": "redislock-shop",
-    # Short, since a sale is: when its worker is killed, nobody waits for longer than this. A
-    # worker that lives renews its lease, so it may well work for longer.
+    # Short, since a sale is short: if its worker is killed, nobody waits for longer than this. A
+    # worker that lives renews its lease, so it may work for longer.
     "LOCKS": {
         "stock:*": {"TTL": 2},
         "export": {"KIND": "semaphore", "LIMIT": 3},
@@ -87,8 +87,8 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("SHOP_DB", BASE_DIR / "shop.sqlite3"),
-        # A view's transaction ends after the view: the next one at the same stock has to wait for
-        # that, too, and lock_view sees to it.
+        # A view's transaction ends after the view. The next holder at the same stock has to wait
+        # for that, too; lock_view does this.
         "ATOMIC_REQUESTS": True,
         # SQLite takes one writer at a time. For many processes that write at once:
         "OPTIONS": {

@@ -9,11 +9,12 @@ from . import views
 
 urlpatterns = [
     path("admin/", admin.site.urls),
-    # Files of the admin, whatever the server and DEBUG. Slow, and good enough for a shop that
-    # sells nothing; real ones let their web server do it, or WhiteNoise.
+    # Files of the admin, for any server and DEBUG. Slow, which is good enough here; real projects
+    # let their web server do it, or WhiteNoise.
     path("static/<path:path>", serve, {"insecure": True}),
     path("", views.index),
-    # Exempt, so that curl can buy: none of these asks who is logged in, so nobody can be tricked.
+    # Exempt, so that curl can buy. None of these views asks who is logged in, so nobody can be
+    # tricked.
     path("products/<int:pk>/buy/", csrf_exempt(views.buy)),
     path("products/<int:pk>/orders/", csrf_exempt(views.order)),
     path("products/<int:pk>/labels.csv", views.labels),

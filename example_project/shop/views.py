@@ -34,10 +34,10 @@ def index(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-@non_atomic_requests  # or the database had a transaction open for as long as the customer pays
+@non_atomic_requests  # or a database transaction would stay open while the customer pays
 @lock_view("stock:{pk}")
 def buy(request: HttpRequest, pk: int) -> HttpResponse:
-    """A form is sent. Somebody else who buys the same at the same moment is told so, at once."""
+    """Handle a form. Another customer who buys the same at the same moment is told so at once."""
     product = get_object_or_404(Product, pk=pk)
     patience = seconds(request)
     order = services.sell_under(
@@ -48,8 +48,8 @@ def buy(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
-# Outside: what it keeps is the answer of the locked view. Nobody logs in here, and no answer is a
-# secret; so all programs share their keys.
+# Outermost: it keeps the response of the locked view. Nobody logs in here, and no response is
+# secret, so all programs share their keys.
 @idempotent_view(required=True, scope=lambda _request: "")
 @lock_view("stock:{pk}", wait=10)
 def order(request: HttpRequest, pk: int) -> HttpResponse:
@@ -79,7 +79,7 @@ def labels(request: HttpRequest, pk: int) -> StreamingHttpResponse:
 @require_GET
 @lock_view("export")  # a semaphore, as the settings say: three at a time
 def orders(_request: HttpRequest) -> StreamingHttpResponse:
-    """All orders, for the accounts: a long answer, of which the database can make so many."""
+    """Show all orders, for the accounts: a long answer. The database can make three at a time."""
     found = Order.objects.order_by("pk").values_list("pk", "product__name", "worker")
     lines = [f"{pk},{name},{worker}\n" for pk, name, worker in found]
     return StreamingHttpResponse(iter(["order,product,by\n", *lines]), content_type="text/csv")

@@ -1,1 +1,1 @@
-"""What `manage.py demo` is made of."""
+"""The parts of `manage.py demo`."""

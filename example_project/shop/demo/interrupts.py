@@ -1,4 +1,4 @@
-"""Ctrl-C and its like: KeyboardInterrupt, but not in the middle of starting a process."""
+"""Ctrl-C and similar signals: KeyboardInterrupt, but not while a process is being started."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ RAISE = signal.default_int_handler
 
 
 def end_as_ctrl_c_does() -> None:
-    """Let a polite kill and a terminal that is closed end us with our children and files, too."""
+    """Let SIGTERM and a closed terminal end this process with its children and files, too."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup wants us to go on
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup asks us to continue
             signal.signal(number, RAISE)
 
 
 @contextmanager
 def put_off() -> Iterator[None]:
-    """Let the interrupt wait until the block is left.
-
-    One that comes while `Popen` starts a process would leave it without anybody who knows of it.
-    """
+    """Delay the interrupt until the block is left. If it came while `Popen` starts a process,
+    nothing would know of that process."""
     pending = []
     numbers = [
         number

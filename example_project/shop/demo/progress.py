@@ -1,4 +1,4 @@
-"""Telling what goes on while it goes on."""
+"""Show progress while it happens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.core.management.base import OutputWrapper
 
 
 class Progress:
-    """One line that changes on a terminal; elsewhere a new line now and then."""
+    """One line that changes on a terminal; elsewhere a new line from time to time."""
 
     def __init__(self, stdout: OutputWrapper, every: float = 1.0) -> None:
         self._stdout = stdout
@@ -16,14 +16,14 @@ class Progress:
         self._due = 0.0
 
     def show(self, text: str) -> None:
-        """What is true right now."""
+        """Show what is true right now."""
         if self._stdout.isatty():
             self._write(f"\r\x1b[K  {text}", ending="")
         elif time.monotonic() >= self._due:
             self._write(f"  {text}")
 
     def keep(self, text: str) -> None:
-        """What stays true, in place of what was shown last."""
+        """Show what stays true, instead of the last line."""
         self._write(f"\r\x1b[K{text}" if self._stdout.isatty() else text)
 
     def _write(self, text: str, ending: str = "\n") -> None:

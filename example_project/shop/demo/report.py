@@ -1,4 +1,4 @@
-"""What came out, as a table and as a verdict. Knows nothing of Django's models and of Redis."""
+"""The results, as a table and as a verdict. Imports neither Django's models nor Redis."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from django.core.management.base import CommandError
 
 SLACK = 1.0
-"""Seconds after the end of a lease within which the next one must hold the lock: a busy machine
+"""Seconds after the end of a lease within which the next holder must have the lock. A busy machine
 may be slow to notice."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What the database says after a round."""
+    """The state of the database after a round."""
 
     title: str
     units: int
@@ -24,25 +24,25 @@ class Round:
 
     @property
     def oversold(self) -> int:
-        """Units that were sold and never existed."""
+        """How many units were sold that did not exist."""
         return max(0, self.orders - self.units)
 
 
 @dataclass(frozen=True)
 class Crash:
-    """What happened after the holder of the lock was killed."""
+    """The events after the holder of the lock was killed."""
 
     sales: Round
     ttl: float
     takeover: float
-    """Seconds from the kill until the next one held the lock."""
+    """Seconds from the kill until the next holder had the lock."""
     dead_token: int
     next_token: int
     refused: bool
 
 
 def table(unlocked: Round, locked: Round, crash: Crash) -> str:
-    """The rounds side by side, and the story of the crash."""
+    """Return the rounds side by side, and the story of the crash."""
     head = f"{'':24}{'units':>7}{'orders':>8}{'oversold':>10}{'left in stock':>15}{'seconds':>9}"
     rows = [
         f"{r.title:24}{r.units:7}{r.orders:8}{r.oversold:10}{r.left:15}{r.seconds:9.1f}"
@@ -61,16 +61,15 @@ def table(unlocked: Round, locked: Round, crash: Crash) -> str:
 
 def verdict(locked: Round, crash: Crash, outages: list[bool]) -> None:
     """Raise `CommandError`, which ends the command with exit code 1, if a promise was broken.
-
-    `outages`: whether the Redlock could be had with none, one, two of three servers gone.
-    """
+    `outages`: whether the Redlock could be acquired while none, one and two of its three servers
+    were down."""
     broken = list(broken_promises(locked, crash, outages))
     if broken:
         raise CommandError("\n".join(["A promise was broken.", *broken]))
 
 
 def broken_promises(locked: Round, crash: Crash, outages: list[bool]) -> Iterator[str]:
-    """A sentence for each promise that was not kept."""
+    """Return a sentence for each promise that was not kept."""
     for sales in (locked, crash.sales):
         if sales.orders != sales.units or sales.left:
             yield (

@@ -1,4 +1,5 @@
-"""The rounds: without the lock, with it, with its holder killed, and on three servers that go."""
+"""The rounds: without the lock, with it, with its holder killed, and on three servers that
+fail."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .report import Crash, Round
 from .workers import workers
 
 PATIENCE = 20.0
-"""Seconds after which what does not happen is given up; selling gets some more per unit."""
+"""Seconds to wait for an event; selling gets some more for each unit."""
 
 TTL = settings.REDISLOCK["LOCKS"]["stock:*"]["TTL"]
 
@@ -49,7 +50,8 @@ def race(progress: Progress, title: str, units: int, count: int, *options: str) 
 
 
 def crash(progress: Progress, title: str, units: int) -> Crash:
-    """Kill a worker that holds the lock while another one waits, then let its write arrive."""
+    """Kill a worker that holds the lock while another one waits. Then let the killed worker's
+    write arrive."""
     product = stocked(units)
     names = ["the holder", "the waiter"]
     with workers(product, names, "--locked", "--announce") as (holder, waiter):
@@ -66,7 +68,7 @@ def crash(progress: Progress, title: str, units: int) -> Crash:
         seen = Sale(**json.loads(waiter.hear()))
         takeover = time.monotonic() - killed
 
-        # The worst moment: the next one has read the stock and has not written yet.
+        # The worst moment: the next holder has read the stock, and has not written yet.
         refused = False
         try:
             record(prepared, prepared.fencing_token)
@@ -88,8 +90,8 @@ def crash(progress: Progress, title: str, units: int) -> Crash:
 
 
 def outages(progress: Progress) -> list[bool]:
-    """A lock on the majority of three servers: whether it can be had while so many of them are
-    gone. None, one, two."""
+    """Return whether a lock on the majority of three servers can be acquired while none, one and
+    two of them are down."""
     had = []
     with ExitStack() as stack:
         servers = {name: stack.enter_context(RedisServer()) for name in ("a", "b", "c")}
@@ -111,7 +113,7 @@ def outages(progress: Progress) -> list[bool]:
 
 
 def await_waiter(progress: Progress, held: Sale) -> None:
-    """Return when somebody waits for the lock. Redis tells that to whoever can't have it."""
+    """Return when somebody waits for the lock. Redis says so in its answer to a failed acquire."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
@@ -129,11 +131,12 @@ def await_waiter(progress: Progress, held: Sale) -> None:
 
 
 def stocked(units: int) -> Product:
-    """A new product. Its key is random, and so is its lock's name: the Redis may be shared."""
+    """Make a product. Its key is random, and so is its lock's name, since the Redis may be
+    shared."""
     return Product.objects.create(pk=secrets.randbits(40), name="lamp", stock=units)
 
 
 def result(title: str, product: Product, units: int, seconds: float) -> Round:
-    """What the database says at the end."""
+    """Return the state of the database at the end."""
     product.refresh_from_db()
     return Round(title, units, product.orders.count(), product.stock, seconds)

@@ -1,4 +1,4 @@
-"""A Redis and a database that nobody else uses, and that are gone afterwards."""
+"""A private Redis and a private database, which are removed afterwards."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from devtools.redis_server import RedisServer
 
 @contextmanager
 def sandbox() -> Iterator[RedisServer]:
-    """Let the shop, here and in processes that we start, use a Redis and a database of its own."""
+    """Let the shop use a private Redis and database, in this process and in those that it
+    starts."""
     with RedisServer() as server, TemporaryDirectory(prefix="shop-") as directory:
         database = f"{directory}/shop.sqlite3"
-        # For the workers, which read the settings when they start ...
+        # For the workers, which read the settings when they start,
         os.environ.update(REDIS_URL=server.url, SHOP_DB=database)
-        # ... and for this process, which has read them already, but is not connected yet.
+        # and for this process, which has read them, but is not connected yet.
         connection.settings_dict["NAME"] = database
         caches = {"default": {**settings.CACHES["default"], "LOCATION": server.url}}
         with override_settings(CACHES=caches):

@@ -1,4 +1,4 @@
-"""Worker processes: real ones, started by the command that anybody could type."""
+"""Worker processes, started by a command that anybody could type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import interrupts
 
 
 class Worker(subprocess.Popen[bytes]):
-    """`manage.py` with a command. It is gone when the `with` block is left, whatever happens."""
+    """`manage.py` with a command. The process is gone when the `with` block is left."""
 
     def __init__(self, *command: str) -> None:
         self.command = command
@@ -26,7 +26,7 @@ class Worker(subprocess.Popen[bytes]):
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Out of reach of the terminal's Ctrl-C: that is for the demo, which ends its workers.
+            # The terminal's Ctrl-C does not reach it: the demo ends its workers itself.
             start_new_session=True,
         )
 
@@ -35,7 +35,7 @@ class Worker(subprocess.Popen[bytes]):
         super().__exit__(*exc_info)
 
     def hear(self) -> bytes:
-        """The next line that it says."""
+        """Return the next line that the worker prints."""
         line: bytes = self.stdout.readline()
         if not line:
             self.finish()
@@ -43,23 +43,23 @@ class Worker(subprocess.Popen[bytes]):
         return line
 
     def speaks(self, within: float) -> bool:
-        """Whether `hear` has something to hear, within so many seconds."""
+        """Return whether `hear` has a line within so many seconds."""
         return bool(select([self.stdout], [], [], within)[0])
 
     def go_on(self) -> None:
-        """Let it go on, from where it waits for a line."""
-        with suppress(BrokenPipeError):  # It has died; `hear` or `finish` will say so.
+        """Let the worker continue, if it waits for a line."""
+        with suppress(BrokenPipeError):  # the worker has died; `hear` or `finish` will report it
             self.stdin.write(b"\n")
 
     def finish(self) -> None:
-        """Wait for its end, which must be a good one."""
+        """Wait for its end. It must succeed."""
         if self.wait():
             raise CommandError(f"{self.name} failed (exit code {self.returncode}).")
 
 
 @contextmanager
 def workers(product: Product, names: Sequence[str], *options: str) -> Iterator[list[Worker]]:
-    """Some workers, ready and waiting for the start."""
+    """Start some workers, which wait for the start of the round."""
     commands = [("sell_worker", str(product.pk), name, *options) for name in names]
     with started(commands) as team:
         yield team
@@ -67,7 +67,7 @@ def workers(product: Product, names: Sequence[str], *options: str) -> Iterator[l
 
 @contextmanager
 def started(commands: Iterable[Sequence[str]]) -> Iterator[list[Worker]]:
-    """A worker for each command, each of which has said its first line."""
+    """Start a worker for each command, and wait until each has printed its first line."""
     with ExitStack() as stack:
         with interrupts.put_off():
             team = [stack.enter_context(Worker(*command)) for command in commands]

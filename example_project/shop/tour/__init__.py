@@ -1,1 +1,1 @@
-"""What `manage.py tour` is made of."""
+"""The parts of `manage.py tour`."""

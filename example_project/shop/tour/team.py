@@ -1,4 +1,4 @@
-"""The tour's processes: whose signals they get, and who comes in place of one that is killed."""
+"""The tour's processes. They get signals, and a killed one is replaced."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Team:
         self._workers[worker.pid] = worker
 
     def of(self, owner: str | None) -> Worker | None:
-        """The process that is meant by the owner of a lock, if it is one of ours."""
+        """Return the process that the owner of a lock names, if it belongs to the tour."""
         _host, pid, _thread = (owner or "::").split(":", 2)
         return self._workers.get(int(pid or 0))
 
     def kill(self, worker: Worker) -> None:
-        """SIGKILL. A new one takes its place, as a supervisor would see to."""
+        """Send SIGKILL. A new process takes its place, as with a supervisor."""
         with self._lock:
             worker.kill()
             worker.wait()
@@ -39,7 +39,8 @@ class Team:
                 self.start(*worker.command)
 
     def stop_for(self, worker: Worker, seconds: float) -> None:
-        """SIGSTOP: it stands still, as in a long pause of a virtual machine; then it goes on."""
+        """Send SIGSTOP: the process is paused, as in a long pause of a virtual machine. Then it
+        continues."""
         worker.send_signal(signal.SIGSTOP)
         timer = Timer(seconds, worker.send_signal, [signal.SIGCONT])
         timer.daemon = True  # Ctrl-C does not wait for it
@@ -52,9 +53,9 @@ class Team:
 
 @contextmanager
 def at_work() -> Iterator[Team]:
-    """They are there until the block is left."""
+    """Run all processes until the block is left."""
     with started([("traffic", "accounts")]):
-        pass  # It holds its lock now, and is killed here.
+        pass  # the process holds its lock now, and is killed here
     with ExitStack() as stack:
         team = Team(stack)
         with interrupts.put_off():

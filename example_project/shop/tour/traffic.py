@@ -1,7 +1,7 @@
-"""What goes on in the shop while somebody looks around. The page shows these functions.
+"""The shop's activity during the tour. The page shows these functions.
 
-Each thread of each process calls one of them again and again: `ROLES` tells which, and
-`manage.py traffic` does it.
+Each thread of each process calls one of them again and again. `ROLES` says which process calls
+which functions, and `manage.py traffic` runs one process.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ OLD_KEY = "redislock-shop:prices"
 
 
 def work(seconds: float = 1.5) -> None:
-    """Stands for whatever takes its time."""
+    """Stand in for work that takes some time."""
     time.sleep(seconds * random.uniform(0.6, 1.4))
 
 
 @once("opening", wait=10)
 def open_shop() -> None:
-    """Put the lamps on the shelf. The others wait until that is done, and don't do it again."""
+    """Put the lamps on the shelf, once. The other processes wait until that is done."""
     Product.objects.create(pk=LAMP, name="lamp", stock=LAMPS)
 
 
 def buy(customer: str) -> None:
-    """Read the stock, pay, write the new stock, with nobody else at it."""
+    """Read the stock, pay, and write the new stock, while nobody else does."""
     with redis_lock(STOCK, wait=None) as lease:
         stock = Product.objects.fenced(lease).get(pk=LAMP).stock
         work()
-        # Who writes it, say a payment service, may know nothing of leases: the token is enough.
+        # A payment service that writes it may know nothing of leases: the token is enough.
         sale = Sale(LAMP, customer, stock - 1, lease.fencing_token)
         record(sale, lease.fencing_token)
 
 
 def buy_unlocked(customer: str) -> None:
-    """The same, and whoever is at it at the same time sells the same lamp."""
+    """Do the same without the lock: another customer may sell the same lamp meanwhile."""
     sell(LAMP, customer, think=lambda _sale: work())
 
 
 def customer(name: str) -> None:
-    """Buy a lamp, and another one."""
+    """Buy one lamp after the other."""
     try:
         buy_unlocked(name) if cache.get(UNLOCKED) else buy(name)
     except StaleLease as late:
@@ -62,19 +62,19 @@ def customer(name: str) -> None:
 
 @Semaphore("export", 3, wait=None)
 def export(_name: str) -> None:
-    """A long answer, of which the database can make three at a time."""
+    """Make a long answer. The database can make three of them at a time."""
     work(3)
 
 
 def read_catalogue(_name: str) -> None:
-    """With others who read, and while nobody prints it."""
+    """Read, together with other readers, while nobody prints."""
     with catalogue.read():
         work()
     work()
 
 
 def print_catalogue(_name: str) -> None:
-    """Alone; then others may read it while it is checked, and nobody prints the next one yet."""
+    """Print alone; then check it while others may read, but nobody else may print."""
     with catalogue.write() as lease:
         work()
         lease.downgrade()
@@ -84,7 +84,7 @@ def print_catalogue(_name: str) -> None:
 
 @single_flight("bestsellers", ttl=2)
 def bestsellers() -> int:
-    """Computed by one, for all who ask meanwhile and for two seconds more."""
+    """Compute once for all callers that come meanwhile or within two seconds afterwards."""
     work(2)
     return cache.incr("tour:computed")
 
@@ -96,14 +96,14 @@ def ask_for_bestsellers(_name: str) -> None:
 
 
 def import_prices(_name: str) -> None:
-    """With nobody else at the prices, that one below included."""
+    """Import prices while nobody else changes them, including the old program below."""
     with TimestampLock(OLD_KEY):
         work()
     work()
 
 
 def old_program(_name: str) -> None:
-    """It knows SETNX, and nothing else. The value is the time at which its lock ends."""
+    """Lock as an old program does, with SETNX. The value is the time at which its lock ends."""
     redis = get_redis_connection()
     if redis.setnx(OLD_KEY, int(time.time()) + 10):
         work(3)
@@ -113,13 +113,13 @@ def old_program(_name: str) -> None:
 
 @redis_lock("export:accounts", ttl=900)
 def accounts(_name: str) -> None:
-    """Somebody set its TTL to a quarter of an hour. Then its process was killed."""
+    """Hold a lock with a TTL of a quarter of an hour. The tour kills this process."""
     print("ready", flush=True)
     time.sleep(900)
 
 
 def scheduler(_name: str) -> None:
-    """As on each host; shop/periodic.py has the jobs."""
+    """Run the jobs in shop/periodic.py, as each host does."""
     call_command("runperiodic", verbosity=0)
 
 

@@ -1,4 +1,4 @@
-"""The shop's addresses while `manage.py tour` runs: nowhere else may a button kill a process."""
+"""The shop's addresses while `manage.py tour` runs. Nowhere else may a button kill a process."""
 
 from django.urls import include, path
 from django.views.generic import RedirectView
@@ -6,7 +6,7 @@ from django.views.generic import RedirectView
 from . import views
 
 urlpatterns = [
-    path("", RedirectView.as_view(url="/tour/")),  # for who types the address, and from the admin
+    path("", RedirectView.as_view(url="/tour/")),  # for typed addresses, and from the admin
     path("tour/", views.page),
     path("tour/live/", views.live),
     path("tour/press/<str:button>/", views.press),

@@ -1,5 +1,8 @@
-"""The page of the tour. What shows locks live are `live`, templates/shop/live.html and
-static/shop/tour.js: this is how to make such a page oneself."""
+"""The page of the tour.
+
+`live`, templates/shop/live.html and static/shop/tour.js show locks live: copy them to make such a
+page for your own project.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ team: Team | None = None
 
 
 class Code(NamedTuple):
-    """Of a function, as it stands in its file."""
+    """A function's code, as it is in its file."""
 
     place: str
     source: str
@@ -49,7 +52,7 @@ def code(function: Callable[..., Any]) -> Code:
 
 @require_GET
 def page(request: HttpRequest) -> HttpResponse:
-    """The stops, and beside them what is live."""
+    """Show the stops of the tour, and beside them the live part."""
     functions = [
         *(traffic.buy, traffic.buy_unlocked, traffic.customer, sell, traffic.export),
         *(traffic.read_catalogue, traffic.print_catalogue, traffic.bestsellers),
@@ -62,7 +65,7 @@ def page(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def live(request: HttpRequest) -> HttpResponse:
-    """The part of the page that is fetched every second."""
+    """Show the part of the page that is fetched every second."""
     return render(request, "shop/live.html", now())
 
 
@@ -71,7 +74,8 @@ def now() -> dict[str, Any]:
 
 
 def locks_now() -> list[dict[str, Any]]:
-    """Who holds what, and who waits for it: a few requests to Redis, and one for each queue."""
+    """Return the holders and waiters of each lock: a few requests to Redis, and one for each
+    queue."""
     found = dict.fromkeys(ALWAYS_SHOWN)
     for inspector in (Inspector(), Inspector(cache_locks=True)):
         for lock in inspector.all():
@@ -81,7 +85,7 @@ def locks_now() -> list[dict[str, Any]]:
 
 
 def sales() -> dict[str, Any]:
-    """Figures of the shop: every lamp that was sold should be missing on the shelf."""
+    """Return figures of the shop: every lamp that was sold should be missing on the shelf."""
     lamp = Product.objects.filter(pk=traffic.LAMP).first()
     sold = Order.objects.filter(product=lamp).count()
     gone = traffic.LAMPS - lamp.stock if lamp else 0
@@ -107,7 +111,7 @@ def with_lock() -> str:
 
 
 def kill() -> str:
-    """Whoever holds the lock gets no chance to give it back."""
+    """Kill the holder, which can't release the lock."""
     if (holder := holder_of_ours()) is None:
         return NOBODY
     team.kill(holder)
@@ -116,7 +120,7 @@ def kill() -> str:
 
 
 def stop() -> str:
-    """For longer than its lease of two seconds, and it will not know."""
+    """Pause the holder for longer than its lease of two seconds. It will not notice."""
     if (holder := holder_of_ours()) is None:
         return NOBODY
     team.stop_for(holder, SECONDS_STOPPED)
@@ -125,13 +129,13 @@ def stop() -> str:
 
 
 def holder_of_ours() -> Worker | None:
-    """The process that holds the lock, but for one that is not of the tour."""
+    """Return the process that holds the lock, if it belongs to the tour."""
     holder = redis_lock(traffic.STOCK).holder()
     return team.of(holder.owner) if holder else None
 
 
 def clear(name: str) -> str:
-    """Take a lock away from the very holder that we see, and from no later one."""
+    """Take a lock away from the holder that we see, and not from a later one."""
     inspector = Inspector()
     lock = inspector.get(name)
     if lock and inspector.clear(lock, by="you", reason="the button was pressed"):
@@ -158,7 +162,7 @@ BUTTONS: dict[str, Callable[[], str]] = {
 @require_POST
 @non_atomic_requests
 def press(_request: HttpRequest, button: str) -> HttpResponse:
-    """One of the page's buttons; answers what came of it."""
+    """Press one of the page's buttons, and answer with the outcome."""
     if button not in BUTTONS:
         raise Http404
     return HttpResponse(BUTTONS[button](), content_type="text/plain; charset=utf-8")

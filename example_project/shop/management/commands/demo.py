@@ -1,5 +1,4 @@
-"""The demo: what goes wrong without a lock, and what does not with one. On a terminal it goes on
-with the tour."""
+"""The demo: what goes wrong without a lock and not with it. On a terminal, the tour follows."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ class Command(BaseCommand):
             progress.keep(f"  the next one held the lock after {crash.takeover:.1f} s")
 
             outages: list[bool] = []
-            if not server.external:  # or there is one Redis, and not three
+            if not server.external:  # otherwise there is one Redis, and not three
                 progress.keep(self.heading("4. A Redlock on three servers, which go one by one"))
                 outages = rounds.outages(progress)
 

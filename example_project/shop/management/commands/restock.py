@@ -19,7 +19,7 @@ class Command(LockedCommand):
     def handle(self, *_args: Any, **_options: Any) -> None:
         ours = current_lease()
         for line in sys.stdin:
-            ours.check()  # a delivery may be long: don't go on beside somebody else
+            ours.check()  # a delivery may be long: stop if the lease is lost
             units, _, name = line.strip().partition(" ")
             if not (units.isdecimal() and name):
                 raise CommandError(f'Write lines such as "5 lamp", not {line!r}.')

@@ -32,11 +32,11 @@ class Command(BaseCommand):
     def handle(self, *, product: int, worker: str, **options: Any) -> None:
         self.say("ready")
         if not sys.stdin.readline():
-            return  # Who started us is gone, perhaps before it could take note of us.
+            return  # The parent process is gone, perhaps before it could notice this one.
 
         sell_one = sell_locked if options["locked"] else sell
         for think in chain([self.announce] if options["announce"] else [], repeat(moment)):
-            # Go on: the fencing token has decided whether this sale counts.
+            # Continue: the fencing token has decided whether this sale counts.
             with suppress(LeaseLost):
                 if sell_one(product, worker, think) is None:
                     break

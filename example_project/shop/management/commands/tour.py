@@ -51,7 +51,7 @@ class Command(BaseCommand):
     def handle(self, *, port: int | None, **_options: Any) -> None:
         interrupts.end_as_ctrl_c_does()
         try:
-            # First, since a port that is taken should be known before all else is there.
+            # First, since a port that is in use should be known before all else is started.
             with self.server(port) as server:
                 self.serve(server)
         except RedisServerError as error:
@@ -71,7 +71,7 @@ class Command(BaseCommand):
             raise CommandError(f"Port {port}: {error.strerror}. Try --port 0.") from error
 
     def serve(self, server: WSGIServer) -> None:
-        os.environ["SHOP_EVERY"] = str(EVERY)  # for the processes, and for this one:
+        os.environ["SHOP_EVERY"] = str(EVERY)  # for the processes, and for this one
         often = {**settings.REDISLOCK, "JOBS": jobs(every=EVERY)}
         with (
             override_settings(REDISLOCK=often, ROOT_URLCONF="shop.tour.urls"),

@@ -30,19 +30,20 @@ class Command(BaseCommand):
         for letter, function in zip("bcdefg", others, strict=False):
             name = f"{function.__name__}-{number}{letter}"
             threading.Thread(target=keep_at, args=(function, name), daemon=True).start()
-        # In the main thread, which a scheduler wants for its signals.
+        # In the main thread, which a scheduler needs for its signals.
         keep_at(first, f"{first.__name__}-{number}")
 
 
 def keep_at(function: Callable[[str], object], name: str) -> None:
-    """An operator may clear a lock, a button may stop us for too long: then it is tried anew."""
-    threading.current_thread().name = name  # what others see of who holds a lock
+    """Repeat it if an operator clears the lock, or a button stops the process for too long."""
+    threading.current_thread().name = name  # the owner that others see
     while True:
         with suppress(LockError):
             function(name)
 
 
 def end_with_our_parent() -> None:
-    """It has the other end of the pipe, so this returns when it is gone, however it ended."""
+    """Wait until the parent is gone: it has the other end of the pipe, so this returns however it
+    ended."""
     sys.stdin.read()
     os._exit(0)
