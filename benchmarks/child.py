@@ -9,7 +9,7 @@ import sys
 
 def main(function: str, hiredis: str, arguments: str) -> None:
     if not json.loads(hiredis):
-        # Importing it fails from now on, as where it is not installed.
+        # Importing hiredis fails from now on, as where it is not installed.
         sys.modules["hiredis"] = None
     module, _, name = function.partition(":")
     result = getattr(importlib.import_module(module), name)(**json.loads(arguments))

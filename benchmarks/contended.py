@@ -30,7 +30,7 @@ from .crowd import (
     POLLING,
     SECTION,
     SYNC,
-    Crew,
+    Processes,
     Span,
     Turn,
     available,
@@ -88,19 +88,19 @@ def measure_case(
     shares = one_process.get(kind, [1] * waiters)
     contestants = [title for title in (ASYNC if kind == "tasks" else SYNC) if available(title)]
     if thinking or kind == "lone" or waiters not in (8, 128):
-        contestants.remove(POLLING)  # Its waiters starve; that is soon shown.
+        contestants.remove(POLLING)  # Its waiters starve, which soon shows.
     think = 2 * SECTION * waiters if thinking else 0.0
-    seconds *= max(1.0, waiters / 50)  # Enough for some turns each.
+    seconds *= max(1.0, waiters / 50)  # Enough for several turns of each.
     meter = Meter(server)
     served: dict[str, list[list[int]]] = {title: [] for title in contestants}
-    with Crew(len(shares)) as crew:
+    with Processes(len(shares)) as processes:
         for title in contestants:
-            play(crew, meter, shares, title, kind, think, 0.1)  # Connects and imports.
+            play(processes, meter, shares, title, kind, think, 0.1)  # Connects and imports.
         for title in turns(contestants, rounds):
-            spent, times = play(crew, meter, shares, title, kind, think, seconds)
+            spent, times = play(processes, meter, shares, title, kind, think, seconds)
             add(rows, case, title, spent)
             served[title].append(times)
-    # Who is served how often is told by all rounds together, since a turn ends in mid-round.
+    # How often each waiter is served is counted over all rounds, since a turn ends in mid-round.
     for title, rounds_of in served.items():
         times = [sum(of_waiter) for of_waiter in zip(*rounds_of, strict=True)]
         mean = statistics.mean(times)
@@ -111,7 +111,7 @@ def measure_case(
 
 
 def play(
-    crew: Crew,
+    processes: Processes,
     meter: Meter,
     shares: list[int],
     title: str,
@@ -119,7 +119,7 @@ def play(
     think: float,
     seconds: float,
 ) -> tuple[dict[str, float], list[int]]:
-    """One turn of a contestant: its figures, and how often each waiter was served."""
+    """Return one turn of a contestant: its figures, and how often each waiter was served."""
     name = f"crowd:{random.getrandbits(64):x}"
     if title == FLOOR:
         with Redis.from_url(url(meter.server, DATABASES[FLOOR])) as redis:
@@ -128,14 +128,15 @@ def play(
     start = time.monotonic() + 0.02 + 0.001 * len(shares)
     turn = Turn(title, kind, name, start, start + seconds, think)
     firsts = [sum(shares[:number]) for number in range(len(shares))]
-    answers = crew.do(*((crowd, (turn, *who)) for who in zip(firsts, shares, strict=True)))
+    answers = processes.do(*((crowd, (turn, *who)) for who in zip(firsts, shares, strict=True)))
     spent = meter.stop()
     spans: list[list[Span]] = [waiter for answer in answers for waiter in answer["spans"]]
     order = sorted((span for waiter in spans for span in waiter), key=itemgetter(1))
     served = [sum(got <= turn.end for _, got, _ in waiter) for waiter in spans]
-    # At first, when all come at the same time, they wait for less than they will.
+    # The first waits are left out: all waiters come at the same time, and wait for less than
+    # later.
     waits = [got - asked for waiter in spans for asked, got, _ in waiter[1:] if got <= turn.end]
-    # Who is not served before the end has waited for at least so long.
+    # A waiter that is not served before the end has waited for at least this long.
     longest = max(min(got, turn.end) - asked for asked, got, _ in order)
     handoffs = [
         got - released
@@ -159,15 +160,16 @@ def connections(redis: Any, database: int) -> int:
 
 
 def measure_expiry(rows: list[Row], rounds: int) -> None:
-    """Measure how long after the end of a dead holder's lease the next one holds the lock."""
+    """Measure the time from the end of a dead holder's lease until the next holder has the
+    lock."""
     say("contended, a holder that is gone")
     case = {"kind": "expiry"}
-    with Crew(2) as crew:
+    with Processes(2) as processes:
         contestants = [title for title in (OURS, PEER, POLLING) if available(title)]
         for number, title in enumerate(turns(contestants, rounds)):
             name = f"gone:{number}"
-            [(asked, _)] = crew.do((hold, (title, name)))
-            # Anywhere in the lease, so that no rhythm of polling is met.
+            [(asked, _)] = processes.do((hold, (title, name)))
+            # At a random time in the lease, so that it does not coincide with a rhythm of polling.
             time.sleep(0.1 + 0.5 * random.Random(number).random())
-            [_, (_, got)] = crew.do((idle, ()), (hold, (title, name)))
+            [_, (_, got)] = processes.do((idle, ()), (hold, (title, name)))
             add(rows, case, title, {"late": round(got - asked - EXPIRES, 6)})

@@ -33,16 +33,16 @@ POLLING = "redis-py Lock"
 SECTION = 0.001
 """Seconds."""
 SPREAD = 0.02
-"""Seconds within which they come for the first time in a turn, in any order."""
+"""Seconds within which the waiters come for the first time in a turn, in any order."""
 EXPIRES = 1
-"""Seconds: the lease of a holder that dies, the shortest that all take."""
+"""Seconds: the lease of a holder that dies, the shortest that all contestants accept."""
 
 Span = tuple[float, float, float]
-"""When a waiter asked, when it was given the lock, and when it began to give it back."""
+"""When a waiter asked, when it got the lock, and when it began to release it."""
 
 
 class Turn(NamedTuple):
-    """What the processes of a crowd have to know of a turn."""
+    """The description of a turn, for the processes of a crowd."""
 
     title: str
     kind: str
@@ -57,7 +57,7 @@ class Turn(NamedTuple):
         return max(0.0, self.start - time.monotonic()) + random.uniform(0, SPREAD)
 
 
-# The contestants: what a waiter does.
+# The contestants: the work of a waiter.
 
 
 class Floor:
@@ -141,16 +141,16 @@ def available(title: str) -> bool:
 # The processes.
 
 
-class Crew:
-    """Processes that obey orders."""
+class Processes:
+    """Processes that follow orders."""
 
     def __init__(self, size: int) -> None:
         fork = multiprocessing.get_context("fork")
-        gc.freeze()  # Or each process would soon have copied what it shares with this one.
+        gc.freeze()  # otherwise each process would soon copy the memory that they share
         self._members: list[tuple[Any, Connection]] = []
         for _ in range(size):
             ours, theirs = fork.Pipe()
-            # All ends of ours, or none of them would see the end of this process.
+            # All our ends of the pipes; otherwise no process would notice the end of this one.
             inherited = [ours, *(pipe for _, pipe in self._members)]
             process = fork.Process(target=obey, args=(theirs, inherited), daemon=True)
             process.start()
@@ -158,13 +158,13 @@ class Crew:
             self._members.append((process, ours))
 
     def do(self, *orders: tuple[Callable[..., Any], tuple[Any, ...]]) -> list[Any]:
-        """Send an order to each of the first members. Returns their answers."""
+        """Send an order to each of the first members. Return their answers."""
         members = self._members[: len(orders)]
         for (_, pipe), order in zip(members, orders, strict=True):
             pipe.send(order)
         return [pipe.recv() for _, pipe in members]
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Processes:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -200,7 +200,7 @@ def crowd(turn: Turn, first: int, size: int) -> dict[str, Any]:
     else:
         client = get_redis_connection(turn.title)
         locks = [SYNC[turn.title](client, turn.name) for _ in spans]
-        with ThreadPoolExecutor(size) as threads:  # None of them is done before all have begun.
+        with ThreadPoolExecutor(size) as threads:  # No waiter is done before all have begun.
             list(threads.map(partial(_wait, turn), locks, spans, dice))
     return {"spans": spans, "cpu": time.process_time() - cpu}
 
@@ -248,7 +248,8 @@ async def _tasks(turn: Turn, spans: list[list[Span]], dice: list[random.Random])
 
 
 def hold(title: str, name: str) -> tuple[float, float]:
-    """Take it, and never give it back; when it was asked for, and when it was given."""
+    """Take the lock, and never release it. Return when it was asked for, and when it was
+    granted."""
     client = get_redis_connection(title)
     first = SYNC[title](client, f"{name}: connect, import")
     first.acquire()

@@ -21,12 +21,12 @@ MB = 1e6
 
 
 def conditions(record: Record) -> str:
-    """Of one that has no rounds, too."""
+    """A value of a record without rounds, too."""
     return _conditions({**record, "options": {"rounds": 1, **record["options"]}})
 
 
 def held(record: Record) -> str:
-    """What it costs to hold leases."""
+    """The table of the cost of held leases."""
     head = [
         "leases",
         "",
@@ -52,7 +52,7 @@ def held(record: Record) -> str:
 
 
 def memory(record: Record) -> str:
-    """What leases need of the memory of their process."""
+    """The table of the memory that leases need in their process."""
     lines = [["leases", "bytes of a lease", "bytes for renewing it", "more while renewing, MB"]]
     for row in rows_of(record, kind="memory"):
         number = row["case"]["leases"]
@@ -68,7 +68,7 @@ def memory(record: Record) -> str:
 
 
 def waiting(record: Record) -> str:
-    """What it costs to wait for as many names."""
+    """The table of the cost of waiting for as many names."""
     head = ["tasks, each for a name of its own", "client CPU, s in 10 s", "server CPU, s in 10 s"]
     lines = [[*head, "requests in 10 s", "threads", "connections", "s until all are served"]]
     lines += [
@@ -100,7 +100,7 @@ def _back(record: Record) -> tuple[float, float]:
 
 
 def forgotten(record: Record) -> str:
-    """What names cost that are locked once."""
+    """The table of the cost of names that are locked once."""
     most, seconds = _back(record)
     number = record["rows"][0]["case"]["names"]
     end = find(record["rows"], "the last release")
@@ -113,7 +113,7 @@ def forgotten(record: Record) -> str:
 
 
 def far(record: Record) -> str:
-    """A free lock at some distance."""
+    """The table of a free lock on a distant server."""
     delays = sorted({row["case"]["delay"] for row in record["rows"]})
     head = ["ms for acquire and release, × plain"]
     for delay in delays:
@@ -133,7 +133,7 @@ def far(record: Record) -> str:
 
 
 def carries(record: Record) -> str:
-    """What one server carries."""
+    """The table of the load that one server carries."""
     head = ["processes", "", "cycles per second", "share of the server's core"]
     lines = [[*head, "its CPU for a cycle, µs", "so it carries, per second"]]
     for row in record["rows"]:
@@ -153,12 +153,12 @@ def carries(record: Record) -> str:
 
 
 def _least(row: Row, value: str) -> float:
-    """Whatever else the machine does only adds to it."""
+    """The least counts, since other work of the machine only adds to it."""
     return float(min(row["values"][value]))
 
 
 def listing(record: Record) -> str:
-    """What it takes to look at many locks."""
+    """The table of the time to look at many locks."""
     lines = [["10,000 locks beside 2,000,000 other keys", "ms", "raw read, ms", "×"]]
     for row in rows_of(record):
         if row["contestant"] == "ours":
@@ -176,7 +176,7 @@ def listing(record: Record) -> str:
 
 
 def start(record: Record) -> str:
-    """What it adds to the start of a process."""
+    """The table of the addition to the start of a process."""
     lines = [["start of a process", "ms", "CPU, ms"]]
     for title in (startup.WITHOUT, startup.WITH):
         row = find(record["rows"], title)

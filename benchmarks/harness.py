@@ -108,10 +108,10 @@ def django_project(**locations: str) -> None:
 
 
 def in_child(function: str, *, hiredis: bool = True, **arguments: Any) -> Any:
-    """What `module:function(**arguments)` returns in a fresh process.
+    """Return what `module:function(**arguments)` returns in a fresh process.
 
-    With `hiredis=False` that one can't import hiredis, so that redis-py does what it does where
-    hiredis is not installed; nothing else is different.
+    With `hiredis=False` that process can't import hiredis, so redis-py works as it does where
+    hiredis is not installed; nothing else differs.
     """
     command = [sys.executable, "-m", "benchmarks.child", function, json.dumps(hiredis)]
     done = subprocess.run(
@@ -139,7 +139,7 @@ def parsers() -> list[bool]:
 
 
 def turns(contestants: Sequence[T], rounds: int) -> Iterator[T]:
-    """All contestants in each round, each time beginning with the next one."""
+    """Run all contestants in each round, each time beginning with the next one."""
     for number in range(rounds):
         first = number % len(contestants)
         yield from contestants[first:]
@@ -147,10 +147,10 @@ def turns(contestants: Sequence[T], rounds: int) -> Iterator[T]:
 
 
 class Meter:
-    """What is spent between two looks: by the clock, by this process, and by the server.
+    """The cost between two looks: by the clock, by this process, and by the server.
 
     Round trips are the reads that the server has made: a pipeline is one. Commands are all that
-    it has run, those that scripts call included.
+    the server has run, including those that scripts call.
     """
 
     def __init__(self, server: Any) -> None:
@@ -166,12 +166,12 @@ class Meter:
         self._time = time.perf_counter()
 
     def stop(self, cycles: int = 1) -> dict[str, float]:
-        """Since `start()`, for each of so many cycles; times are seconds."""
+        """Return the cost since `start()`, per cycle; times are seconds."""
         seconds = time.perf_counter() - self._time
         cpu = time.process_time() - self._cpu
         before, after = self._server, self._look()
         spent = {name: after[name] - before[name] for name in after}
-        spent["round_trips"] -= 1  # this look itself
+        spent["round_trips"] -= 1  # the command of this look
         spent["commands"] -= 1
         return {
             name: round(value / cycles, 9)
@@ -209,7 +209,7 @@ def record(part: str, rows: list[Row], **options: Any) -> None:
     RESULTS.mkdir(exist_ok=True)
     content = {"part": part, **environment(), "load": round(LOAD, 2), "options": options}
     lines = json.dumps({**content, "rows": []}, indent=1, ensure_ascii=False).removesuffix("[]\n}")
-    # A row is a line, for the sake of who reads differences.
+    # One row is one line, so that differences can be read.
     body = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in rows)
     (RESULTS / f"{part}.json").write_text(f"{lines}[\n  {body}\n ]\n}}\n")
     say(f"recorded {part}.json")

@@ -21,7 +21,7 @@ def measure(*, rounds: int, locks: int = LOCKS, others: int = OTHERS) -> list[Ro
         from django_redislock import redis_lock
         from django_redislock.inspection import Inspector
 
-        redis = Redis.from_url(url(server), socket_timeout=60)  # to make the others takes a while
+        redis = Redis.from_url(url(server), socket_timeout=60)  # making the other keys takes
         redis.eval("for i = 1, ARGV[1] do redis.call('SET', 'other:' .. i, i) end", 0, others)
         names = [f"job:{number}" for number in range(locks)]
         for name in names:

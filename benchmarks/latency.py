@@ -80,7 +80,8 @@ def ping(far: Any) -> float:
 
 
 def relay(port: int, seconds: float) -> int:
-    """Start one that leads to this port, in a process that ends with ours. Returns its own."""
+    """Start a relay to this port, in a process that ends with this one. Return the port of the
+    relay."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     context.Process(target=_relay, args=(port, seconds, theirs), daemon=True).start()

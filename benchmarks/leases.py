@@ -34,7 +34,7 @@ EVERY = 10.0
 
 OURS, THEIRS = "redis_lock", "python-redis-lock, renewing"
 MOST = {THEIRS: 1000}
-"""Of a contestant that has a thread for each of them."""
+"""The same for a contestant that has a thread for each of them."""
 RUNNING = "benchmark:running"
 
 
@@ -61,7 +61,7 @@ def measure(
 
 
 def watch(title: str, number: int, rounds: int, window: float) -> list[Row]:
-    """Hold them in a child, and see from here how late their renewals come."""
+    """Hold the leases in a child, and measure from here how late their renewals come."""
     with private_server() as server, ThreadPoolExecutor(1) as pool:
         from redis import Redis
 
@@ -92,7 +92,7 @@ def watch(title: str, number: int, rounds: int, window: float) -> list[Row]:
 
 
 class Server:
-    """One that runs elsewhere."""
+    """A holder in another process."""
 
     def __init__(self, port: int) -> None:
         self.tcp_port = port
@@ -122,7 +122,7 @@ def hold(*, title: str, port: int, number: int, rounds: int, window: float) -> l
 
 
 def scripts(meter: Meter) -> int:
-    """How many the server was asked to run: there is nothing else that a renewal asks for."""
+    """Return how many commands the server was sent; only renewals send any."""
     counted = meter.redis.info("commandstats")
     return sum(counted.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
 
@@ -143,7 +143,7 @@ def held(title: str, number: int, server: Any) -> list[Any]:
 
     from django_redislock import redis_lock
 
-    # As many connections as django-redis and redis-py have by themselves, at most.
+    # As many connections as django-redis and redis-py have by default, at most.
     settings.CACHES["default"]["OPTIONS"] = {}
 
     leases = [redis_lock(f"job:{one}", ttl=TTL).acquire(wait=0) for one in range(number)]
@@ -175,7 +175,7 @@ def remember(*, number: int, window: float) -> list[Row]:
         both = acquire(number, TTL)
         before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
-        time.sleep(window)  # they are renewed
+        time.sleep(window)  # the leases are renewed
         _, peak = tracemalloc.get_traced_memory()
         found = {
             "bytes": lease,
@@ -188,7 +188,7 @@ def remember(*, number: int, window: float) -> list[Row]:
 
 
 def wait(*, number: int, rounds: int) -> list[Row]:
-    """So many tasks wait for as many names, all of which somebody else holds."""
+    """Let this number of tasks wait for as many names, all of which somebody else holds."""
     with private_server() as server:
         others = held(OURS, number, server)
         return asyncio.run(_wait(server, number, rounds, others))
@@ -220,7 +220,7 @@ async def _wait(server: Any, number: int, rounds: int, others: list[Any]) -> lis
                     "server_cpu": round(spent["server_cpu"] * 5, 6),
                     "requests": round(spent["round_trips"] * 5, 1),
                     "threads": threading.active_count() - 1,
-                    "connections": len(meter.redis.client_list()) - 1,  # the one that asks
+                    "connections": len(meter.redis.client_list()) - 1,  # the connection that asks
                 }
             )
         begun = time.perf_counter()

@@ -14,7 +14,7 @@ from .harness import Row, add, django_project, in_child, private_server, say, ur
 
 NAMES = 100_000
 AFTERWARDS = 75.0
-"""Seconds: what outlives a lock lives for a minute."""
+"""Seconds: keys that outlive a lock live for a minute."""
 
 
 def measure(*, names: int = NAMES, afterwards: float = AFTERWARDS) -> list[Row]:

@@ -46,18 +46,18 @@ SECTIONS: Mapping[tuple[Path, str], tuple[list[str], Callable[..., str]]] = {
         lambda *records: targets.text(growth.targets(*records)),
     ),
 }
-"""Where a section is, the records that it needs, and what makes its text of them."""
+"""A section: its place, the records that it needs, and the function that makes its text."""
 
 
 def text(page: Path, name: str) -> str | None:
-    """What should stand there; None: its records are missing."""
+    """Return the text of the section. None: its records are missing."""
     parts, function = SECTIONS[page, name]
     records = [recorded(part) for part in parts]
     return None if None in records else function(*records)
 
 
 def write() -> None:
-    """All sections and pictures whose records are there."""
+    """Make all sections and pictures whose records exist."""
     for page, name in SECTIONS:
         content = text(page, name)
         if content is not None:

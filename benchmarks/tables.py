@@ -59,7 +59,7 @@ def parsers_of(record: Record) -> list[bool]:
 
 
 def free(record: Record) -> str:
-    """Each contestant with its time, in relation to the floor, and what it is made of."""
+    """Each contestant with its time, in relation to the floor, and the parts of that time."""
     parts = [conditions(record)]
     for hiredis in parsers_of(record):
         parts.append(f"**{'With' if hiredis else 'Without'} hiredis**")
@@ -111,7 +111,7 @@ def is_ours(contestant: str) -> bool:
 
 
 def brief(record: Record) -> str:
-    """For the README: how ours compares, in one column for each place."""
+    """For the README: the comparison with this package, in one column for each place."""
     hiredis = parsers_of(record)[0]
     one = best_first(rows_of(record, kind="sync", hiredis=hiredis, cores="one"))
     two = rows_of(record, kind="sync", hiredis=hiredis, cores="two")
@@ -125,7 +125,7 @@ def brief(record: Record) -> str:
     return table(lines)
 
 
-# A lock for which many wait.
+# A lock with many waiters.
 
 
 def crowds(record: Record) -> str:
@@ -193,7 +193,7 @@ def _thinking(rows: list[Row]) -> str:
 
 
 def others(record: Record) -> str:
-    """One waiter beside a crowd, and the holder that is gone."""
+    """A single waiter next to a crowd, and a holder that died."""
     lines = [["", "turns of one waiter ÷ those of each of 31 in another process", "Jain index"]]
     for row in rows_of(record, kind="lone"):
         cells = [f"{median(row, 'lone'):.2f}", f"{median(row, 'jain'):.3f}"]

@@ -17,7 +17,7 @@ from .tables import WHERE, Record, parsers_of, ratio_within, rows_of
 
 
 class Seen(NamedTuple):
-    """One figure that a target speaks of."""
+    """One figure to which a target applies."""
 
     what: str
     bound: float
@@ -26,13 +26,14 @@ class Seen(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """By how much it is missed; above 1 it is. A negative bound is a least one."""
+        """The figure in relation to the target; above 1 the target is missed. A negative bound is
+        a minimum."""
         value = round(self.measured, 3)
         return value / self.bound if self.bound > 0 else -self.bound / max(value, 1e-9)
 
 
 def text(*figures: Iterator[Seen]) -> str:
-    """A line for each target, with the worst that was seen, and where."""
+    """Return a line for each target, with the worst figure, and where it occurred."""
     targets: dict[tuple[str, float], list[Seen]] = {}
     for some in figures:
         for seen in some:
@@ -51,7 +52,7 @@ def text(*figures: Iterator[Seen]) -> str:
 
 
 def free(record: Record) -> Iterator[Seen]:
-    """Of `uncontended`."""
+    """The targets of `uncontended`."""
     ours, floor = uncontended.OURS, uncontended.FLOOR
     for hiredis in parsers_of(record):
         parser = "with hiredis" if hiredis else "without hiredis"
@@ -78,7 +79,7 @@ def free(record: Record) -> Iterator[Seen]:
 
 
 def crowded(record: Record) -> Iterator[Seen]:
-    """Of `contended`."""
+    """The targets of `contended`."""
     rows = [row for row in record["rows"] if row["contestant"] == crowd.OURS]
     for us in rows:
         if us["case"].get("thinking") is False and us["case"]["kind"] != "lone":
@@ -104,7 +105,7 @@ def _crowd(record: Record, us: Row) -> Iterator[Seen]:
     yield Seen("longest ÷ median wait", 2, ratio_within(us), where)
     yield Seen("Jain index", -0.99, median(us, "jain"), where)
     yield Seen("requests per section", 3, median(us, "requests"), where)
-    # A thread or task has a command under way at a time, and so has each process of one.
+    # A thread or task has one command under way at a time, and so has each process of one thread.
     active = 1 if case["kind"] == "processes" else case["waiters"]
     spare = max(us["values"]["connections"]) - active
     yield Seen("connections of a process, less one for each that asks", 2, spare, where)

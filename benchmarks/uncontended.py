@@ -79,13 +79,13 @@ def synchronous(*, case: dict[str, Any], rounds: int, cycles: int) -> list[Row]:
 
 
 def clean_up(meter: Meter) -> None:
-    """Nobody pays for what the one before has left, here or on the server."""
+    """Remove what the last contestant left, here and on the server."""
     gc.collect()
     meter.redis.flushdb()
 
 
 def contestants(server: Any) -> list[tuple[str, Cycle]]:
-    """What does one cycle, given a number that no other cycle has."""
+    """A function that does one cycle, given a number that no other cycle has."""
     django_project(default=url(server), dropin=url(server))
     from django.core.cache import cache, caches
     from django_redis import get_redis_connection

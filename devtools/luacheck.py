@@ -20,7 +20,7 @@ from django_redislock.primitives import scripts
 LUA = Path(scripts.__file__).with_name("lua")
 CONFIG = Path(__file__).parent.parent / ".luacheckrc"
 UNUSED = ["--ignore", "211", "221", "231", "241", "331"]
-"""A part makes names for the files behind it, and not every script uses all of them."""
+"""A part defines names for the files after it, and not every script uses all of them."""
 NAMES = ["--only", "1", "411"]
 """In a whole script, only names are of interest: those that no part has made, and those that are
 made twice. Other mistakes have been found in the files."""

@@ -9,7 +9,7 @@ temporary folder. The exit status is 0 when everything holds, 1 when something i
 2 when that could not be found out.
 """
 
-# It talks to a terminal.
+# It prints for a terminal.
 # ruff: noqa: T201
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ SERVED = "everybody is served"
 INVARIANT = re.compile(r"/\* Invariant: (.+?)\.")
 """The comment above each of them, which begins with its name."""
 CHATTER = ("spin:", "ltl ", "starting claim", "Never claim")
-"""How the lines of a replay begin that tell nothing of what happened."""
+"""Beginnings of lines of a replay that say nothing about events."""
 
 
 class ModelError(Exception):
-    """The model could not be checked, or not to its end."""
+    """The check of the model could not be started or finished."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How large the model is, and what is checked of it."""
+    """The size of the model, and what is checked."""
 
     clients: int
     mishaps: int
@@ -70,7 +70,7 @@ LARGER = (Setup(2, 3), Setup(3, 2), Setup(2, 3, liveness=True), Setup(3, 1, live
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search through all states has found."""
+    """The result of a search through all states."""
 
     setup: Setup
     states: int
@@ -82,7 +82,7 @@ class Outcome:
     violated: str = ""
     """The invariant, by its name in the model; empty when everything holds."""
     story: tuple[str, ...] = ()
-    """What happens until it is violated, one line for each step that says something."""
+    """The events until the violation, one line for each step that matters."""
 
     def __str__(self) -> str:
         found = f"VIOLATED: {self.violated}" if self.violated else "holds"
@@ -93,16 +93,16 @@ class Outcome:
 
 
 Story = tuple[str, tuple[str, ...]]
-"""Which invariant is violated, and what happens until then."""
+"""The violated invariant, and the events until then."""
 
 
 def missing() -> list[str]:
-    """Which of the programs that it takes are not installed."""
+    """Return the required programs that are not installed."""
     return [program for program in PROGRAMS if shutil.which(program) is None]
 
 
 def faults() -> list[str]:
-    """The names of all faults that can be planted."""
+    """Return the names of all faults that can be planted."""
     return sorted(set(re.findall(r"\bFAULT_(\w*[A-Z])\b", MODEL.read_text())))
 
 
@@ -124,14 +124,14 @@ def check(setup: Setup, *, memory: int = 2048, shorten: bool = True) -> Outcome:
 
 
 def _search(setup: Setup, folder: Path, memory: int, *, shortest: bool = False) -> Outcome:
-    # Not gcc, which spin would take.
+    # Not gcc, which spin would use by default.
     spin = ["spin", "-Pcc -E -xc", *setup.macros]
     _run([*spin, "-a", MODEL.name], folder)
     # With a fault it ends early: compiling takes longer, and a small table will do.
     flags = ["-O0" if setup.fault else "-O1", "-w", f"-DMEMLIM={memory}"]
     options = ["-m300000", "-w18" if setup.fault else "-w24"]
     if setup.liveness:
-        # Every process that could go on does so in the end: it is weakly fair.
+        # Weak fairness: every process that can go on does so in the end.
         flags += ["-DNFAIR=4"]
         options += ["-a", "-f"]
     else:
@@ -172,7 +172,7 @@ def _run(command: Sequence[str], folder: Path) -> str:
         errors="replace",
         check=False,
     )
-    # The program that searches says so in words, whatever its status.
+    # The search program reports the result in words, whatever its status.
     if done.returncode and command[0] != "./pan":
         raise ModelError(f"{' '.join(command)} failed:\n{done.stdout}")
     return done.stdout
@@ -186,11 +186,11 @@ def _number(pattern: str, said: str) -> float:
 
 
 def _tell(replay: str) -> Story:
-    """Which invariant a run violates, and the story of it, from what `spin -t` prints."""
+    """Return the violated invariant and the story of the run, from the output of `spin -t`."""
     story: list[str] = []
     for line in replay.splitlines():
         if line.startswith(("spin: trail ends", "#processes")):
-            return SERVED, tuple(story)  # and begins anew with the cycle, for ever
+            return SERVED, tuple(story)  # and begins anew with the cycle, without end
         if match := re.match(rf"spin: {re.escape(MODEL.name)}:(\d+), Error", line):
             return _name(int(match[1])), tuple(story)
         if line.strip() and not line.startswith(CHATTER):
@@ -199,7 +199,7 @@ def _tell(replay: str) -> Story:
 
 
 def _name(number: int) -> str:
-    """What the comment above a line of the model calls its invariant."""
+    """Return the name of the invariant in the comment above a line of the model."""
     above = "\n".join(MODEL.read_text().splitlines()[:number])
     names: list[str] = INVARIANT.findall(above)
     return names[-1]

@@ -28,7 +28,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 PACKAGE = "django_redislock"
 SECONDS = 600.0
-"""After so many seconds the tests have found the fault: it makes them hang."""
+"""Seconds after which the tests count as having found the fault: some faults make them hang."""
 
 
 class Fault(NamedTuple):
@@ -42,7 +42,7 @@ class Fault(NamedTuple):
 
 
 class NotPlanted(Exception):
-    """The text to replace is not there, or not only once."""
+    """The text to replace is missing, or not unique."""
 
 
 CONTRACT = "tests/contract/test_contract.py"
@@ -299,7 +299,7 @@ def plant(fault: Fault, tree: Path) -> None:
 
 @contextmanager
 def copy() -> Iterator[Path]:
-    """A copy of the project, without what is made from it."""
+    """Make a copy of the project, without generated files."""
     made = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "_build", "dist")
     with tempfile.TemporaryDirectory(prefix="redislock-planted-") as directory:
         tree = Path(directory) / "tree"
@@ -308,7 +308,8 @@ def copy() -> Iterator[Path]:
 
 
 def failures(fault: Fault, tree: Path) -> list[str]:
-    """Run its tests. Returns those that failed: one, since the first is enough."""
+    """Run the tests of the fault. Return those that failed: at most one, since the first is
+    enough."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     quoted = re.findall(r"'([^']*)'|(\S+)", fault.tests)
     arguments = [words or word for words, word in quoted]

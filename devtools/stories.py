@@ -1,4 +1,4 @@
-"""What devtools/diagrams.py draws: of each its title, its description, its lanes and its lines."""
+"""The drawings of devtools/diagrams.py: for each a title, a description, lanes and lines."""
 
 from __future__ import annotations
 
