@@ -141,13 +141,13 @@ class Lock(RedisLock):
             fence, began = held.grant.fencing_token, held.grant.sent
             more = {"fencing_token": fence, "held": now() - began}
         if refusal is None:
-            run(claims.tell(port, "released", claim, server, **more))
+            run(claims.report(port, "released", claim, server, **more))
             return
         lost = refusal.error(claim.keys.name)
         if held and held.lease:
             held.lease._lifetime.lose(lost)  # unless the lease knows it already
         else:
-            run(claims.tell(port, "lost", claim, server, why=lost.why, **more))
+            run(claims.report(port, "lost", claim, server, why=lost.why, **more))
         raise LockNotOwnedError(
             "Cannot release a lock that's no longer owned", lock_name=_text(self.name)
         ) from lost

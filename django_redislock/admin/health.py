@@ -16,7 +16,7 @@ GOOD_FOR = 60.0
 
 class Health(NamedTuple):
     server: str
-    """Its name and version; "": it was not reached."""
+    """The server's name and version; "": it was not reached."""
     primary: bool
     findings: list[Finding]
     """The warnings and errors."""

@@ -1,4 +1,4 @@
-"""The pattern that a lock's name follows. There may be millions of names, and few patterns."""
+"""The pattern of a lock's name. There may be millions of names, and few patterns."""
 
 from __future__ import annotations
 

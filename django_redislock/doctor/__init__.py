@@ -1,4 +1,4 @@
-"""What is wrong with the settings and the servers of locks, or will be.
+"""Problems of the settings and the servers of locks, present and future.
 
 Nothing is imported here: the system checks of a process that serves requests never run.
 """

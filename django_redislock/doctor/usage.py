@@ -69,7 +69,8 @@ def _meant(unused: list[str], made: list[str]) -> str:
 def overlap(one: str, other: str) -> bool:
     """Return whether a name can match both patterns. Brackets count as any character."""
     left, right = [*_tokens(one), ""], [*_tokens(other), ""]
-    # From the ends: does any name match both what is left from here and what is left from there?
+    # From both ends: does any name match both what is left of the one and what is left of the
+    # other?
     below = [False] * len(right)
     for here in reversed(left):
         row = [False] * (len(right) + 1)

@@ -14,7 +14,7 @@ from . import Inspector, LockInfo, RedlockInspector
 
 
 class ClearOutcome(StrEnum):
-    """What became of a target."""
+    """The outcome for a target."""
 
     WOULD = "would be cleared"
     CLEARED = "cleared"
@@ -38,7 +38,7 @@ class Target:
     """The lock with the holders that the operator saw; None: it was free."""
     outcome: ClearOutcome = ClearOutcome.NOT_ASKED
     error: str = ""
-    """What went wrong; for a cleared Redlock, where it may still be held."""
+    """The error; for a cleared Redlock, the servers where it may still be held."""
 
     def clear(self, by: str, reason: str) -> bool:
         """Clear the lock and set `outcome`. Returns False if Redis did not answer."""

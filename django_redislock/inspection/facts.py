@@ -17,8 +17,8 @@ from .sentences import Sentence
 class State(StrEnum):
     HELD = "held"
     UNKNOWN = "unknown"
-    """Its process has been silent for a while, but may come back; or what one of several holders
-    said of itself is lost."""
+    """Its process has been silent for a while, but may come back; or the owner and label of one of
+    several holders are lost."""
     STALE = "stale"
     """Its holder can't come back."""
 
@@ -78,7 +78,7 @@ class LockInfo:
     waiters: int
     keys: Keys = field(repr=False)
     has_permits: bool = field(repr=False)
-    """It is a semaphore or a read-write lock, even if it can't be read which."""
+    """Whether it is a semaphore or a read-write lock, even if it can't be read which."""
 
     @property
     def holder(self) -> Holder:
@@ -103,7 +103,7 @@ class LockInfo:
 
     @property
     def cache_lock(self) -> bool:
-        """It is named by its key: a lock of `cache.lock()`, or a `TimestampLock`."""
+        """Whether it is named by its key: a lock of `cache.lock()`, or a `TimestampLock`."""
         return self.keys.named_by_others
 
 
@@ -113,7 +113,7 @@ class WaiterInfo:
 
     position: int
     kind: Kind
-    """What it waits for: whether to read or to write a read-write lock."""
+    """The purpose of the waiter: to read or to write a read-write lock."""
     owner: str
     label: str
     waited: float
@@ -146,7 +146,7 @@ class Ending(StrEnum):
     EXPIRED = "expired"
     """Its TTL passed without a renewal, or its key was deleted or overwritten."""
     CLEARED = "cleared"
-    """By an operator."""
+    """Cleared by an operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +161,12 @@ class PastHolder:
     """Seconds for which it held the lock; None if the lease expired, since nobody saw when."""
     ending: Ending
     why: str
-    """Who cleared it, and the reason."""
+    """The operator who cleared it, and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What is known about a lock's past holders, for at least a minute after the last one."""
+    """The past holders of a lock, as far as known, for at least a minute after the last one."""
 
     fencing_token: int | None
     lasted: float | None

@@ -72,7 +72,7 @@ class LiveRows:
         self._order = self._terms(model._meta.ordering)
 
     def of(self, snapshot: Snapshot) -> Self:
-        """The same question about a snapshot that was made before."""
+        """Return the same question about a snapshot that was made before."""
         return self._with(_snapshot=snapshot)
 
     def all(self) -> Self:
@@ -232,7 +232,7 @@ class Live(models.Model):
 
     name: Any
     info: Any
-    """What the row was made from."""
+    """The object from which the row was made."""
 
     objects = NoRows()
     live = LiveManager()

@@ -39,7 +39,7 @@ class Raw(NamedTuple):
     """For each holder: its value, its TTL in ms, and its token if several may hold the lock."""
     now_us: int
     written: bytes | None = None
-    """What our holder of a timestamp lock has written beside its key."""
+    """The value that a holder of this package wrote beside the key of a timestamp lock."""
 
     @property
     def is_timestamp(self) -> bool:

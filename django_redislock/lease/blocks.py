@@ -1,4 +1,4 @@
-"""Which blocks of one lock are running.
+"""The running blocks of one lock.
 
 The lease of a block can't be looked up elsewhere: it may be lost by now, so that the watchdog has
 forgotten it, and the context may be another one than that in which the block began.

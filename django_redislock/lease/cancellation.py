@@ -29,7 +29,7 @@ class Cancellation:
             logger.debug("The event loop of a lost lease is closed already.")
 
     def _deliver(self) -> None:
-        # This runs in the thread of the loop: a block that was left meanwhile is not cancelled.
+        # This runs in the thread of the loop. A block that was left meanwhile is not cancelled.
         if not self._over and not self._delivered:
             self._delivered = True
             self._task.cancel("the lease was lost")

@@ -1,4 +1,4 @@
-"""One claim: how it is acquired, and what becomes of it when that is cut short."""
+"""One claim: how it is acquired, and how an interrupted one is undone."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ async def acquire(
                 # nobody.
                 await settle(port_type, server, claim, until)
             waited, holder = got.waited, got.holder
-            await tell(port, "not acquired", claim, server, waited=waited, holder=holder)
+            await report(port, "not acquired", claim, server, waited=waited, holder=holder)
             return got
         held = hold(got)
         if signals.wanted("acquired"):
             fence, waited = got.fencing_token, port.now() - began
-            await tell(port, "acquired", claim, server, fencing_token=fence, waited=waited)
+            await report(port, "acquired", claim, server, fencing_token=fence, waited=waited)
         return held
     except BaseException as error:
         await cut_short(error, port_type, server, claim, until)
@@ -102,7 +102,7 @@ async def interrupted(error: BaseException, port: Port, server: Server, claim: C
 async def settle(
     port_type: Callable[..., Port], server: Server, claim: Claim, until: float
 ) -> None:
-    """Take back what an acquire may have done: here until then, and after it in the background."""
+    """Take back what an acquire may have done: here until `until`, and later in the background."""
     left = until - now()
     if left > 0:
         within = None if left == float("inf") else left
@@ -182,7 +182,7 @@ async def clear(
     return bool(cleared)
 
 
-async def tell(
+async def report(
     port: Port,
     outcome: signals.EventKind,
     claim: Claim,
@@ -191,13 +191,13 @@ async def tell(
     in_background: bool = False,
     **more: Any,
 ) -> None:
-    """Say what became of a claim, to the log and to the receivers of the signal."""
+    """Report the outcome for a claim to the log and to the receivers of the signal."""
     if signals.wanted(outcome):
         await announce(port, event(outcome, claim, server, **more), in_background=in_background)
 
 
 def event(outcome: signals.EventKind, claim: Claim, server: Server, **more: Any) -> LockEvent:
-    """Return the event that says what became of a claim."""
+    """Return the event for the outcome of a claim."""
     return LockEvent(
         outcome=outcome,
         name=claim.keys.name,

@@ -78,9 +78,9 @@ class Lease:
         self._holds = Holds(holder)
         self._lifetime = Lifetime(self, claim, grant, policy)
         self._callbacks: list[tuple[int, Callable[[Lease], object]]] = []
-        """What is called when it is lost, as long as at least so many blocks hold it."""
+        """The callbacks for a loss, each as long as at least so many blocks hold the lease."""
         self._cancellation: Cancellation | None = None
-        """What cancels its task when it is lost, if that was asked for."""
+        """Cancels the task when the lease is lost, if that was asked for."""
         self._watchdog = watchdog(server)
 
     @property
@@ -136,7 +136,7 @@ class Lease:
 
     @property
     def state(self) -> LeaseState:
-        """What is known of it right now. No request is sent."""
+        """The state as it is known right now. No request is sent."""
         return self._lifetime.state
 
     def remaining(self) -> float:
@@ -175,7 +175,7 @@ class Lease:
                 return
         self._start(callback)
 
-    def _tell_lost(self, error: LeaseLost) -> None:
+    def _announce_lost(self, error: LeaseLost) -> None:
         # This may be any thread, perhaps one with an event loop: so receivers and callbacks
         # are called in other threads.
         claim, grant = self._claim, self._grant
@@ -255,7 +255,7 @@ class Lease:
             )
         if claim.primitive is permits.WRITE:
             await self._refuse_downgrade(port)
-        # From here on it is for reading only, whatever becomes of the answer.
+        # From here on the lease is for reading only, even if the answer is lost.
         claim.primitive = permits.READ
         refusal = await permits.READ.downgrade(port, claim)
         if refusal is not None:
@@ -422,7 +422,7 @@ class Lease:
             raise lost
         if signals.wanted("released"):
             grant = self._grant
-            await claims.tell(
+            await claims.report(
                 port,
                 "released",
                 claim,
@@ -496,7 +496,7 @@ class Lease:
             raise
 
     def _move(self, me: Holding) -> None:
-        """Let another thread or task than before work with it."""
+        """Let another thread or task use the lease from now on."""
         # Before it is true: a signal's exception may come in between.
         self._watchdog.move(self._lifetime, me)
         self._holds.holder = me
@@ -578,7 +578,7 @@ class Lease:
             if by_hand is not None:
                 raise by_hand
         except LockUnavailable as unavailable:
-            # What the block did was done under the lock: that is no reason to fail it.
+            # The block did its work under the lock: this is no reason to fail it.
             logger.warning("%r is released later: %s", self.name, unavailable)
             self._release_later()
         except (LockError, TransactionManagementError) as raised:
@@ -588,7 +588,7 @@ class Lease:
                 error.add_note(str(raised))
 
     def _defer(self, error: BaseException | None) -> bool:
-        """Let each open transaction hold the lease from now on, in place of the block."""
+        """Let each open transaction hold the lease from now on, instead of the block."""
         pending = transactions.open_transactions()
         if not pending:
             return False
@@ -601,7 +601,7 @@ class Lease:
         return True
 
 
-# What the collector did last comes last. A callback in Python would swallow the exceptions of
+# The last phase of the collector comes last. A callback in Python would swallow the exceptions of
 # signals, for which CPython looks in there.
 _collector: OrderedDict[str, None] = OrderedDict(start=None, stop=None)
 # Called with the phase, and with a dictionary that is true.
@@ -609,5 +609,5 @@ gc.callbacks.append(_collector.move_to_end)  # type: ignore[arg-type]
 
 
 def collecting() -> bool:
-    """Whether the garbage collector is at work, in this thread or in another one."""
+    """Return whether the garbage collector is running, in this thread or in another one."""
     return next(reversed(_collector)) == "start"

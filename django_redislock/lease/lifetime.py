@@ -32,8 +32,8 @@ class Renewable(Protocol):
     @property
     def name(self) -> str: ...
 
-    def _tell_lost(self, error: LeaseLost) -> None:
-        """Tell everybody who asked for it that the lease is lost."""
+    def _announce_lost(self, error: LeaseLost) -> None:
+        """Call everybody who asked to know that the lease is lost."""
 
     def _abandon(self) -> None:
         """End a hold; if it is the last one, let the watchdog release the lease."""
@@ -67,11 +67,11 @@ class Lifetime:
         self.claim = claim
         self.renew = policy.renew
         self.terms = policy.terms()
-        """What is asked of each renewal beyond its answer."""
+        """The conditions of each renewal beyond its answer."""
         self.hold_until = grant.sent + (policy.max_hold or NEVER)
         """When renewal ends."""
         self.closing = False
-        """The lease is being given back: what a renewal learns from now on is no loss."""
+        """The lease is being released: what a renewal learns from now on is no loss."""
         self.released = False
         self.error: LeaseLost | None = None
         self.deadline = 0.0
@@ -83,11 +83,11 @@ class Lifetime:
         """Seconds by which the renewal may come before that time."""
         self.renewed(grant.sent, claim.ttl)
 
-    # What is known of it. Nothing here asks the server, and reading a property changes nothing.
+    # The state. Nothing here asks the server, and reading a property changes nothing.
 
     @property
     def over(self) -> bool:
-        """Whether it was released, or has run out while it was being given back."""
+        """Whether it was released, or has ended while it was being released."""
         ended = self.closing and self.error is None and now() >= self.deadline
         return self.released or ended
 
@@ -102,7 +102,7 @@ class Lifetime:
     @property
     def lost(self) -> LeaseLost | None:
         """Why it is lost, or None."""
-        # What happens after it began to be given back in time is no loss.
+        # Events after the release began, if it began in time, are no loss.
         over = self.closing or self.released
         if self.error is None and not over and now() >= self.deadline:
             why = f"its ttl of {self.claim.ttl:g} s passed unrenewed"
@@ -129,7 +129,7 @@ class Lifetime:
         """Return the ttl of a renewal sent at `time`: it ends no later than `max_hold` does."""
         return min(ttl or self.claim.ttl, max(self.hold_until - time, 0.001))
 
-    # What happens to it.
+    # Events.
 
     def renewed(self, sent: float, ttl: float) -> None:
         """Note that a renewal to `ttl`, sent at `sent`, got its answer."""
@@ -147,20 +147,20 @@ class Lifetime:
         self.due = min(soon, self.deadline) if self.renew else self.deadline
 
     def expire(self) -> LeaseLost | None:
-        """Return `lost`. If the deadline has passed, everybody who asked for it is told."""
+        """Return `lost`. If the deadline has passed, call everybody who asked for it."""
         if self.error is None and (error := self.lost) is not None:
             self.lose(error)
         return self.error
 
     def lose(self, error: LeaseLost) -> None:
-        """Note that the lease is lost for good, and tell everybody who asked for it, once."""
+        """Note that the lease is lost, and call everybody who asked for it, once."""
         with holds.changing:
             if self.error is not None or self.released:
                 return
             self.error = error
         lease = self.lease()
         if lease is not None:
-            lease._tell_lost(error)
+            lease._announce_lost(error)
 
     def end(self) -> None:
         """Mark the lease as released."""

@@ -47,11 +47,11 @@ UPGRADE = (
     "before you write, and read again under the write lock; or take .write() from the beginning, "
     "and lease.downgrade() when all is written"
 )
-"""What to do instead of becoming a writer."""
+"""The advice for a reader that wants to write."""
 
 
 class LeaseOptions(TypedDict, total=False):
-    """What a lock takes besides its name. All times are seconds.
+    """The options of a lock besides its name. All times are seconds.
 
     All but the last two can be set in `REDISLOCK`, too.
     """
@@ -61,13 +61,13 @@ class LeaseOptions(TypedDict, total=False):
     ttl: float
     """How long a lease lives without renewal."""
     wait: float | None
-    """How long to wait for the lock; 0: try once, None: for ever."""
+    """How long to wait for the lock; 0: try once, None: no limit."""
     renew: bool
     """Extend the lease as long as its holder lives."""
     replicas: int
     """The number of replicas that have to confirm the lease, and each renewal of it."""
     replicas_timeout: float
-    """How long they have for that, before the lease is asked for again or given up."""
+    """How long replicas have to confirm, before the lease is asked for again or given up."""
     max_hold: float | None
     """When renewal ends, counted from the acquire; None: never."""
     label: str
@@ -77,7 +77,8 @@ class LeaseOptions(TypedDict, total=False):
 
 
 class Options(LeaseOptions, total=False):
-    """What `redis_lock` takes besides the name. The first two can be set in `REDISLOCK`, too."""
+    """The options of `redis_lock` besides the name. The first two can be set in `REDISLOCK`,
+    too."""
 
     release: Literal["exit", "commit", "warn"]
     """When a block releases: when it is left, or when the database transaction around it has
@@ -319,7 +320,7 @@ class Lock:
         self._refuse_cancellation(me)
         server = server_of(policy.using)
         if policy.release == "commit":
-            # Raises if nobody could say when a transaction ends.
+            # Raises if the end of a transaction can't be known.
             await beside_orm(port_type(server), transactions.open_transactions)
         keys, primitive = self._keys(policy), self._primitive(policy)
         mine = self._held(server, keys, primitive, me)

@@ -48,7 +48,7 @@ Node = tuple[str, str]
 
 
 class _Seen(NamedTuple):
-    """Where one lock was held, and another one was asked for."""
+    """The places where one lock was held and another one was asked for."""
 
     held: str
     held_at: str
@@ -71,7 +71,7 @@ class Order:
         # Without a lock: each writes before it looks, so of two at a time one sees both.
         self._after: dict[Node, dict[Node, _Seen]] = {}
         self._edges = 0
-        self._told = False
+        self._limit_logged = False
 
     def note(self, seen: _Seen, *, raises: bool) -> None:
         """Note an order. Raises `LockOrderError`, or warns, if it contradicts an earlier one."""
@@ -99,8 +99,8 @@ class Order:
     def _full(self) -> bool:
         if self._edges < MAX_EDGES:
             return False
-        if not self._told:
-            self._told = True
+        if not self._limit_logged:
+            self._limit_logged = True
             logger.warning(
                 "%d orders of locks are remembered, which is the limit: new ones are not checked. "
                 "For names with a variable part, add a pattern such as 'invoice:*' to "
@@ -153,8 +153,8 @@ def check(claim: Claim, server: Server, me: label.Holding, mode: str) -> None:
 
 
 def _held(me: label.Holding) -> Iterable[Lease]:
-    """Return what this thread or task holds, and what is held by the one that waits for it: a task
-    that works in a thread (`sync_to_async`), or the other way round."""
+    """Return the leases of this thread or task, and of the one that waits for it: a task that
+    works in a thread (`sync_to_async`), or the other way round."""
     waits = (
         lease
         for lease in enclosing()

@@ -1,4 +1,4 @@
-"""What a thread and an asyncio task do in different ways, beyond what a primitive needs."""
+"""The differences between a thread and an asyncio task, beyond what a primitive needs."""
 
 from __future__ import annotations
 

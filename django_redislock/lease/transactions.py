@@ -1,8 +1,8 @@
 """Release when the surrounding database transactions have ended, or warn of an earlier release.
 
 Django calls an `on_commit` function after COMMIT, and drops it when its transaction, or its
-savepoint, is rolled back. Both end the hold of a transaction: being called, and being dropped. So
-Django's own bookkeeping of savepoints decides, and there is no second copy of it here.
+savepoint, is rolled back. Both the call and the drop end the hold of a transaction. So Django's
+own bookkeeping of savepoints decides, and there is no second copy of it here.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ SALT = "django_redislock.lease.lease"
 
 
 class Exported(NamedTuple):
-    """What is said of a lease that goes on in another process."""
+    """The exported facts of a lease that continues in another process."""
 
     name: str
     token: str
@@ -40,7 +40,7 @@ class Exported(NamedTuple):
         if kind not in kinds.KINDS or kind == "redlock":
             raise LockError(f"A lease of the kind {kind!r} can't be exported.", keys.name)
         policy = policy._replace(
-            # What is held, whatever the settings and the lock have said.
+            # The lease as it is held, whatever the settings and the lock said.
             kind=kind,
             limit=getattr(primitive, "limit", None) if kind == "semaphore" else None,
             timestamp_key=keys.lock if keys.named_by_others else keys.timestamp_key or None,

@@ -98,7 +98,7 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
 
 
 Release = Callable[[Port], Coroutine[Any, Any, None]]
-"""How the watchdog releases what is owed. It tries until Redis answers."""
+"""Releases a lease for the watchdog. It tries until Redis answers."""
 
 READY = -1.0
 """The `Lifetime.at` of a lease that is due."""
@@ -124,7 +124,7 @@ class Watchdog:
         self._news: dict[str, Lifetime] = {}
         """By token: leases whose due time the thread does not know yet. A lease that is released
         before the thread looks leaves nothing behind."""
-        # These two are the thread's own.
+        # Only the thread uses these two.
         self._due: _Heap = []
         """The leases that are not due yet, by the time at which they are."""
         self._ready: dict[tuple[Hashable, ...], _Heap] = {}
@@ -202,7 +202,7 @@ class Watchdog:
                 continue
             tokens.pop(claim.token, None)
             if not tokens:
-                # Of other threads, which were as fast: they may have put another one there, too.
+                # Other threads may have put another one there at the same time.
                 for other, its in tuple(self._tokens.pop(keys.lock, {}).items()):
                     self._enter(keys.lock, other, its)
 
@@ -364,9 +364,9 @@ class Watchdog:
         asked, silent = False, set[Node | None]()
         for together in sorted(self._ready, key=self._urgency):
             nodes = self._nodes_of(together)
-            # What is left after a moment waits, since others may have become more urgent. But the
-            # leases at a node that did not answer are all done with: it is not asked again in
-            # this look.
+            # Leases that are left after a moment wait, since others may have become more urgent.
+            # But the leases at a node that did not answer are all done with: it is not asked again
+            # in this look.
             while together in self._ready and (
                 not asked or nodes & silent or now() <= began + MOMENT
             ):
@@ -481,7 +481,7 @@ class Watchdog:
                     continue
                 logger.warning("%r could not be released: %s", name, error)
             except Exception:
-                # It is not tried again, or nothing after it would ever be released.
+                # It is not tried again: otherwise nothing after it would ever be released.
                 logger.exception("%r could not be released", name)
             self._to_release.remove(owed)
 

@@ -159,7 +159,7 @@ class Completion:
 
     def _rolled_back(self) -> None:
         """One step will never come, so nothing is recorded. The work may be tried again at once,
-        perhaps under this very lease."""
+        perhaps under this same lease."""
         awaiting_commit.discard(self.lease)
 
     async def _write(self, port: Port, value: bytes) -> None:

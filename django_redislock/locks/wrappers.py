@@ -1,4 +1,4 @@
-"""What a call of a decorated function does: take the lock, run the function, release."""
+"""A call of a decorated function: take the lock, run the function, release."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class JobRun:
                 lease._cancellation = Cancellation(me, depth=1)
             lease._watched()
             fence, port = self.grant.fencing_token, port_type(server)
-            await claims.tell(
+            await claims.report(
                 port, "acquired", self.claim, server, fencing_token=fence, waited=0.0
             )
             return lease

@@ -1,4 +1,4 @@
-"""What a scheduler knows of one job: when to claim a tick of it, and which tick."""
+"""A scheduler's knowledge of one job: when to claim a tick of it, and which tick."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class JobPlan:
                 self._learn(tick)
             case "taken":
                 self._learn(max(self.known, answer.claimed))
-                # It runs elsewhere, and may crash.
+                # the job runs elsewhere, and may crash
                 self.look_at = answer.now if self.job.retries else NEVER
                 if answer.claimed < tick:  # our own claim was taken back: wait before the next one
                     self.postpone(answer.now, 1.0)

@@ -27,7 +27,7 @@ class Terms(NamedTuple):
     """Seconds for the answer, and for connecting if that is needed. The time-outs of the CACHES
     entry may be shorter. None: only these time-outs count."""
     replicas: int = 0
-    """So many replicas must have what the command wrote."""
+    """The number of replicas that must have the writes of the command."""
     replicas_timeout: float = 1.0
     """Seconds that the replicas have to confirm it."""
 
@@ -116,7 +116,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @dataclass(slots=True)
 class Claim:
-    """One attempt to hold a name, and what became of its requests."""
+    """One attempt to hold a name, and the state of its requests."""
 
     keys: Keys
     token: str
@@ -170,7 +170,7 @@ class Refusal(NamedTuple):
     holder: bytes | None
     gone: bytes | None
     name: str | None = None
-    """Which name it is, if the claim is on several names."""
+    """The name, if the claim is on several names."""
 
     def __repr__(self) -> str:
         return f"<Refusal: {self.error('…').why}>"  # the holder's token is not to be shown

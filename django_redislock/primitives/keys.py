@@ -26,7 +26,7 @@ class Keys:
     lock: str
     index: Index
     beside: str = ""
-    """What the keys beside the lock begin with; "": the key of the lock."""
+    """The beginning of the keys beside the lock; "": the key of the lock."""
     timestamp_key: str = ""
     """The key of a timestamp lock that is taken together with this lock, as long as there are old
     clients."""
@@ -74,17 +74,17 @@ class Keys:
 
     @property
     def waiters(self) -> str:
-        """What the waiters say of themselves."""
+        """The waiters' owners, labels and inboxes."""
         return f"{self._beside}:waiters"
 
     @property
     def tail(self) -> str:
-        """What outlives the lock: the last fencing token, and the past holders."""
+        """The part that outlives the lock: the last fencing token, and the past holders."""
         return f"{self._beside}:tail"
 
     @property
     def holders(self) -> str:
-        """What the present holders of permits say of themselves."""
+        """The owners and labels of the present holders of permits."""
         return f"{self._beside}:holders"
 
     @property
@@ -94,7 +94,7 @@ class Keys:
 
     @property
     def ledger(self) -> str:
-        """What a periodic job has done. The lock is the lock of the job."""
+        """The runs of a periodic job. The lock is the lock of the job."""
         return f"{self._beside}:ledger"
 
     def gone(self, token: str) -> str:

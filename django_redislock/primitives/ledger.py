@@ -47,9 +47,9 @@ class RunOutcome(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """It raised."""
+    """The job raised an exception."""
     LOST = "lost"
-    """Its lease ended before the run did: its process died, or something else took its lock
+    """The lease ended before the run did: the process died, or something else took the lock
     away."""
     SKIPPED = "skipped"
     """The tick was passed over."""
@@ -96,7 +96,7 @@ class RunInfo:
 
 
 class Pause(NamedTuple):
-    """Who paused a job, when, and why."""
+    """The operator who paused a job, the time, and the reason."""
 
     at: datetime | None
     """None: it can't be read."""
@@ -142,7 +142,7 @@ class Wanted:
     overlap: Overlap = "wait"
     """If the lock is held: skip the tick, or leave it for later."""
     attempts: int = 1
-    """So many runs of this tick at most, if runs lose their leases."""
+    """The most runs of this tick, if runs lose their leases."""
 
 
 class Answer(NamedTuple):

@@ -41,7 +41,7 @@ MANY = 1_000_000_000
 SHOWN = 1000
 """Holders that are looked at in one request."""
 LOOKS = 1000
-"""How often a lock is looked at until nobody is left that is to be cleared."""
+"""How often a clear looks at a lock, until no holder is left that is to be cleared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class Script(NamedTuple):
     name: str
     keys: list[str]
     more: Sequence[str | int] = ()
-    """Its last arguments."""
+    """The last arguments of the script."""
 
     async def acquire(
         self, port: Port, claim: Claim, inbox: str, ticket: str

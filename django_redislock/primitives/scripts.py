@@ -114,7 +114,7 @@ def permissions(without: frozenset[str] = frozenset()) -> str:
         for path in files(__package__).joinpath("lua").iterdir()
         for command in _CALL.findall(_read(path.name))
     }
-    # And the commands that are sent without a script; PING keeps an idle subscription alive.
+    # The commands that are sent without a script; PING keeps an idle subscription alive.
     return " ".join(
         f"+{command}" for command in sorted((called | _SENT | SOMETIMES.keys()) - without)
     )

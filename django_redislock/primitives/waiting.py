@@ -52,8 +52,8 @@ DEAF = "-"
 """The inbox of a waiter that nobody can wake; as in lua/queue.lua."""
 
 HEAD = 8
-"""So many waiters at the head of a queue look when the holder's TTL ends; the others sleep
-longer."""
+"""The number of waiters at the head of a queue that ask when the holder's TTL ends; the others
+sleep longer."""
 
 
 def slice_for(
@@ -87,9 +87,8 @@ def poll(polls: int, remaining: float | None, left: float, uniform: Uniform = un
 
 
 LINE = 4
-"""So many waiters of a process ask a server at a time; the others stand in line.
-
-Else hundreds of connections would meet a server that stalls or comes back."""
+"""The number of waiters of a process that ask a server at the same time; the others stand in line.
+Otherwise a server that stalls or comes back would face hundreds of connections."""
 
 
 def backoff(failures: int, longest: float = 1.0, uniform: Uniform = uniform) -> float:

@@ -1,5 +1,5 @@
-"""What the settings name as a whole: entries, aliases, replicas. All but `source` and the entries
-expect settings without an error."""
+"""The contents of all settings together: entries, aliases, replicas. All functions but `source`
+and the entries expect settings without an error."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ Send = Callable[[Pool, tuple[Word, ...], bool], Awaitable[Any]]
 """Sends a command to the node of a pool; with `True`, behind ASKING. Raises `LockUnavailable`."""
 
 HOPS = 5
-"""How often one command is sent on, while the nodes don't agree which of them has the slot."""
+"""How often one command is redirected, while the nodes don't agree which of them has the slot."""
 
 
 def slot_of(key: str) -> int:

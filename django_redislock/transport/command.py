@@ -79,7 +79,7 @@ AsyncPool = aioredis.ConnectionPool | Cluster[aioredis.ConnectionPool]
 
 
 class Exchange:
-    """One command over one connection of a pool. The steps are the same in threads and tasks."""
+    """One command over one connection of a pool. Threads and tasks share its steps."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool

@@ -23,13 +23,13 @@ ending: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
 class OfLoop:
-    """What all tasks of one loop share for one server."""
+    """The objects that all tasks of one loop share for one server."""
 
     def __init__(self, loops: EventLoops, loop: asyncio.AbstractEventLoop, server: Server) -> None:
         self.loop = loop
         self.pool = server.async_pool()
         self.line = asyncio.Semaphore(LINE)
-        """Where tasks that wait for locks stand in line."""
+        """The line in which tasks that wait for locks stand."""
         self.busy = 0
         """How many commands are under way."""
         self.closer = self._close_at_end(loops)
@@ -58,7 +58,7 @@ class EventLoops:
         self.open: dict[asyncio.AbstractEventLoop, OfLoop] = {}
 
     async def join(self, loop: asyncio.AbstractEventLoop, server: Server) -> OfLoop:
-        """Make what the tasks of `loop` share from now on. `server` says with which settings."""
+        """Make the objects that the tasks of `loop` share. `server` has the settings."""
         _drop_closed()
         its = self.open[loop] = OfLoop(self, loop, server)
         await anext(its.closer)
@@ -66,13 +66,13 @@ class EventLoops:
 
 
 async def of_loop(loop: asyncio.AbstractEventLoop, server: Server) -> OfLoop:
-    """Return what the tasks of a loop share for a server."""
+    """Return the objects that the tasks of a loop share for a server."""
     loops = server.kept(EventLoops)
     return loops.open.get(loop) or await loops.join(loop, server)
 
 
 def opened() -> list[OfLoop]:
-    """Return what all loops share for all servers."""
+    """Return the objects of all loops for all servers."""
     return [its for loops in every(EventLoops) for its in loops.open.copy().values()]
 
 

@@ -1,4 +1,4 @@
-"""The inbox of a process at one server: where its waiters hear that they were handed a lock.
+"""The inbox of a process at one server: its waiters learn here that they were handed a lock.
 
 One pub/sub connection and one reader thread serve all waiters, threads and tasks alike. A wake-up
 is only a hint, so one that is lost or comes twice does no harm. If a lock is handed on within the
@@ -70,7 +70,7 @@ class Inbox:
         return bool(self._wakers)
 
     def wake_all(self) -> None:
-        """Let all waiters look whether they have missed something."""
+        """Let all waiters check whether they have missed something."""
         for token in list(self._wakers):
             self._wake(token, notified=False)
 
@@ -89,8 +89,8 @@ class Inbox:
 
     def _run(self) -> None:
         failures = 0
-        # Where settings are overridden, as in tests, the alias may come to mean another server,
-        # which has an inbox of its own.
+        # If settings are overridden, as in tests, the alias may come to mean another server, which
+        # has an inbox of its own.
         while (server := self._server.again()) is not None:
             try:
                 for token in self._messages(server):

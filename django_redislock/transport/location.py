@@ -21,7 +21,7 @@ UNREADABLE = (
     "must be a URL, such as 'redis://localhost:6379/0', and this one can't be read. If it has a "
     "password, write that as urllib.parse.quote(password, safe='') does"
 )
-"""What is wrong with a LOCATION for which `read` returns `None`."""
+"""The error text for a LOCATION for which `read` returns `None`."""
 
 DEFAULT_PORT = 6379
 

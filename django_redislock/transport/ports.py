@@ -41,7 +41,7 @@ _DOING = {
     "extend": "extending",
     "release": "releasing",
 }
-"""What a script does with a lock, for messages, by the last word of its name."""
+"""The action of a script, for messages, by the last word of its name."""
 
 LOOK_UP = 0.25
 """Seconds after which a waiter in the line looks for messages that came meanwhile."""
@@ -89,7 +89,7 @@ class BasePort:
     _news: _News
     _own_inbox: Inbox | None = None
     _line: threading.Semaphore | asyncio.Semaphore | None = None
-    """The line in which it is our turn, until the next script has ended."""
+    """The line in which this port has its turn, until the next script has ended."""
     _until = float("inf")
     """When the time for all requests ends."""
 
@@ -180,7 +180,7 @@ class BasePort:
         assert self._own_inbox is not None
         for token, grant in grants:
             self._own_inbox.hand_over(token, grant)
-        # A thread that was woken gets the interpreter only when this one lets go of it.
+        # A thread that was woken runs only when this one releases the interpreter.
         await self.sleep(0)
 
     async def _pause(self, seconds: float) -> None:
@@ -188,7 +188,7 @@ class BasePort:
         raise NotImplementedError
 
     async def _take_turn(self, until: float) -> None:
-        # Not for long at a time: a waiter to whom a message comes has to ask at once.
+        # For a short time only: a waiter that gets a message has to ask at once.
         while not self._news.notified and self._line is None and now() < until:
             await self._stand_in_line(min(LOOK_UP, until - now()))
 

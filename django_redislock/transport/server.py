@@ -1,9 +1,9 @@
-"""The servers that locks live on: what an alias of CACHES means, and what a process keeps there.
+"""The servers of locks: what an alias of CACHES means, and what a process keeps for each.
 
 `server_of` finds the `Server` of an alias, once for each operation. From then on the operation,
 its ports and its lease work with that `Server`. Two aliases, or two clients, may lead to one
-server as one user. They have the same `address`, and share all that is kept for it: the watchdog,
-the inbox, the line of waiters and the pools of event loops.
+server as one user. They have the same `address`, and share everything that is kept for it: the
+watchdog, the inbox, the line of waiters and the pools of event loops.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .pools import Pools, PoolsOfAlias, PoolsOfClient
 T = TypeVar("T")
 
 _kept: dict[str, dict[tuple[Hashable, ...], Any]] = {}
-"""By address: everything that this process keeps for a server."""
+"""The objects that this process keeps for a server, by address."""
 
 
 class Server:
@@ -158,7 +158,7 @@ def _common_address(servers: tuple[Server, ...]) -> str:
 
 
 _found: dict[str | tuple[str, ...], Server] = {}
-"""By alias, or by the aliases of a Redlock: what they mean by `_settings`."""
+"""The servers, by alias or by the aliases of a Redlock, as `_settings` describes them."""
 _settings: Any = None
 
 

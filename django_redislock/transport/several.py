@@ -13,13 +13,13 @@ from .command import Pool
 from .server import Server
 
 LEAST_MORE = 0.005
-"""Seconds, at least, for further answers when those that came have decided."""
+"""Seconds, at least, for further answers after the present ones have decided."""
 
 _DOWN = LockUnavailable("It did not answer the last time either.")
 
 
 class Member:
-    """What this process keeps of a server that it asks together with others."""
+    """The state that this process keeps of a server that it asks together with others."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -28,8 +28,8 @@ class Member:
 
     @cached_property
     def pool(self) -> Pool:
-        """A pool whose connections have short time-outs: those of the project's cache may wait
-        for ever."""
+        """A pool whose connections have short time-outs: the project's pool may wait without a
+        limit."""
         return self._server.background_pool()
 
 
@@ -40,7 +40,7 @@ class Answers:
         self, servers: Sequence[Server], key: str, within: float, enough: Callable[..., bool]
     ) -> None:
         self.all: list[Any] = [_no_answer(server, key, within) for server in servers]
-        """Of each server its answer, or an error in its place."""
+        """The answer of each server; until it comes, an error."""
         self._members = [server.kept(Member) for server in servers]
         self._hopeless = {n for n, member in enumerate(self._members) if member.silent}
         self._began = now()
@@ -51,7 +51,7 @@ class Answers:
         self._decide()
 
     def remember(self, number: int, answer: Any) -> None:
-        """Note whether this server was silent, also if nobody waits for its answer any more."""
+        """Note whether this server was silent, even if nobody waits for its answer now."""
         self._members[number].silent = isinstance(answer, LockUnavailable) and answer.silent
 
     def take(self, number: int, answer: Any) -> None:
@@ -65,7 +65,8 @@ class Answers:
 
     def _decide(self) -> None:
         if not self._decided and self._enough(self._so_far()):
-            # Servers that are about as fast as the others are heard, too: it is good to know all.
+            # Servers that are about as fast as the others are waited for, too: it is good to know
+            # all answers.
             self._decided = True
             more = 0.0
             if self._outstanding > len(self._hopeless):
@@ -81,7 +82,7 @@ class Answers:
         return [_DOWN if n in self._hopeless else one for n, one in enumerate(self.all)]
 
     def left(self) -> float:
-        """Return how many seconds to wait for more answers; 0: those that are here are all."""
+        """Return how many seconds to wait for more answers; 0: the present ones are all."""
         return max(0.0, self._until - now()) if self._outstanding else 0.0
 
 

@@ -403,7 +403,7 @@ class KeptPool(aioredis.BlockingConnectionPool):
         self.answer_timeout: float | None = options.get("socket_timeout")
         """Seconds that a command has for its answer."""
         self._expected: dict[Any, float] = {}
-        """By connection: when its answer is due, by the clock of the loop."""
+        """When the answer on each connection is due, by the clock of the loop."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def ask(

@@ -38,7 +38,7 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     prepared: Any
-    """What `_prepare` returned for the view."""
+    """The result of `_prepare` for the view."""
     whole_class: bool = False
     """The view is a handler of a class that is decorated as a whole."""
 
@@ -149,8 +149,8 @@ class ViewDecorator:
     def _decorate_class(self, cls: type) -> type:
         # The class itself is changed, as by method_decorator().
         if _of_rest_framework(cls):
-            # Its dispatch() authenticates the user, answers exceptions, and makes the request
-            # that its views get. So the handler itself is decorated, after all that.
+            # dispatch() of REST framework authenticates the user, answers exceptions, and makes
+            # the request that its views get. So the handler itself is decorated, after all that.
             initial = cls.initial  # type: ignore[attr-defined]
             # Cached by function: each handler is prepared once.
             decorated = cache(partial(self._decorate, whole_class=True))

@@ -23,7 +23,7 @@ HEADER = "Idempotency-Key"
 MAX_KEY = 255
 
 _DEFAULT_PORTS = ("", "80", "443")
-"""Those of both schemes, since a proxy may end TLS without Django knowing."""
+"""The default ports of both schemes, since a proxy may end TLS without Django knowing."""
 
 # A string of structured fields (RFC 8941) with parameters, which mean nothing here. Many clients
 # leave the quotes out.

@@ -36,7 +36,7 @@ UNAVAILABLE = Problem(
     "unavailable", 503, _("This is not possible at the moment. Please try again soon.")
 )
 
-# Of requests with an Idempotency-Key.
+# For requests with an Idempotency-Key.
 KEY_MISSING = Problem("key_missing", 400, _("This request needs an Idempotency-Key header."))
 KEY_MALFORMED = Problem(
     "key_malformed",

@@ -14,7 +14,7 @@ from django.core.cache import cache
 EVERY = 0.02
 
 
-def tell(event: str) -> None:
+def report(event: str) -> None:
     """Report that an event has happened."""
     cache.set(event, 1, timeout=60)
 

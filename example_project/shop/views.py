@@ -112,7 +112,7 @@ class Reorder(View):
 @non_atomic_requests
 def news(_request: HttpRequest, event: str) -> HttpResponse:
     """Let the payment service or the supplier report that it is done."""
-    outside.tell(event)
+    outside.report(event)
     return HttpResponse(status=204)
 
 
