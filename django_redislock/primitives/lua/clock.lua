@@ -1,4 +1,4 @@
--- Part: the time, and how whole numbers are written.
+-- Part: the time, and the text of whole numbers.
 --
 -- Gives  now            µs since the epoch, by the server's clock
 --        integer(n)     the text of a whole number; Lua itself would write a large one as 1.7e+15

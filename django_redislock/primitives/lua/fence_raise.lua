@@ -1,13 +1,13 @@
 -- Let the next fencing token be larger than one that a database has seen. Tokens are the server's clock,
--- or more than the last token that the tail remembers; so they are too small where the tail was lost and
--- the clock was set back. The tail remembers what is written here until the clock has passed it.
+-- or more than the last token that the tail remembers; so they are too small if the tail was lost and
+-- the clock was set back. The tail remembers the token that is written here until the clock has passed it.
 --
 -- KEYS     as in lock.lua
 -- ARGV     1, 2 as in lock.lua
 --          3 seen  the fencing token that was seen
 --          4 yes   1: do it, 0: only look
 -- Returns  {0, now µs, next}  nothing to do: the next fencing token is larger already
---          {1, now µs, next}  done; `next` is what it would have been
+--          {1, now µs, next}  done; `next` is what the next token would have been
 --          {2, now µs, next}  not done: another token holds a mutex, which writes its own fencing token
 --                             into the tail when it ends. Hold the lock, and ask again
 --          {3, now µs, next}  not done: only a look was wanted
@@ -21,7 +21,7 @@ local function answer(code) return {code, integer(now), integer(next)} end
 if next > seen then return answer(0) end
 if not yes then return answer(3) end
 
--- A key of another type is that of permits, which never write less into the tail than it has.
+-- A key of another type belongs to permits, which never write a smaller token into the tail.
 local value = redis.pcall('GET', lock)
 if type(value) == 'string' then
   local _, fence, acquired_at, ttl, rest = string.match(value, VALUE)

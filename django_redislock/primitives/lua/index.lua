@@ -2,7 +2,7 @@
 --
 -- Gives  enlist(ends)    list the name; its lease ends at that time, ms
 --        unlist()        remove the name
---        unlist_ended()  remove names whose leases have ended without a release: nobody else does it
+--        unlist_ended()  remove names whose leases have ended without a release: no other script does
 -- luacheck: read globals now integer lock index name CLUSTER MINUTE MOST
 
 local function enlist(ends)

@@ -1,7 +1,7 @@
 -- Some of the names of locks, in the order in which their leases end.
 --
 -- KEYS     1 index  zset  as in lock.lua
--- ARGV     1 first  when the lease of the first one ends, ms, or "-inf"
+-- ARGV     1 first  when the lease of the first name ends, ms, or "-inf"
 --          2 limit
 -- Returns  {now ms, {name, when its lease ends, ms, ...}}
 -- luacheck: read globals now integer

@@ -2,14 +2,13 @@
 --
 -- KEYS     for each lock: lock, queue, holders; then index (as in lock.lua and permits.lua)
 -- ARGV     for each lock: name
---          then most    so many holders of one lock at most; and after so many in all, no other
---                       lock is begun: Redis stands still meanwhile
---          then listed  1: only locks in the index, since of other keys nobody knows what they are;
---                       else 0
+--          then most    return at most this number of holders of one lock; and after this number of
+--                       holders in all, begin no other lock: Redis serves nobody else meanwhile
+--          then listed  1: only locks in the index, since other keys may be anything; else 0
 -- Returns  {now µs, {value or nil, pttl ms, number of waiters, number of holders, ...}, ...} of the
---          first locks, and perhaps not of all: ask again for the others. Of a lock that several
---          may hold, value and pttl are those of the holder whose lease ends first, and then come
---          {value, pttl ms, token} of all; "" is the value of a holder whose record is lost
+--          first locks, and perhaps not of all: ask again for the others. If several may hold a
+--          lock, value and pttl belong to the holder whose lease ends first, and then follows
+--          {value, pttl ms, token} of each holder; "" is the value of a holder whose record is lost
 -- luacheck: read globals now integer NO_STRING
 
 local millis = math.floor(now / 1000)
@@ -22,7 +21,7 @@ local found = {integer(now)}
 local most, listed = ARGV[#ARGV - 1], ARGV[#ARGV] == '1'
 local looked_at = 0
 
--- The holders of a lock that several may hold; nil: it is no such lock.
+-- The holders of a lock that several may hold; nil: it is another kind of lock.
 local function holders_of(lock, holders)
   local alive = '(' .. integer(millis)
   local number = redis.pcall('ZCOUNT', lock, alive, '+inf')

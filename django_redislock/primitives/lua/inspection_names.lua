@@ -1,11 +1,11 @@
 -- A page of the names of locks, in the order in which their leases end. A lease that should have ended may
--- still be held, since somebody has taken the TTL from its key: these names come first, by themselves.
+-- still be held, if somebody removed the TTL of its key: these names come first, in a list of their own.
 --
 -- KEYS     1 index  zset  as in lock.lua
--- ARGV     1 first  2 end, of those wanted: positions among all names
+-- ARGV     1 first  2 end: the wanted positions among all names
 --          3 most   names to return whose leases should have ended: the last ones to end
 -- Returns  {number of leases that should still live, {names whose leases should have ended, ...},
---          {names of the others, ...}}; `first` counts as if all the former were held
+--          {names of the others, ...}}; `first` counts as if all of the first list were held
 -- luacheck: read globals now integer
 
 local index, first, last, most = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -1,6 +1,6 @@
--- For how long processes are still believed to live.
+-- How long processes still count as alive.
 --
--- KEYS     for each process: where it shows a sign of life
+-- KEYS     for each process: the key of its sign of life
 -- Returns  for each: pttl in ms, or -2
 
 local left = {}

@@ -1,7 +1,7 @@
--- What is known of a lock's past.
+-- The known past of a lock.
 --
 -- KEYS     1 tail  2 lock  3 holders  (as in mutex_grant.lua and permits.lua)
--- Returns  {last fencing token, for how long the last holder held it, µs, the lock's value or nil,
+-- Returns  {last fencing token, how long the last holder held it, µs, the lock's value or nil,
 --           the past holders, or the present ones, in no order ...}; one "" if the tail is of another
 --          type
 -- luacheck: read globals now PAST_HOLDERS

@@ -3,7 +3,7 @@
 -- KEYS     1 queue  2 waiters  (as in lock.lua)
 -- ARGV     1 first  time of arrival of the first one, µs, or "-inf"
 --          2 limit
--- Returns  {now µs, {token, time of arrival µs, what the waiter says or nil}, ...}
+-- Returns  {now µs, {token, time of arrival µs, the waiter's entry or nil}, ...}
 -- luacheck: read globals now integer
 
 local waiting, waiters, first, limit = KEYS[1], KEYS[2], ARGV[1], ARGV[2]

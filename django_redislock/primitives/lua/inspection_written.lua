@@ -1,4 +1,4 @@
--- What we have written beside the keys of timestamp locks.
+-- The entries that this package wrote beside the keys of timestamp locks.
 --
 -- KEYS     tails  (as in timestamp.lua)
 -- Returns  {{holder, until}, ...}

@@ -10,18 +10,18 @@
 -- Gives  parts, readable, instant, ids_of, fence_of, enter, close, YEAR
 -- luacheck: read globals VALUE ledger
 
--- So many runs are kept, and besides them the one that has not ended.
+-- The number of runs that are kept, besides the one that has not ended.
 local KEPT = 20
--- A ledger that nobody looks at goes after so long, in ms: the job has been removed.
+-- A ledger that nobody reads is removed after this time, in ms: the job no longer exists.
 local YEAR = 31622400000
 
--- The eight parts of what is written of a run.
+-- The eight parts of the entry of a run.
 local function parts(run)
   return string.match(run,
     '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|(.*)$')
 end
 
--- A run that is written as above, or false: something else has written it, or it is damaged.
+-- The entry of a run if it has the form above; else false: something else wrote it, or it is damaged.
 local function readable(run)
   return run and string.find(run, '^%d*|%d*|%d*|%a+|%d+|%d*|[^|]*|') and run
 end
@@ -31,7 +31,7 @@ local function instant(text)
   return text and #text <= 17 and string.find(text, '^%d+$') and tonumber(text) or nil
 end
 
--- The ids of the last runs. Longer texts are cut, whatever has written them.
+-- The ids of the last runs. Longer texts are cut, since other programs may have written them.
 local function ids_of(runs)
   return string.sub(runs or '', -2000)
 end
@@ -42,7 +42,7 @@ local function fence_of(value)
   return fence
 end
 
--- Write down a new run, and forget the oldest.
+-- Enter a new run, and forget the oldest.
 local function enter(id, run)
   local ids = ids_of(redis.call('HGET', ledger, 'runs')) .. id .. ' '
   redis.call('HSET', ledger, id, run)
@@ -59,14 +59,14 @@ local function enter(id, run)
   redis.call('PEXPIRE', ledger, YEAR)
 end
 
--- Write down how a run has ended. Returns what is written of it from now on.
+-- Enter the end of a run. Returns its new entry.
 local function close(id, run, ended, outcome, why)
   local planned, started, _, _, attempt, fence, owner = parts(run)
   run = table.concat({planned, started, ended, outcome, attempt, fence, owner, why}, '|')
   redis.call('HSET', ledger, id, run)
   if redis.call('HGET', ledger, 'open') == id then
     redis.call('HDEL', ledger, 'open')
-    -- A run that began so long ago that it is not among the last ones.
+    -- The run began so long ago that it is not among the last ones.
     if not string.find(redis.call('HGET', ledger, 'runs') or '', id, 1, true) then
       redis.call('HDEL', ledger, id)
       enter(id, run)

@@ -1,6 +1,6 @@
 -- Claim a tick of a periodic job and take the job's lock, in one step: so a tick has one run at a time,
--- and whoever has the run also has the lock. Idempotent: sent again with the same id, it finds the run
--- its own.
+-- and the process of the run also has the lock. Idempotent: sent again with the same id, it finds that the
+-- run is open already.
 --
 -- KEYS     1 to 6 as in mutex_grant.lua; 7 ledger, as in ledger.lua
 -- ARGV     1, 2 as in lock.lua
@@ -8,24 +8,24 @@
 --          4 owner     without "|"
 --          5 label
 --          6 id        of the run, if there will be one
---          7 tick      µs; "": no tick, a run is wanted now
---          8 ready     when it may be started, µs
---          9 deadline  until when, µs; "": at any time
+--          7 tick      µs; "": no tick, but a run at once
+--          8 ready     the earliest start, µs
+--          9 deadline  the latest start, µs; "": at any time
 --          10 overlap  "skip" or "wait": what to do if the lock is held
---          11 attempts so many for a tick whose runs lose their leases
+--          11 attempts the most runs of a tick, if they lose their leases
 -- Returns  {1 or 0, what, now µs, run, a, b, closed id, closed run}: 1 for "run"; what is
---            "run"      it is ours; a: fencing token, b: when the lock was acquired, µs
+--            "run"      we have the run; a: fencing token, b: when the lock was acquired, µs
 --            "skipped"  this tick is passed over; run says why, a is its id
 --            "early"    a: µs until it is ready
 --            "taken"    a: the last tick that was claimed, µs
 --            "paused"   so this tick is not tried again
---            "busy"     a: who holds the lock, b: for how many ms
+--            "busy"     a: the holder's value, b: its ms left
 --            "again"    ask again, at once, as in mutex_acquire.lua
 --          and closed is a run that turned out to be lost; or "", ""
 -- luacheck: read globals now integer lock queue gone token VALUE enlist grant hand_over
 -- luacheck: read globals ledger parts readable instant fence_of enter close
 
--- A lock that no run holds is waited for so long, in µs, even by a job that does not wait.
+-- Even a job that does not wait waits for a lock that no run holds, for this time, in µs.
 local GIVING_BACK = 1000000
 
 local ttl, owner, label, id, tick = tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
@@ -55,7 +55,7 @@ if run then
 end
 
 local closed_id, closed_run = '', ''
--- Write down as lost the open run, whose process is gone.
+-- Enter that the open run, whose process is gone, is lost.
 local function bury()
   if orphan and not ours then
     closed_id = open
@@ -68,8 +68,8 @@ local function answer(what, its_run, a, b)
     closed_id, closed_run}
 end
 
--- Of ticks that are passed over for the same reason, only the last one is kept: else a long pause
--- would push out the runs before it.
+-- If ticks are passed over for the same reason, only the last one is kept: otherwise a long pause would
+-- push out the runs before it.
 local function forget_skipped(why)
   local ids = redis.call('HGET', ledger, 'runs') or ''
   local last = string.match(ids, '(%S+) $')

@@ -1,4 +1,4 @@
--- Part: the key of the ledger, where a script has only one.
+-- Part: the key of the ledger, in a script for one job.
 --
 -- KEYS   the last one
 -- Gives  ledger

@@ -1,4 +1,4 @@
--- Part: the key of the ledger, where a script sets it for one job after the other.
+-- Part: the key of the ledger, in a script that sets it for one job after the other.
 --
 -- Gives  ledger
 

@@ -1,9 +1,9 @@
--- What a scheduler has to know of its jobs. A job that nobody knew begins now: no earlier tick belongs to
+-- The facts that a scheduler needs about its jobs. An unknown job begins now: no earlier tick belongs to
 -- it.
 --
 -- KEYS     for each job: lock, ledger
 -- Returns  {now µs, then for each job {claimed µs, tick of its open run or "", left ms}}, where
---          left is what the lease of that run still lives; negative: it is gone; claimed is ""
+--          left is the rest of that run's lease; negative: it has ended; claimed is ""
 --          if something else is at the ledger's key, or in its field
 -- luacheck: read globals now integer instant readable parts fence_of YEAR, globals ledger
 

@@ -1,4 +1,4 @@
--- Pause a periodic job: its ticks are passed over from now on. A run goes on to its end.
+-- Pause a periodic job: its ticks are passed over from now on. A run that is open continues.
 --
 -- KEYS     1 ledger, as in ledger.lua
 -- ARGV     1 by   without "|"

@@ -1,9 +1,9 @@
--- What is known of jobs, for people.
+-- The known facts about jobs, for people.
 --
 -- KEYS     for each job: lock, ledger
 -- Returns  {now µs, then for each job {claimed µs, paused, done µs, fencing token of the lock,
---          id, run, id, run, …}}, the newest run first; what is not known is "". If something else is
---          at the ledger's key, there is one run, which can't be read
+--          id, run, id, run, …}}, the newest run first; "" is an unknown fact. If something else is at
+--          the ledger's key, there is one run, which can't be read
 -- luacheck: read globals now integer fence_of ids_of, globals ledger
 
 local replies = {integer(now)}
@@ -18,7 +18,7 @@ for i = 1, #KEYS, 2 do
   for id in string.gmatch(ids_of(runs), '%S+') do
     table.insert(ids, 1, id)
   end
-  -- A run that began so long ago that it is not among the last ones.
+  -- The run began so long ago that it is not among the last ones.
   if open and not string.find(runs or '', open, 1, true) then ids[#ids + 1] = open end
   if known.err then
     reply[#reply + 1] = ''

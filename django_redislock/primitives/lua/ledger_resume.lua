@@ -7,6 +7,6 @@
 if redis.call('HDEL', ledger, 'paused') == 0 then
   return 0
 end
--- A clock that was wrong may have left a time in the future here: that is put right, too.
+-- A clock that was wrong may have left a time in the future here: this is corrected, too.
 redis.call('HSET', ledger, 'claimed', integer(now))
 return 1

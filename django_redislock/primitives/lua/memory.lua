@@ -1,7 +1,7 @@
--- Part: how much is remembered of a lock that is free again, and for how long.
+-- Part: the memory of a lock that is free again, and its duration.
 --
--- Gives  MINUTE                 everything that outlives a lock lives at least so long, ms
---        PAST_HOLDERS           so many past holders are remembered in the tail
+-- Gives  MINUTE                 the least time, in ms, that anything that outlives a lock is kept
+--        PAST_HOLDERS           the number of past holders in the tail
 --        outlives(ttl)          the time to live of a record about a lease of `ttl` ms, in ms
 --        remembers(ttl, fence)  the time to live of the tail, in ms
 -- luacheck: read globals now

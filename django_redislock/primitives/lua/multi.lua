@@ -16,7 +16,7 @@ local NAMES = #KEYS / 6
 local busy = {}
 
 -- A waiter that was handed a name while another one is held would only wake, pass it on and stand where
--- this function puts it: with many waiters, that is a request of each of them.
+-- this function puts it: with many waiters, each of them would send a request for it.
 elsewhere = function(waiter, says)
   local needs = redis.call('HGET', waiters, waiter .. NEEDS)
   for other in string.gmatch(needs or '', '[^\n]+') do

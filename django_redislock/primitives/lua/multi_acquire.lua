@@ -1,6 +1,6 @@
 -- Take the locks of all names; or none of them, and a place in the queue of one that is held. Idempotent:
 -- a name that our token holds already, from an earlier send or because it was handed to us, is kept
--- when we get the others too, and else passed on.
+-- when we get the others too, and otherwise passed on.
 --
 -- KEYS     as in multi.lua
 -- ARGV     1, 2 as in multi.lua
@@ -13,7 +13,7 @@
 -- Returns  {1, acquired at µs, fencing token of each name}         we hold them all
 --          {0, value, pttl ms, now µs, position, ticket, lasted, number}  somebody else holds the
 --                                                                    name of this number
---          {-1, why, number}                                         this token is gone for good
+--          {-1, why, number}                                         this token may never have it
 --          {2, ticket}                                               ask again, at once, as in
 --                                                                    mutex_acquire.lua
 -- luacheck: read globals now integer lock queue waiters tail gone name token token_of confirm grant
@@ -24,7 +24,7 @@ local ttl, owner, label, inbox, ticket =
 
 local OTHERS = 8
 
--- What is at each lock, and for which names somebody waits.
+-- The value at each lock, and the names for which somebody waits.
 local values, waited, anybody = {}, {}, false
 for i = 1, NAMES do
   turn_to(i, OTHERS)
@@ -37,7 +37,7 @@ for i = 1, NAMES do
 end
 
 if anybody and ticket == '' then
-  -- Behind whoever waits for one of them, also when the clock was set back meanwhile.
+  -- Behind everybody who waits for one of them, even if the clock was set back meanwhile.
   local arrival = now
   for i in pairs(waited) do
     turn_to(i, OTHERS)

@@ -7,7 +7,7 @@
 --          4 on        the other names
 -- Returns  {1}                          all released, now or before
 --          {0, value, gone, number}     the name of this number, and perhaps others, was not held:
---                                       who holds it now, what was written of our token
+--                                       its value, why our token may not have it
 -- luacheck: read globals lock name NAMES turn_to give_back, globals busy
 
 local answer = {1}

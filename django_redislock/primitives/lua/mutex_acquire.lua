@@ -1,6 +1,6 @@
--- Take the lock, or a place in its queue. Idempotent: sent again with the same token, it
--- finds the lock its own and lets it live for another ttl; so a command that was sent twice, and a
--- waiter that confirms what was handed to it, are the same case.
+-- Take the lock, or a place in its queue. Idempotent: sent again with the same token, it finds that
+-- the token has the lock, and lets it live for another ttl. A command that was sent twice, and a
+-- waiter that confirms a lock that was handed to it, are the same case.
 --
 -- KEYS     as in mutex_grant.lua
 -- ARGV     1, 2 as in lock.lua
@@ -14,10 +14,10 @@
 -- Returns  {1, fencing token, acquired at µs}                       we hold it; all numbers, which
 --                                                                   wire.py reads fastest
 --          {0, value, pttl ms, now µs, position, ticket, lasted}    somebody else does
---          {-1, why}                                                this token is gone for good
+--          {-1, why}                                                this token may never have the lock
 --          {2, ticket}                                              ask again, at once: nobody holds
---                                                                   it, and others still stand
---                                                                   before us
+--                                                                   it, and others are still
+--                                                                   before us in the queue
 -- luacheck: read globals now integer lock queue tail gone token token_of confirm grant
 -- luacheck: read globals stand_in_line leave_queue hand_over owner label inbox ttl, globals ticket
 

@@ -1,5 +1,5 @@
 -- Part: the case of most acquires. Nobody holds the lock, and nobody waits for it. It comes before the
--- parts that are not needed here: to make their functions would take longer than this.
+-- parts that are not needed here: making their functions would take longer than this.
 --
 -- KEYS, ARGV, answer  as in mutex_acquire.lua
 -- Gives  ttl, owner, label, inbox, ticket  the arguments

@@ -1,5 +1,5 @@
 -- Continue a lease in another process, under a new token: if two processes were given the old token,
--- only the first one gets the lease. Idempotent: sent again, it finds the lock its own.
+-- only the first one gets the lease. Idempotent: sent again, it finds that the new token has the lock.
 --
 -- KEYS     as in mutex_grant.lua; 6 is for the old token
 -- ARGV     1, 2 as in lock.lua: the old token
@@ -8,8 +8,8 @@
 --          5 owner     without "|"
 --          6 label
 -- Returns  {1, fencing token, acquired at µs}  the new token holds it
---          {0, value, gone}                    not held: who holds it, what was written of the
---                                              old token
+--          {0, value, gone}                    not held: the value at the lock, why the old
+--                                              token may not have it
 -- luacheck: read globals now lock tail gone token token_of look VALUE enlist MINUTE PAST_HOLDERS
 -- luacheck: read globals remembers
 

@@ -1,4 +1,4 @@
--- Remove a lock without its token, for an operator. The holder is told why at its next
+-- Remove a lock without its token, for an operator. The holder learns the reason at its next
 -- renewal; the next waiter gets the lock.
 --
 -- KEYS     as in mutex_grant.lua; 6 is for the token of the holder that the operator saw
@@ -25,7 +25,7 @@ if fencing_token then
   redis.call('HSET', tail, 'fence', fencing_token)
   redis.call('PEXPIRE', tail, remembers(0, fencing_token))
 end
--- A waiter that has not confirmed the lock does not know of it: it waits on, and is told nothing.
+-- A waiter that has not confirmed the lock does not know of it: it goes on waiting.
 if redis.call('HGET', tail, 'handed') ~= token then
   redis.call('SET', gone, table.concat({'cleared', by, reason}, '|'), 'PX', outlives(ttl or 0))
   if fencing_token then

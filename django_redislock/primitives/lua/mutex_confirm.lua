@@ -1,4 +1,4 @@
--- Part: what an acquire does that finds the lock its own.
+-- Part: an acquire that finds that its token has the lock.
 --
 -- KEYS   as in mutex_grant.lua
 -- Gives  confirm(value, ttl)  let our token hold the lock, which has `value` at the key, for `ttl` ms

@@ -6,8 +6,8 @@
 --          3 lives  ms
 --          4 how    "add" to the time that it has, "replace" that time, or "repair": replace it even
 --                   if the lock has lost its TTL
--- Returns  {1}         it lives for so long
---          {0, value}  not held, or without a TTL; who holds it
+-- Returns  {1}         it has this time to live now
+--          {0, value}  not held, or without a TTL; the value at the lock
 -- luacheck: read globals now integer lock tail token token_of VALUE enlist remembers
 
 local lives, how = tonumber(ARGV[3]), ARGV[4]

@@ -1,15 +1,16 @@
 -- Let many leases live for another ttl from now; a TTL that somebody removed is repaired. It
 -- never takes away what a lease has: an early request that arrives late would shorten what the
--- answer to a later one has promised. A lease that is not ours is not touched.
+-- answer to a later one has promised. The lock of another token is not touched.
 --
 -- KEYS     for each lease: lock, tail, gone; then index (as in lock.lua)
 -- ARGV     for each lease: token, name, ttl in ms
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
---          {position, value, gone}  which one it is, who holds it, why we don't}
+--          {position, value, gone}  its position, the value at the lock, why the
+--                                   token may not have it}
 -- luacheck: read globals now integer look token_of with_ttl VALUE remembers
 
 local index = KEYS[#KEYS]
-local listed = index ~= KEYS[1]  -- else it is a cluster, as in lock.lua
+local listed = index ~= KEYS[1]  -- otherwise it is a cluster, as in lock.lua
 local reply = {0}
 for i = 1, (#KEYS - 1) / 3 do
   local lock, tail, gone = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]

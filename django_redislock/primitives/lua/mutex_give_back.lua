@@ -1,8 +1,8 @@
--- Part: how a mutex is given back, one or several.
+-- Part: the release of one mutex or several.
 --
 -- KEYS   as in mutex_grant.lua
 -- Gives  give_back(withdraw)
---          give back the lock of our token, or its place in the queue, and hand the lock to the next
+--          release the lock of our token, or its place in the queue, and hand the lock to the next
 --          waiter. `withdraw`: an acquire of this token may still be on its way, so leave a
 --          tombstone. Returns what mutex_release.lua does, without `granted`
 -- luacheck: read globals lock tail gone token look token_of MINUTE unlist end_hold grant hand_over

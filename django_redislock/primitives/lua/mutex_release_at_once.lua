@@ -1,4 +1,4 @@
--- Part: the case of most releases. The lock is still ours, and nobody waits for it. As
+-- Part: the case of most releases. Our token still has the lock, and nobody waits for it. Like
 -- mutex_acquire_at_once.lua it comes before the parts that are not needed here.
 --
 -- KEYS, ARGV, answer  as in mutex_release.lua

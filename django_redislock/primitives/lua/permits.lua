@@ -1,7 +1,7 @@
 -- Part: permits, for semaphores and read-write locks.
 --
--- A name has permits, and each holder takes some of them: of a semaphore, one of its `limit`; of a
--- read-write lock, a reader one of very many, and a writer all. So this is one rule, which `fits` has.
+-- A name has permits, and each holder takes some of them: in a semaphore, one of its `limit`; in a
+-- read-write lock, a reader takes one of very many, and a writer all. So both follow one rule, in `fits`.
 -- First come, first served: nobody passes the first waiter of the queue, even if there were room for
 -- the second. So a writer that waits keeps new readers out; and permits that become free are handed to
 -- as many waiters as there is room for, so readers that have waited behind a writer go in together.
@@ -13,7 +13,7 @@
 -- KEYS   as in lock.lua, of which
 --        1 lock     zset     token → when its lease ends, ms
 --        4 tail     hash     fence   the last fencing token
---                            lasted  of the holder that was released last, µs
+--                            lasted  how long the last released holder held it, µs
 --                            slot    the field of the last past holder
 --                            0 to 5  the past holders, as in mutex_grant.lua
 --        7 holders  hash     the present holders: token → a value as in value.lua, and behind a tab
@@ -54,15 +54,15 @@ local function ends_of(holder)
   return ends > millis and ends or nil
 end
 
--- The kind of lock that it is held as, by the holder whose lease ends first; nil: there is no holder, or
--- nothing is known of it.
+-- The kind of lock of the holder whose lease ends first; nil: there is no holder, or it has no
+-- record.
 local function held_as()
   local first = ends_first()
   local record = first and redis.call('HGET', holders, first)
   return record and string.match(record, '\t(%a+)')
 end
 
--- Whether its holders have a lock of another kind: a semaphore is no read-write lock.
+-- Whether the holders have a lock of another kind: a semaphore is not a read-write lock.
 local function differs(kind, held)
   return held and (kind == 'semaphore') ~= (held == 'semaphore')
 end
@@ -77,7 +77,7 @@ local function fits(wants)
   local held = held_as()
   if differs(kind, held) then return nil end
   if kind == 'write' or others >= tonumber(limit) then return false end
-  -- A holder of whom nothing is known has all permits until its lease ends.
+  -- A holder without a record has all permits until its lease ends.
   return others > 1 or held and held ~= 'write' or false
 end
 
@@ -85,14 +85,14 @@ local function is_handed(record)
   return string.sub(record, -7) == '|handed'
 end
 
--- Let the tail live as long as it has to, and never shorter than before.
+-- Let the tail live as long as needed, and never shorter than before.
 local function keep_tail(ttl, fence)
   redis.call('PEXPIRE', tail, math.max(redis.call('PTTL', tail), remembers(ttl, fence)))
 end
 
--- Write down a past holder, and how its hold has ended, as in mutex_grant.lua; "": by itself.
+-- Remember a past holder, and how its hold ended, as in mutex_grant.lua; "": its lease ended.
 local function enter(record, ended, more)
-  if is_handed(record) then return end  -- it never knew of its permit
+  if is_handed(record) then return end  -- it never learnt of its permit
   local value = string.match(record, '^[^\t]*')
   local _, fence, acquired_at, ttl = string.match(value, VALUE)
   local known = redis.call('HMGET', tail, 'slot', 'fence')
@@ -126,7 +126,7 @@ local function expire()
     redis.call('ZREM', lock, unpack(ended))
     redis.call('HDEL', holders, unpack(ended))
   end
-  -- The lock went with the last lease, or somebody has deleted it.
+  -- The key expired with the last lease, or somebody deleted it.
   if redis.call('EXISTS', lock) == 0 and redis.call('EXISTS', holders) == 1 then
     if redis.call('HLEN', holders) <= PAST_HOLDERS then
       for _, record in ipairs(redis.call('HVALS', holders)) do enter(record, '') end
@@ -135,7 +135,7 @@ local function expire()
   end
 end
 
--- After a change: the key lives as long as the last lease, and the index knows it.
+-- After a change: let the key live as long as the last lease, and update the index.
 local function settle()
   local ends = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
   local lives = ends and ends - millis or 0
@@ -155,7 +155,7 @@ local function grant(to, ttl, lives, owner, label, handed)
   keep_tail(ttl, fence)
   if fence % PAST_HOLDERS == 1 then unlist_ended() end
   redis.call('HSET', holders, to, record .. (handed and '|handed' or ''))
-  -- Last, and at once with an end: whatever ends the script, nothing stays locked.
+  -- Last, and together with its end: an error in the script leaves nothing locked.
   redis.call('ZADD', lock, integer(millis + lives), to)
   settle()
   return fencing_token

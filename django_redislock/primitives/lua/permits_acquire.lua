@@ -1,5 +1,5 @@
--- Take a permit, or a place in the queue. Idempotent: sent again with the same token, it finds the permit
--- its own and lets the lease live for another ttl.
+-- Take a permit, or a place in the queue. Idempotent: sent again with the same token, it finds that
+-- the token has a permit, and lets the lease live for another ttl.
 --
 -- KEYS     as in permits.lua
 -- ARGV     1, 2 as in lock.lua
@@ -15,7 +15,7 @@
 -- Returns  {1, fencing token, acquired at µs}                                we hold a permit
 --          {0, value, pttl ms, now µs, position, ticket, lasted, how many}   others hold them all:
 --                                     the one whose lease ends first, and how many they are
---          {-1, why}                                                this token is gone for good
+--          {-1, why}                                                this token may never have one
 --          {-2, kind}                               the holders have another kind of lock
 --          {2, ticket}                              ask again, at once, as in mutex_acquire.lua
 -- luacheck: read globals integer lock queue tail gone token VALUE stand_in_line leave_queue hand_over
@@ -74,7 +74,7 @@ end
 local position = redis.call('ZRANK', queue, token) or redis.call('ZCARD', queue)
 if fencing_token or inbox == '' then
   leave_queue(token)
-  hand_over(grant, nil, fits)  -- there may be room for those behind us
+  hand_over(grant, nil, fits)  -- there may be room for the waiters behind us
 end
 settle()
 if fencing_token then

@@ -1,5 +1,5 @@
 -- Continue a lease in another process, under a new token, as mutex_adopt.lua does. Idempotent: sent again,
--- it finds the permit its own.
+-- it finds that the new token has the permit.
 --
 -- KEYS     as in permits.lua; 6 is for the old token
 -- ARGV     1, 2 as in lock.lua: the old token
@@ -10,8 +10,8 @@
 --          7 kind
 --          8 limit
 -- Returns  {1, fencing token, acquired at µs}  the new token holds it
---          {0, value, gone}                    not held: what is at the key if that is not ours,
---                                              what was written of the old token
+--          {0, value, gone}                    not held: NO_ZSET if the key has another type,
+--                                              why the old token may not have it
 --          {-2, kind}                          it is held as another kind of lock
 -- luacheck: read globals integer lock tail gone token VALUE MINUTE holders millis foreign NO_ZSET
 -- luacheck: read globals ends_of differs keep_tail drop expire settle

@@ -1,4 +1,4 @@
--- Take permits away without their tokens, for an operator. Their holders are told why at their next
+-- Take permits away without their tokens, for an operator. Their holders learn the reason at their next
 -- renewals; the next waiters get the permits.
 --
 -- KEYS     as in permits.lua (6 is not used); then gone, of each of these tokens
@@ -6,7 +6,7 @@
 --          3 by      without "|"
 --          4 reason
 --          5 on      the tokens of the holders that the operator saw
--- Returns  for each of these: 1 its permit was taken away, 0 it had none any more
+-- Returns  for each of these: 1 its permit was taken away, 0 it no longer had one
 -- luacheck: read globals VALUE outlives check_types hand_over ends_of fits is_handed enter drop expire
 -- luacheck: read globals settle grant
 
@@ -20,7 +20,7 @@ for i = 5, #ARGV do
   if ends_of(ARGV[i]) then
     cleared[i - 4] = 1
     local record = drop(ARGV[i])
-    -- A waiter that has not confirmed its permit does not know of it: it waits on, and is told nothing.
+    -- A waiter that has not confirmed its permit does not know of it: it goes on waiting.
     if not record or not is_handed(record) then
       local _, _, _, ttl = string.match(record or '', VALUE)
       local why = by .. '|' .. reason

@@ -6,7 +6,7 @@
 --          3 kind
 --          4 limit
 -- Returns  {1}               it is held as this kind
---          {0, value, gone}  not held: what is at the key if that is not ours, why we don't hold it
+--          {0, value, gone}  not held: NO_ZSET if the key has another type, why our token may not have it
 -- luacheck: read globals lock gone token holders foreign NO_ZSET ends_of hand_over expire settle fits
 -- luacheck: read globals grant
 

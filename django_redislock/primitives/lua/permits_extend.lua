@@ -1,11 +1,11 @@
--- Let many leases live for another ttl from now; a TTL that somebody removed is repaired. As
--- mutex_extend.lua: it never takes away what a lease has, and a lease that is not ours is not touched.
+-- Let many leases live for another ttl from now; a TTL that somebody removed is repaired. Like
+-- mutex_extend.lua, it never shortens a lease, and does not touch the permits of other tokens.
 --
 -- KEYS     for each lease: as in permits.lua
 -- ARGV     for each lease: token, name, ttl in ms
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
---          {position, value, gone}  which one it is, what is at the key if that is not ours, why
---                                   we don't hold it}
+--          {position, value, gone}  its position, NO_ZSET if the key has another type, why
+--                                   the token may not have it}
 -- luacheck: globals lock tail gone holders token name
 -- luacheck: read globals integer VALUE with_ttl MOST millis NO_ZSET keep_tail settle
 
@@ -28,7 +28,7 @@ for i = 1, #ARGV / 3 do
       redis.call('HSET', holders, token, with_ttl(record, ttl))
     end
     -- The last fencing token has to be known when this lease has ended. If the tail was lost, another
-    -- holder may have it: those of MOST others are read here, and the rest come with their extensions.
+    -- holder may have it: up to MOST other holders are read here, and the rest come with their extensions.
     local known = tonumber(redis.call('HGET', tail, 'fence') or 0)
     local last = math.max(known, fence)
     if known == 0 then

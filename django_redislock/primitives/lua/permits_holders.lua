@@ -2,7 +2,7 @@
 --
 -- KEYS     1 lock  2 holders  (as in permits.lua)
 -- ARGV     1 limit  how many at most
--- Returns  {now µs, {what the holder says of itself or nil, pttl ms, token}, ...}, the holder whose lease
+-- Returns  {now µs, {the holder's record or nil, pttl ms, token}, ...}, the holder whose lease
 --          ends first comes first
 -- luacheck: read globals now integer
 

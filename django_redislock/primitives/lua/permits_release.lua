@@ -1,14 +1,14 @@
--- Give back a permit, or the place in the queue, and hand the permit to the next waiters. Idempotent:
--- repeated, it finds itself in the tail.
+-- Release a permit, or the place in the queue, and hand the permit to the next waiters. Idempotent:
+-- sent again, it finds its token in the tail.
 --
 -- KEYS     as in permits.lua
 -- ARGV     1, 2 as in lock.lua
 --          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
---                      a tombstone, so that the late one is refused. Else 0.
+--                      a tombstone, so that a late acquire is refused. Else 0.
 --          4 own_inbox as in mutex_release.lua
 -- Returns  {1, now µs, granted} released, now or before; as in mutex_release.lua
---          {0, value, gone}     not held: what is at the key if that is not ours, what was written
---                               of our token
+--          {0, value, gone}     not held: NO_ZSET if the key has another type, why our token may
+--                               not have it
 -- luacheck: globals own_inbox
 -- luacheck: read globals now integer tail gone token MINUTE PAST_HOLDERS granted leave_queue hand_over
 -- luacheck: read globals foreign NO_ZSET ends_of fits enter drop expire settle grant

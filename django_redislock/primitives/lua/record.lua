@@ -1,6 +1,6 @@
--- Part: how a record is written.
+-- Part: writing a record.
 --
--- Gives  keep(record, value, ttl)  write it for `ttl` ms; '': for good
+-- Gives  keep(record, value, ttl)  write it for `ttl` ms; '': without an end
 
 local function keep(record, value, ttl)
   if ttl == '' then

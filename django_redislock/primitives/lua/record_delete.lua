@@ -1,4 +1,4 @@
--- Forget what was written down beside a lock.
+-- Delete the record beside a lock.
 --
 -- KEYS     1 record  string
 -- Returns  1, or 0 when nothing was there

@@ -1,4 +1,4 @@
--- What was written down beside a lock.
+-- Read the record beside a lock.
 --
 -- KEYS     1 record  string
 -- Returns  its value, or nil

@@ -1,16 +1,16 @@
--- Write what came of the work under a lock. Sent twice, it does no harm; sent by a process whose lease is
--- over, it does not overwrite what the next holder has written.
+-- Write the result of the work under a lock. Sent twice, it does no harm; sent by a process whose lease has
+-- ended, it does not overwrite the record of the next holder.
 --
 -- KEYS     1 record  string
 --          2 lock    as in mutex_grant.lua
 --          3 gone    as in lock.lua
 -- ARGV     1 token
 --          2 value
---          3 ttl     ms; "" for good
---          4 held    1: only while the token holds the lock. 0: also when its lease has ended, as
+--          3 ttl     ms; "" without an end
+--          4 held    1: only while the token holds the lock. 0: also after its lease has ended, as
 --                    long as nobody else holds the lock and the token was not withdrawn or cleared
 -- Returns  {1}               written
---          {0, value, gone}  refused: who holds the lock now, what was written of our token
+--          {0, value, gone}  refused: the value at the lock, why our token may not have it
 -- luacheck: read globals keep token_of
 
 local record, lock, gone = KEYS[1], KEYS[2], KEYS[3]

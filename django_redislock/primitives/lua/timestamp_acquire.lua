@@ -1,6 +1,6 @@
--- Take the lock, if it is free or its time is over: what old clients do with SETNX, GET and GETSET,
--- in one step and by the server's clock. Idempotent: sent again with the same token, it finds the
--- lock its own and lets it live for another ttl.
+-- Take the lock, if it is free or its time is over: as old clients do with SETNX, GET and GETSET, but
+-- in one step and by the server's clock. Idempotent: sent again with the same token, it finds that the
+-- token has the lock, and lets it live for another ttl.
 --
 -- KEYS     as in timestamp.lua
 -- ARGV     1, 2 as in lock.lua
@@ -10,7 +10,7 @@
 --          6 fractions  1: write fractions of a second, 0: whole ones
 -- Returns  {1, acquired at µs}            we hold it
 --          {0, holder, remains ms, now µs}  somebody else does; -1: without end
---          {-1, why}                      this token is gone for good
+--          {-1, why}                      this token may never have the lock
 -- luacheck: read globals now integer lock index gone token name CLUSTER VALUE token_of enlist time_of
 -- luacheck: read globals holder_of remains hold
 

@@ -1,5 +1,5 @@
 -- Continue a lease in another process, under a new token: if two processes were given the old token,
--- only the first one gets the lease. Idempotent: sent again, it finds the lock its own.
+-- only the first one gets the lease. Idempotent: sent again, it finds that the new token has the lock.
 --
 -- KEYS     as in timestamp.lua
 -- ARGV     1, 2 as in lock.lua: the old token
@@ -8,7 +8,7 @@
 --          5 owner  without "|"
 --          6 label
 -- Returns  {1, false, acquired at µs}  the new token holds it
---          {0, holder, gone}           not held: who holds it, what was written of the old token
+--          {0, holder, gone}           not held: its holder, why the old token may not have it
 -- luacheck: read globals lock gone token VALUE token_of look MINUTE holder_of writes_fractions hold
 
 local new_token, ttl, owner, label = ARGV[3], ARGV[4], ARGV[5], ARGV[6]

@@ -1,5 +1,5 @@
--- Remove a lock without its token, for an operator. A holder of our kind is told why at its next renewal;
--- an old client is told nothing.
+-- Remove a lock without its token, for an operator. A holder of this package learns the reason at its
+-- next renewal; an old client learns nothing.
 --
 -- KEYS     as in timestamp.lua; 6 is for the token that the operator saw
 -- ARGV     1, 2 as in lock.lua: the token is that of the holder that the operator saw, or the

@@ -1,10 +1,10 @@
 -- Let many leases live for another ttl from now: old clients see a later time. The value at the key says
--- whether fractions of a second are written. A lease that is not ours is not touched.
+-- whether fractions of a second are written. The lock of another token is not touched.
 --
 -- KEYS     for each lease: as in timestamp.lua
 -- ARGV     for each lease: token, name, ttl in ms
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
---          {position, holder, gone}  which one it is, who holds it, why we don't}
+--          {position, holder, gone}  its position, its holder, why the token may not have it}
 -- luacheck: globals lock tail gone token name
 -- luacheck: read globals look token_of with_ttl outlives holder_of writes_fractions hold
 

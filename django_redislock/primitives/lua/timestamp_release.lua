@@ -1,12 +1,12 @@
--- Give back the lock. Nothing is deleted when its time is over, or when somebody else has written
--- another one. Idempotent: repeated, it finds itself in the tail.
+-- Release the lock. Nothing is deleted if its time is over, or if another client has written another
+-- time. Idempotent: sent again, it finds its token in the tail.
 --
 -- KEYS     as in timestamp.lua
 -- ARGV     1, 2 as in lock.lua
 --          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
---                      a tombstone, so that the late one is refused. Else 0.
+--                      a tombstone, so that a late acquire is refused. Else 0.
 -- Returns  {1}                  released, now or before
---          {0, holder, gone}    not held: who holds it now, what was written of our token
+--          {0, holder, gone}    not held: its holder, why our token may not have it
 -- luacheck: read globals now integer lock tail gone token VALUE token_of look MINUTE unlist holder_of
 
 local withdraw = ARGV[3] == '1'

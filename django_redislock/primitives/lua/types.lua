@@ -1,7 +1,7 @@
--- Part: a check before an operator's script writes anything.
+-- Part: a check before a script for an operator writes anything.
 --
--- Gives  check_types()  end the script with an error if a key beside the lock has another type. Else
---                       half of the work would be done when the error came
+-- Gives  check_types()  end the script with an error if a key beside the lock has another type. Otherwise
+--                       half of the work would be done before the error
 -- luacheck: read globals queue waiters tail
 
 local function check_types()
