@@ -44,6 +44,7 @@ from django_redislock import (
     redis_lock,
     single_flight,
 )
+from tests.contract.api import Api
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent
@@ -957,20 +958,17 @@ class TestReentry:
                 with pytest.raises(LockReentered):
                     await call()
 
-    def test_another_thread(self, elsewhere: Callable[[Callable[[], Any]], Any]) -> None:
-        """For another thread a reentrant lock is busy."""
-        lock = redis_lock("job", wait=0, reentrant=True)
-        with lock:
-            assert elsewhere(lock.acquire) is None
-
     @pytest.mark.parametrize("reentrant", [False, True])
-    async def test_another_task(self, reentrant: bool) -> None:
-        """For another task of the same loop the lock is busy, reentrant or not."""
+    def test_another(self, api: Api, reentrant: bool) -> None:
+        """For another thread, or another task of the same loop, the lock is busy."""
         lock = redis_lock("job", wait=0, reentrant=reentrant)
-        async with lock:
-            assert await asyncio.create_task(lock.aacquire()) is None
+
+        def ask(_: Lease) -> None:
+            assert api.start(lambda: api.acquire(lock)).result(PATIENCE) is None
             with pytest.raises(LockNotAcquired):
-                await asyncio.create_task(lock(coroutine(id))())
+                api.start(lambda: api.call(lock(api.function(id)), 7)).result(PATIENCE)
+
+        api.enter(lock, ask)
 
     def test_recursion(self, redis: Redis) -> None:
         """A reentrant function may call itself: one lease, released by the outermost call."""
@@ -1130,45 +1128,25 @@ class TestManyAtOnce:
         await asyncio.gather(*(work() for _ in range(20)))
         assert len(tokens) == 20
 
-    def test_who_lost_the_lock_leaves_its_own_lease(
-        self, redis: Redis, threads: ThreadPoolExecutor
-    ) -> None:
+    def test_who_lost_the_lock_leaves_its_own_lease(self, api: Api, redis: Redis) -> None:
         """With one lock object for all, a late loser doesn't release the lease of the next one."""
         lock = redis_lock("job", wait=0)
         entered, leave = threading.Event(), threading.Event()
 
-        def lose() -> None:
-            with lock:
-                entered.set()
-                assert leave.wait(PATIENCE)
+        def lose(_: Lease) -> None:
+            entered.set()
+            assert leave.wait(PATIENCE)
 
-        losing = threads.submit(lose)
-        assert entered.wait(PATIENCE)
-        redis.delete(KEY)
-        with lock as lease:
+        def win(lease: Lease) -> None:
             leave.set()
             with pytest.raises(LeaseLost):
                 losing.result(PATIENCE)
-            lease.extend()
+            api.extend(lease)
 
-    async def test_which_task_lost_the_lock(self, redis: Redis) -> None:
-        """Among tasks as among threads: the loser leaves its own lease."""
-        lock = redis_lock("job", wait=0)
-        entered, leave = asyncio.Event(), asyncio.Event()
-
-        async def lose() -> None:
-            async with lock:
-                entered.set()
-                await leave.wait()
-
-        losing = asyncio.create_task(lose())
-        await asyncio.wait_for(entered.wait(), PATIENCE)
+        losing = api.start(lambda: api.enter(lock, lose))
+        assert entered.wait(PATIENCE)
         redis.delete(KEY)
-        async with lock as lease:
-            leave.set()
-            with pytest.raises(LeaseLost):
-                await losing
-            await lease.aextend()
+        api.enter(lock, win)
 
     def test_a_generator_for_each_thread(self, threads: ThreadPoolExecutor) -> None:
         """A locked generator function may be used by several threads at once."""

@@ -138,24 +138,6 @@ class TestForms:
         (key,) = redis.keys("redislock:*:record")
         assert b"{single_flight:tests.test_flights.TestForms." in key
 
-    def test_methods_and_functions_as_names(self) -> None:
-        """As for locks."""
-
-        class Bank:
-            def __init__(self, name: str) -> None:
-                self.name = name
-
-            @single_flight("rates:{self.name}", 60)
-            def rates(self) -> str:
-                return self.name
-
-            @single_flight(lambda self, currency: f"{self.name}:{currency}", 60)
-            def rate(self, currency: str) -> str:
-                return f"{self.name} {currency}"
-
-        assert [Bank(name).rates() for name in ("a", "b", "a")] == ["a", "b", "a"]
-        assert [Bank("a").rate(currency) for currency in ("EUR", "USD")] == ["a EUR", "a USD"]
-
 
 class TestBadInput:
     @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import weakref
 from collections.abc import Iterator
@@ -82,18 +81,3 @@ def test_an_interrupted_beginning(holds: Holds) -> None:
     holds.again()
     assert not holds.abandon(before, 0)
     assert holds.counts == before
-
-
-def test_a_closed_event_loop(lease: Lease, holds: Holds) -> None:
-    """Only a block of a task whose loop was closed is never left."""
-    assert not holds.orphaned
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(asyncio.sleep(60))
-    holds.holder = task
-    assert not holds.orphaned
-    holds.enter(weakref.ref(lease))
-    assert not holds.orphaned
-    loop.close()
-    assert holds.orphaned
-    holds.leave(entered=True)
-    task.get_coro().close()  # type: ignore[union-attr]
