@@ -8,10 +8,12 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
+from redis import Redis
+
 from django_redislock import Lease, LockUnavailable, ainitialise, initialise, once
 from django_redislock.base.holder import Holder
 from django_redislock.lease.lock import Lock
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 
 class Api(Protocol):
@@ -208,3 +210,13 @@ def extended(api: Api, lease: Lease) -> bool:
     except LockUnavailable:
         return False
     return True
+
+
+def elsewhere(api: Api, lock: Lock, wait: float | None = 0) -> Future[Any]:
+    """Ask for a lock in another thread or task."""
+    return api.start(lambda: api.acquire(lock, wait=wait))
+
+
+def queued(redis: Redis, name: str, number: int = 1) -> None:
+    """Wait until so many stand in the queue of a name."""
+    eventually(lambda: redis.zcard(f"redislock:{{{name}}}:queue") == number)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,8 +28,8 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.lease.lock import Lock
-from tests.contract.api import Api
-from tests.waiting import PATIENCE, eventually
+from tests.contract.api import Api, elsewhere, queued
+from tests.waiting import PATIENCE
 
 OLD = "lock.contract"
 """The key of the timestamp locks."""
@@ -116,16 +115,6 @@ def keys(redis: Redis) -> set[str]:
     return {key for key in found if not LASTING.search(key)}
 
 
-def elsewhere(api: Api, lock: Lock, wait: float | None = 0) -> Future[Any]:
-    """Another thread or task asks."""
-    return api.start(lambda: api.acquire(lock, wait=wait))
-
-
-def queued(redis: Redis, number: int = 1) -> None:
-    """Wait until so many stand in the queue."""
-    eventually(lambda: redis.zcard("redislock:{contract}:queue") == number)
-
-
 def test_acquire_and_release(api: Api, kind: Kind, redis: Redis) -> None:
     """A free lock is held at once; a release leaves nothing but a tail, which ends by itself."""
     lease = api.acquire(kind.make(ttl=30))
@@ -180,7 +169,7 @@ def test_a_waiter_gets_it(api: Api, kind: Kind, redis: Redis) -> None:
     lease = api.acquire(kind.make())
     waiter = elsewhere(api, kind.other(), wait=None)
     if kind.queue:
-        queued(redis)
+        queued(redis, "contract")
     api.release(lease)
     if kind.queue:
         assert elsewhere(api, kind.make()).result(PATIENCE) is None, "nobody barges in"
@@ -197,7 +186,7 @@ def test_nobody_barges_in_when_a_lease_has_ended(api: Api, kind: Kind, redis: Re
     """The lock is free, and its first waiter has not noticed yet: a newcomer does not get it."""
     dead = api.acquire(kind.make(renew=False))
     waiter = elsewhere(api, kind.other(), wait=None)
-    queued(redis)
+    queued(redis, "contract")
     redis.delete(*(key for key in keys(redis) if not key.endswith((":queue", ":waiters"))))
     assert elsewhere(api, kind.make()).result(PATIENCE) is None
     lease = waiter.result(PATIENCE)
@@ -220,7 +209,7 @@ def test_waiters_are_served_in_order_of_arrival(api: Api, kind: Kind, redis: Red
     waiters = []
     for number in range(6):
         waiters.append(api.start(lambda number=number: wait(number)))
-        queued(redis, number + 1)
+        queued(redis, "contract", number + 1)
     api.release(lease)
     for waiter in waiters:
         waiter.result(PATIENCE)

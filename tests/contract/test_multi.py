@@ -25,17 +25,13 @@ from django_redislock.fencing import Fence
 from django_redislock.lease.watchdog import BATCH, held
 from django_redislock.primitives import multi
 from django_redislock.transport.server import Server, server_of
-from tests.contract.api import Api
+from tests.contract.api import Api, queued
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
 
 
 def key(name: str, beside: str = "") -> str:
     return f"redislock:{{{name}}}{beside}"
-
-
-def waiting(redis: Redis, name: str, number: int = 1) -> bool:
-    return redis.zcard(key(name, ":queue")) == number
 
 
 def holds(redis: Redis, name: str, token: str) -> bool:
@@ -124,7 +120,7 @@ def test_who_waits_keeps_no_name_from_anybody(api: Api, redis: Redis) -> None:
     """While it waits for one name, the others come and go."""
     single = api.acquire(redis_lock("b"))
     waiter = api.start(lambda: api.acquire(MultiLock(["a", "b", "c"]), wait=None))
-    eventually(lambda: waiting(redis, "b"))
+    queued(redis, "b")
     eventually(lambda: not redis.exists(key("a")))  # apart, it takes one more request
     for name in ("a", "c"):
         api.release(elsewhere(api, redis_lock(name)))
@@ -141,9 +137,9 @@ def test_it_waits_for_one_name_after_the_other(api: Api, redis: Redis) -> None:
     it stands in the queue of the other one."""
     one, two = api.acquire(redis_lock("a")), api.acquire(redis_lock("b"))
     several = api.start(lambda: api.acquire(MultiLock(["a", "b"]), wait=None))
-    eventually(lambda: waiting(redis, "a"))
+    queued(redis, "a")
     single = api.start(lambda: api.acquire(redis_lock("a"), wait=None))
-    eventually(lambda: waiting(redis, "a", 2))
+    queued(redis, "a", 2)
     api.release(one)
     next_one = single.result(PATIENCE)
     api.release(two)
@@ -160,9 +156,9 @@ def test_a_name_in_vain(api: Api, redis: Redis, grouping: str) -> None:
     that moment, and not when its claim window is over."""
     one, two = api.acquire(redis_lock("a")), api.acquire(redis_lock("b"))
     several = api.start(lambda: api.acquire(MultiLock(["a", "b"]), wait=None))
-    eventually(lambda: waiting(redis, "a"))
+    queued(redis, "a")
     api.release(one)
-    eventually(lambda: waiting(redis, "b"))
+    queued(redis, "b")
     assert grouping == "apart" or not redis.exists(key("a"))  # apart, it takes one more request
     eventually(lambda: not redis.exists(key("a")))
     api.release(two)
@@ -184,7 +180,7 @@ def test_a_name_that_others_always_wait_for(api: Api, redis: Redis) -> None:
         [redis_lock("hot"), MultiLock(["cold", "hot"]), redis_lock("hot")]
     ):
         waiters.append(api.start(lambda lock=lock, who=str(number): take(lock, who)))
-        eventually(lambda number=number: waiting(redis, "hot", number + 1))
+        queued(redis, "hot", number + 1)
     api.release(lease)
     for waiter in waiters:
         waiter.result(PATIENCE)
@@ -372,11 +368,11 @@ def test_many_that_need_a_name_that_is_held(api: Api, redis: Redis) -> None:
     waiters = []
     for already in range(number):
         waiters.append(api.start(lambda: api.release(api.acquire(both, wait=PATIENCE))))
-        eventually(lambda already=already: waiting(redis, "a", already + 1))
+        queued(redis, "a", already + 1)
     order = redis.zrange(key("a", ":queue"), 0, -1)
     before = round_trips(redis)
     api.release(first)
-    eventually(lambda: waiting(redis, "b", number))
+    queued(redis, "b", number)
     asked = round_trips(redis) - before
     assert redis.zrange(key("b", ":queue"), 0, -1) == order
     assert not redis.exists(key("a"), key("a", ":queue"), key("a", ":waiters"))

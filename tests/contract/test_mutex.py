@@ -7,15 +7,11 @@ from redis import Redis
 from django_redislock import redis_lock
 from django_redislock.base.clock import now
 from tests.calling import call
-from tests.contract.api import Api
+from tests.contract.api import Api, queued
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{invoice:42}"
 QUEUE, TAIL, INDEX = f"{KEY}:queue", f"{KEY}:tail", "redislock:index"
-
-
-def waiting(redis: Redis, number: int = 1) -> bool:
-    return redis.zcard(QUEUE) == number
 
 
 def round_trips(redis: Redis) -> int:
@@ -73,10 +69,10 @@ def test_a_waiter_without_a_sign_of_life_is_passed_over(api: Api, redis: Redis) 
     has its turn later if it comes back."""
     lease = api.acquire(redis_lock("invoice:42"))
     stopped = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=None))
-    eventually(lambda: waiting(redis))
+    queued(redis, "invoice:42")
     token = redis.zrange(QUEUE, 0, 0)[0]
     alive = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=None))
-    eventually(lambda: waiting(redis, 2))
+    queued(redis, "invoice:42", 2)
     seen, rest = redis.hget(f"{KEY}:waiters", token).split(b"|", 1)
     redis.hset(f"{KEY}:waiters", token, b"%d|%s" % (int(seen) - 6_000_000, rest))
     api.release(lease)

@@ -19,7 +19,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.base.exceptions import LockError
-from tests.contract.api import Api, Computation, SyncApi
+from tests.contract.api import Api, Computation, SyncApi, queued
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
 
@@ -95,7 +95,7 @@ class TestOnce:
         first = api.start(lambda: api.enter(once("job"), work))
         assert work.begun.wait(PATIENCE)
         others = [api.start(lambda: api.enter(once("job", wait=None), work)) for _ in range(3)]
-        eventually(lambda: redis.zcard(f"{KEY}:queue") == 3)
+        queued(redis, "once:job", 3)
         assert not redis.exists(RECORD)
         work.may_end.set()
         assert [other.result(PATIENCE) for other in others] == [False] * 3
@@ -108,7 +108,7 @@ class TestOnce:
         first = api.start(lambda: api.enter(once("job"), fails))
         assert fails.begun.wait(PATIENCE)
         others = [api.start(lambda: api.enter(once("job", wait=None), work)) for _ in range(3)]
-        eventually(lambda: redis.zcard(f"{KEY}:queue") == 3)
+        queued(redis, "once:job", 3)
         fails.may_end.set()
         assert sorted(other.result(PATIENCE) for other in others) == [False, False, True]
         with pytest.raises(ZeroDivisionError):
@@ -228,7 +228,7 @@ class TestLose:
         assert redis.exists(RECORD)
         waits = once("job", on_failure="lose", wait=None)
         other = api.start(lambda: api.enter(waits, work))
-        eventually(lambda: redis.zcard(f"{KEY}:queue") == 1)
+        queued(redis, "once:job", 1)
         work.may_end.set()
         assert other.result(PATIENCE) is False
         with pytest.raises(ZeroDivisionError):

@@ -12,8 +12,8 @@ from redis import Redis
 from django_redislock import Lease, LeaseLost, LeaseState, redis_lock
 from django_redislock.inspection import Ending, Inspector, PastHolder
 from tests.calling import call
-from tests.contract.api import Api
-from tests.contract.test_mutex import INDEX, KEY, QUEUE, TAIL, waiting
+from tests.contract.api import Api, queued
+from tests.contract.test_mutex import INDEX, KEY, QUEUE, TAIL
 from tests.waiting import PATIENCE, eventually
 
 NAME = "invoice:42"
@@ -37,7 +37,7 @@ def acquire(api: Api, **options: Any) -> Lease:
 
 def wait(api: Api, redis: Redis) -> Future[Any]:
     waiter = api.start(lambda: api.acquire(redis_lock(NAME, renew=False), wait=None))
-    eventually(lambda: waiting(redis))
+    queued(redis, NAME)
     return waiter
 
 

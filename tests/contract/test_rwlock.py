@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from django.core import signing
 from redis import Redis
 
 from django_redislock import (
-    Lease,
     LeaseLost,
     LeaseState,
     LockError,
@@ -21,8 +20,8 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.lease.travel import SALT
-from tests.contract.api import Api
-from tests.waiting import PATIENCE, eventually
+from tests.contract.api import Api, elsewhere, queued
+from tests.waiting import PATIENCE
 
 KEY = "redislock:{catalogue}"
 QUEUE, TAIL, HOLDERS = f"{KEY}:queue", f"{KEY}:tail", f"{KEY}:holders"
@@ -37,34 +36,25 @@ def write(**options: object) -> redis_lock:
     return ReadWriteLock("catalogue", **options).write()  # type: ignore[arg-type]
 
 
-def other(api: Api, lock: redis_lock, wait: float | None = 0) -> Future[Lease]:
-    """Another thread or task asks."""
-    return api.start(lambda: api.acquire(lock, wait=wait))
-
-
-def waiting(redis: Redis, number: int) -> None:
-    eventually(lambda: redis.zcard(QUEUE) == number)
-
-
 def test_many_read(api: Api, redis: Redis) -> None:
     """At a time, and meanwhile nobody writes."""
-    leases = [other(api, read()).result(PATIENCE) for _ in range(5)]
+    leases = [elsewhere(api, read()).result(PATIENCE) for _ in range(5)]
     assert redis.zcard(KEY) == 5
-    assert other(api, write()).result(PATIENCE) is None
+    assert elsewhere(api, write()).result(PATIENCE) is None
     for lease in leases[1:]:
         api.release(lease)
-    assert other(api, write()).result(PATIENCE) is None
+    assert elsewhere(api, write()).result(PATIENCE) is None
     api.release(leases[0])
-    api.release(other(api, write()).result(PATIENCE))
+    api.release(elsewhere(api, write()).result(PATIENCE))
     assert not redis.exists(*KEYS)
 
 
 def test_a_waiting_writer_keeps_new_readers_out(api: Api, redis: Redis) -> None:
     """Else readers that come one after the other would keep it out for ever."""
     reader = api.acquire(read())
-    writer = other(api, write(), wait=None)
-    waiting(redis, 1)
-    assert other(api, read()).result(PATIENCE) is None
+    writer = elsewhere(api, write(), wait=None)
+    queued(redis, "catalogue", 1)
+    assert elsewhere(api, read()).result(PATIENCE) is None
     api.release(reader)
     lease = writer.result(PATIENCE)
     assert lease.fencing_token > reader.fencing_token
@@ -76,12 +66,12 @@ def test_readers_behind_a_writer_go_in_together(api: Api, redis: Redis) -> None:
     writer = api.acquire(write())
     readers = []
     for number in range(3):
-        readers.append(other(api, read(), wait=None))
-        waiting(redis, number + 1)
-    next_writer = other(api, write(), wait=None)
-    waiting(redis, 4)
-    late = other(api, read(), wait=None)
-    waiting(redis, 5)
+        readers.append(elsewhere(api, read(), wait=None))
+        queued(redis, "catalogue", number + 1)
+    next_writer = elsewhere(api, write(), wait=None)
+    queued(redis, "catalogue", 4)
+    late = elsewhere(api, read(), wait=None)
+    queued(redis, "catalogue", 5)
     api.release(writer)
     assert redis.zcard(KEY) == 3
     leases = [reader.result(PATIENCE) for reader in readers]
@@ -99,10 +89,10 @@ def test_readers_behind_a_writer_go_in_together(api: Api, redis: Redis) -> None:
 def test_a_writer_that_gives_up_lets_readers_pass(api: Api, redis: Redis) -> None:
     """Those that have waited behind it only."""
     reader = api.acquire(read())
-    writer = other(api, write(), wait=1.5)
-    waiting(redis, 1)
-    behind = other(api, read(), wait=None)
-    waiting(redis, 2)
+    writer = elsewhere(api, write(), wait=1.5)
+    queued(redis, "catalogue", 1)
+    behind = elsewhere(api, read(), wait=None)
+    queued(redis, "catalogue", 2)
     assert writer.result(PATIENCE) is None
     assert redis.zcard(KEY) == 2, "in the same step"
     api.release(behind.result(PATIENCE))
@@ -112,10 +102,10 @@ def test_a_writer_that_gives_up_lets_readers_pass(api: Api, redis: Redis) -> Non
 def test_downgrade(api: Api, redis: Redis) -> None:
     """Nobody writes in between, and readers that wait go in."""
     lease = api.acquire(write())
-    reader = other(api, read(), wait=None)
-    waiting(redis, 1)
-    writer = other(api, write(), wait=None)
-    waiting(redis, 2)
+    reader = elsewhere(api, read(), wait=None)
+    queued(redis, "catalogue", 1)
+    writer = elsewhere(api, write(), wait=None)
+    queued(redis, "catalogue", 2)
     api.downgrade(lease)
     assert redis.zcard(KEY) == 2, "in the same step"
     beside = reader.result(PATIENCE)
@@ -155,13 +145,13 @@ def test_a_semaphore_of_the_same_name(api: Api, redis: Redis) -> None:
         lease = api.acquire(lock)
         for wait in (0, PATIENCE):
             with pytest.raises(LockError, match=r"a read-write lock, and can't be a semaphore"):
-                other(api, places, wait=wait).result(PATIENCE)
+                elsewhere(api, places, wait=wait).result(PATIENCE)
         assert not redis.exists(QUEUE)
         api.release(lease)
     lease = api.acquire(places)
     for lock in (read(), write()):
         with pytest.raises(LockError, match=r"a semaphore, and can't be a read-write lock"):
-            other(api, lock, wait=PATIENCE).result(PATIENCE)
+            elsewhere(api, lock, wait=PATIENCE).result(PATIENCE)
     text = lease.export()
     with pytest.raises(LockError, match=r"a semaphore, and can't be a read-write lock"):
         api.restore(changed(text, kind="read"))
@@ -174,10 +164,10 @@ def test_a_semaphore_of_the_same_name(api: Api, redis: Redis) -> None:
 def test_export_and_restore(api: Api, redis: Redis) -> None:
     """A writer stays one, a reader too."""
     writer = api.restore(api.acquire(write()).export())
-    assert other(api, read()).result(PATIENCE) is None
+    assert elsewhere(api, read()).result(PATIENCE) is None
     api.downgrade(writer)
     reader = api.restore(writer.export())
-    beside = other(api, read()).result(PATIENCE)
+    beside = elsewhere(api, read()).result(PATIENCE)
     assert redis.zcard(KEY) == 2
     api.release(beside)
     api.release(reader)
@@ -268,11 +258,11 @@ class TestAgain:
             for inner in (write, read):
                 with inner(reentrant=True), pytest.raises(LockError, match="outermost"):
                     api.downgrade(lease)
-            assert other(api, read()).result(PATIENCE) is None
+            assert elsewhere(api, read()).result(PATIENCE) is None
             api.downgrade(lease)
             with read(reentrant=True):
                 api.downgrade(lease)  # once more, of a reader: that takes nothing from anybody
-            api.release(other(api, read()).result(PATIENCE))
+            api.release(elsewhere(api, read()).result(PATIENCE))
         assert not redis.exists(*KEYS)
 
     def test_others_do_not_count(self) -> None:

@@ -23,8 +23,8 @@ from django_redislock.primitives import permits
 from django_redislock.primitives.contract import run
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
-from tests.contract.api import Api
-from tests.waiting import PATIENCE, eventually
+from tests.contract.api import Api, elsewhere, queued
+from tests.waiting import PATIENCE
 
 KEY = "redislock:{export}"
 QUEUE, TAIL, HOLDERS, INDEX = f"{KEY}:queue", f"{KEY}:tail", f"{KEY}:holders", "redislock:index"
@@ -37,11 +37,7 @@ def semaphore(limit: int = 2, **options: object) -> Semaphore:
 
 def other(api: Api, limit: int = 2, wait: float | None = 0, **options: object) -> Future[Lease]:
     """Another thread or task asks."""
-    return api.start(lambda: api.acquire(semaphore(limit, **options), wait=wait))
-
-
-def waiting(redis: Redis, number: int) -> None:
-    eventually(lambda: redis.zcard(QUEUE) == number)
+    return elsewhere(api, semaphore(limit, **options), wait)
 
 
 def tokens(redis: Redis) -> set[str]:
@@ -90,7 +86,7 @@ def test_waiters_are_served_in_order_of_arrival(api: Api, redis: Redis) -> None:
     waiters = []
     for number in range(6):
         waiters.append(other(api, wait=None))
-        waiting(redis, number + 1)
+        queued(redis, "export", number + 1)
     fences = [lease.fencing_token for lease in held]
     for waiter in waiters:
         api.release(held.pop(0))
@@ -111,7 +107,7 @@ def test_the_limit_may_change_while_it_is_held(api: Api, redis: Redis) -> None:
     five = [other(api, 5).result(PATIENCE) for _ in range(5)]
     assert other(api, 5).result(PATIENCE) is None
     waiter = other(api, 2, wait=None)
-    waiting(redis, 1)
+    queued(redis, "export", 1)
     for _ in range(3):
         api.release(five.pop())
         assert redis.zcard(QUEUE) == 1, "two others hold it yet"
@@ -121,9 +117,9 @@ def test_the_limit_may_change_while_it_is_held(api: Api, redis: Redis) -> None:
     leases += [other(api, 4).result(PATIENCE) for _ in range(2)]
     assert other(api, 4).result(PATIENCE) is None
     behind, last = other(api, 2, wait=None), None
-    waiting(redis, 1)
+    queued(redis, "export", 1)
     last = other(api, 4, wait=None)
-    waiting(redis, 2)
+    queued(redis, "export", 2)
     api.release(leases.pop())
     assert redis.zcard(QUEUE) == 2, "in order of arrival, whatever they ask for"
     api.release(leases.pop())
@@ -138,9 +134,9 @@ def test_a_waiter_that_gives_up_lets_those_behind_it_pass(api: Api, redis: Redis
     """There is room for the second in the queue, but not for the first."""
     lease = api.acquire(semaphore())
     first = other(api, 1, wait=1.5)
-    waiting(redis, 1)
+    queued(redis, "export", 1)
     second = other(api, 2, wait=None)
-    waiting(redis, 2)
+    queued(redis, "export", 2)
     assert first.result(PATIENCE) is None
     api.release(second.result(PATIENCE))
     api.release(lease)
@@ -179,7 +175,7 @@ def test_clear(api: Api, redis: Redis) -> None:
     """All who hold it lose it, and are told by whom and why; who waits gets their places."""
     leases = [api.acquire(semaphore(renew=False)), other(api, renew=False).result(PATIENCE)]
     waiter = other(api, wait=None)
-    waiting(redis, 1)
+    queued(redis, "export", 1)
     assert api.clear(semaphore(), by="eva", reason="hosts are gone") is not None
     successor = waiter.result(PATIENCE)
     assert tokens(redis) == {successor.token}

@@ -21,7 +21,7 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.locks import single_flight as flights_module
-from tests.contract.api import Api, Computation, SyncApi
+from tests.contract.api import Api, Computation, SyncApi, queued
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
 
@@ -45,10 +45,6 @@ def elsewhere(api: Api) -> Callable[..., Callable[[], Any]]:
 Elsewhere = Callable[..., Callable[[], Any]]
 
 
-def queued(redis: Redis, number: int) -> None:
-    eventually(lambda: redis.zcard(f"{KEY}:queue") == number)
-
-
 class TestShared:
     def test_across_processes(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
         """All who came while it was computed have its result, and nothing is locked any more."""
@@ -56,7 +52,7 @@ class TestShared:
         first = api.start(elsewhere(computation))
         assert computation.begun.wait(PATIENCE)
         others = [api.start(elsewhere(computation)) for _ in range(4)]
-        queued(redis, 4)
+        queued(redis, NAME, 4)
         computation.may_end.set()
         assert [call.result(PATIENCE) for call in (first, *others)] == [{"run": 1}] * 5
         assert computation.runs == 1
@@ -112,7 +108,7 @@ class TestShared:
         elsewhere(computation)()
         crashed = redis_lock(NAME).acquire()
         waits = api.start(elsewhere(computation))
-        queued(redis, 1)
+        queued(redis, NAME, 1)
         crashed.release()
         assert waits.result(PATIENCE) == {"run": 2}
 
@@ -148,7 +144,7 @@ class TestFailures:
         first = api.start(elsewhere(computation, ttl=60))
         assert computation.begun.wait(PATIENCE)
         others = [api.start(elsewhere(computation, ttl=60)) for _ in range(3)]
-        queued(redis, 3)
+        queued(redis, NAME, 3)
         computation.may_end.set()
         with pytest.raises(KeyError):
             first.result(PATIENCE)
@@ -207,7 +203,7 @@ class TestFailures:
         first = api.start(elsewhere(lambda: {computation()["run"]}))
         assert computation.begun.wait(PATIENCE)
         other = api.start(elsewhere(computation))
-        queued(redis, 1)
+        queued(redis, NAME, 1)
         computation.may_end.set()
         with pytest.raises(TypeError, match="give single_flight another serializer"):
             first.result(PATIENCE)
