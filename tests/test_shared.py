@@ -235,8 +235,9 @@ class TestLeases:
 
     def test_of_other_kinds(self) -> None:
         """A lease of another kind on the same name does not count, and the server tells."""
-        with Semaphore("job", 2), pytest.raises(LockError, match="has a type that such a lock does not use"):
-            redis_lock("job", reentrant=True).acquire()
+        with Semaphore("job", 2):
+            with pytest.raises(LockError, match="has a type that such a lock does not use"):
+                redis_lock("job", reentrant=True).acquire()
 
     def test_a_downgrade_is_for_reading_from_then_on(self, redis: Redis, monkeypatch: Any) -> None:
         """Also if it can't be asked for: who believes to read can do no harm."""
