@@ -63,7 +63,7 @@ COMMITTING = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Whoever asks for an `alias` runs on both databases."""
+    """Run a test that takes an `alias` on both databases."""
     if "alias" in metafunc.fixturenames:
         metafunc.parametrize("alias", BOTH)
     if "committing_alias" in metafunc.fixturenames:
@@ -71,7 +71,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def make_book(alias: str) -> Book:
-    """A row in the tables of Product and Book, which has not seen any token yet."""
+    """A row in the tables of Product and Book that has not seen any token yet."""
     book = Book.objects.using(alias).create(
         name="atlas", stock=3, price=20, made=date(2020, 2, 2), pages=100
     )
@@ -85,7 +85,7 @@ def book(alias: str) -> Book:
 
 
 def row(alias: str) -> dict[str, Any] | None:
-    """What the database has of the book, in both tables."""
+    """The book's columns in both tables, as the database has them."""
     return Book.objects.using(alias).values().first()
 
 
@@ -140,8 +140,8 @@ reads = pytest.mark.parametrize("read", READS.values(), ids=READS)
 class TestReading:
     @reads
     def test_it_shows_the_token(self, read: Any, alias: str, book: Book) -> None:
-        """Whatever is asked of a fenced queryset, the answer is Django's, and when it is there,
-        the rows have seen the token."""
+        """Every read of a fenced queryset returns what Django returns, and the rows have seen the
+        token by then."""
         Product.objects.using(alias).create(name="lamp")
         rows = Product.objects.using(alias)
         assert read(rows.fenced(NEW)) == read(rows)
@@ -151,7 +151,7 @@ class TestReading:
 
     @reads
     def test_a_late_holder_is_told(self, read: Any, alias: str, book: Book) -> None:
-        """Whatever is asked, a late holder gets no answer, and no other row sees its token."""
+        """No read returns anything to a late holder, and no other row sees its token."""
         Product.objects.using(alias).fenced(NEW).get()
         other = Product.objects.using(alias).create(name="zoo", stock=3, made=date(2020, 2, 2))
         with pytest.raises(StaleLease):
@@ -159,7 +159,7 @@ class TestReading:
         assert (token(book), token(other)) == (NEW, 0)
 
     def test_the_token_is_shown_first(self, alias: str, book: Book) -> None:
-        """A row that is read before it has seen the token may be written until it sees it."""
+        """The token is shown before the read: until then, a former holder may write the row."""
         with CaptureQueriesContext(connections[alias]) as queries:
             Product.objects.using(alias).fenced(NEW).get(pk=book.pk)
         kinds = [re.sub(r"\W", " ", query["sql"]).split()[:3] for query in queries]
@@ -168,14 +168,14 @@ class TestReading:
         assert '"stock"' in queries[shown + 1]["sql"]
 
     def test_only_the_rows_that_are_asked_for(self, alias: str) -> None:
-        """Other holders work on the other rows of the table."""
+        """Other rows don't see the token: other holders may work on them."""
         rows = Product.objects.using(alias)
         lamp, desk, rug = (rows.create(name=name) for name in ("lamp", "desk", "rug"))
         list(rows.fenced(NEW).filter(name__in=["lamp", "desk"]).order_by("name")[1:])
         assert [token(each) for each in (lamp, desk, rug)] == [NEW, 0, 0]
 
     def test_what_is_read_is_kept(self, alias: str, book: Book) -> None:
-        """As with Django, a queryset asks once."""
+        """A queryset keeps its rows and asks once, as in Django."""
         rows = Product.objects.using(alias).fenced(NEW)
         first = list(rows)
         rows.count()
@@ -184,12 +184,12 @@ class TestReading:
         assert len(queries) == 0
 
     def test_repr_is_harmless(self, alias: str, book: Book) -> None:
-        """A debugger that looks at local variables must not write."""
+        """repr() does not write: a debugger calls it for local variables."""
         repr(Product.objects.using(alias).fenced(NEW))
         assert token(book) == 0
 
     def test_nothing_there(self, alias: str) -> None:
-        """What is not there is no error of ours."""
+        """Without any row, a fenced queryset behaves as in Django."""
         rows = Product.objects.using(alias).fenced(NEW)
         with pytest.raises(Product.DoesNotExist):
             rows.get()
@@ -203,7 +203,7 @@ class TestReading:
         assert (product.stock, product.fencing_token, token(product)) == (2, NEW, NEW)
 
     def test_coroutines(self, alias: str, book: Book) -> None:
-        """The twins follow the rule."""
+        """The asynchronous methods refuse a late holder as well."""
         rows = Book.objects.using(alias).fenced
         rows(NEW).get()
 
@@ -336,7 +336,7 @@ writes = pytest.mark.parametrize("prepare", WRITES.values(), ids=WRITES)
 class TestWriting:
     @pytest.mark.parametrize("prepare", CHANGES.values(), ids=CHANGES)
     def test_a_change(self, prepare: Preparation, alias: str, book: Book) -> None:
-        """The holder's change is made, and the row has seen the token."""
+        """The holder's change is written, and the row has seen the token."""
         prepare(alias, NEW)()
         after = row(alias)
         assert after["stock"] == 1 or after["pages"] == 50
@@ -344,14 +344,14 @@ class TestWriting:
 
     @pytest.mark.parametrize("prepare", DELETIONS.values(), ids=DELETIONS)
     def test_a_deletion(self, prepare: Preparation, alias: str, book: Book) -> None:
-        """The holder's row is gone."""
+        """The holder's row is deleted."""
         prepare(alias, NEW)()
         assert not Product.objects.using(alias).exists()
 
     @writes
     def test_a_late_write(self, prepare: Preparation, alias: str, book: Book) -> None:
-        """The former holder can't change a row in any way: not once the next one has read it, and
-        not when that one has written it."""
+        """A former holder can't change a row in any way once the next holder has read or written
+        it."""
         late = prepare(alias, OLD)
         rows = Product.objects.using(alias).fenced(NEW)
         for next_one in (rows.get, lambda: rows.update(price=5)):
@@ -362,7 +362,7 @@ class TestWriting:
             assert row(alias) == before
 
     def test_none_or_all(self, alias: str) -> None:
-        """One row that has seen a newer token, and none of them is written."""
+        """If one row has seen a newer token, no row is written."""
         rows = Product.objects.using(alias)
         for name in ("lamp", "desk", "rug"):
             rows.create(name=name)
@@ -382,7 +382,7 @@ class TestWriting:
             assert found == {("desk", 0, NEW), ("lamp", 0, 0), ("rug", 0, 0)}
 
     def test_the_answers_are_those_of_django(self, alias: str, book: Book) -> None:
-        """How many rows were found, updated, and deleted."""
+        """The methods return the numbers of rows found, updated and deleted."""
         rows = Product.objects.using(alias).fenced(NEW)
         assert rows.filter(name="lamp").update(stock=1) == 0
         assert rows.update(stock=1) == 1
@@ -393,7 +393,7 @@ class TestWriting:
         assert rows.filter(name="atlas").delete() == (3, deleted)
 
     def test_rows_on_which_nothing_depends(self, alias: str) -> None:
-        """Django deletes them in one statement, without looking at them first."""
+        """Django deletes such rows in one statement, without reading them first."""
         parcels = Parcel.objects.using(alias)
         parcels.create()
         parcels.fenced(NEW).get()
@@ -402,14 +402,14 @@ class TestWriting:
         assert parcels.fenced(NEW).delete() == (1, {"tests.Parcel": 1})
 
     def test_a_queryset_forgets_what_it_has_changed(self, alias: str, book: Book) -> None:
-        """As with Django, rows are read again after an update."""
+        """After an update, rows are read again, as in Django."""
         rows = Product.objects.using(alias).fenced(NEW)
         assert [each.stock for each in rows] == [3]
         rows.update(stock=1)
         assert [each.stock for each in rows] == [1]
 
     def test_what_django_refuses(self, alias: str, book: Book) -> None:
-        """A slice can't be updated or deleted, and then nobody has seen the token either."""
+        """Django refuses to update or delete a slice; the rows then see no token either."""
         rows = Product.objects.using(alias).fenced(NEW)[:1]
         for write in (lambda: rows.update(stock=1), rows.delete):
             with pytest.raises(TypeError):
@@ -417,19 +417,19 @@ class TestWriting:
         assert token(book) == 0
 
     def test_a_manager_does_not_delete(self) -> None:
-        """As with Django, `objects.delete()` is no way to empty a table."""
+        """Managers have no `delete()`, as in Django."""
         assert not hasattr(Product.objects, "delete")
         assert not hasattr(Ticket.objects, "delete")
 
     def test_templates_do_not_write(self) -> None:
-        """Django's templates call methods, except those that are marked."""
+        """The methods are marked, so that Django's templates don't call them."""
         rows = Product.objects.all()
         product = Product()
         for method in (rows.update, rows.delete, rows.create, product.save, product.adelete):
             assert method.alters_data
 
     def test_coroutines(self, alias: str, book: Book) -> None:
-        """The twins follow the rule."""
+        """The asynchronous methods refuse a late holder as well."""
         rows = Product.objects.using(alias).fenced
         product = rows(OLD).get()
         rows(NEW).get()
@@ -451,7 +451,7 @@ class TestWriting:
 
 class TestSaving:
     def test_a_new_row_has_seen_the_token(self, alias: str) -> None:
-        """Whoever is older can't touch what we have made."""
+        """A new row refuses holders with an older token."""
         product = Product(name="lamp")
         product.save(lease=NEW, using=alias)
         assert (product.fencing_token, token(product)) == (NEW, NEW)
@@ -462,7 +462,8 @@ class TestSaving:
         assert (token(parcel), token(child)) == (NEW, NEW)
 
     def test_an_instance_made_by_hand(self, alias: str, book: Book) -> None:
-        """It was not read, so it replaces what is there, unless that has seen a newer token."""
+        """An instance that was not read replaces the row, unless the row has seen a newer
+        token."""
         Product(pk=book.pk, name="lamp").save(lease=NEW, using=alias)
         product = Product.objects.using(alias).get()
         assert (product.name, product.fencing_token) == ("lamp", NEW)
@@ -471,7 +472,7 @@ class TestSaving:
         Product(pk=book.pk + 1, name="next").save(lease=OLD, using=alias)
 
     def test_a_child_of_a_row_that_exists(self, alias: str) -> None:
-        """Django then updates the parent's row, which is asked like any other."""
+        """Saving a child updates the parent's row, which refuses late holders."""
         parent = Product.objects.using(alias).create(name="atlas")
         Product.objects.using(alias).fenced(NEW).get()
         for late in (
@@ -490,7 +491,7 @@ class TestSaving:
             Display(product_ptr=parent, name="late").save(lease=OLD, using=alias)
 
     def test_deleting_an_instance_made_by_hand(self, alias: str, book: Book) -> None:
-        """Deletes the row of its key, if there is one."""
+        """The row with its key is deleted, if there is one."""
         Product.objects.using(alias).fenced(NEW).get()
         with pytest.raises(StaleLease):
             Product(pk=book.pk).delete(lease=OLD, using=alias)
@@ -500,7 +501,7 @@ class TestSaving:
             Product().delete(lease=NEW, using=alias)
 
     def test_a_copy(self, alias: str, book: Book) -> None:
-        """Django's ways to make a second row of an instance work."""
+        """Django's ways to copy an instance into a second row work."""
         product = Product.objects.using(alias).fenced(NEW).get()
         product.pk, product.name = None, "second"
         product.save(lease=NEW)
@@ -519,7 +520,7 @@ class TestSaving:
     def test_written_since_it_was_read(
         self, since: int, write: str, alias: str, book: Book
     ) -> None:
-        """What was read before somebody else wrote, even under the same lease, is not written."""
+        """An instance is not written if its row was written since, even under the same lease."""
         rows = Product.objects.using(alias)
         product = rows.get()
         rows.fenced(since).update(stock=2)
@@ -537,7 +538,7 @@ class TestSaving:
     def test_deleted_since_it_was_read(
         self, update_fields: list[str] | None, alias: str, book: Book
     ) -> None:
-        """A late save doesn't bring a row back: there is no row left to refuse it."""
+        """A late save doesn't bring a deleted row back, although no row is left to refuse it."""
         product = Product.objects.using(alias).fenced(OLD).get()
         Product.objects.using(alias).fenced(NEW).delete()
         with pytest.raises(StaleRead):
@@ -545,7 +546,7 @@ class TestSaving:
         assert not Product.objects.using(alias).exists()
 
     def test_read_without_its_token(self, alias: str, book: Book) -> None:
-        """Nobody knows whether it has been written since."""
+        """An instance without its token is refused: its row may have been written since."""
         product = Product.objects.using(alias).only("stock").get()
         with pytest.raises(StaleRead, match="was read without its fencing_token"):
             product.save(lease=NEW)
@@ -555,7 +556,7 @@ class TestSaving:
         assert row(alias)["stock"] == 1
 
     def test_a_rolled_back_read(self, alias: str, book: Book) -> None:
-        """Was no reading under the lock: others may have written since."""
+        """After a rollback, a read does not count: others may have written since."""
         with pytest.raises(ZeroDivisionError), transaction.atomic(using=alias):
             product = Product.objects.using(alias).fenced(NEW).get()
             raise ZeroDivisionError
@@ -564,7 +565,7 @@ class TestSaving:
             product.save(lease=NEW)
 
     def test_a_save_that_fails(self, alias: str, book: Book) -> None:
-        """The row has not seen the token, and the instance doesn't believe so."""
+        """After a failed save, neither the row nor the instance has the token."""
         Product.objects.using(alias).create(name="lamp")
         product = Product.objects.using(alias).get(name="atlas")
         product.name = "lamp"
@@ -576,13 +577,13 @@ class TestSaving:
         assert token(product) == NEW
 
     def test_bulk_update_of_what_was_never_saved(self, alias: str) -> None:
-        """Django's error comes out."""
+        """Django's own error is raised."""
         with pytest.raises(ValueError, match="must have a primary key"):
             Product.objects.using(alias).fenced(NEW).bulk_update([Product()], ["stock"])
 
     @pytest.mark.django_db(databases=["default", "other"])
     def test_to_another_database(self) -> None:
-        """Where the instance was not read, it is as if made by hand."""
+        """In a database from which it was not read, an instance counts as made by hand."""
         product = Product.objects.create(name="lamp")
         product.save(lease=NEW, using="other")
         assert Product.objects.using("other").get().fencing_token == NEW
@@ -599,7 +600,7 @@ class TestNewRows:
         assert token(Book.objects.using(alias).fenced(NEW).create(name="atlas")) == NEW
 
     def test_get_or_create(self, alias: str, book: Book) -> None:
-        """What is there is read as by `get`."""
+        """A row that exists is read as by `get`."""
         rows = Product.objects.using(alias)
         product, created = rows.fenced(NEW).get_or_create(name="atlas")
         assert (product.pk, created) == (book.pk, False)
@@ -608,7 +609,7 @@ class TestNewRows:
             rows.fenced(OLD).get_or_create(name="atlas")
 
     def test_bulk_create(self, alias: str, book: Book) -> None:
-        """So have those that are made together; what is there already is not touched."""
+        """New rows have seen the token; rows that exist are not touched."""
         rows = Product.objects.using(alias)
         made = rows.fenced(NEW).bulk_create([Product(name="lamp"), Product(name="desk")])
         assert [token(product) for product in made] == [NEW, NEW]
@@ -616,7 +617,8 @@ class TestNewRows:
         assert token(book) == 0
 
     def test_bulk_create_over_what_is_there(self, alias: str) -> None:
-        """Rows that would be found by a conflict only can't be shown the token first."""
+        """`update_conflicts` is refused: rows found only by a conflict can't be shown the token
+        first."""
         rows = Product.objects.using(alias).fenced(NEW)
         with pytest.raises(NotSupportedError, match="update_conflicts"):
             rows.bulk_create(
@@ -629,7 +631,7 @@ class TestNewRows:
 
 class TestTheTokenOfARow:
     def test_a_plain_save_leaves_it(self, alias: str, book: Book) -> None:
-        """It is saved without its token, which may be an old one."""
+        """A save without a lease does not write the instance's token, which may be old."""
         for model in (Product, Cheap, Book):
             instance = model.objects.using(alias).get()
             Product.objects.using(alias).fenced(NEW).get()
@@ -643,14 +645,14 @@ class TestTheTokenOfARow:
             assert token(book) == NEW
 
     def test_a_plain_update_or_create_leaves_it(self, alias: str, book: Book) -> None:
-        """Django saves fields that have a `pre_save` of their own, too."""
+        """Neither does `update_or_create`, which saves fields that have a `pre_save`."""
         Product.objects.using(alias).fenced(NEW).get()
         defaults = {"stock": 1, "fencing_token": 1}
         Product.objects.using(alias).update_or_create(name="atlas", defaults=defaults)
         assert token(book) == NEW
 
     def test_without_a_lease_all_is_as_ever(self, alias: str, book: Book) -> None:
-        """The methods without `fenced` and `lease` neither show a token nor ask for one."""
+        """Without `fenced` and `lease`, the methods neither show a token nor ask for one."""
         Product.objects.using(alias).fenced(NEW).get()
         product = Product.objects.using(alias).get()
         with CaptureQueriesContext(connections[alias]) as queries:
@@ -661,7 +663,7 @@ class TestTheTokenOfARow:
 
     @pytest.mark.parametrize("fenced", [False, True])
     def test_it_can_not_be_set(self, fenced: bool, alias: str, book: Book) -> None:
-        """An older token would let older holders in again."""
+        """The token can't be written: an older one would let older holders in again."""
         rows = Product.objects.using(alias)
         if fenced:
             rows = rows.fenced(NEW)
@@ -681,7 +683,8 @@ class TestTheTokenOfARow:
 
     @pytest.mark.parametrize("seed", range(5))
     def test_it_never_decreases(self, seed: int, alias: str, book: Book) -> None:
-        """Whatever happens in whatever order, and each step ends as it should."""
+        """In a random order of steps, the token never decreases, and each step ends as it
+        should."""
         dice = random.Random(seed)
         rows = Product.objects.using(alias)
         seen, instances = 0, [rows.get()]
@@ -714,7 +717,7 @@ class TestTheTokenOfARow:
 
 
 class Pause:
-    """Stops a thread before or after its n-th statement of some kinds, until told to go on."""
+    """Stop a thread before or after its n-th statement of some kinds, until `go_on` is set."""
 
     def __init__(
         self, *, before: int = 0, after: int = 0, of: Any = ("UPDATE", "DELETE", "INSERT")
@@ -765,7 +768,7 @@ def elsewhere() -> Iterator[Elsewhere]:
 
 
 def somebody_waits() -> bool:
-    """Whether some connection waits for another one's transaction."""
+    """Whether a connection waits for the transaction of another one."""
     with connections["postgres"].cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return bool(cursor.fetchone()[0])
@@ -778,8 +781,8 @@ class TestAtTheSameTime:
         "name", sorted(WRITES.keys() - {"update_or_create", "select_for_update"})
     )
     def test_overtaken_before_it_showed_its_token(self, name: str, elsewhere: Elsewhere) -> None:
-        """A holder that has found its row, and is stopped before the first statement that
-        writes, for so long that the next one has read the row, does not write."""
+        """A holder that stops after finding its row, and before its first write, does not write
+        once the next holder has read the row."""
         make_book("postgres")
         pause = Pause(before=1)
         late = elsewhere(WRITES[name]("postgres", OLD), pause)
@@ -793,8 +796,8 @@ class TestAtTheSameTime:
 
     @writes
     def test_waiting_for_the_next_one(self, prepare: Preparation, elsewhere: Elsewhere) -> None:
-        """A holder that waits for the transaction in which the next one has read the row finds
-        the newer token when that is over, although its own statement is the older one."""
+        """A holder that waits for the transaction in which the next one read the row is refused
+        after it, although its own statement is older."""
         make_book("postgres")
         write = prepare("postgres", OLD)
         with transaction.atomic(using="postgres"):
@@ -810,8 +813,8 @@ class TestAtTheSameTime:
         "name", ["update", "update of a join", "update of both tables", "save", "bulk_update"]
     )
     def test_the_next_one_waits(self, name: str, elsewhere: Elsewhere) -> None:
-        """Nobody comes between the check and the write: who has shown its token writes, and the
-        next one reads what it wrote, although it began to read before."""
+        """Nobody comes between the check and the write: the next holder waits, and reads what was
+        written, although its read began before."""
         make_book("postgres")
         pause = Pause(before=2)
         write = elsewhere(WRITES[name]("postgres", OLD), pause)
@@ -825,8 +828,8 @@ class TestAtTheSameTime:
         assert (read.fencing_token, token(read)) == (NEW, NEW)
 
     def test_a_row_that_comes_back(self, elsewhere: Elsewhere) -> None:
-        """A row that was deleted before it could see our token, and is made again by the next
-        holder before we write, is not ours to write."""
+        """A row that was deleted before it saw our token, and made again by the next holder before
+        our write, is not written."""
         pk = make_book("postgres").pk
         rows = Product.objects.using("postgres")
         showing, writing = Pause(before=1), Pause(before=2)
@@ -842,7 +845,7 @@ class TestAtTheSameTime:
 
     @pytest.mark.parametrize("model", [Product, Book])
     def test_a_row_that_both_make(self, model: Any, elsewhere: Elsewhere) -> None:
-        """Where the next holder has made the row meanwhile, we don't write over it."""
+        """If the next holder has made the row meanwhile, it is not written over."""
         pause = Pause(before=2)
         late = elsewhere(lambda: model(pk=7, name="late").save(lease=OLD, using="postgres"), pause)
         assert pause.reached.wait(PATIENCE)
@@ -853,7 +856,7 @@ class TestAtTheSameTime:
         assert Product.objects.using("postgres").get().name == "lamp"
 
     def test_a_row_that_appears(self, elsewhere: Elsewhere) -> None:
-        """Where there was no row to delete, the one that comes then is not ours to delete."""
+        """If there was no row to delete, a row that appears then is not deleted."""
         pause = Pause(after=1, of="SELECT")  # of what the row, if there is one, has seen
         late = elsewhere(lambda: Product(pk=7).delete(lease=OLD, using="postgres"), pause)
         assert pause.reached.wait(PATIENCE)
@@ -886,7 +889,7 @@ class TestAtTheSameTime:
         holder.result(PATIENCE)
 
     def test_select_for_update_needs_a_transaction(self) -> None:
-        """As with Django: our own ends too early to be of use."""
+        """As in Django. The transaction of the fence ends too early to be of use."""
         with pytest.raises(TransactionManagementError):
             Product.objects.using("postgres").fenced(NEW).select_for_update().first()
 
@@ -900,7 +903,7 @@ class TestAtTheSameTime:
 
 class TestTransactions:
     def test_the_outer_one_goes_on(self, committing_alias: str) -> None:
-        """Who catches the error can still commit what it did before and does now."""
+        """A transaction that catches the error can still commit its other changes."""
         book = make_book(committing_alias)
         rows = Product.objects.using(committing_alias)
         product = rows.get()
@@ -923,7 +926,7 @@ class TestTransactions:
 
     @committing("default")
     def test_what_it_costs(self) -> None:
-        """So many statements: the documentation says so."""
+        """The numbers of statements are those in the documentation."""
         make_book("default")
         rows = Product.objects.fenced(NEW)
         product = rows.get()
@@ -942,7 +945,7 @@ class TestTransactions:
 
     @pytest.mark.django_db(databases=["default", "other"])
     def test_the_database_that_is_written_to(self) -> None:
-        """Showing is writing: a router that reads elsewhere is asked where to write."""
+        """Showing a token is a write, so the router is asked where to write."""
         for alias in ("default", "other"):
             make_book(alias)
         router = "tests.test_fencing.ReadHereWriteThere"
@@ -956,7 +959,7 @@ class TestTransactions:
 
     @pytest.mark.django_db(databases=["default", "other"])
     def test_a_router_that_changes_its_mind(self) -> None:
-        """What has seen the token is what is written."""
+        """The database that has seen the token is the one that is written."""
         for alias in ("default", "other"):
             Product.objects.using(alias).create(pk=7, name="lamp")
         answers = cycle(["default", "other"])
@@ -977,7 +980,7 @@ class ReadHereWriteThere:
 
 class TestModels:
     def test_two_parents(self, alias: str) -> None:
-        """The token is found in the parent that has it, by that one's key."""
+        """The token is in one of the parents, and is found by that parent's key."""
         Product.objects.using(alias).create(name="other")
         display = Display.objects.using(alias).create(name="lamp", room="hall")
         assert display.pk != display.id
@@ -994,7 +997,7 @@ class TestModels:
         assert token(Product.objects.using(alias).get(name="other")) == 0
 
     def test_a_key_of_two_columns(self, alias: str) -> None:
-        """Composite primary keys are keys."""
+        """Composite primary keys work."""
         rows = Seat.objects.using(alias)
         for number in (1, 2):
             rows.create(row=1, number=number)
@@ -1008,7 +1011,8 @@ class TestModels:
         assert set(rows.values_list("number", "guest")) == {(1, "anna"), (2, "ben")}
 
     def test_managers_of_ones_own(self, alias: str) -> None:
-        """The field and the queryset do without the base class, and mix with others' methods."""
+        """The field and the queryset work without the base class, and beside a project's own
+        methods."""
         make = Ticket.plain.using(alias).create
         free, cheap, dear = (make(price=price) for price in (0, 5, 50))
         manager = Ticket.objects.db_manager(alias)
@@ -1022,7 +1026,7 @@ class TestModels:
         assert token(cheap) == NEW
 
     def test_related_managers(self, alias: str) -> None:
-        """`shop.products` is fenced as `Product.objects` is, and to the rows of the shop."""
+        """`shop.products` can be fenced, and stays limited to the rows of the shop."""
         shop = Shop.objects.using(alias).create(name="ours")
         ours = Product.objects.using(alias).create(name="lamp", shop=shop)
         other = Product.objects.using(alias).create(name="desk")
@@ -1033,7 +1037,7 @@ class TestModels:
             shop.products.fenced(OLD).update(stock=2)
 
     def test_prefetched(self, alias: str) -> None:
-        """A fenced queryset may be what is prefetched."""
+        """A fenced queryset can be prefetched."""
         shop = Shop.objects.using(alias).create(name="ours")
         product = Product.objects.using(alias).create(name="lamp", shop=shop)
         products = Prefetch("products", Product.objects.using(alias).fenced(NEW))
@@ -1065,14 +1069,14 @@ class TestModels:
         ],
     )
     def test_what_would_get_past_the_fence(self, get_past: Any, alias: str, book: Book) -> None:
-        """Is refused, and never done without the fence."""
+        """Combinations that would read or write rows without the fence are refused."""
         rows = Product.objects.using(alias).all()
         with pytest.raises(NotSupportedError, match=r"fenced\(lease\)"):
             get_past(rows.fenced(NEW), rows)
         assert token(book) == 0
 
     def test_the_same_without_a_fence(self, alias: str, book: Book) -> None:
-        """Is Django's."""
+        """Querysets without a fence can be combined as in Django."""
         rows = Product.objects.using(alias).all()
         assert list(rows | rows) == list(rows & rows) == list(rows.union(rows)) == list(rows)
         assert list(rows.filter(pk__in=rows)) == list(rows)
@@ -1081,7 +1085,7 @@ class TestModels:
 
 class TestLeases:
     def test_a_late_lease_is_lost(self, alias: str, book: Book, redis: Redis) -> None:
-        """A newer token in the row proves that somebody else has had the lock since."""
+        """A newer token in the row proves that a later holder had the lock: the lease is lost."""
         with pytest.raises(StaleLease) as caught, redis_lock("atlas") as lease:
             Product.objects.using(alias).fenced(lease.fencing_token + 1).get()
             Product.objects.using(alias).fenced(lease).get()
@@ -1093,7 +1097,7 @@ class TestLeases:
     def test_a_lease_that_is_known_to_be_lost(
         self, how: str, alias: str, book: Book, redis: Redis
     ) -> None:
-        """Asks the database for nothing."""
+        """With a lost or released lease, the database is asked nothing."""
         with suppress(LeaseLost), redis_lock("atlas") as lease:
             rows = Product.objects.using(alias).fenced(lease)
             if how == "lost":
@@ -1114,7 +1118,7 @@ class TestLeases:
         assert len(queries) == 0
 
     def test_redis_is_not_asked(self, alias: str, book: Book, redis: Redis) -> None:
-        """The database decides by itself."""
+        """Fencing sends nothing to Redis."""
 
         def nothing_was_asked() -> bool:
             before = redis.info("commandstats")
@@ -1129,7 +1133,7 @@ class TestLeases:
 
     @pytest.mark.parametrize("wrong", [None, "7", 7.0, True, redis_lock("atlas")])
     def test_anything_else(self, wrong: Any) -> None:
-        """Is refused with what to write in place of it."""
+        """Other values are refused, with what to write instead."""
         attempts = [Product.objects.fenced]
         if wrong is not None:
             attempts += [lambda lease: Product().save(lease=lease)]
@@ -1139,14 +1143,14 @@ class TestLeases:
 
     @pytest.mark.parametrize("wrong", [0, -1])
     def test_no_fencing_token(self, wrong: int) -> None:
-        """Every row has seen 0."""
+        """A token below 1 is refused: every row has seen 0."""
         with pytest.raises(ValueError, match="at least 1"):
             Product.objects.fenced(wrong)
 
 
 class TestErrors:
     def test_a_stale_lease(self, alias: str) -> None:
-        """It says which rows, a few of them, our token and the newer one; and it travels."""
+        """The error names some of the rows, our token and the newer one; it can be pickled."""
         rows = Product.objects.using(alias)
         rows.bulk_create(Product(pk=pk, name=f"lamp {pk}") for pk in range(1, 6))
         rows.fenced(NEW).update(stock=1)
@@ -1165,14 +1169,14 @@ class TestErrors:
         )
 
     def test_with_a_name(self) -> None:
-        """Where there is a lease, the error knows its lock."""
+        """If there is a lease, the error names its lock."""
         error = StaleLease("lamp", "tests.Product", ["a\nb" * 50], OLD, NEW)
         assert str(error).startswith("The lease on 'lamp' is lost: tests.Product 'a\\nb")
         assert str(error).isprintable()
         assert len(str(error)) < 300
 
     def test_a_stale_read(self) -> None:
-        """It is no lost lease, says what to do, and travels."""
+        """The error is no lost lease, says what to do, and can be pickled."""
         error = pickle.loads(pickle.dumps(StaleRead("lamp", "tests.Product", [1], "is gone")))
         assert isinstance(error, LockError)
         assert not isinstance(error, LeaseLost)
@@ -1195,7 +1199,8 @@ class TestMigrations:
         )
 
     def test_a_table_in_use(self, committing_alias: str) -> None:
-        """Rows that are there begin at 0, and processes that don't know the column yet go on."""
+        """Rows that exist begin at 0, and processes that don't know the column yet can still
+        insert."""
         connection = connections[committing_alias]
         state = ProjectState()
         name, table = models.CharField(max_length=10), "tests_old"
@@ -1228,7 +1233,7 @@ class TestMigrations:
                 cursor.execute(f"DROP TABLE IF EXISTS {table}")
 
     def test_old_models(self) -> None:
-        """What a data migration saves doesn't lower a token either: it has the same field."""
+        """The models of data migrations have the same field, so they don't lower a token."""
         field = ModelState.from_model(Product).fields["fencing_token"]
         assert isinstance(field, FencingTokenField)
         assert isinstance(field.clone(), FencingTokenField)

@@ -70,7 +70,7 @@ class TestOnce:
     @every_form
     @every_client
     def test_a_replay(self, form: Form, ask: Ask) -> None:
-        """The second request gets the response of the first, and is told so."""
+        """The second request gets the first response, and a header that says so."""
         body = Counter(headers={"X-Order": "7"}, content_type="text/plain")
         with at_root(form(idempotent_view(), body)):
             first, second = post(ask), post(ask)
@@ -96,7 +96,7 @@ class TestOnce:
     @every_form
     @every_client
     def test_while_it_runs(self, form: Form, ask: Ask) -> None:
-        """Who asks meanwhile is told to come again."""
+        """A request with the same key receives 409 while the first one runs."""
         answers = []
 
         def body(request: HttpRequest, pk: int) -> HttpResponse:
@@ -115,8 +115,7 @@ class TestOnce:
     def test_the_client_goes_away(
         self, redis: Redis, caplog: pytest.LogCaptureFixture, fails: bool
     ) -> None:
-        """An asynchronous view is carried out to its end all the same, since the client is about
-        to ask again."""
+        """An asynchronous view runs to its end, since the client will ask again."""
         runs = []
 
         async def gone() -> Any:
@@ -150,7 +149,7 @@ class TestOnce:
         assert ("failed after its client had gone away" in caplog.text) == fails
 
     def test_other_methods(self) -> None:
-        """GET and PUT are idempotent by themselves, or should be."""
+        """GET and PUT run each time: they are, or should be, idempotent by themselves."""
         body = Counter()
         with at_root(idempotent_view()(body.__call__)):
             for method in ("get", "put", "get", "put"):
@@ -179,14 +178,14 @@ class TestKey:
         ],
     )
     def test_malformed(self, key: str) -> None:
-        """It is refused, whether it is required or not."""
+        """A malformed key is refused, whether a key is required or not."""
         body = Counter()
         with at_root(forms.function(idempotent_view(), body)):
             response = post(key=key)
         assert (response.status_code, body.runs) == (400, 0)
 
     def test_with_quotes_and_without(self) -> None:
-        """The draft wants them, and many clients leave them out: it is the same key."""
+        """The draft wants quotes and many clients omit them: it is the same key."""
         body = Counter()
         with at_root(forms.function(idempotent_view(), body)):
             for key in ('"a-1"', "a-1", ' "a-1" ', '"a \\" b"', '"a \\" b"'):
@@ -198,7 +197,7 @@ class TestKey:
         [";b", ";b=1", ";b=-1.5; c", ';b="x\\" ;"', ";*b_-.*=*tok/en:", ";b=:aGk=:;c=?0", ";b;b"],
     )
     def test_parameters(self, parameters: str) -> None:
-        """Structured fields may have them. They are ignored, however many they are."""
+        """Parameters of structured fields are ignored, however many there are."""
         body = Counter()
         with at_root(forms.function(idempotent_view(), body)):
             for key in ('"a"', f'"a"{parameters}', f'"a"{parameters * 100}'):
@@ -208,7 +207,7 @@ class TestKey:
     @every_form
     @every_client
     def test_required_and_missing(self, form: Form, ask: Ask) -> None:
-        """It is refused, and told what is missing."""
+        """Without a required key, a request receives 400 with the reason."""
         body = Counter()
         with at_root(form(idempotent_view(required=True), body)):
             response = ask("post", headers={"accept": "application/json"})
@@ -223,7 +222,7 @@ class TestKey:
 
     @on_sqlite
     def test_of_a_user(self, django_user_model: Any, settings: Any) -> None:
-        """Another user's key is another one, although it is spelled the same."""
+        """Two users may have keys that are spelled the same."""
         settings.MIDDLEWARE = [
             "django.contrib.sessions.middleware.SessionMiddleware",
             "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -241,7 +240,7 @@ class TestKey:
             assert body.runs == 2
 
     def test_of_a_user_without_a_key(self) -> None:
-        """Users that can't be told apart would see each other's answers."""
+        """A user without a primary key is an error: such users would share their keys."""
 
         class Key:
             is_authenticated, pk = True, None
@@ -252,7 +251,7 @@ class TestKey:
             forms.function(idempotent_view(), Counter())(request, 7)
 
     def test_a_scope_that_fails(self) -> None:
-        """What it raises is the project's, and no fault of the client."""
+        """An exception of the project's scope comes out; it is no fault of the client."""
 
         def scope(request: HttpRequest) -> str:
             raise ValueError("secret")
@@ -263,20 +262,20 @@ class TestKey:
                     post()
 
     def test_of_a_scope_that_is_no_unicode(self) -> None:
-        """It may come with the request, as half of a pair in JSON."""
+        """A scope may contain half of a surrogate pair, which JSON can bring in."""
         view = idempotent_view(scope=lambda request: "\ud800")
         with at_root(forms.function(view, Counter())):
             assert post().status_code == 201
 
     def test_no_secret_is_in_the_names(self, redis: Redis) -> None:
-        """Who lists locks learns no key."""
+        """The names of locks and records don't contain the key."""
         with at_root(forms.function(idempotent_view(), Counter())):
             post(key="sesame")
         assert not [key for key in redis.keys("*") if b"sesame" in key]
 
 
 class TestWhose:
-    """Two clients may send the same key and the same body: neither gets what is the other's."""
+    """If two clients send the same key and the same body, neither gets the other's response."""
 
     placed: list[str]
 
@@ -295,8 +294,8 @@ class TestWhose:
     @every_form
     @every_client
     def test_of_a_token(self, form: Form, ask: Ask) -> None:
-        """Another tenant has another `Authorization`: its order is placed, and it sees nothing of
-        the first one's; who sends the same again gets the same answer."""
+        """A client with another `Authorization` has its own order and sees nothing of the first;
+        the same client gets its own response again."""
         with at_root(form(idempotent_view(), self.order)):
             first, other, again = (
                 post(ask, headers={"authorization": token})
@@ -312,8 +311,8 @@ class TestWhose:
     def test_of_nobody(
         self, form: Form, ask: Ask, caplog: pytest.LogCaptureFixture, settings: Any
     ) -> None:
-        """What only the view can tell apart is refused, and the developer reads what to write; the
-        client does not, unless DEBUG is set."""
+        """A request that only the view can identify is refused. The log tells the developer what
+        to write; the client is told only with DEBUG."""
         settings.REST_FRAMEWORK = {"DEFAULT_AUTHENTICATION_CLASSES": []}
         headers = {"idempotency-key": "1", "x-api-key": "A", "accept": "application/json"}
         for debug in (False, True):
@@ -328,7 +327,7 @@ class TestWhose:
 
     @every_client
     def test_a_scope_for_what_we_cannot_know(self, ask: Ask) -> None:
-        """It tells API keys apart; and a request for which it returns None is refused."""
+        """A scope tells API keys apart. A request for which it returns None is refused."""
         view = forms.function(
             idempotent_view(scope=lambda request: request.headers.get("X-Api-Key")), self.order
         )
@@ -343,7 +342,7 @@ class TestWhose:
 
     @pytest.mark.parametrize("form", [forms.function, forms.coroutine], **by_name)
     def test_of_a_session(self, form: Form, settings: Any) -> None:
-        """Of visitors that have not logged in, each has its own, with whatever `Authorization`."""
+        """Visitors that have not logged in are told apart by session and `Authorization`."""
         from django.contrib.sessions.backends.cache import SessionStore
 
         body = Counter()
@@ -360,7 +359,7 @@ class TestWhose:
         assert body.runs == 3
 
     def test_of_users_of_two_models(self) -> None:
-        """With the same primary key they are two; and one whose object is of a proxy model is the
+        """Users of two models with the same primary key differ; a proxy model's user is the
         same."""
 
         class Proxy(User):
@@ -394,12 +393,12 @@ class TestWhose:
 
 
 class TestAfterwards:
-    """When the first request has been carried out, its answer is everybody's at once."""
+    """Once the first request has been carried out, its response is available at once."""
 
     @every_form
     @every_client
     def test_nobody_needs_the_lock(self, form: Form, ask: Ask, redis: Redis) -> None:
-        """So requests that come at the same time don't keep each other from their answer."""
+        """Replays don't take the lock, so simultaneous requests don't hinder each other."""
         body = Counter()
         asked_for: list[Any] = []
 
@@ -417,7 +416,7 @@ class TestAfterwards:
 
     @every_client
     def test_just_before(self, ask: Ask, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> None:
-        """Who comes while the answer is about to be written waits for a moment, and gets it."""
+        """A request that comes while the response is about to be written waits a moment for it."""
         monkeypatch.setattr(idempotency, "KEY_WAIT", PATIENCE)
         answers = []
 
@@ -436,7 +435,7 @@ class TestAfterwards:
     def test_while_others_look(
         self, ask: Ask, monkeypatch: pytest.MonkeyPatch, redis: Redis
     ) -> None:
-        """Who has not got the lock in that moment looks once more."""
+        """A request that does not get the lock in that moment looks for a record once more."""
         monkeypatch.setattr(idempotency, "KEY_WAIT", 0.5)
         body = Counter()
         form = forms.function if ask is wsgi else forms.coroutine
@@ -470,7 +469,7 @@ def streamed(response: HttpResponse) -> StreamingHttpResponse:
 
 
 class TestNotKept:
-    """What can't be kept is sent, and what is remembered is that it was done."""
+    """A response that can't be kept is sent; only the fact that the view has run is kept."""
 
     def twice(self, ask: Ask, form: Form, body: Any, **options: Any) -> Any:
         with at_root(form(idempotent_view(**options), body)):
@@ -493,7 +492,7 @@ class TestNotKept:
     def test_something_that_json_has_not(
         self, form: Form, ask: Ask, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The view has run, so it answers, and is not run again."""
+        """The view has run, so its response is sent, and it is not run again."""
         again = self.twice(ask, form, Counter(with_policy(object())))
         if form not in REST_FRAMEWORK:
             assert json.loads(again.content)["type"].endswith("#answer_not_kept")
@@ -511,7 +510,7 @@ class TestNotKept:
         ids=["a lazy text that fails", "a stream"],
     )
     def test_other_reasons(self, change: Any, why: str, caplog: pytest.LogCaptureFixture) -> None:
-        """Whatever the reason is, it is logged."""
+        """The reason is logged."""
         self.twice(wsgi, forms.function, Counter(change))
         assert why in caplog.text
 
@@ -520,7 +519,7 @@ class TestNotKept:
     def test_too_large(
         self, ask: Ask, redis: Redis, caplog: pytest.LogCaptureFixture, size: int, kept: bool
     ) -> None:
-        """Redis is not asked to keep more than `max_size`, with headers and cookies."""
+        """Redis does not keep more than `max_size` bytes, headers and cookies included."""
 
         def enlarge(response: HttpResponse) -> HttpResponse:
             response.write("x" * size)
@@ -538,7 +537,7 @@ class TestNotKept:
 
     @every_client
     def test_what_django_takes_in_place_of_plain_values(self, ask: Ask) -> None:
-        """A set in a policy and a reason that is translated later are kept."""
+        """A set in a policy and a lazily translated reason are kept."""
         marked: list[HttpResponse] = []
 
         reason: Any = gettext_lazy("Conflict")
@@ -572,13 +571,14 @@ class TestPayload:
         ids=["JSON", "path", "query"],
     )
     def test_what_belongs_to_it(self, one: dict[str, Any], other: dict[str, Any]) -> None:
-        """The bytes of JSON, and the address: a key for one order is none for another."""
+        """The bytes of JSON and the address count: a key for one order is not valid for
+        another."""
         with at_root(forms.function(idempotent_view(), Counter())):
             answers = [post(**request).status_code for request in (one, one, other)]
         assert answers == [201, 201, 422]
 
     def test_a_form(self) -> None:
-        """By what is in it, not by the boundary that is made anew each time."""
+        """A form counts by its fields, not by its boundary, which changes with each request."""
         import django.test.client
 
         boundary = django.test.client.BOUNDARY
@@ -592,7 +592,7 @@ class TestPayload:
 
     @pytest.mark.parametrize("form", [forms.function, forms.api_patch], **by_name)
     def test_a_form_by_patch(self, form: Form) -> None:
-        """Which Django itself does not parse."""
+        """Django itself does not parse forms sent by PATCH."""
         import django.test.client
 
         encode = django.test.client.encode_multipart
@@ -608,7 +608,7 @@ class TestPayload:
         assert answers == [201, 201, 422]
 
     def test_read_before(self) -> None:
-        """By a permission that looks at the data, say; then what was made of it counts."""
+        """If a permission has read the data before, the parsed data counts."""
 
         class Looks(BasePermission):
             def has_permission(self, request: Any, view: Any) -> bool:
@@ -631,7 +631,7 @@ class TestPayload:
             assert [answer(content) for content in (b"one", b"one", b"two")] == [201, 201, 422]
 
     def test_files(self) -> None:
-        """By their content; and the view can still read them."""
+        """Files count by their content, and the view can still read them."""
         seen = []
 
         def body(request: HttpRequest, pk: int) -> HttpResponse:
@@ -647,7 +647,7 @@ class TestPayload:
         assert seen == [b"one"]
 
     def test_rest_framework_still_parses_it(self) -> None:
-        """Whether we have read it before or not."""
+        """The framework parses the body, whether we have read it before or not."""
         seen = []
 
         def body(request: Any, pk: int) -> Response:
@@ -666,7 +666,7 @@ class TestPayload:
 class TestWhatIsKept:
     @pytest.mark.parametrize("status", [200, 201, 204, 302, 400, 404, 409])
     def test_an_answer(self, status: int) -> None:
-        """Whether the client likes it or not."""
+        """Success, redirects and most errors of the client are kept."""
         body = Counter(status=status)
         with at_root(forms.function(idempotent_view(), body)):
             assert [post().status_code, post().status_code] == [status, status]
@@ -674,7 +674,8 @@ class TestWhatIsKept:
 
     @pytest.mark.parametrize("status", [401, 403, 407, 408, 425, 429, 500, 502, 503])
     def test_what_may_be_better_the_next_time(self, status: int) -> None:
-        """Server errors, and what tells the client to come again, or that it may not ask."""
+        """Server errors are not kept, nor are responses that ask the client to retry, or refuse
+        it."""
         body = Counter(status=status)
         with at_root(forms.function(idempotent_view(), body)):
             post(raises=False)
@@ -687,7 +688,7 @@ class TestWhatIsKept:
         ids=["ours", "the project's"],
     )
     def test_a_busy_lock_inside(self, status: int, options: dict[str, Any]) -> None:
-        """Its answer says when to come again, so it is not kept, whoever has made it."""
+        """The response to a busy lock asks the client to retry, so it is not kept."""
         body = Counter()
         inner = lock_view("o", wait=0, **options)
         with at_root(forms.function(lambda f: idempotent_view()(inner(f)), body)):
@@ -710,7 +711,7 @@ class TestWhatIsKept:
             assert "X-Frame-Options" not in response.headers
 
     def test_cookies(self) -> None:
-        """Those that the view has set, with all that belongs to them."""
+        """Cookies are replayed with all their attributes."""
 
         def bake(response: HttpResponse) -> HttpResponse:
             response.set_cookie("cart", 'a "b"; c', max_age=60, httponly=True, samesite="Lax")
@@ -722,7 +723,7 @@ class TestWhatIsKept:
         assert second.cookies["cart"].value == 'a "b"; c'
 
     def test_no_content_type(self) -> None:
-        """An answer without one is replayed without one."""
+        """A response without a Content-Type is replayed without one."""
 
         def bare(response: HttpResponse) -> HttpResponse:
             del response["Content-Type"]
@@ -732,7 +733,7 @@ class TestWhatIsKept:
             assert "Content-Type" not in response.headers
 
     def test_bytes(self) -> None:
-        """Any content, and a reason of one's own."""
+        """Any content and any reason phrase are replayed."""
         content = bytes(range(256))
         change = lambda _: HttpResponse(content, reason="Fine")  # noqa: E731
         for response in self.replayed(Counter(change)):
@@ -740,7 +741,7 @@ class TestWhatIsKept:
 
     @every_client
     def test_a_template_response(self, ask: Ask, settings: Any, redis: Redis) -> None:
-        """It is kept when it was rendered, after the view; the lock is held until then."""
+        """It is kept once it is rendered, after the view; the lock is held until then."""
         template = _template("{{ held }}, {{ run }}")
         body = Counter()
 
@@ -757,7 +758,7 @@ class TestWhatIsKept:
 
     @pytest.mark.parametrize("kind", ["template", "rest framework"])
     def test_rendered_in_the_view(self, redis: Redis, kind: str) -> None:
-        """It is kept also when nobody comes to render it, since the client has gone away."""
+        """It is kept even if nobody renders it because the client has gone away."""
 
         def view(request: Any, pk: int) -> Any:
             if kind == "template":
@@ -801,7 +802,7 @@ class TestTransactions:
 
     @pytest.mark.parametrize("form", [forms.function, forms.api_class])
     def test_kept_after_the_commit(self, form: Form, redis: Redis) -> None:
-        """Under the lock, and before what the view itself wants done then."""
+        """The response is kept under the lock, before the view's own on_commit functions run."""
         seen = []
 
         def look() -> None:
@@ -818,8 +819,8 @@ class TestTransactions:
         assert seen == [[b"", b":record", b":tail"]]
 
     def test_a_moment_after_a_rollback(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The answer may be there before the watchdog has released the lock. Who asks again by
-        another thread is told to come again, and then carried out."""
+        """The response may be sent before the watchdog has released the lock. A second request
+        then receives 409, and a later one is carried out."""
         body, asked_again = Counter(), threading.Event()
         release = Watchdog._release_pending
 
@@ -848,7 +849,7 @@ class TestRedisAway:
     @every_form
     @every_client
     def test_before(self, form: Form, ask: Ask, settings: Any) -> None:
-        """Nothing is carried out that could not be remembered."""
+        """No view runs whose response could not be recorded."""
         cache = settings.CACHES["default"]
         settings.CACHES = {"default": {**cache, "LOCATION": "unix:///nowhere/redis.sock"}}
         body = Counter()
@@ -858,7 +859,7 @@ class TestRedisAway:
         assert response.headers["Retry-After"] == "5"
 
     def test_between_the_lock_and_the_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Who can't know whether it was carried out doesn't carry it out."""
+        """If nobody can know whether the view has run, it does not run."""
         from django_redislock.primitives import record
 
         async def away(*args: Any) -> None:
@@ -886,18 +887,18 @@ class TestBadInput:
         ],
     )
     def test_arguments(self, arguments: Any, error: type[Exception], match: str) -> None:
-        """Each is named, with what to write."""
+        """The error names the argument and says what to write."""
         with pytest.raises(error, match=match):
             idempotent_view(**arguments)
 
     def test_without_parentheses(self) -> None:
-        """It is told with what to write."""
+        """The error says what to write."""
         with pytest.raises(TypeError, match="needs its parentheses"):
             idempotent_view(lambda request: HttpResponse())  # type: ignore[arg-type]
 
 
 def test_settings_of_its_locks(settings: Any) -> None:
-    """They are locks as others are; but nobody waits for one."""
+    """LOCKS applies to these locks, except that nobody waits for one."""
     settings.REDISLOCK = {"LOCKS": {"idempotency:*": {"TTL": 5, "WAIT": 30}}}
     leases = []
 

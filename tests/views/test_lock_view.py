@@ -53,7 +53,7 @@ class TestHolding:
     @every_form
     @every_client
     def test_the_view_runs_under_its_lock(self, form: Form, ask: Ask, redis: Redis) -> None:
-        """Named by its template over the URL's arguments; released afterwards."""
+        """The name is made from the URL's arguments; the lock is released afterwards."""
         seen = []
 
         def body(request: HttpRequest, pk: int) -> HttpResponse:
@@ -76,8 +76,7 @@ class TestHolding:
     def test_without_the_lock(
         self, form: Form, ask: Ask, state: Any, status: int, hint: str
     ) -> None:
-        """The view does not run, and the client is told when to come again, and whose fault it
-        is."""
+        """The view does not run. The client is told when to retry, and whose fault it is."""
         ran = []
         with state(), at_root(form(lock_view("order:{pk}", wait=0), ran.append)):
             response = ask("post")
@@ -89,7 +88,7 @@ class TestHolding:
     @every_form
     @every_client
     def test_the_views_own_exception(self, form: Form, ask: Ask, redis: Redis) -> None:
-        """It comes out as without the lock, which is released."""
+        """The exception comes out as it would without the lock, which is released."""
 
         def body(request: HttpRequest, pk: int) -> HttpResponse:
             raise ZeroDivisionError
@@ -102,20 +101,20 @@ class TestHolding:
     @every_form
     @every_client
     def test_a_view_without_a_response(self, form: Form, ask: Ask) -> None:
-        """It is told by its place, as Django tells it, and does not fail in ours."""
+        """Django's own error comes out, which names the view."""
         with at_root(form(lock_view("order:{pk}"), lambda request, pk: None)):
             with pytest.raises(ValueError, match=r"Page|view|page.* returned no HttpResponse"):
                 ask("post")
 
     @every_form
     def test_only_some_methods_lock(self, form: Form) -> None:
-        """Others run beside whoever holds the lock."""
+        """Other methods run while somebody else holds the lock."""
         with held_elsewhere("order:7"):
             with at_root(form(lock_view("order:{pk}", wait=0, methods=["PUT"]), ok)):
                 assert wsgi("post").status_code == 200
 
     def test_options_never_lock(self) -> None:
-        """A browser asks so before it asks for something, and so do other origins' pages."""
+        """Browsers send OPTIONS before other requests, and for pages of other origins."""
 
         @lock_view("order", wait=0)
         class Page(View):
@@ -126,7 +125,7 @@ class TestHolding:
             assert wsgi("get").status_code == 409
 
     def test_attributes_of_the_view_stay(self) -> None:
-        """Its name, and what other decorators have written on it, such as csrf_exempt."""
+        """The view keeps its name and the marks of other decorators, such as csrf_exempt."""
 
         def view(request: HttpRequest) -> HttpResponse:
             """A page."""
@@ -137,7 +136,7 @@ class TestHolding:
         assert (locked.__name__, locked.__doc__, locked.csrf_exempt) == ("view", "A page.", True)
 
     def test_the_label(self) -> None:
-        """It tells which view it is, not where Django calls it."""
+        """The label names the view, not the place where Django calls it."""
         labels = []
 
         def body(request: HttpRequest, pk: int) -> HttpResponse:
@@ -179,16 +178,17 @@ class TestName:
         ],
     )
     def test_of_the_arguments(self, name: Any, expected: str) -> None:
-        """Of a function, a method and a class alike; `self` is no argument of the view."""
+        """For functions, methods and classes; `self` is no argument of the view."""
         for form in (forms.function, forms.method, forms.class_based, forms.dispatch_decorated):
             assert self.name(lock_view(name), form) == expected
 
     def test_none(self) -> None:
-        """Without a name, it is the view's dotted path."""
+        """Without a name, the view's dotted path is the name."""
         assert self.name(lock_view()) == "tests.views.forms.function.locals.view"
 
     def test_none_of_a_class(self) -> None:
-        """Each class that is decorated as a whole has a lock of its own, whoever has the code."""
+        """Each class that is decorated as a whole has its own lock, whoever defines its
+        methods."""
         for form in (forms.class_based, forms.dispatch_decorated):
             assert self.name(lock_view(), form) == "tests.views.forms.page.locals.Page"
         names = []
@@ -205,7 +205,7 @@ class TestName:
         assert [name.rpartition(".")[2] for name in names] == ["One", "Two"]
 
     def test_of_the_view_itself(self) -> None:
-        """`self` is an argument of methods, those of Django REST framework included."""
+        """`self` is an argument of methods, also in Django REST framework."""
 
         @lock_view("export:{self.kind}")
         class Export(APIView):
@@ -217,17 +217,17 @@ class TestName:
         assert Export.as_view()(RequestFactory().post("/")).content == b"export:csv"
 
     def test_an_argument_that_the_view_does_not_have(self) -> None:
-        """It is told when the module is imported."""
+        """The error is raised when the module is imported."""
         with pytest.raises(ValueError, match=r"needs the argument 'id'.*has: request, pk"):
             forms.function(lock_view("order:{id}"), ok)
 
     def test_an_argument_that_the_url_does_not_have(self) -> None:
-        """A class takes any, so it is told when it is called."""
+        """A class takes any argument, so the error is raised when it is called."""
         with pytest.raises(ValueError, match=r"needs the argument 'id'.*has: pk, self, request"):
             self.name(lock_view("order:{id}"), forms.class_based)
 
     def test_what_came_with_the_request_can_be_no_name(self) -> None:
-        """That is the client's fault."""
+        """The client receives 400."""
         view = forms.function(lock_view("cart:{request.GET[cart]}"), ok)
         with at_root(view):
             response = wsgi("post", "/7/?cart={}", raises=False)
@@ -253,7 +253,7 @@ class TestConflict:
         ],
     )
     def test_in_the_form_that_the_client_likes(self, accept: str | None, kind: str) -> None:
-        """A browser gets a page, a program problem details, and who likes neither gets text."""
+        """A browser gets a page, a program gets problem details, others get plain text."""
         response = self.ask(accept)
         assert response.status_code == 409
         assert response.headers["Content-Type"].partition(";")[0] == kind
@@ -262,7 +262,7 @@ class TestConflict:
         assert "try again in a moment" in text
 
     def test_problem_details(self) -> None:
-        """RFC 9457's members, and nothing about who holds the lock."""
+        """They have RFC 9457's members, and nothing about the holder."""
         assert json.loads(self.ask().content) == {
             "type": f"{TYPES}#conflict",
             "title": "Conflict",
@@ -271,7 +271,7 @@ class TestConflict:
         }
 
     def test_the_page(self, settings: Any) -> None:
-        """It needs no template engine of the project; one that finds our app may replace it."""
+        """The page needs no template engine of the project, and the project may replace it."""
         assert "<h1>Conflict</h1>" in self.ask("text/html").content.decode()
         pages = {"django_redislock/problem.html": "Our own: {{ title }}, {{ detail }}"}
         settings.TEMPLATES = [
@@ -283,7 +283,7 @@ class TestConflict:
         assert self.ask("text/html").content.decode().startswith("Our own: Conflict, This is")
 
     def test_what_comes_from_others_is_escaped(self) -> None:
-        """The page says nothing of the request, so nothing of it is said."""
+        """The page contains nothing from the request."""
         with held_elsewhere("order:<b>"):
             view = forms.function(lock_view("order:{request.GET[x]}", wait=0), ok)
             with at_root(view):
@@ -293,12 +293,12 @@ class TestConflict:
 
     @pytest.mark.parametrize("status", [423, 429, 499])
     def test_another_status(self, status: int) -> None:
-        """With the title that belongs to it."""
+        """The status stands in the body, too."""
         response = self.ask(status=status)
         assert response.status_code == json.loads(response.content)["status"] == status
 
     def test_a_status_in_the_settings(self, settings: Any) -> None:
-        """For all views or for some locks; the decorator's argument beats it."""
+        """VIEW_STATUS holds for all views or for some locks; the argument comes first."""
         settings.REDISLOCK = {"VIEW_STATUS": 429, "LOCKS": {"order:7": {"VIEW_STATUS": 423}}}
         assert self.ask().status_code == 423
         assert self.ask(status=409).status_code == 409
@@ -310,8 +310,8 @@ class TestConflict:
     def test_a_page_that_fails(
         self, form: Form, ask: Ask, settings: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A context processor that can't do without what is away does not make it worse; one that
-        asks the database may do so in an asynchronous view, too."""
+        """A context processor that fails does not break the response, and one that uses the ORM
+        may do so in an asynchronous view."""
         settings.TEMPLATES = [
             {
                 "BACKEND": "django.template.backends.django.DjangoTemplates",
@@ -332,7 +332,7 @@ class TestConflict:
     @every_client
     @pytest.mark.parametrize("form", DJANGO + REST_FRAMEWORK, **by_name)
     def test_an_answer_of_ones_own(self, form: Form, ask: Ask) -> None:
-        """A function of the request and the error, which knows who holds the lock."""
+        """`response` is a function of the request and the error, which knows the holder."""
         with held_elsewhere("order:7") as lease:
             seen = []
 
@@ -348,7 +348,8 @@ class TestConflict:
         assert seen == [("POST", LockNotAcquired, lease.owner)]
 
     def test_an_answer_that_is_awaited(self) -> None:
-        """An asynchronous view may have one; nobody keeps that one either."""
+        """An asynchronous view may have an asynchronous `response`; its answer is not cached
+        either."""
 
         async def answer(request: Any, error: Any) -> HttpResponse:
             return HttpResponse("later", status=420)
@@ -361,18 +362,18 @@ class TestConflict:
         assert response.headers["Retry-After"] == "1"
 
     def test_an_answer_by_its_path(self, settings: Any) -> None:
-        """In the settings, and for Redis away, too."""
+        """The settings name the function by its path."""
         settings.REDISLOCK = {"VIEW_RESPONSE": "tests.views.test_lock_view.later"}
         assert self.ask().content == b"LockNotAcquired"
 
     def test_an_answer_that_is_not_there(self, settings: Any) -> None:
-        """It is told by its path."""
+        """The error names the path."""
         settings.REDISLOCK = {"VIEW_RESPONSE": "tests.views.nowhere.later"}
         with pytest.raises(ImproperlyConfigured, match=r"tests\.views\.nowhere\.later"):
             self.ask()
 
     def test_redis_away_is_an_error_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
-        """The client may come again; somebody has to look after Redis."""
+        """The log has an error: somebody has to look after Redis."""
         with away(), at_root(forms.function(lock_view("order:{pk}", wait=0), ok)):
             wsgi("post")
         (record,) = (r for r in caplog.records if r.name == "django_redislock")
@@ -384,8 +385,8 @@ class TestConflict:
         [(None, 3, 1), (0.2, 0, 1), (7.5, 0.0, 8), (7.5, 5.0, 3), (7.5, 60.0, 1), (900, 0.0, 30)],
     )
     def test_the_hint(self, lasted: float | None, held: float, hint: int) -> None:
-        """When its holder will be done, if it takes as long as the last one; bounded, and never
-        the rest of the lease."""
+        """The hint is when the holder will be done, if it takes as long as the last one. It is
+        bounded, and never the rest of the lease."""
         from django_redislock.base.holder import Holder
         from django_redislock.views.responses import retry_after
 
@@ -393,7 +394,7 @@ class TestConflict:
         assert retry_after(LockNotAcquired("order", holder, 0.0, 0, lasted)) == hint
 
     def test_the_hint_knows_the_last_hold(self, redis: Redis) -> None:
-        """From the server, so whichever process held it."""
+        """The server knows how long the last hold was, whichever process it was."""
         with redis_lock("order:7"):
             redis.delete("nothing")
         # As if it had been held for a while.
@@ -406,7 +407,7 @@ def waiters(redis: Redis, name: str) -> int:
 
 
 class TestWaiting:
-    """A worker that waits serves nobody else."""
+    """A worker that waits serves no other request."""
 
     @pytest.mark.parametrize(
         ("settings_", "arguments", "least"),
@@ -424,8 +425,8 @@ class TestWaiting:
     def test_how_long(
         self, settings: Any, ask: Ask, settings_: Any, arguments: Any, least: float
     ) -> None:
-        """Not at all, unless VIEW_WAIT of the settings says so, or that of the lock's entry, or
-        the argument: each beats those before it. WAIT is for all but views."""
+        """A view does not wait unless VIEW_WAIT, that of the lock's entry, or the argument says
+        so; the last of these counts. WAIT does not apply to views."""
         settings.REDISLOCK = settings_
         waited = []
 
@@ -441,7 +442,7 @@ class TestWaiting:
     @every_client
     def test_max_waiters(self, ask: Ask, redis: Redis) -> None:
         """So many requests of a view wait in one process. One more is refused at once if its lock
-        is busy, and runs if it is free; and when one has waited, there is room for the next."""
+        is busy, and runs if it is free. When one has waited, there is room for the next."""
         decorator = lock_view("order:{pk}", wait=None, max_waiters=1)
         form = forms.function if ask is wsgi else forms.coroutine
         with at_root(form(decorator, ok)), ThreadPoolExecutor(2) as others:
@@ -458,7 +459,7 @@ class TestWaiting:
 
 @async_unsafe
 def blocking(request: HttpRequest) -> dict[str, Any]:
-    """A context processor that may not run in an event loop, as one that asks the database."""
+    """A context processor that may not run in an event loop, like one that uses the ORM."""
     if blocking.fails:
         raise OSError("away")
     return {}
@@ -474,7 +475,7 @@ def later(request: HttpRequest, error: Exception) -> HttpResponse:
 class TestRestFramework:
     @pytest.mark.parametrize("form", REST_FRAMEWORK, **by_name)
     def test_its_own_handler_answers(self, form: Form, settings: Any) -> None:
-        """An exception goes through it, with ours as its cause."""
+        """The framework's handler gets an exception whose cause is ours."""
         settings.REST_FRAMEWORK = {
             "EXCEPTION_HANDLER": "tests.views.test_lock_view.our_handler",
         }
@@ -490,7 +491,7 @@ class TestRestFramework:
         assert handled[0].get_codes() == "conflict"
 
     def test_the_lock_comes_after_permissions(self) -> None:
-        """Who may not enter does not wait at the door."""
+        """A request without permission does not wait for the lock."""
         from rest_framework.permissions import IsAuthenticated
 
         @lock_view("order", wait=0)
@@ -530,7 +531,7 @@ class TestRestFramework:
         assert names == ["checkout:ada"]
 
     def test_actions_that_do_not_lock(self) -> None:
-        """They need not have what the name is made of."""
+        """They need not have the arguments of the name."""
 
         @lock_view("order:{pk}", methods=["PUT"])
         class Orders(ViewSet):
@@ -545,7 +546,7 @@ class TestRestFramework:
         assert view(RequestFactory().put("/"), pk=7).content == b"order:7"
 
     def test_outside_of_it(self) -> None:
-        """That is told at once, with what to write."""
+        """A view that is already made can't be decorated; the error says what to write."""
 
         class Page(APIView):
             pass
@@ -588,12 +589,12 @@ class TestBadInput:
         ],
     )
     def test_arguments(self, arguments: Any, error: type[Exception], match: str) -> None:
-        """Each is named, with what to write."""
+        """The error names the argument and says what to write."""
         with pytest.raises(error, match=match):
             lock_view("order", **arguments)
 
     def test_what_is_no_view(self) -> None:
-        """Neither a name, nor a class without dispatch(), nor a function without a request."""
+        """A name, a class without dispatch() and a function without a request are refused."""
         with pytest.raises(TypeError, match=r"decorates a view, not 'order'"):
             lock_view("order")("order")  # type: ignore[type-var]
         with pytest.raises(TypeError, match=r"has no dispatch\(\)"):
@@ -602,7 +603,7 @@ class TestBadInput:
             lock_view("order")(lambda: None)()
 
     def test_without_parentheses(self) -> None:
-        """It is told with what to write."""
+        """The error says what to write."""
         with pytest.raises(TypeError, match="needs its parentheses"):
             lock_view(View)
         view = lock_view(lambda request: HttpResponse())
@@ -618,19 +619,19 @@ class TestBadInput:
         ],
     )
     def test_settings(self, setting: Any, match: str) -> None:
-        """A wrong one is told by its place."""
+        """The error names the setting."""
         with override_settings(REDISLOCK=setting):
             with pytest.raises(ImproperlyConfigured, match=match):
                 redis_lock("order")._policy()
 
     def test_they_say_nothing_to_a_lock(self) -> None:
-        """`redis_lock` has no such argument."""
+        """`redis_lock` has no arguments for views."""
         with pytest.raises(TypeError, match="has no argument 'view_status'"):
             redis_lock("order", view_status=409)  # type: ignore[call-arg]
 
 
 def test_a_conflict_of_another_lock_is_no_conflict_of_the_view() -> None:
-    """What the view itself raises goes its way."""
+    """An exception of the view's own locks comes out."""
 
     def body(request: HttpRequest, pk: int) -> HttpResponse:
         with redis_lock("another", wait=0):
