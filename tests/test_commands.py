@@ -50,7 +50,7 @@ def command(
 
 
 def taking(*names: str) -> Callable[..., None]:
-    """An `add_arguments` that, like many, does not call that of its base class."""
+    """An `add_arguments` that does not call that of its base class, like many."""
 
     def add_arguments(self: BaseCommand, parser: Any) -> None:
         for name in names:
@@ -60,10 +60,10 @@ def taking(*names: str) -> Callable[..., None]:
 
 
 class TestTheLock:
-    """It is held while `handle()` runs."""
+    """The lock is held while `handle()` runs."""
 
     def test_is_held_and_released(self) -> None:
-        """Its name and label are those of the command; the lease is the current one."""
+        """The lock has the name and label of the command, and its lease is the current one."""
         held = []
         call_command(command(lambda: held.append(current_lease())))
         (lease,) = held
@@ -72,7 +72,7 @@ class TestTheLock:
         assert redis_lock("command:test_commands").holder() is None
 
     def test_is_taken_after_the_checks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A project that is broken locks nothing."""
+        """A command whose checks fail takes no lock."""
         held = []
 
         def check(self: Any, **_: Any) -> None:
@@ -85,7 +85,7 @@ class TestTheLock:
         assert held == [None]
 
     def test_of_a_command_that_calls_itself(self) -> None:
-        """It would wait for itself."""
+        """It raises LockReentered instead of waiting for itself."""
         inner: list[Any] = []
         outer = command(lambda: call_command(inner[0]))
         inner.append(outer)
@@ -94,13 +94,13 @@ class TestTheLock:
         assert redis_lock("command:test_commands").holder() is None
 
     def test_of_what_it_returns(self) -> None:
-        """Django prints it."""
+        """Django prints what `handle()` returns."""
         out = io.StringIO()
         assert call_command(command(lambda: "ten rows"), stdout=out) == "ten rows"
         assert out.getvalue() == "ten rows\n"
 
     def test_around_other_base_classes(self) -> None:
-        """Those that bring their own `handle()`."""
+        """The base class may bring its own `handle()`."""
         seen: list[Any] = []
 
         class Each(LockedCommand, LabelCommand):
@@ -111,16 +111,16 @@ class TestTheLock:
         assert seen == [("a", "command:test_commands"), ("b", "command:test_commands")]
 
     def test_behind_base_command(self) -> None:
-        """That order would run without a lock; Python refuses it."""
+        """Python refuses this order, which would run without a lock."""
         with pytest.raises(TypeError, match="MRO"):
             type("Command", (BaseCommand, LockedCommand), {})
 
 
 class TestHandle:
-    """The lock is around it, whoever calls it, and whichever class it is from."""
+    """The lock is taken around `handle()`, whoever calls it, and whichever class defines it."""
 
     def test_called_directly(self) -> None:
-        """Without Django's part, as tests of a command do."""
+        """Tests may call `handle()` without Django's part."""
         held: list[Any] = []
         some = command(lambda: held.append(current_lease().ttl))
         some.handle()
@@ -135,7 +135,7 @@ class TestHandle:
         assert len(held) == 2
 
     def test_looks_like_the_command_s_own(self) -> None:
-        """To those who ask for its signature or its documentation."""
+        """The wrapped `handle()` keeps its signature and its documentation."""
 
         class Some(LockedCommand):
             def handle(self, *args: Any, source: str = "", **options: Any) -> None:
@@ -145,7 +145,7 @@ class TestHandle:
         assert (Some.handle.__name__, Some.handle.__doc__) == ("handle", "Reads.")
 
     def test_replaced_by_a_mock(self) -> None:
-        """The mock is called, and nothing is left of it afterwards."""
+        """The mock is called, and leaves nothing behind."""
         held: list[Any] = []
         some = command(lambda: held.append(current_lease().name))
         with mock.patch.object(some, "handle", return_value=None) as handle:
@@ -156,7 +156,7 @@ class TestHandle:
         assert held == ["command:test_commands"]
 
     def test_spied_on(self) -> None:
-        """The class has another function then, which calls the one that takes the lock."""
+        """The class then has a function that calls the one that takes the lock."""
         held: list[Any] = []
         some = command(lambda: held.append(current_lease().name))
         handle = type(some).handle
@@ -167,7 +167,7 @@ class TestHandle:
 
     @pytest.mark.parametrize("no_lock", [False, True])
     def test_that_calls_that_of_its_base_class(self, no_lock: bool) -> None:
-        """It is one run with one lock, or one without."""
+        """One run takes one lock, or none."""
         leases: list[Any] = []
 
         def see() -> None:
@@ -195,8 +195,7 @@ class TestHandle:
         assert (leases[0] is None) == no_lock
 
     def test_of_base_classes_in_any_order(self) -> None:
-        """Those that bring their own `handle()`, before ours and after it, are called in the
-        order in which Python has them."""
+        """Other base classes with a `handle()` are called in Python's order."""
         seen: list[Any] = []
 
         class First:
@@ -220,7 +219,7 @@ class TestHandle:
         assert seen == [(who, "ours") for who in ("first", "labels", "a", "b")]
 
     def test_in_two_threads_at_once(self) -> None:
-        """That one of them is in it does not let the other one in, with the same object."""
+        """While one thread runs an object's `handle()`, another thread does not get in."""
         errors: list[Any] = []
 
         def again() -> None:
@@ -240,10 +239,10 @@ class TestHandle:
 
 
 class TestTheName:
-    """From the command, or from its options."""
+    """The lock's name comes from the command or from its options."""
 
     def test_is_a_template_over_the_options(self) -> None:
-        """Defaults and positional arguments included; an option may be a keyword of Python."""
+        """Defaults and positional arguments count; an option may be a keyword of Python."""
         names: list[str] = []
         importer = command(
             lambda: names.append(current_lease().name),
@@ -256,7 +255,7 @@ class TestTheName:
         assert names == ["import:bank:2026:1", "import:bank:2025:0", "import:post:None:1"]
 
     def test_of_options_of_subcommands(self) -> None:
-        """They count, too, and so do defaults that a parser sets."""
+        """Options of subcommands count, and so do defaults that a parser sets."""
         names: list[str] = []
 
         def add_arguments(self: Any, parser: Any) -> None:
@@ -273,7 +272,7 @@ class TestTheName:
         assert names == ["x:bank"]
 
     def test_of_an_option_that_is_not_there(self) -> None:
-        """It fails whatever is called, --help included, and says what there is."""
+        """Every call fails, --help included, and the error says which options there are."""
         wrong = command(lock_name="import:{sorce}", add_arguments=taking("source"))
         with pytest.raises(ValueError, match=r"'sorce', which the command.*It has: .*source"):
             call_command(wrong, "bank")
@@ -281,7 +280,7 @@ class TestTheName:
             wrong.print_help("manage.py", "wrong")
 
     def test_from_a_method(self) -> None:
-        """It gets the options."""
+        """A method for the name gets the options."""
         names: list[str] = []
         importer = command(
             lambda: names.append(current_lease().name),
@@ -292,16 +291,16 @@ class TestTheName:
         assert names == ["import:bank"]
 
     def test_that_is_no_name(self) -> None:
-        """It is the same rule as for other locks."""
+        """The rules for names are those of other locks."""
         with pytest.raises(ValueError, match="name is empty"):
             call_command(command(lock_name="{source}", add_arguments=taking("source")), "")
 
 
 class TestOptions:
-    """What the command line, the class and the settings say."""
+    """The command line, the class and the settings have options."""
 
     def test_beat_the_class_which_beats_the_settings(self, settings: Any) -> None:
-        """For one of them; the others follow the same way."""
+        """The command line comes first, then the class, then the settings."""
         settings.REDISLOCK = {"LOCKS": {"command:*": {"TTL": 3}}}
         ttls = []
         call_command(command(lambda: ttls.append(current_lease().ttl)))
@@ -313,7 +312,7 @@ class TestOptions:
 
     @pytest.mark.parametrize("given", [("--lock-wait", "0"), ("--lock-wait=0",)])
     def test_wait(self, given: tuple[str, ...]) -> None:
-        """0 tries once."""
+        """With 0, the command tries once."""
         with held_elsewhere("command:test_commands"), pytest.raises(CommandError) as busy:
             call_command(command(lock_options={"wait": None}), *given)
         assert busy.value.__cause__.waited < 5
@@ -322,7 +321,7 @@ class TestOptions:
         ("given", "options"), [(("--lock-wait", "forever"), {}), ((), {"lock_wait": None})]
     )
     def test_wait_for_ever(self, given: Any, options: Any) -> None:
-        """On the command line it is a word; None is given, and not the same as nothing."""
+        """The command line has a word for it; from code, None means no limit."""
         ran = threading.Event()
         waiter = command(ran.set, lock_options={"wait": 0})
         with held_elsewhere("command:test_commands"):
@@ -333,7 +332,7 @@ class TestOptions:
         assert ran.is_set()
 
     def test_are_not_seen_by_handle(self) -> None:
-        """It gets what it would get without the mixin."""
+        """`handle()` gets the options that it would get without the mixin."""
         seen: list[Any] = []
 
         def handle(self: BaseCommand, *args: Any, **options: Any) -> None:
@@ -356,12 +355,12 @@ class TestOptions:
         ],
     )
     def test_of_wrong_values(self, given: list[str], says: str) -> None:
-        """A usage error that says what to write."""
+        """A wrong value is a usage error that says what to write."""
         with pytest.raises(CommandError, match=says):
             call_command(command(), *given)
 
     def test_stand_in_the_help(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """In a group of their own; a command may hide one."""
+        """The options have a group of their own; a command may hide one."""
         some = command(suppressed_base_arguments={"--lock-ttl"})
         some.print_help("manage.py", "some")
         help = capsys.readouterr().out
@@ -370,7 +369,7 @@ class TestOptions:
         assert "How long the lock outlives" not in help
 
     def test_no_lock(self) -> None:
-        """The command runs although somebody else has the lock, and has no lease."""
+        """The command runs while somebody else has the lock, and has no lease."""
         ran = []
 
         def body() -> None:
@@ -390,7 +389,7 @@ class TestConflict:
     """Somebody else has the lock."""
 
     def test_raises(self) -> None:
-        """With the exit code for "try again later", and who it is."""
+        """The exit code means "try again later", and the error names the holder."""
         ran: list[Any] = []
         with held_elsewhere("command:test_commands") as lease, pytest.raises(CommandError) as busy:
             call_command(command(lambda: ran.append(1)), lock_wait=0)
@@ -401,7 +400,7 @@ class TestConflict:
 
     @pytest.mark.parametrize("how", ["option", "class", "settings"])
     def test_is_skipped(self, how: str, settings: Any) -> None:
-        """It says so, on stderr; with -v 0 it says nothing."""
+        """A line on stderr says so, unless -v 0 is given."""
         ran: list[Any] = []
         skip: Any = command(lambda: ran.append(1))
         options: Any = {"lock_wait": 0}
@@ -420,13 +419,13 @@ class TestConflict:
         assert (out.getvalue(), quiet.getvalue(), ran) == ("", "", [])
 
     def test_is_settled_by_a_function(self) -> None:
-        """What it returns is what the command returns."""
+        """The command returns what the function returns."""
         some = command(lock_options={"on_conflict": lambda conflict: conflict.name, "wait": 0})
         with held_elsewhere("command:test_commands"):
             assert call_command(some, stdout=io.StringIO()) == "command:test_commands"
 
     def test_of_a_wrong_answer(self) -> None:
-        """`on_conflict` is checked also when it comes from code."""
+        """`on_conflict` is validated when it comes from code, too."""
         with (
             held_elsewhere("command:test_commands"),
             pytest.raises(ValueError, match="on_conflict"),
@@ -438,7 +437,7 @@ class TestTrouble:
     """Redis is away, or the lease gets lost."""
 
     def test_redis_away(self, settings: Any) -> None:
-        """An exit code of its own, and `handle()` does not run."""
+        """The exit code is 69, and `handle()` does not run."""
         settings.CACHES = NOWHERE
         ran: list[Any] = []
         with pytest.raises(CommandError) as away:
@@ -449,7 +448,7 @@ class TestTrouble:
 
     @pytest.mark.parametrize("checking", [True, False])
     def test_lost(self, checking: bool) -> None:
-        """It says by whom, whether the command has noticed it or not."""
+        """The error says who cleared the lock, whether the command has noticed it or not."""
 
         def body() -> None:
             redis_lock("command:test_commands").clear(reason="too long", by="eva")
@@ -462,7 +461,7 @@ class TestTrouble:
         assert isinstance(lost.value.__cause__, LeaseRevoked)
 
     def test_lost_on_top_of_an_error(self) -> None:
-        """The error comes first."""
+        """The command's own error is raised, with a note."""
 
         def body() -> None:
             redis_lock("command:test_commands").clear(reason="test")
@@ -492,7 +491,7 @@ def lost() -> None:
     [(busy, LockNotAcquired), (unavailable, LockUnavailable), (lost, LeaseLost)],
 )
 def test_locks_that_the_command_takes_itself(body: Any, error: type[LockError]) -> None:
-    """Their errors are its own business."""
+    """Errors of other locks are not translated."""
     others = held_elsewhere("other") if body is busy else nullcontext()
     with others, pytest.raises(error):
         call_command(command(body, lock_options={"on_conflict": "skip"}))
@@ -503,7 +502,7 @@ class TestProcesses:
     """What the shell sees."""
 
     def test_one_at_a_time(self, manage: Callable[..., Manage]) -> None:
-        """The second one exits 75, and tells where the first one is."""
+        """The second process exits with 75 and names the first one."""
         first = manage("nightly", "--until-told")
         first.holds()
         second = manage("nightly", "--lock-wait", "0")
@@ -518,7 +517,7 @@ class TestProcesses:
 
     @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
     def test_nobody_is_told(self, redirection: str, manage: Callable[..., Manage]) -> None:
-        """The exit codes are what they are, also with a stderr that is closed or full."""
+        """The exit codes stay the same if stderr is closed or full."""
         program = with_stderr(redirection)
         assert manage("nightly", url="unix:///nowhere", program=program).ends() == 69
         with held_elsewhere("command:nightly"):

@@ -55,7 +55,7 @@ Finding = dict[str, Any]
 
 
 class Report(NamedTuple):
-    """What the doctor says."""
+    """What the doctor found, and its exit code."""
 
     code: int
     findings: dict[str, Finding]
@@ -63,7 +63,7 @@ class Report(NamedTuple):
 
     @property
     def wrong(self) -> set[str]:
-        """The ids of what is more than to know."""
+        """The ids of errors and warnings."""
         return {name for name in self.findings if not name.startswith("I")}
 
 
@@ -109,7 +109,7 @@ def serve(settings: Any, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]
 
 @pytest.fixture
 def good(serve: Callable[..., RedisServer]) -> Iterator[Redis]:
-    """A plain client on a server with which nothing is wrong."""
+    """A plain client on a server that is set up well."""
     with Redis.from_url(serve().url) as client:
         yield client
 
@@ -123,7 +123,7 @@ def replica_of(primary: RedisServer) -> tuple[str, ...]:
 
 
 def test_nothing_is_wrong(good: Redis) -> None:
-    """I101 says what was seen; and looking has left nothing."""
+    """I101 says what was seen, and looking has left no key."""
     report = doctor()
     assert (report.code, list(report.findings)) == (0, ["I101"])
     assert re.match(
@@ -135,7 +135,7 @@ def test_nothing_is_wrong(good: Redis) -> None:
 
 
 def test_locks_that_are_held_and_waited_for(good: Redis) -> None:
-    """Nothing is wrong with them, nor with what they leave."""
+    """Neither held locks nor what they leave is reported."""
     with redis_lock("a"), redis_lock("b"):
         pass
     with redis_lock("a"), redis_lock("c"):
@@ -143,7 +143,7 @@ def test_locks_that_are_held_and_waited_for(good: Redis) -> None:
 
 
 def test_it_opens_no_connection_that_stays(good: Redis) -> None:
-    """Neither do the checks."""
+    """Neither the doctor nor the checks leave a connection open."""
     redis_lock("a").holder()  # the project has one of its own
     doctor()
     before = len(good.client_list())
@@ -192,26 +192,26 @@ class TestE101:
         assert done.err.count("\n") == 1
 
     def test_json(self) -> None:
-        """The same, and the list on stdout."""
+        """The same, with the list on stdout."""
         done = run("doctor", "--json", url=AWAY)
         assert (done.code, done.err.count("\n")) == (69, 1)
         assert done.json[0]["id"] == "redislock.E101"
 
     def test_a_wrong_password(self, serve: Callable[..., RedisServer]) -> None:
-        """Is told, in the server's words."""
+        """The finding has the server's own words."""
         serve("--requirepass", "secret", user="default:wrong@")
         report = doctor()
         assert report.code == 69
         assert "invalid" in report.findings["E101"]["message"]
 
     def test_it_can_not_be_silenced(self, settings: Any) -> None:
-        """A doctor who has seen nobody must not say that nothing is wrong."""
+        """If Redis can't be asked, the doctor must not say that nothing is wrong."""
         settings.CACHES = caches(AWAY)
         settings.SILENCED_SYSTEM_CHECKS = ["redislock.E101"]
         assert doctor().code == 69
 
     def test_whatever_a_provider_of_credentials_raises(self, settings: Any) -> None:
-        """It is told, and no traceback; the checks go on."""
+        """Any exception becomes a finding, without a traceback, and the checks go on."""
 
         class Provider(redis.CredentialProvider):
             def get_credentials(self) -> Any:
@@ -225,7 +225,7 @@ class TestE101:
         assert "E101" in deployed()
 
     def test_a_server_that_stalls(self, serve: Callable[..., RedisServer]) -> None:
-        """It is not waited for; nor by `check --deploy`."""
+        """Neither the doctor nor `check --deploy` waits for long."""
         server = serve()
         server.pause()
         try:
@@ -237,7 +237,7 @@ class TestE101:
             server.resume()
 
     def test_one_of_two(self, serve: Callable[..., RedisServer], settings: Any) -> None:
-        """About the other one all is told."""
+        """The findings of the other server are reported."""
         serve("--appendonly", "no")
         settings.CACHES = settings.CACHES | {"away": caches(AWAY)["default"]}
         report = doctor("--using", "default", "--using", "away")
@@ -317,7 +317,8 @@ class TestE105:
             yield give
 
     def test_the_rule_that_is_printed(self, clerk: Callable[..., Redis]) -> None:
-        """Pasted as it is, it is enough for locks and for the doctor, and it allows no more."""
+        """The printed rule can be pasted. It suffices for locks and the doctor, and allows no
+        more."""
         admin = clerk("+info")  # by which the doctor knows the version
         report = doctor()
         assert report.code == 1
@@ -336,14 +337,14 @@ class TestE105:
     def test_a_command_is_missing(
         self, rule: str, clerk: Callable[..., Redis], settings: Any
     ) -> None:
-        """Each one, and just that one, is named."""
+        """The missing command is named, and no other."""
         settings.REDISLOCK = {"REPLICAS": 1}
         clerk(*OURS, "+@all", rule.replace("+", "-"))
         message = doctor().findings["E105"]["message"]
         assert message.endswith(f"Missing: {rule}")
 
     def test_what_locks_do_not_send(self, clerk: Callable[..., Redis]) -> None:
-        """Nobody is asked for WAIT without REPLICAS, nor for what only a cluster needs. Looking
+        """WAIT is not required without REPLICAS, nor are the commands for clusters. Looking
         changes nothing."""
         admin = clerk(*OURS, "+@all", "-wait", *(f"-{command}" for command in ELSEWHERE))
 
@@ -356,7 +357,7 @@ class TestE105:
         assert counts() == before
 
     def test_a_user_who_locks(self, clerk: Callable[..., Redis], settings: Any) -> None:
-        """The rule in the documentation, as it is written there, is enough, and allows no more."""
+        """The rule in the documentation suffices, and allows no more."""
         rule = documented("locks")
         assert set(rule[5:]) == {"resetchannels", *OURS, *scripts.permissions().split()}
         admin = clerk()
@@ -380,7 +381,7 @@ class TestE105:
         assert Inspector().clear(seen, by="Ada", reason="a test")
 
     def test_a_user_who_looks(self, clerk: Callable[..., Redis], settings: Any) -> None:
-        """The documented rule for somebody who may only read: all is seen, nothing changes."""
+        """With the documented rule for reading, everything can be seen and nothing changed."""
         admin = clerk(*OURS, "+@all")
         admin.execute_command(*documented("looker"))
         clerks = str(settings.CACHES["default"]["LOCATION"])
@@ -406,14 +407,14 @@ class TestE105:
 
     @pytest.mark.parametrize("missing", OURS)
     def test_a_pattern_is_missing(self, missing: str, clerk: Callable[..., Redis]) -> None:
-        """Of keys or channels; another prefix does not help."""
+        """A missing pattern of keys or channels is named; another prefix does not help."""
         others = [rule for rule in OURS if rule != missing]
         clerk(*others, f"{missing[0]}elsewhere:*", "+@all")
         message = doctor().findings["E105"]["message"]
         assert message.endswith(f"Missing: {missing}")
 
     def test_another_prefix(self, clerk: Callable[..., Redis]) -> None:
-        """Characters that are special in patterns are escaped."""
+        """Special characters of patterns are escaped."""
         admin = clerk("+@all")
         with override_settings(REDISLOCK={"PREFIX": "redislock[1]"}):
             rule = doctor().findings["E105"]["hint"]
@@ -424,24 +425,24 @@ class TestE105:
                 pass
 
     def test_each_command_has_a_harmless_form(self) -> None:
-        """Also those that come to the scripts later. One that is needed no more does no harm."""
+        """Every command that a script sends has one; a form that is not needed does no harm."""
         rules = scripts.permissions(frozenset({"select"})).split()
         needed = {rule.removeprefix("+") for rule in rules}
         assert needed <= permissions.HARMLESS.keys()
 
 
 class TestI102:
-    """What could not be seen."""
+    """I102: what could not be seen."""
 
     def test_a_managed_server(self, serve: Callable[..., RedisServer]) -> None:
-        """Without CONFIG, that is told; and nothing is guessed."""
+        """Without CONFIG, I102 says what is unknown, and nothing is guessed."""
         serve("--appendonly", "no", "--rename-command", "CONFIG", "")
         report = doctor()
         assert report.wrong == set()
         assert "whether it saves its data (unknown command" in report.findings["I102"]["message"]
 
     def test_a_user_who_may_only_lock(self, serve: Callable[..., RedisServer]) -> None:
-        """The hint is what to allow; then it is seen."""
+        """The hint says what to allow; with it, the rest is seen."""
         rules = scripts.permissions().split()
         words = *CLERK, "resetchannels", *OURS, *rules
         server = serve("--appendonly", "no", "--user", *words, user="clerk:secret@")
@@ -454,7 +455,7 @@ class TestI102:
         assert report.wrong == {"W102"}
 
     def test_many_keys(self, good: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It does not look at all keys of a large database, and says so."""
+        """Of a large database, only some keys are looked at, and I102 says so."""
         good.mset({f"key:{number}": "" for number in range(3000)})
         assert "I102" not in doctor().findings
         monkeypatch.setattr(keyspace, "MOST_KEYS", 2000)
@@ -465,7 +466,7 @@ class TestI102:
 
 
 def test_e106_a_command_is_missing(serve: Callable[..., RedisServer]) -> None:
-    """E106: one that was renamed."""
+    """E106: a command was renamed."""
     serve("--rename-command", "PUBLISH", "", "--rename-command", "HGET", "SECRET")
     report = doctor()
     assert report.code == 1
@@ -481,7 +482,7 @@ class TestReplicas:
 
     @pytest.fixture
     def primary(self, serve: Callable[..., RedisServer]) -> RedisServer:
-        """With one replica."""
+        """A primary with one replica."""
         primary = serve("--repl-diskless-sync-delay", "0", tcp_port=0)
         serve(*replica_of(primary))
         with Redis.from_url(primary.url) as client:
@@ -503,8 +504,8 @@ class TestReplicas:
     def test_one_replica(
         self, asked: int, guarded: bool, told: set[str], primary: RedisServer, settings: Any
     ) -> None:
-        """By how many REPLICAS asks for, and whether the server has min-replicas-to-write; the
-        hint for the latter can be pasted."""
+        """The findings depend on REPLICAS and on min-replicas-to-write; the hint for the latter
+        can be pasted."""
         settings.CACHES = caches(primary.url)
         settings.REDISLOCK = {"LOCKS": {"x": {"REPLICAS": asked}}}
         with Redis.from_url(primary.url) as client:
@@ -517,7 +518,7 @@ class TestReplicas:
             )
 
     def test_none(self, good: Redis) -> None:
-        """E107: asking for what is not there."""
+        """E107: REPLICAS asks for more replicas than there are."""
         with override_settings(REDISLOCK={"REPLICAS": 1}):
             assert doctor().wrong == {"E107"}
 
@@ -527,7 +528,7 @@ class TestW101:
 
     @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "volatile-lfu"])
     def test_with_a_limit(self, policy: str, serve: Callable[..., RedisServer]) -> None:
-        """Also those that take only keys with a TTL: all locks have one."""
+        """Policies for keys with a TTL count as well: all locks have one."""
         server = serve(*memory("100mb", policy))
         report = doctor()
         assert (report.code, report.wrong) == (0, {"W101"})
@@ -548,7 +549,7 @@ class TestW105:
     def test_our_clock(
         self, ahead: float, says: str, good: Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By half a minute, either way."""
+        """A difference of half a minute is reported, either way."""
         right = time.time
         monkeypatch.setattr(asking.time, "time", lambda: right() + ahead)
         message = doctor().findings["W105"]["message"]
@@ -557,14 +558,14 @@ class TestW105:
 
     @pytest.mark.parametrize("ahead", [-0.5, 0.5])
     def test_a_little(self, ahead: float, good: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Less than a second is no matter."""
+        """A difference of less than a second is not reported."""
         right = time.time
         monkeypatch.setattr(asking.time, "time", lambda: right() + ahead)
         assert doctor().wrong == set()
 
     @pytest.mark.parametrize("back", [True, False], ids=["on the way back", "on the way there"])
     def test_a_slow_network(self, back: bool) -> None:
-        """What the round trip leaves open does not count, and the quickest answer decides."""
+        """The uncertainty of a round trip does not count, and the quickest answer decides."""
         delays = iter([0.4, 0.2, 0.4])
 
         def answer() -> tuple[int, int]:
@@ -601,7 +602,7 @@ class TestTheIndex:
     """W107, W108: the index and the locks differ."""
 
     def test_w107_a_lock_that_is_gone(self, good: Redis) -> None:
-        """W107: its key was deleted, and the index has it."""
+        """W107: the key of a lock was deleted, and the index still has the lock."""
         with pytest.raises(LeaseLost), redis_lock("a"):
             good.delete("redislock:{a}")
             report = doctor()
@@ -609,7 +610,8 @@ class TestTheIndex:
         assert "should still be held: 'a'." in report.findings["W107"]["message"]
 
     def test_w107_not_one_that_has_expired(self, good: Redis) -> None:
-        """W107: a crash leaves its name until the next lock is granted. That is no harm."""
+        """W107: a crash leaves a name in the index until the next lock is granted. That is no
+        harm."""
         redis_lock("a", ttl=0.1, renew=False).acquire()
         eventually(lambda: not good.exists("redislock:{a}"))
         assert good.zscore("redislock:index", "a")
@@ -627,14 +629,14 @@ class TestTheIndex:
             assert doctor().wrong == set()
 
     def test_values_of_others(self, good: Redis) -> None:
-        """W108: what somebody else has written is in no index."""
+        """W108: values of other programs need not be in the index."""
         good.set("redislock:{a}", "a stranger's", px=60_000)
         good.hset("redislock:{b}", "c", "d")
         good.pexpire("redislock:{b}", 60_000)
         assert list(doctor().findings) == ["I101"]
 
     def test_while_locks_come_and_go(self, good: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-        """W107, W108: what is released between two looks is no drift."""
+        """W107, W108: a lock that is released between two looks is not reported."""
         ask = keyspace._Looking._ask
         lease = redis_lock("a").acquire()
         looks = []
@@ -654,17 +656,17 @@ class TestTheIndex:
 
 
 class TestW109:
-    """Keys that stay for ever."""
+    """W109: keys without a TTL."""
 
     def test_what_was_done_for_good(self, good: Redis) -> None:
-        """That it stays is what was asked for."""
+        """Records without a TTL that a program asked for are not reported."""
         with once("job"):
             pass
         initialise("salt", 1)
         assert doctor().wrong == set()
 
     def test_without_a_ttl(self, good: Redis) -> None:
-        """Each of ours, whatever it is; the hint deletes them."""
+        """Every such key below our prefix is named, and the hint deletes them."""
         good.set("redislock:{a}", "a stranger's")
         good.hset("redislock:{b}:tail", "fence", 1)
         good.zadd("redislock:{c}:queue", {"token": 1})
@@ -680,7 +682,7 @@ class TestW109:
         assert doctor().wrong == set()
 
     def test_many(self, good: Redis) -> None:
-        """A few are named, and the others are counted; keys may be any bytes."""
+        """Some keys are named and the others counted; keys may be any bytes."""
         good.mset({f"redislock:{{{number}}}": "" for number in range(1500)})
         good.set(b"redislock:{\xff}", "")
         message = doctor().findings["W109"]["message"]
@@ -697,7 +699,7 @@ class TestW109:
 
 
 def judged(**seen: Any) -> set[str]:
-    """The ids of what the rules say of a server of which this was seen."""
+    """The ids of what the rules find in these facts."""
     plain = asking.ServerFacts(
         alias="default",
         prefix="redislock",
@@ -711,7 +713,7 @@ def judged(**seen: Any) -> set[str]:
 
 
 def test_nothing_was_seen() -> None:
-    """Then nothing is wrong, as far as anybody knows."""
+    """Without any facts, nothing is reported."""
     assert judged() == {"I101"}
 
 
@@ -719,7 +721,7 @@ def test_nothing_was_seen() -> None:
 
 
 class TestExitCode:
-    """0, 1 or 69."""
+    """The exit code is 0, 1 or 69."""
 
     @pytest.mark.parametrize(
         ("saves", "level", "code"),
@@ -743,7 +745,7 @@ class TestExitCode:
         assert report.last == (last if code else "")
 
     def test_an_error(self, good: Redis) -> None:
-        """It fails by default; and the worst comes first."""
+        """An error fails by default, and the worst finding comes first."""
         with override_settings(REDISLOCK={"REPLICAS": 1}):
             report = doctor()
         assert report.code == 1
@@ -751,29 +753,29 @@ class TestExitCode:
         assert list(report.findings) == ["E107", "I101"]
 
     def test_usage(self) -> None:
-        """2, as all commands."""
+        """The exit code is 2, as for all commands."""
         assert run("doctor", "--fail-level", "SOON").code == 2
 
 
 class TestSettings:
-    """Those that are wrong."""
+    """The doctor also reports wrong settings."""
 
     def test_wrong_settings(self) -> None:
-        """E001: no server is asked, since nobody knows which."""
+        """E001: no server is asked, since the settings don't say which one."""
         with override_settings(REDISLOCK={"TTL": 0}, CACHES=caches(AWAY)):
             report = doctor()
         assert (report.code, list(report.findings)) == (1, ["E001"])
         assert report.findings["E001"]["alias"] is None
 
     def test_an_alias_that_is_not_there(self, good: Redis) -> None:
-        """E002: the others are looked at."""
+        """E002: the other servers are looked at."""
         report = doctor("--using=nowhere", "--using=default")
         assert report.code == 1
         assert list(report.findings) == ["E002", "I101"]
         assert report.findings["E002"]["alias"] == "nowhere"
 
     def test_silenced(self, settings: Any) -> None:
-        """As in the system checks."""
+        """SILENCED_SYSTEM_CHECKS counts here, too."""
         assert "W102" in doctor().findings
         settings.SILENCED_SYSTEM_CHECKS = ["redislock.W102", "redislock.W002"]
         assert not {"W102", "W002"} & doctor().findings.keys()
@@ -801,7 +803,7 @@ class TestUsage:
         return {name: one for name, one in findings.items() if name in ("I103", "I104")}
 
     def test_redis_away(self, settings: Any) -> None:
-        """They would be a second line."""
+        """If Redis can't be asked, these findings are left out."""
         settings.CACHES = caches(AWAY)
         out = StringIO()
         with (
@@ -812,7 +814,7 @@ class TestUsage:
         assert out.getvalue() == ""
 
     def test_both(self) -> None:
-        """A slip of the pen is found from both sides; an exact name is never doubted."""
+        """A typing error is found from both sides; an exact name is never doubted."""
         told = self.told(self.LOCKS, "report:{a}", "sync:{a}:{b}")
         assert "'reprot:*'. Literal names" in told["I103"]["message"]
         assert told["I103"]["hint"] == 'Was "report:*" meant?'
@@ -823,11 +825,11 @@ class TestUsage:
 
     @pytest.mark.parametrize("locks", [{}, {"sync:*": {}, "sync:eu:*": {}}])
     def test_all_are_used(self, locks: Any) -> None:
-        """Nothing is said, nor if there is no entry."""
+        """If all entries are used, or there are none, nothing is reported."""
         assert self.told(locks, "sync:{a}:{b}") == {}
 
     def test_views_are_imported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Those of the URLconf; and it may be broken."""
+        """The views of the URLconf are imported first, even if it is broken."""
         (tmp_path / "urls_with_a_lock.py").write_text(
             "from django_redislock import redis_lock\n"
             "@redis_lock('reprot:{a}')\n"
@@ -846,8 +848,8 @@ NAMES = ["".join(some) for size in range(5) for some in product("ab*", repeat=si
 
 
 def test_overlap() -> None:
-    """Two patterns overlap when there is a name for both; of all short ones it is known. Brackets
-    with several characters may be taken for more than they are."""
+    """Two patterns overlap if a name matches both, checked with all short names. Brackets with
+    several characters may be taken for more than they match."""
     matched = {
         pattern: {name for name in NAMES if fnmatchcase(name, pattern)} for pattern in PATTERNS
     }
@@ -861,10 +863,11 @@ def test_overlap() -> None:
 
 
 class TestWords:
-    """For people."""
+    """The output for people."""
 
     def test_in_words(self) -> None:
-        """A line for each, its hint below, the count at the end. No colours when piped."""
+        """Each finding has a line, with its hint below, and the count is at the end. There are no
+        colours in a pipe."""
         done = run("doctor")
         assert (done.code, done.err) == (0, "")
         lines = done.out.splitlines()
@@ -874,11 +877,11 @@ class TestWords:
         assert "\x1b" not in done.out
 
     def test_colours(self) -> None:
-        """Those of Django."""
+        """Django's colours are used."""
         assert "\x1b[33;1mredislock.W002" in run("doctor", "--force-color").out
 
     def test_nothing_is_wrong(self, good: Redis) -> None:
-        """It says so."""
+        """The command says that nothing is wrong."""
         out = StringIO()
         call_command("redislock", "doctor", stdout=out)
         assert out.getvalue().endswith("Nothing is wrong.\n")

@@ -48,7 +48,8 @@ def get(inspector: Inspector, name: str) -> LockInfo:
 
 class TestOne:
     def test_what_is_held(self, inspector: Inspector) -> None:
-        """Its holder, how long, how long still; and by what it is cleared, which nobody prints."""
+        """A lock has a holder, its times, and a value by which it is cleared and which is not
+        printed."""
         with redis_lock("job", ttl=60, label="here") as lease:
             lock = get(inspector, "job")
         assert (lock.name, lock.using, lock.kind) == ("job", "default", Kind.MUTEX)
@@ -61,7 +62,7 @@ class TestOne:
         assert lease.token not in repr(lock)
 
     def test_who_waits(self, inspector: Inspector) -> None:
-        """In order, with what they say of themselves."""
+        """Waiters are listed in order, with what they say of themselves."""
         lease = redis_lock("job").acquire()
         with ThreadPoolExecutor(2) as threads:
             waiting = []
@@ -87,7 +88,7 @@ class TestOne:
 
 class TestClear:
     def test_what_was_seen(self, inspector: Inspector) -> None:
-        """It is taken from its holder, who is told by whom and why."""
+        """The lock is taken from its holder, who learns by whom and why."""
         lease = redis_lock("job").acquire()
         assert inspector.clear(get(inspector, "job"), by="Ada", reason="stuck")
         assert inspector.get("job") is None
@@ -95,7 +96,7 @@ class TestClear:
             lease.extend()
 
     def test_what_changed_hands(self, inspector: Inspector) -> None:
-        """Nothing is done to the next holder."""
+        """The next holder keeps the lock."""
         with redis_lock("job"):
             seen = get(inspector, "job")
         with redis_lock("job") as lease:
@@ -103,7 +104,7 @@ class TestClear:
             lease.extend()
 
     def test_the_next_waiter_has_it(self, inspector: Inspector) -> None:
-        """At once."""
+        """The next waiter gets the lock at once."""
         lease = redis_lock("job").acquire()
         with ThreadPoolExecutor(1) as thread:
             waiting = thread.submit(redis_lock("job", wait=PATIENCE).acquire)
@@ -114,7 +115,7 @@ class TestClear:
             lease.release()
 
     def test_a_strangers(self, redis: Redis, inspector: Inspector) -> None:
-        """If it is still the value that was seen."""
+        """A value of others is deleted if it is still the value that was seen."""
         redis.set("redislock:{job}", "mine")
         seen = get(inspector, "job")
         redis.set("redislock:{job}", "another's")
@@ -133,7 +134,7 @@ class TestPages:
         return names
 
     def in_pages(self, inspector: Inspector, limit: int) -> list[str]:
-        """The names of `many`, read so many at a time, and beyond the last one."""
+        """The names of `many`, read in pages of this size, beyond the last one."""
         seen = []
         for offset in range(0, 40, limit):
             page = inspector.page(offset=offset, limit=limit)
@@ -142,7 +143,7 @@ class TestPages:
         return seen
 
     def test_pages(self, inspector: Inspector, many: list[str]) -> None:
-        """In the order in which leases end; together they are all."""
+        """Locks are in the order in which their leases end; the pages together have all."""
         assert self.in_pages(inspector, 10) == many
         assert [lock.name for lock in inspector.page(limit=None).items] == many
         assert inspector.page(limit=0).items == []
@@ -150,7 +151,7 @@ class TestPages:
     def test_only_the_page_is_read(
         self, inspector: Inspector, many: list[str], redis: Redis
     ) -> None:
-        """However many there are."""
+        """Only the locks of the page are read, however many there are."""
 
         def gets() -> int:
             return int(redis.info("commandstats")["cmdstat_get"]["calls"])
@@ -161,7 +162,7 @@ class TestPages:
         assert gets() - before == 10
 
     def test_filters(self, inspector: Inspector, many: list[str], redis: Redis) -> None:
-        """By pattern, state and host, with the number of those that are left."""
+        """By pattern, state and host; the total counts what is left."""
         granted(redis, "mail")
         with redis_lock("mine") as lease:
             assert [lock.name for lock in inspector.page(pattern="job:00*").items] == many[:10]
@@ -186,21 +187,21 @@ class TestPages:
     def test_orders(
         self, inspector: Inspector, many: list[str], redis: Redis, order: str, first: str
     ) -> None:
-        """By each of them; and what is most waited for comes first."""
+        """Each order works; for waiters, the largest number comes first."""
         granted(redis, "zzz", ttl=9000)
         redis.zadd("redislock:{zzz}:queue", {"0" * 32: 1})
         assert set(ORDERS) >= {order}
         assert inspector.page(order=order).items[0].name == first
 
     def test_an_order_that_is_none(self, inspector: Inspector) -> None:
-        """It is told which there are."""
+        """The error says which orders there are."""
         with pytest.raises(ValueError, match="order must be one of remaining, name"):
             inspector.page(order="size")
 
     def test_the_index_is_only_read(
         self, inspector: Inspector, many: list[str], redis: Redis
     ) -> None:
-        """What has gone is neither shown nor counted, and stays in the index."""
+        """Locks that are gone are neither shown nor counted, and stay in the index."""
         redis.delete("redislock:{job:003}")
         redis.zadd(INDEX, {f"ended:{number}": 1 for number in range(700)})
         before = redis.zrange(INDEX, 0, -1, withscores=True)
@@ -215,7 +216,7 @@ class TestPages:
     def test_a_lock_that_lost_its_ttl(
         self, inspector: Inspector, many: list[str], redis: Redis
     ) -> None:
-        """It is held beyond the time that the index has for it, so it is the first one shown."""
+        """A lock that is held beyond its time in the index is shown first."""
         redis.persist("redislock:{job:007}")
         redis.zadd(INDEX, {"job:007": 1, "ended": 2, "ended:too": 3})
         names = ["job:007", *(name for name in many if name != "job:007")]
@@ -231,7 +232,7 @@ class TestPages:
         assert inspector.counts().total == 1001
 
     def test_counts(self, inspector: Inspector, many: list[str], redis: Redis) -> None:
-        """By state, and how many are waited for."""
+        """Locks are counted by state, and so are those that are waited for."""
         granted(redis, "stale")
         redis.zadd("redislock:{stale}:queue", {"0" * 32: 1, "1" * 32: 2})
         counts = inspector.counts()
@@ -239,7 +240,7 @@ class TestPages:
         assert counts.states == {State.HELD: 30, State.UNKNOWN: 0, State.STALE: 1}
 
     def test_without_any(self, inspector: Inspector) -> None:
-        """There is nothing to see."""
+        """Without locks, all answers are empty."""
         assert inspector.page().items == []
         assert inspector.stale() == []
         assert inspector.counts().total == 0
@@ -248,7 +249,7 @@ class TestPages:
 
 class TestDiscover:
     def test_what_is_not_in_the_index(self, inspector: Inspector, redis: Redis) -> None:
-        """Values of others below our prefix; of ours, only what the index has lost."""
+        """Values of others below our prefix are found, and locks that the index has lost."""
         redis.set("redislock:{plain}", "a token of redis-py")
         redis.set("redislock:{old}", str(time.time() - 60))
         redis.set("redislock:{old:future}", f"{time.time() + 60:.3f}")
@@ -272,7 +273,7 @@ class TestDiscover:
         assert redis.zscore(INDEX, "lost") is None
 
     def test_it_ends(self, inspector: Inspector, redis: Redis) -> None:
-        """When it has seen all keys, or about as many as it was told."""
+        """The search ends after all keys, or after about as many as its limit."""
         with redis.pipeline() as pipeline:
             for number in range(20_000):
                 pipeline.set(f"noise:{number}", 1, ex=60)
@@ -290,7 +291,7 @@ class TestDiscover:
         redis.delete(*(f"noise:{number}" for number in range(20_000)))
 
     def test_a_prefix_with_a_pattern(self, settings: Any, redis: Redis) -> None:
-        """It is meant as it is written."""
+        """Special characters in a prefix are escaped."""
         settings.REDISLOCK = {"PREFIX": "redislock*"}
         redis.set("redislock*:{a}", "x")
         redis.set("redislock-:{b}", "x")
@@ -327,7 +328,7 @@ class TestStale:
     def test_a_lock_of_ours(
         self, holder: Holder, independent: bool, left: float | None, state: State
     ) -> None:
-        """By its TTL, its last renewal, and the last sign of life of its process."""
+        """The state depends on the TTL, the last renewal and the process's last sign of life."""
         decided, why = decide(holder, 3600.0, independent, left)
         assert decided == state
         assert bool(why) == (state != State.HELD)
@@ -350,7 +351,7 @@ class TestStale:
     def test_a_foreign_value(
         self, value: bytes, remaining: float | None, kind: Kind, state: State
     ) -> None:
-        """By its TTL, or by the time that it is."""
+        """The state depends on the TTL, or on the time that the value is."""
         found = foreign(value, remaining, 1_800_000_000.0)
         assert found[:2] == (kind, state)
         assert bool(found[2]) == (state != State.HELD)
@@ -358,7 +359,7 @@ class TestStale:
     def test_a_killed_process(
         self, inspector: Inspector, redis: Redis, start: Callable[..., Worker]
     ) -> None:
-        """Its long lease is stale when its last sign of life has run out, not after an hour."""
+        """A long lease is stale once its process's last sign of life has expired."""
         worker = start("tests.test_inspection:hold")
         worker.holds()
         (presence,) = eventually(lambda: redis.keys("redislock:process:*"))
@@ -381,8 +382,7 @@ class TestStale:
         assert inspector.clear(get(inspector, "long"), by="Ada", reason="its process is dead")
 
     def test_a_sign_of_life(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One key for all leases of a process, as long as it holds one, is written again and
-        again."""
+        """A process that holds leases has one key, which it writes again and again."""
         watched = watchdog(server_of("default"))
         watched._show_at, watched._next = 0.0, float("inf")  # it has shown none lately
         monkeypatch.setattr("django_redislock.lease.watchdog.PRESENCE_EVERY", 0.1)
@@ -395,7 +395,7 @@ class TestStale:
                 redis.delete(key)
 
     def test_a_child_is_another_process(self, redis: Redis) -> None:
-        """Forked, it has a number of its own."""
+        """A forked child has its own process number."""
         from multiprocessing import get_context
 
         context = get_context("fork")
@@ -406,7 +406,7 @@ class TestStale:
         process.join(PATIENCE)
 
     def test_the_drop_in(self, inspector: Inspector, redis: Redis) -> None:
-        """One with a timeout belongs to no process; one without does."""
+        """A lock with a timeout belongs to no process; one without a timeout does."""
         from django_redislock.client import Lock
 
         with Lock(redis, "a", timeout=60), Lock(redis, "b"):
@@ -427,7 +427,7 @@ def tell_token(pipe: Any) -> None:
 
 class TestCacheLocks:
     def test_they_are_listed_by_their_keys(self, redis: Redis) -> None:
-        """Those of the drop-in: seen, waited for and cleared as others."""
+        """Locks of the drop-in are seen, waited for and cleared like others."""
         from django_redislock.client import Lock
 
         inspector = Inspector(cache_locks=True)
@@ -446,7 +446,7 @@ class TestCacheLocks:
             assert not redis.exists(":1:import")
 
     def test_their_past(self, redis: Redis) -> None:
-        """As that of others; a timeout that is set anew changes nothing of it."""
+        """The past is kept as for other locks; setting the timeout anew does not change it."""
         from django_redislock.client import Lock
 
         inspector = Inspector(cache_locks=True)
@@ -466,7 +466,7 @@ class TestCacheLocks:
         assert Inspector().past("import").holders == []
 
     def test_one_without_a_timeout_needs_its_process(self, redis: Redis) -> None:
-        """One with a timeout does not."""
+        """A lock with a timeout is held without its process."""
         from django_redislock.client import Lock
 
         inspector = Inspector(cache_locks=True)
@@ -485,7 +485,7 @@ class TestCacheLocks:
 
 class TestServer:
     def test_the_alias_of_the_settings(self, settings: Any) -> None:
-        """By default."""
+        """USING of the settings is the default."""
         settings.CACHES = {**settings.CACHES, "locks": settings.CACHES["default"]}
         settings.REDISLOCK = {"USING": "locks"}
         with held_elsewhere("job"):
@@ -493,10 +493,10 @@ class TestServer:
 
 
 class TestPlaces:
-    """Semaphores and read-write locks of which the server has not all that we have written."""
+    """Semaphores and read-write locks whose data at the server is incomplete."""
 
     def test_a_record_that_says_no_kind(self, inspector: Inspector, redis: Redis) -> None:
-        """It is listed, and keeps no other lock from being."""
+        """Such a lock is listed, and so are the others."""
         lease = Semaphore("places", 2).acquire()
         with redis_lock("job"):
             record = redis.hget("redislock:{places}:holders", lease.token)
@@ -514,7 +514,7 @@ class TestPlaces:
         assert inspector.get("places") is None
 
     def test_lost_records(self, inspector: Inspector, redis: Redis) -> None:
-        """Nobody knows who holds it; an operator can take it away."""
+        """The holder is unknown, and an operator can clear the lock."""
         lease = Semaphore("places", 2).acquire()
         redis.delete("redislock:{places}:holders")
         lock = get(inspector, "places")
@@ -529,7 +529,7 @@ class TestPlaces:
             lease.extend()
 
     def test_one_lost_record(self, inspector: Inspector, redis: Redis) -> None:
-        """The others are known."""
+        """The other holders are known."""
         lease = Semaphore("places", 2, ttl=20).acquire()
         Semaphore("places", 2, ttl=30).acquire()
         redis.hdel("redislock:{places}:holders", lease.token)
@@ -543,7 +543,7 @@ class TestPlaces:
     def test_many_holders(
         self, inspector: Inspector, redis: Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Redis does not stand still until those of all locks of a page are read."""
+        """One request reads a bounded number of holders."""
         monkeypatch.setattr(permits, "SHOWN", 4)
         looked_at = []
 
@@ -567,7 +567,7 @@ class TestPlaces:
         assert [found[f"places:{number}"].holding for number in range(6)] == [5] + 5 * [3]
 
     def test_what_is_none(self, inspector: Inspector, redis: Redis) -> None:
-        """A sorted set of others."""
+        """A sorted set of others is a foreign value."""
         redis.zadd("redislock:{places}", {"somebody": 4e12})
         lock = get(inspector, "places")
         assert (lock.kind, lock.state) == (Kind.FOREIGN, State.STALE)
@@ -581,7 +581,7 @@ class TestTimestampLocks:
         redis.delete("lock.import")
 
     def test_ours(self, redis: Redis) -> None:
-        """The key tells only when it ends; who holds it stands beside it."""
+        """The key has only the end of the lease; the holder is stored beside it."""
         inspector = Inspector(cache_locks=True)
         lock = TimestampLock("lock.import", ttl=30, label="shop/imports.py:42 in load")
         lease = lock.acquire()
@@ -603,7 +603,7 @@ class TestTimestampLocks:
         assert inspector.page().items == []
 
     def test_one_that_changed_hands(self, redis: Redis) -> None:
-        """Is not cleared."""
+        """A later holder is not cleared."""
         inspector = Inspector(cache_locks=True)
         with TimestampLock("lock.import"):
             found = get(inspector, "lock.import")
@@ -612,7 +612,7 @@ class TestTimestampLocks:
             lease.extend()
 
     def test_one_whose_time_is_over(self, redis: Redis) -> None:
-        """Its holder is known nevertheless, and it is cleared by its value."""
+        """The holder is still known, and the lock is cleared by its value."""
         inspector = Inspector(cache_locks=True)
         lease = TimestampLock("lock.import", renew=False).acquire()
         value = str(int(redis.time()[0]) - 5)
@@ -627,7 +627,7 @@ class TestTimestampLocks:
         assert not redis.exists("lock.import")
 
     def test_an_old_client_that_ours_wait_for(self, redis: Redis) -> None:
-        """Is listed, too; what ours wrote before says nothing of it."""
+        """The lock is listed; what an earlier holder wrote does not describe it."""
         inspector = Inspector(cache_locks=True)
         with TimestampLock("lock.import"):
             pass

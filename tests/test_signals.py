@@ -47,7 +47,7 @@ def connect() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def events(connect: Any) -> list[LockEvent]:
-    """All events, in the order in which they are told."""
+    """All events, in the order in which receivers got them."""
     seen: list[LockEvent] = []
 
     def receive(event: LockEvent, **kwargs: Any) -> None:
@@ -90,7 +90,8 @@ async def async_block() -> None:
 
 class TestEvents:
     def test_a_block(self, events: list[LockEvent]) -> None:
-        """It is acquired before its body, and released after it; each says of what and by whom."""
+        """The lock is acquired before the body and released after it; each event names lock and
+        holder."""
         with redis_lock("job", label="here") as lease:
             assert outcomes(events) == ["acquired"]
         acquired, released = events
@@ -125,7 +126,7 @@ class TestEvents:
         assert {receiver.get_loop() for _, receiver in seen} == {ran.get_loop()}
 
     def test_receivers_of_both_kinds(self, events: list[LockEvent], connect: Any) -> None:
-        """Coroutines are called for a synchronous block, and functions for an async one."""
+        """Asynchronous receivers get events of synchronous blocks, and the other way round."""
         seen = []
 
         async def receive(event: LockEvent, **kwargs: Any) -> None:
@@ -137,7 +138,7 @@ class TestEvents:
         assert outcomes(seen) == outcomes(events) == ["acquired", "released"] * 2
 
     def test_not_acquired(self, events: list[LockEvent]) -> None:
-        """Who held it is told, and for how long it was waited for, however it was asked for."""
+        """The event names the holder and the time waited, however the lock was asked for."""
         with held_elsewhere() as lease:
             events.clear()
             assert redis_lock("job").acquire(wait=0) is None
@@ -152,7 +153,7 @@ class TestEvents:
         assert {event.fencing_token for event in tried} == {None}
 
     def test_a_lost_lease(self, redis: Redis, events: list[LockEvent]) -> None:
-        """It is told why, and is not told to be released."""
+        """The event says why, and no event says that the lock was released."""
         with pytest.raises(LeaseLost):
             with redis_lock("job", ttl=0.3) as lease:
                 redis.delete("redislock:{job}")
@@ -163,7 +164,7 @@ class TestEvents:
         assert 0 < events[1].held < PATIENCE
 
     def test_cleared(self, events: list[LockEvent]) -> None:
-        """The operator's side tells by whom and why, the holder's that it lost its lease."""
+        """The operator's event says by whom and why; the holder's says that its lease is lost."""
         lease = redis_lock("job", label="here", ttl=0.3).acquire()
         redis_lock("job").clear(by="Ada", reason="stuck")
         eventually(lambda: len(events) == 3)
@@ -174,12 +175,12 @@ class TestEvents:
         assert (lost.outcome, lost.why) == ("lost", "cleared by Ada (stuck)")
 
     def test_clearing_nothing_is_no_event(self, events: list[LockEvent]) -> None:
-        """A lock that nobody holds can't be cleared."""
+        """Clearing a free lock sends no event."""
         redis_lock("job").clear(reason="to be sure")
         assert events == []
 
     def test_a_reentrant_block_holds_one_lease(self, events: list[LockEvent]) -> None:
-        """Which is acquired once and released once."""
+        """The lease is acquired once and released once."""
         lock = redis_lock("job", reentrant=True)
         with lock, lock:
             pass
@@ -191,7 +192,7 @@ class TestReceivers:
     def test_one_that_raises(
         self, events: list[LockEvent], connect: Any, caplog: Any, asynchronous: bool
     ) -> None:
-        """It is logged, the others are called, and the block runs under its lock."""
+        """The exception is logged, other receivers are called, and the block has its lock."""
 
         def bad(event: LockEvent, **kwargs: Any) -> None:
             raise RuntimeError(f"no receiver for {event.outcome}")
@@ -208,7 +209,7 @@ class TestReceivers:
     def test_one_that_hangs_in_the_background(
         self, redis: Redis, connect: Any, outcome: str
     ) -> None:
-        """Leases are renewed while it thinks of one that was lost, or was dropped and released."""
+        """Leases are renewed while a receiver is busy with one that was lost or dropped."""
         thinking, go_on = threading.Event(), threading.Event()
 
         def slow(event: LockEvent, **kwargs: Any) -> None:
@@ -234,7 +235,7 @@ class TestReceivers:
             go_on.set()
 
     def test_cancelled_in_a_receiver(self, redis: Redis, connect: Any) -> None:
-        """A task that is cancelled while a receiver hears of its lock does not keep it."""
+        """A task that is cancelled while a receiver runs does not keep its lock."""
         hearing = threading.Event()
 
         async def slow(event: LockEvent, **kwargs: Any) -> None:
@@ -256,7 +257,7 @@ class TestReceivers:
 
     @pytest.mark.parametrize("asynchronous", [False, True])
     def test_a_receiver_that_cancels_itself(self, connect: Any, asynchronous: bool) -> None:
-        """That is its own affair, and no cancellation of who holds the lock."""
+        """The block that holds the lock is not cancelled."""
 
         async def cancelled(event: LockEvent, **kwargs: Any) -> None:
             raise asyncio.CancelledError
@@ -267,7 +268,7 @@ class TestReceivers:
     def test_a_receiver_that_is_interrupted(
         self, redis: Redis, connect: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Ctrl-C is no exception to be logged; the lock is not kept."""
+        """Ctrl-C is raised and not logged; the lock is not kept."""
 
         def interrupted(event: LockEvent, **kwargs: Any) -> None:
             raise KeyboardInterrupt
@@ -284,12 +285,12 @@ class TestReceivers:
         assert "dropped without being released" not in caplog.text
 
     def test_at_the_end_of_the_process(self, start: Callable[..., Worker]) -> None:
-        """What comes to light just before it is told yet."""
+        """A loss just before the end of the process is still reported."""
         worker = start("tests.test_signals:lose_and_end")
         assert worker.says() == "told of lost"
 
     def test_after_fork(self, redis: Redis, connect: Any) -> None:
-        """A child tells its own losses, although the parent's thread stayed there."""
+        """A child reports its own losses, although the parent's thread is not in it."""
         read, write = os.pipe()
 
         def tell(event: LockEvent, **kwargs: Any) -> None:
@@ -323,7 +324,7 @@ class TestLog:
         return [record for record in caplog.records if hasattr(record, "lock_outcome")]
 
     def test_a_line_per_event(self, redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
-        """With the level that its news deserve, and without any receiver."""
+        """Each event is a log line with its own level, also without receivers."""
         caplog.set_level(logging.DEBUG, "django_redislock")
         with held_elsewhere():
             redis_lock("job").acquire(wait=0)
@@ -347,7 +348,7 @@ class TestLog:
         )
 
     def test_extra_fields(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Each field of the event is one of the record, for logs that are searched by field."""
+        """Each field of the event is a field of the log record."""
         caplog.set_level(logging.DEBUG, "django_redislock")
         with redis_lock("job", label="here") as lease:
             pass
@@ -358,7 +359,7 @@ class TestLog:
                 assert hasattr(record, f"lock_{field.name}")
 
     def test_nothing_is_made_that_nobody_wants(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without receivers, and with the usual level, a block costs no event."""
+        """Without receivers, at the usual log level, a block makes no event."""
         monkeypatch.setattr("django_redislock.lease.claims.LockEvent", None)
         with redis_lock("job"):
             pass
