@@ -47,7 +47,7 @@ def runperiodic(*arguments: str) -> Done:
 
 class TestList:
     def test_the_plan_in_words(self, make: Make, settings: Any) -> None:
-        """Redis is not asked."""
+        """Redis is not asked for the plan."""
         settings.CACHES = caches(AWAY)
         make(name="b", every=300)
         make(name="a", enabled=False)
@@ -59,7 +59,7 @@ class TestList:
         assert re.fullmatch(r"b +every 5 minutes +\S+ \d\d:\d[05]:00 UTC", lines[2])
 
     def test_no_jobs(self) -> None:
-        """It says where they would be looked for."""
+        """The command says where it looked for jobs."""
         assert "no periodic.py of an installed app" in runperiodic("--list").out
 
 
@@ -67,7 +67,7 @@ class TestByHand:
     """`runperiodic JOB`."""
 
     def test_it_runs_under_its_lock(self, make: Make) -> None:
-        """Also when it is paused or disabled."""
+        """The job runs even if it is paused or disabled."""
         fences = []
         make(lambda: fences.append(current_lease().fencing_token), enabled=False)
         Ledger().pause("job", by="ann", reason="why")
@@ -77,7 +77,7 @@ class TestByHand:
         assert (run.planned, run.outcome) == (None, RunOutcome.DONE)
 
     def test_a_coroutine(self, make: Make) -> None:
-        """On a loop of its own."""
+        """A coroutine runs in an event loop of its own."""
         fences = []
 
         async def job() -> None:
@@ -89,7 +89,7 @@ class TestByHand:
         assert fences == [Ledger().runs("job")[0].fencing_token]
 
     def test_busy(self, make: Make) -> None:
-        """It says who has the lock, and exits as all commands do."""
+        """The error names the holder, and the exit code is that of all commands."""
         make()
         with held_elsewhere("periodic:job"):
             done = runperiodic("job")
@@ -97,7 +97,7 @@ class TestByHand:
         assert done.err.startswith("'periodic:job' is held by ")
 
     def test_it_fails(self, make: Make) -> None:
-        """With the exception's type and message."""
+        """The error has the exception's type and message."""
 
         def job() -> None:
             raise ValueError("no paper")
@@ -106,7 +106,7 @@ class TestByHand:
         assert runperiodic("job") == Done(1, "", "ValueError: no paper")
 
     def test_it_loses_its_lease(self, make: Make) -> None:
-        """An operator cleared it."""
+        """The error says who cleared the lock."""
 
         def job() -> None:
             redis_lock("periodic:job").clear(by="ann", reason="stuck")
@@ -120,7 +120,7 @@ class TestByHand:
 
     @pytest.mark.parametrize("which", ["job", "--once"])
     def test_redis_is_away(self, which: str, make: Make, settings: Any) -> None:
-        """It does not run."""
+        """No job runs."""
         ran: list[int] = []
         make(lambda: ran.append(1))
         settings.CACHES = caches(AWAY)
@@ -128,13 +128,13 @@ class TestByHand:
         assert ran == []
 
     def test_no_such_job(self, make: Make) -> None:
-        """It says which ones there are."""
+        """The error says which jobs there are."""
         make(name="a")
         assert runperiodic("job") == Done(2, "", "There is no job 'job'. There are: a.")
 
     @pytest.mark.parametrize("other", ["--once", "--list"])
     def test_one_thing_at_a_time(self, make: Make, other: str) -> None:
-        """A job beside what does not look at it is a mistake."""
+        """A job's name can't be combined with options that ignore it."""
         ran: list[int] = []
         make(lambda: ran.append(1))
         done = runperiodic("job", other)
@@ -161,7 +161,7 @@ class TestOnce:
     """`runperiodic --once`, for cron."""
 
     def test_what_is_due(self, make: Make, missed: Any, redis: Redis) -> None:
-        """And nothing else: a job that nobody knew begins now."""
+        """Only due jobs run; a job that is new to the ledger begins now."""
         make(name="due")
         make(name="new")
         missed("due")
@@ -172,7 +172,7 @@ class TestOnce:
         assert outcomes("due") == ["done"], "it was run"
 
     def test_more_than_there_are_workers(self, make: Make, missed: Any) -> None:
-        """One after the other; coroutines need none."""
+        """Functions run one after the other; coroutines need no worker."""
         together = [0, 0]
 
         def job() -> None:
@@ -193,8 +193,8 @@ class TestOnce:
         assert 1 <= together[1] <= 2
 
     def test_nothing_goes_on(self, make: Make, missed: Any) -> None:
-        """Its threads and its loop end with it, and their connections with them: who calls the
-        command from a program does so again and again."""
+        """The command ends its threads, its event loop and their connections, since a program may
+        call it again and again."""
 
         async def other() -> None: ...
 
@@ -214,7 +214,7 @@ class TestOnce:
         )
 
     def test_a_bad_job_does_not_stop_the_others(self, make: Make, missed: Any) -> None:
-        """It tells in its exit code."""
+        """The exit code says that a job has failed."""
 
         def bad() -> None:
             raise ValueError
@@ -256,7 +256,7 @@ class TestStopping:
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_what_runs_comes_to_its_end(self, number: signal.Signals, begun: Any) -> None:
-        """And nothing new begins."""
+        """The job that runs comes to its end, and no new one begins."""
         worker = begun("holds")
         worker.signal(number)
         eventually(lambda: len(Ledger().runs("job")))
@@ -267,7 +267,8 @@ class TestStopping:
         assert redis_lock("periodic:job").holder() is None
 
     def test_a_coroutine_is_cancelled(self, begun: Any) -> None:
-        """When its time is over; its lock is free at once, and it is entered why."""
+        """After the grace period, a coroutine is cancelled. Its lock is free at once, and the
+        entry says why."""
         worker = begun("sleeps")
         worker.signal(signal.SIGTERM)
         assert worker.says() == "cancelled"
@@ -277,7 +278,7 @@ class TestStopping:
         assert (run.outcome, run.why) == (RunOutcome.LOST, "its scheduler was stopped")
 
     def test_a_thread_ends_with_the_process(self, begun: Any) -> None:
-        """Its lease is left to its end, since nobody knows what the thread does until then."""
+        """The lease is left to expire, since the thread may still work."""
         worker = begun("hangs")
         worker.signal(signal.SIGTERM)
         assert worker.ends() == 76
@@ -286,7 +287,7 @@ class TestStopping:
         assert (run.outcome, run.why) == (RunOutcome.LOST, "its scheduler was stopped")
 
     def test_a_lock_that_outlives_its_job(self, start: Start, tmp_path: Path, make: Make) -> None:
-        """It is given back: who stops a scheduler wants it to be gone."""
+        """A lock that is kept for at_least_for is released when the scheduler stops."""
         make()
         worker = start("tests.periodic.programs:lingers", str(tmp_path / "journal"), "1")
         eventually(lambda: "done" in outcomes())
@@ -300,7 +301,7 @@ class TestOperators:
     """`redislock jobs`, `pause` and `resume`."""
 
     def test_jobs(self, make: Make, missed: Any) -> None:
-        """A line for each."""
+        """Each job has a line."""
         make(name="a", every=300)
         make(name="b")
         runperiodic("--once")
@@ -314,7 +315,7 @@ class TestOperators:
         assert total == "2 jobs."
 
     def test_for_monitoring(self, make: Make, missed: Any) -> None:
-        """The exit code tells whether there are any."""
+        """The exit code says whether there are such jobs."""
 
         def bad() -> None:
             raise ValueError("no | paper")
@@ -337,7 +338,7 @@ class TestOperators:
         assert overdue.out.endswith("2 jobs.\n")
 
     def test_one_job(self, make: Make, missed: Any) -> None:
-        """Its runs."""
+        """The runs of one job are shown."""
         make()
         assert "It has not run yet." in call("jobs", "job").out
         missed("job")
@@ -352,7 +353,7 @@ class TestOperators:
         assert re.fullmatch(r"\S+ \d\d:00:00 UTC +\S+ \S+ UTC +0\.\d s +done +\S+", lines[10])
 
     def test_pause_and_resume(self, make: Make, missed: Any) -> None:
-        """One, or all; a paused job is passed over."""
+        """One job or all are paused, and a paused job is passed over."""
         make(name="a")
         make(name="b")
         runperiodic("--once")
@@ -370,7 +371,7 @@ class TestOperators:
         "arguments", [("pause", "--reason", "r"), ("resume",), ("resume", "a", "--all")]
     )
     def test_which_ones(self, arguments: tuple[str, ...]) -> None:
-        """It has to be said, and only once."""
+        """Names or --all must be given, and not both."""
         done = call(*arguments)
         assert (done.code, done.err) == (2, "Write the names of jobs, or --all.")
 
@@ -378,12 +379,12 @@ class TestOperators:
         "arguments", [("jobs", "x"), ("pause", "x", "--reason", "r"), ("resume", "x")]
     )
     def test_no_such_job(self, make: Make, arguments: tuple[str, ...]) -> None:
-        """It says which ones there are."""
+        """The error says which jobs there are."""
         make(name="a")
         assert call(*arguments) == Done(2, "", "There is no job 'x'. There are: a.")
 
     def test_redis_is_away(self, make: Make, settings: Any) -> None:
-        """One line, and the exit code of that."""
+        """Each command exits with 69."""
         make()
         settings.CACHES = caches(AWAY)
         for arguments in (("jobs",), ("pause", "job", "--reason", "r"), ("resume", "job")):
@@ -391,7 +392,7 @@ class TestOperators:
 
 
 def test_json_is_what_the_docs_say(make: Make, missed: Any) -> None:
-    """Each key has its row."""
+    """The documentation has a row for each key."""
     make()
     missed("job")
     runperiodic("--once")

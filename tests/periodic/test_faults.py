@@ -33,14 +33,14 @@ FOR_EVER = 10**9
 
 
 def entries() -> tuple[RunInfo, ...]:
-    """What is written, the newest first."""
+    """All entries of the ledger, the newest first."""
     keys = Keys.of("redislock", "periodic:job")
     _, [found] = run(ledger.read(SyncPort(server_of("default")), ["job"], [keys]))
     return found.runs
 
 
 def runs() -> list[RunInfo]:
-    """The same without what was passed over, the oldest first."""
+    """The runs without skipped ticks, the oldest first."""
     return [run for run in reversed(entries()) if run.outcome != RunOutcome.SKIPPED]
 
 
@@ -85,7 +85,7 @@ def test_clocks_that_differ(redis_server: RedisServer, journal: Path) -> None:
 
 
 def test_longer_than_its_period(one_of_two: Any) -> None:
-    """Ticks are passed over while it runs, by whichever scheduler; then it goes on."""
+    """Ticks during a run are passed over by both schedulers; then the job goes on."""
     first, _ = one_of_two("holds", "1")
     skipped = eventually(
         lambda: [run for run in entries() if run.outcome == RunOutcome.SKIPPED][1:], within=60
@@ -100,7 +100,7 @@ def test_longer_than_its_period(one_of_two: Any) -> None:
 
 
 def test_longer_than_its_period_and_waiting(one_of_two: Any, redis: Redis) -> None:
-    """No tick is passed over, and of those that wait only the last one is run."""
+    """No tick is passed over, and only the last one that waits is run."""
     first, _ = one_of_two("waits", "1")
     begin = runs()[0].planned
     eventually(lambda: redis.time()[0] > begin.timestamp() + 3)
@@ -113,7 +113,7 @@ def test_longer_than_its_period_and_waiting(one_of_two: Any, redis: Redis) -> No
 
 @pytest.mark.parametrize("program", ["holds", "retried"])
 def test_killed_in_a_job(program: str, one_of_two: Any, missed: Any, journal: Path) -> None:
-    """Its run is lost, and the tick with it; or the other scheduler tries it again."""
+    """The run is lost, and its tick with it; or the other scheduler tries it again."""
     missed("job")
     first, other = one_of_two(program, HOUR)
     first.signal(signal.SIGKILL)
@@ -135,7 +135,7 @@ def test_killed_in_a_job(program: str, one_of_two: Any, missed: Any, journal: Pa
 
 
 def test_told_to_stop_in_a_job(start: Start, journal: Path, missed: Any) -> None:
-    """A coroutine that is cut short is begun again elsewhere, if its runs are tried again."""
+    """A cancelled coroutine is tried again elsewhere, with on_crash='retry'."""
     missed("job")
     program = "tests.periodic.programs:sleeps", str(journal), HOUR, "retry"
     first = start(*program)
@@ -152,7 +152,7 @@ def test_told_to_stop_in_a_job(start: Start, journal: Path, missed: Any) -> None
 
 
 def test_a_signal_to_a_child_of_a_job(start: Start, journal: Path) -> None:
-    """Is none to the scheduler, though the child began as a copy of it."""
+    """The signal does not stop the scheduler, although the child began as a copy of it."""
     worker = start("tests.periodic.programs:forks", str(journal), "1")
     assert worker.says() == "begins"
     for _ in range(2):
@@ -161,8 +161,8 @@ def test_a_signal_to_a_child_of_a_job(start: Start, journal: Path) -> None:
 
 
 def test_stopped_in_a_job(one_of_two: Any, missed: Any) -> None:
-    """It sleeps for longer than its lease: its tick is tried again, and what it does after that
-    it does without its lease, and is told so. What is entered of it stays truth."""
+    """A scheduler that sleeps for longer than its lease loses its run: the tick is tried again,
+    and the entries stay right."""
     missed("job")
     first, other = one_of_two("retried", HOUR)
     first.signal(signal.SIGSTOP)
@@ -177,7 +177,7 @@ def test_stopped_in_a_job(one_of_two: Any, missed: Any) -> None:
 
 
 def fell_asleep(worker: Worker) -> bool:
-    """Stop it; but not in the middle of a run, whose lease would keep the others away."""
+    """Stop a worker, but not during a run, whose lease would keep the others away."""
     pid = worker.process.pid
     worker.signal(signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
@@ -191,7 +191,7 @@ def fell_asleep(worker: Worker) -> bool:
 def test_asleep_when_a_tick_is_due(
     start: Start, journal: Path, redis: Redis, redis_server: RedisServer
 ) -> None:
-    """Others run it. When the sleeper wakes up it runs none of what it has missed."""
+    """Other schedulers run the tick. After waking up, the sleeper runs no missed tick."""
     sleeper, other = (
         start("tests.periodic.programs:fleet", str(journal), "1", number) for number in "01"
     )
@@ -218,8 +218,8 @@ def test_redis_is_away(
     proxy: Proxy,  # noqa: F811
     redis: Redis,
 ) -> None:
-    """For several ticks. Then they go on: of those that were missed the last one is run, at most,
-    and no tick twice."""
+    """Redis is away for several ticks. After that at most the last missed tick is run, and no tick
+    twice."""
     for number in "01":
         start("tests.periodic.programs:fleet", str(journal), "1", number, url=proxy.url)
     eventually(lambda: len(lines(journal)) >= 2)
@@ -246,7 +246,8 @@ def test_messages_get_lost(
     proxy: Proxy,  # noqa: F811
     fault: Fault,
 ) -> None:
-    """One of five, carried out or not: no tick is run twice, and no run is left open."""
+    """Whether lost messages were carried out or not, no tick is run twice, and no run is left
+    open."""
     rule = proxy.on(anything, fault, times=FOR_EVER, chance=0.3)
     for number in "01":
         start("tests.periodic.programs:fleet", str(journal), "1", number, url=proxy.url)

@@ -20,7 +20,7 @@ def report() -> None: ...
 
 
 def test_the_function_stays_what_it_was() -> None:
-    """It is named after its path, and can be called as before."""
+    """The job is named after the function's path, and the function can be called as before."""
     assert periodic(every=30)(report) is report
     [job] = jobs()
     assert (job.name, job.lock) == (
@@ -32,7 +32,7 @@ def test_the_function_stays_what_it_was() -> None:
 
 
 def test_by_a_cron_expression(settings: Any) -> None:
-    """In the project's time zone, or another one."""
+    """The expression is in the project's time zone, or in another one."""
     settings.TIME_ZONE = "Europe/Berlin"
 
     @periodic("0 3 * * *")
@@ -81,7 +81,7 @@ def test_by_a_cron_expression(settings: Any) -> None:
     ],
 )
 def test_what_is_refused(arguments: Any, options: Any, message: str) -> None:
-    """It says what to write, of which job, and where that is."""
+    """The error says what to write, and names the job and its place."""
     with pytest.raises((TypeError, ValueError), match=message) as raised:
         periodic(*arguments, **options)(report)
     assert "The periodic job " in str(raised.value)
@@ -90,7 +90,7 @@ def test_what_is_refused(arguments: Any, options: Any, message: str) -> None:
 
 
 def test_forgotten_parentheses() -> None:
-    """The function would be taken for the schedule."""
+    """Without parentheses, the function would be taken for the schedule."""
     with pytest.raises(TypeError, match="@periodic needs a schedule"):
         periodic(report)  # type: ignore[arg-type]
 
@@ -117,14 +117,14 @@ def generates() -> Any:
     ],
 )
 def test_what_is_no_job(function: Any, message: str) -> None:
-    """Nobody could call it."""
+    """What can't be called without arguments is refused."""
     with pytest.raises(TypeError, match=message):
         periodic(every=30, name="job")(function)
     assert jobs() == []
 
 
 def test_two_of_one_name() -> None:
-    """Both places are named; the first one stays."""
+    """The error names both places, and the first job stays."""
     periodic(every=30, name="job")(report)
     with pytest.raises(ValueError, match=r"another job at periodic/test_job\.py") as e:
         periodic(every=60, name="job")(test_forgotten_parentheses)
@@ -135,7 +135,7 @@ def test_two_of_one_name() -> None:
 
 
 def test_two_of_one_factory() -> None:
-    """They are written at one place, and are two all the same."""
+    """Two jobs that are defined at one place are two jobs."""
 
     def make(seconds: float) -> None:
         @periodic(every=seconds, name="job")
@@ -149,7 +149,7 @@ def test_two_of_one_factory() -> None:
 
 
 def test_a_module_that_is_reloaded() -> None:
-    """The same job once more, as it is written now."""
+    """A job that is defined again replaces itself."""
     source = "@periodic(every={seconds}, name='job')\ndef job(): ..."
     for seconds in (30, 40):
         exec(compile(source.format(seconds=seconds), __file__, "exec"), {"periodic": periodic})
@@ -158,10 +158,10 @@ def test_a_module_that_is_reloaded() -> None:
 
 
 class TestSettings:
-    """What `REDISLOCK["JOBS"]` says beats what the code says."""
+    """`REDISLOCK["JOBS"]` comes before what the code says."""
 
     def test_of_one_job_or_a_pattern(self, make: Make, settings: Any) -> None:
-        """The exact name wins."""
+        """The exact name comes before a pattern."""
         make(name="a.b", every=30)
         make(name="a.c", every=30)
         settings.REDISLOCK = {
@@ -175,7 +175,7 @@ class TestSettings:
         assert (one.enabled, other.enabled) == (True, False)
 
     def test_of_another_kind_of_schedule(self, make: Make, settings: Any) -> None:
-        """Either may take the place of the other."""
+        """An interval may replace an expression, and the other way round."""
         make(name="a", every=30)
         make(name="b", schedule="* * * * *")
         settings.REDISLOCK = {
@@ -190,7 +190,7 @@ class TestSettings:
         ]
 
     def test_the_zone_alone(self, make: Make, settings: Any) -> None:
-        """The expression stays."""
+        """TZ alone keeps the expression."""
         make(schedule="0 3 * * *")
         settings.REDISLOCK = {"JOBS": {"job": {"TZ": "Europe/Berlin"}}}
         assert jobs()[0].schedule == Cron("0 3 * * *", ZoneInfo("Europe/Berlin"))
@@ -215,14 +215,14 @@ class TestSettings:
         ],
     )
     def test_what_is_wrong(self, make: Make, settings: Any, says: Any, message: str) -> None:
-        """It names the entry."""
+        """The error names the entry."""
         make(every=3600)
         settings.REDISLOCK = {"JOBS": says}
         with pytest.raises(ImproperlyConfigured, match=message):
             jobs()
 
     def test_the_lock(self, make: Make, settings: Any) -> None:
-        """Of its lock an entry in `LOCKS` tells; how long it may live, the job."""
+        """LOCKS applies to the job's lock; at_most_for of the job limits how long it is held."""
         job = make()
         settings.REDISLOCK = {"LOCKS": {"periodic:*": {"TTL": 5, "MAX_HOLD": 60}}}
         assert (job.policy.ttl, job.policy.max_hold) == (5.0, 60.0)
@@ -230,24 +230,25 @@ class TestSettings:
 
 
 class TestTicks:
-    """Which tick is claimed, when some have been missed."""
+    """Which tick is claimed after some have been missed."""
 
     def test_latest(self, make: Make) -> None:
-        """The last one."""
+        """The last missed tick is due."""
         job = make()
         assert job.due(0, 5 * HOUR + 1) == 5 * HOUR
         assert job.due(5 * HOUR, 5 * HOUR + 1) is None
         assert job.deadline(HOUR) is None, "until the next one"
 
     def test_none(self, make: Make) -> None:
-        """The last one, unless it was missed, too."""
+        """The last tick is due, unless it was missed, too."""
         job = make(catch_up="none")
         assert job.due(0, 5 * HOUR) == 5 * HOUR
         assert job.deadline(5 * HOUR) == 5 * HOUR + 10 * SECOND
         assert make(catch_up="none", grace=60).deadline(0) == 60 * SECOND
 
     def test_all(self, make: Make) -> None:
-        """Each, the oldest first; those that are too late are passed over at once."""
+        """Each missed tick is due, the oldest first; those that are too late are left out at
+        once."""
         job = make(catch_up="all", overlap="wait")
         assert job.due(0, 5 * HOUR) == HOUR
         assert job.due(HOUR, 5 * HOUR) == 2 * HOUR
@@ -260,7 +261,7 @@ class TestTicks:
         assert job.due(late, 100 * HOUR) == 76 * HOUR
 
     def test_jitter(self, make: Make) -> None:
-        """It is the same for all who ask, another one for each tick and job, and bounded."""
+        """The delay is bounded, the same for all schedulers, and differs by tick and job."""
         job, other = make(jitter=60), make(name="other", jitter=60)
         delays = [job.ready(tick) - tick for tick in range(HOUR, 100 * HOUR, HOUR)]
         assert delays == [job.ready(tick) - tick for tick in range(HOUR, 100 * HOUR, HOUR)]
@@ -276,7 +277,7 @@ class TestTicks:
 
 
 def test_in_words(make: Make) -> None:
-    """All that is not as usual."""
+    """The words name everything that is not a default."""
     job = make(
         every=300,
         jitter=3,
@@ -296,14 +297,14 @@ def test_in_words(make: Make) -> None:
 
 
 def test_a_disabled_job_is_not_looked_at(make: Make) -> None:
-    """It is listed as such."""
+    """A disabled job is listed as disabled."""
     make(enabled=False)
     [info] = Ledger().jobs()
     assert (info.state, info.next, info.plan) == ("disabled", None, "every hour; disabled")
 
 
 def test_jobs_of_other_aliases(make: Make, settings: Any) -> None:
-    """Each is where its lock is."""
+    """Each job is at the server of its lock."""
     make(name="a")
     make(name="b")
     settings.CACHES = {**settings.CACHES, "locks": settings.CACHES["default"]}

@@ -32,7 +32,7 @@ LEDGER = f"{LOCK}:ledger"
 
 
 def claim(job: Job, tick: int | None, **terms: Any) -> Answer:
-    """As a scheduler does it, another one each time."""
+    """Claim a tick as a scheduler does, each time as another one."""
     return wanted_run(job, tick, **terms).ask()
 
 
@@ -56,7 +56,7 @@ def newest() -> RunInfo:
 
 
 def test_a_tick_is_claimed_once(make: Make, now: Now, redis: Redis) -> None:
-    """With the lock; whoever comes later is told which one was claimed last."""
+    """A tick is claimed with the lock. Later schedulers learn which tick was claimed last."""
     job, tick = make(), now()
     first = claim(job, tick)
     assert first.what == "run"
@@ -72,7 +72,8 @@ def test_a_tick_is_claimed_once(make: Make, now: Now, redis: Redis) -> None:
 
 
 def test_sent_again_it_is_the_same_run(make: Make, now: Now, redis: Redis) -> None:
-    """An answer may be lost. The lease lives for another ttl from then on."""
+    """A claim whose answer was lost is sent again. The lease lives for another ttl from then
+    on."""
     asked = wanted_run(make(), now())
     first = asked.ask()
     redis.pexpire(LOCK, 1000)
@@ -87,7 +88,7 @@ def test_sent_again_it_is_the_same_run(make: Make, now: Now, redis: Redis) -> No
 
 
 def test_sent_again_when_its_lease_has_ended(make: Make, now: Now, redis: Redis) -> None:
-    """The answers were lost for longer than that: the tick is still its own, under a new lease."""
+    """If answers were lost for longer than the ttl, the run keeps its tick, under a new lease."""
     asked = wanted_run(make(), now())
     first = asked.ask()
     redis.delete(LOCK)
@@ -100,7 +101,7 @@ def test_sent_again_when_its_lease_has_ended(make: Make, now: Now, redis: Redis)
 
 
 def test_taken_back_it_is_not_run_by_a_late_message(make: Make, now: Now) -> None:
-    """The lock is free again, and what arrives after that gets nothing."""
+    """A claim that was taken back frees the lock, and a late message gets nothing."""
     asked = wanted_run(make(), now())
     asked.ask()
     asked.claim.doubtful = True
@@ -111,7 +112,7 @@ def test_taken_back_it_is_not_run_by_a_late_message(make: Make, now: Now) -> Non
 
 
 def test_not_before_its_time(make: Make, now: Now) -> None:
-    """By the server's clock; it says how long that is."""
+    """The server's clock decides, and the answer says how long to wait."""
     job, tick = make(), now() + 60_000_000
     answer = claim(job, tick, ready=tick)
     assert answer.what == "early"
@@ -120,7 +121,7 @@ def test_not_before_its_time(make: Make, now: Now) -> None:
 
 
 def test_not_too_late(make: Make, now: Now) -> None:
-    """It is passed over, and is claimed by that."""
+    """A late tick is passed over, and is claimed thereby."""
     job, tick = make(), now() - 5_000_000
     answer = claim(job, tick, ready=tick, deadline=tick + 2_000_000)
     assert answer.what == "skipped"
@@ -130,7 +131,8 @@ def test_not_too_late(make: Make, now: Now) -> None:
 
 
 def test_a_paused_job_passes_over_its_ticks(make: Make, now: Now, redis: Redis) -> None:
-    """One entry for all, or they would push out what ran before; resumed it goes on from there."""
+    """A pause makes one entry for all its ticks, or they would push out earlier runs. Resumed, the
+    job goes on from then."""
     job = make()
     before = claim(job, now())
     finish(job, before, RunOutcome.FAILED, "no paper")
@@ -150,7 +152,7 @@ def test_a_paused_job_passes_over_its_ticks(make: Make, now: Now, redis: Redis) 
 
 
 def test_a_clock_that_was_wrong(make: Make, now: Now, redis: Redis) -> None:
-    """What was claimed of a time to come is noticed, and put right by pausing and resuming."""
+    """A tick claimed in the future makes the job overdue; pausing and resuming puts it right."""
     job = make()
     redis.hset(LEDGER, "claimed", now() + 31_536_000_000_000)
     assert claim(job, now()).what == "taken"
@@ -161,7 +163,7 @@ def test_a_clock_that_was_wrong(make: Make, now: Now, redis: Redis) -> None:
 
 
 def test_no_such_job() -> None:
-    """It is not there, so it can't be paused."""
+    """A job that is not known can't be paused."""
     assert Ledger().job("job") is None
     assert Ledger().runs("job") == ()
     assert not Ledger().pause("job", by="ann", reason="why")
@@ -169,7 +171,7 @@ def test_no_such_job() -> None:
 
 
 def test_while_it_runs_a_tick_is_passed_over(make: Make, now: Now) -> None:
-    """It is entered why."""
+    """The entry says why."""
     job = make()
     claim(job, now())
     tick = now()
@@ -182,7 +184,7 @@ def test_while_it_runs_a_tick_is_passed_over(make: Make, now: Now) -> None:
 
 
 def test_or_waits(make: Make, now: Now, redis: Redis) -> None:
-    """Then it is not claimed before the lock is free."""
+    """With overlap='wait', a tick is not claimed before the lock is free."""
     job, tick = make(overlap="wait"), now()
     first = claim(job, tick - 1)
     answer = claim(job, tick, overlap="wait")
@@ -194,7 +196,7 @@ def test_or_waits(make: Make, now: Now, redis: Redis) -> None:
 
 
 def test_a_lock_that_is_held_by_others(make: Make, now: Now) -> None:
-    """`redislock run periodic:job` keeps the job away, as another run does."""
+    """`redislock run periodic:job` keeps the job from running, as another run does."""
     job = make()
     with held_elsewhere("periodic:job"):
         # It may be given back just now. A busy machine may take longer than that.
@@ -205,7 +207,7 @@ def test_a_lock_that_is_held_by_others(make: Make, now: Now) -> None:
 
 
 def test_killed_waiters(make: Make, now: Now, redis: Redis) -> None:
-    """They keep a job from no tick, however many they are; one that lives has the lock first."""
+    """Killed waiters don't keep a job from running; a waiter that lives gets the lock first."""
     job, keys = make(), Keys.of("redislock", "periodic:job")
     crowd(redis, 2500, keys)
     assert claim(job, now()).what == "run"
@@ -217,7 +219,7 @@ def test_killed_waiters(make: Make, now: Now, redis: Redis) -> None:
 
 
 def test_a_run_without_its_lease_is_lost(make: Make, now: Now, redis: Redis, told: Any) -> None:
-    """Who claims next finds that out, and tells."""
+    """The next claim finds the lost run and reports it."""
     job = make()
     first = claim(job, now())
     redis.delete(LOCK)
@@ -230,7 +232,7 @@ def test_a_run_without_its_lease_is_lost(make: Make, now: Now, redis: Redis, tol
 
 
 def test_its_tick_is_not_run_again(make: Make, now: Now, redis: Redis) -> None:
-    """Unless that is asked for."""
+    """By default, the tick of a lost run is not run again."""
     job, tick = make(), now()
     claim(job, tick)
     redis.delete(LOCK)
@@ -240,7 +242,7 @@ def test_its_tick_is_not_run_again(make: Make, now: Now, redis: Redis) -> None:
 
 
 def test_or_is_tried_again(make: Make, now: Now, redis: Redis) -> None:
-    """Three times in all, each under a lease of its own."""
+    """With on_crash='retry', it is tried three times in all, each time under another lease."""
     job, tick = make(on_crash="retry"), now()
     fences = []
     for attempt in (1, 2, 3):
@@ -262,7 +264,7 @@ def test_or_is_tried_again(make: Make, now: Now, redis: Redis) -> None:
 
 
 def test_paused_it_is_not_tried_again(make: Make, now: Now, redis: Redis) -> None:
-    """But may be when it goes on."""
+    """While the job is paused, a lost run is not tried again."""
     job, tick = make(on_crash="retry"), now()
     claim(job, tick, attempts=3)
     redis.delete(LOCK)
@@ -273,7 +275,7 @@ def test_paused_it_is_not_tried_again(make: Make, now: Now, redis: Redis) -> Non
 
 
 def test_whose_end_is_entered_late(make: Make, now: Now, redis: Redis) -> None:
-    """Who ran it knows better than who found its lease gone."""
+    """The outcome that the run itself reports replaces 'lost'."""
     job = make()
     first = claim(job, now())
     redis.delete(LOCK)
@@ -285,7 +287,7 @@ def test_whose_end_is_entered_late(make: Make, now: Now, redis: Redis) -> None:
 
 
 def test_a_run_by_hand(make: Make, now: Now) -> None:
-    """It has no tick, takes none from the plan, and needs the lock."""
+    """A run by hand has no tick, takes none from the plan, and needs the lock."""
     job = make()
     tick = now()
     answer = claim(job, None)
@@ -297,7 +299,7 @@ def test_a_run_by_hand(make: Make, now: Now) -> None:
 
 
 def test_it_is_bounded(make: Make, now: Now, redis: Redis) -> None:
-    """Twenty runs, of which the oldest go; but never one that has not ended."""
+    """The ledger keeps twenty runs, and any run that has not ended."""
     job = make()
     first = claim(job, now())
     for _ in range(30):
@@ -314,7 +316,7 @@ def test_it_is_bounded(make: Make, now: Now, redis: Redis) -> None:
 
 
 def test_a_job_begins_when_the_first_scheduler_looks(make: Make, now: Now, redis: Redis) -> None:
-    """What was planned before is none of it."""
+    """Ticks before that do not count."""
     job = make()
     assert info().state == JobState.OVERDUE, "nobody runs it"
     before = now()
@@ -327,7 +329,8 @@ def test_a_job_begins_when_the_first_scheduler_looks(make: Make, now: Now, redis
 
 
 def test_overdue(make: Make, now: Now, redis: Redis) -> None:
-    """More than a minute after a tick that nobody has claimed; not while the last run goes on."""
+    """A job is overdue a minute after a tick that nobody has claimed, unless its last run goes
+    on."""
     job = make(every=10, overlap="wait")
     redis.hset(LEDGER, "claimed", now() - 45_000_000)
     assert info().state == JobState.OK
@@ -342,7 +345,7 @@ def test_overdue(make: Make, now: Now, redis: Redis) -> None:
 
 @pytest.mark.parametrize("key", [LOCK, LEDGER])
 def test_a_key_that_is_not_ours(make: Make, now: Now, redis: Redis, key: str) -> None:
-    """It is an error, and nothing is overwritten."""
+    """A key of another type is an error, and is not overwritten."""
     redis.lpush(key, "ours")
     with pytest.raises(LockError, match="a type that such a lock does not use"):
         claim(make(), now())
@@ -350,7 +353,7 @@ def test_a_key_that_is_not_ours(make: Make, now: Now, redis: Redis, key: str) ->
 
 
 def test_of_one_job_among_many(make: Make, redis: Redis) -> None:
-    """It does no harm to the others, nor to who looks."""
+    """A broken key does not affect other jobs."""
     redis.lpush(LEDGER, "ours")
     its, others = make(), make(name="other")
     _, [bad, good] = run(ledger.known(SyncPort(server_of("default")), [its.keys, others.keys]))
@@ -367,7 +370,7 @@ class Mute(Exception):
 
 
 class TestPerforming:
-    """A run that is ours, here and now."""
+    """A run that this process performs."""
 
     def perform(self, job: Job, **terms: Any) -> RunInfo | None:
         # As a scheduler does when it begins.
@@ -378,7 +381,7 @@ class TestPerforming:
         return perform(asked, lambda *args: self.lingering.append(args))
 
     def test_done(self, make: Make, told: Any) -> None:
-        """Under its lock; its end is entered, and the lock is free."""
+        """The job runs under its lock. Its end is entered, and the lock is free."""
         seen = []
 
         def job() -> None:
@@ -401,7 +404,7 @@ class TestPerforming:
         ],
     )
     def test_failed(self, make: Make, error: BaseException, why: str, told: Any) -> None:
-        """Its error is entered, and goes no further."""
+        """The error is entered, and is not raised."""
 
         def job() -> None:
             raise error
@@ -413,7 +416,7 @@ class TestPerforming:
         assert told.settle()[-1] == ended
 
     def test_lost(self, make: Make) -> None:
-        """An operator took the lock away: that counts, also if the function came to its end."""
+        """A run whose lock was cleared is lost, even if the function came to its end."""
 
         def job() -> None:
             redis_lock("periodic:job").clear(by="ann", reason="stuck")
@@ -427,7 +430,7 @@ class TestPerforming:
         assert "cleared by ann (stuck)" in ended.why
 
     def test_lost_and_tried_again(self, make: Make, now: Now, redis: Redis) -> None:
-        """It did not come to its end, so its tick is for another attempt; unless it did."""
+        """A run that lost its lease is tried again, unless its function came to its end."""
 
         def job() -> None:
             redis.delete(LOCK)
@@ -443,7 +446,7 @@ class TestPerforming:
         assert claim(retried, tick, attempts=4).what == "taken"
 
     def test_a_coroutine_is_cancelled(self, make: Make) -> None:
-        """As soon as its lease is known to be lost."""
+        """A coroutine is cancelled as soon as its lease is known to be lost."""
 
         async def job() -> None:
             await redis_lock("periodic:job").aclear(by="ann", reason="stuck")
@@ -465,7 +468,7 @@ class TestPerforming:
         assert "cleared by ann (stuck)" in ended.why
 
     def test_at_least_for(self, make: Make) -> None:
-        """The lock stays, in other hands."""
+        """The lock stays held, and the lease is handed to the caller."""
         self.perform(make(at_least_for=60))
         [(lease, seconds)] = self.lingering
         assert 50 < seconds <= 60
@@ -475,7 +478,7 @@ class TestPerforming:
         assert redis_lock("periodic:job").holder() is None
 
     def test_a_listener_that_raises_breaks_nothing(self, make: Make, told: Any) -> None:
-        """Not even the next listener."""
+        """The run and the next listener go on."""
         from django_redislock.periodic import job_started
 
         def bad(**_: Any) -> None:
@@ -503,7 +506,7 @@ def _broken() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("write", [*TYPES, *(fields(**said) for said in _broken())])
 def test_a_broken_ledger(make: Make, redis: Redis, write: Any) -> None:
-    """People see what can be read of it, its job is claimed or refused, and the others run."""
+    """What can be read is shown, the job is claimed or refused, and the other jobs run."""
     broken, healthy = make(name="job"), make(name="healthy", every=1)
     write(redis, LEDGER)
     infos = {info.name: info for info in Ledger().jobs()}

@@ -24,7 +24,7 @@ from tests.waiting import eventually
 
 
 class Hands(Workers):
-    """Performs the runs that it was given when the test says so, so many at a time."""
+    """Workers that perform runs only when the test says so, and take a limited number."""
 
     def __init__(self, hands: int = 1000) -> None:
         super().__init__(1, lambda: None)
@@ -38,7 +38,7 @@ class Hands(Workers):
         self.given.append(job_run)
 
     def work(self) -> list[str]:
-        """All of it; returns the names of the jobs."""
+        """Perform all runs, and return the names of their jobs."""
         given, self.given = self.given, []
         for job_run in given:
             perform(job_run, lambda *_: None)
@@ -94,7 +94,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def test_one_of_many_gets_it(many: Any) -> None:
-    """Whoever asks first; each job is run once."""
+    """Each job is run once, by the first scheduler that asks."""
     names = many(5)
     first, second = Scheduler(), Scheduler()
     assert first.starts() == names
@@ -103,8 +103,8 @@ def test_one_of_many_gets_it(many: Any) -> None:
 
 
 def test_it_asks_little(many: Any, sent: Counter[str]) -> None:
-    """One command for all jobs that are due, one for each tick that is its own; and none while
-    there is nothing to do."""
+    """A scheduler sends one command for all due jobs and one for each of its own ticks, and none
+    while nothing is due."""
     many(20)
     first, second = Scheduler(), Scheduler()
     first.step()
@@ -121,7 +121,7 @@ def test_it_asks_little(many: Any, sent: Counter[str]) -> None:
 def test_two_at_the_same_time(
     many: Any, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who finds that somebody else is at it looks what is left."""
+    """A scheduler whose claim fails looks again at what is left."""
     many(20)
     first, second = Scheduler(), Scheduler()
     start = first.workers.start
@@ -139,7 +139,7 @@ def test_two_at_the_same_time(
 def test_it_looks_now_and_then(
     make: Make, missed: Any, sent: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What others have done to a job, and what the server's clock says, is known by that."""
+    """A scheduler learns from time to time what others have done, and the server's time."""
     make()
     scheduler = Scheduler()
     scheduler.step()
@@ -150,7 +150,7 @@ def test_it_looks_now_and_then(
 
 
 def test_only_what_can_be_started(many: Any) -> None:
-    """The rest is left for other hosts."""
+    """Jobs that this host can't start are left for other hosts."""
     many(5)
     small, other = Scheduler(hands=2), Scheduler()
     small.step()
@@ -166,7 +166,7 @@ def test_only_what_can_be_started(many: Any) -> None:
 def test_what_waits_is_run_by_who_ran_the_last_one(
     make: Make, missed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once, when that has ended; the others ask again after a while."""
+    """The next tick is run at once by the scheduler of the last run; others ask again later."""
     monkeypatch.setattr("django_redislock.periodic.plan.WAIT_AGAIN", 600.0)
     make(overlap="wait")
     missed("job")
@@ -184,7 +184,7 @@ def test_what_waits_is_run_by_who_ran_the_last_one(
 
 
 def test_an_orphan(make: Make, missed: Any, redis: Redis) -> None:
-    """The lease of a run has gone: whoever looks next tries its tick again."""
+    """If the lease of a run is gone, the next scheduler that looks tries its tick again."""
     make(on_crash="retry")
     missed("job")
     first, second = Scheduler(), Scheduler()
@@ -202,7 +202,7 @@ def test_an_orphan(make: Make, missed: Any, redis: Redis) -> None:
 
 
 def test_an_orphan_and_something_new(make: Make, missed: Any, redis: Redis) -> None:
-    """The new tick is run, and the old one is lost; unless all of them count."""
+    """A new tick is run and the old one is lost, unless catch_up='all'."""
     for name, options in (("a", {}), ("b", {"catch_up": "all", "overlap": "wait"})):
         make(name=name, every=1, on_crash="retry", **options)
     first = Scheduler()
@@ -218,7 +218,7 @@ def test_an_orphan_and_something_new(make: Make, missed: Any, redis: Redis) -> N
 
 
 def test_all_that_was_missed(make: Make, missed: Any) -> None:
-    """One after the other."""
+    """With catch_up='all', missed ticks are run one after the other."""
     make(catch_up="all", overlap="wait")
     missed("job", hours=4)
     scheduler = Scheduler()
@@ -231,7 +231,7 @@ def test_all_that_was_missed(make: Make, missed: Any) -> None:
 
 
 def test_what_is_too_late(make: Make, missed: Any) -> None:
-    """It is entered, once, and not run."""
+    """A tick that is too late is entered once, and is not run."""
     make(grace=0)
     missed("job")
     assert Scheduler().starts() == []
@@ -241,7 +241,7 @@ def test_what_is_too_late(make: Make, missed: Any) -> None:
 
 
 def test_a_key_of_others(make: Make, missed: Any, redis: Redis) -> None:
-    """The other jobs are run."""
+    """The other jobs run."""
     names = ["bad", "good", "worse"]
     for name in names:
         make(name=name)
@@ -254,7 +254,7 @@ def test_a_key_of_others(make: Make, missed: Any, redis: Redis) -> None:
 
 
 def test_redis_is_away_and_comes_back(make: Make, missed: Any, settings: Any) -> None:
-    """It waits, more or less long, and goes on."""
+    """The scheduler waits, within limits, and goes on."""
     make()
     missed("job")
     there = settings.CACHES
@@ -272,7 +272,7 @@ def test_redis_is_away_and_comes_back(make: Make, missed: Any, settings: Any) ->
 def test_an_answer_is_lost(
     make: Make, missed: Any, monkeypatch: pytest.MonkeyPatch, back: bool
 ) -> None:
-    """The same claim is sent again, and finds its run; or, when it ends, it is taken back."""
+    """The same claim is sent again and finds its run; if the scheduler ends, it is taken back."""
     from django_redislock import LockUnavailable
 
     make()
@@ -302,7 +302,7 @@ def test_an_answer_is_lost(
 
 
 def test_two_servers(make: Make, missed: Any, settings: Any) -> None:
-    """One that is away does not keep the jobs of the other from being run."""
+    """If one server is away, the jobs of the other one run."""
     make(name="a")
     make(name="b")
     missed("a", "b")
@@ -312,5 +312,5 @@ def test_two_servers(make: Make, missed: Any, settings: Any) -> None:
 
 
 def test_no_jobs() -> None:
-    """There is nothing to do."""
+    """Without jobs, there are no runners."""
     assert Scheduler().runners == []

@@ -45,7 +45,7 @@ def day(expression: str, zone: ZoneInfo, date: tuple[int, int, int]) -> list[str
 
 
 def test_every_counts_from_the_epoch() -> None:
-    """All hosts agree, whenever they were started; a tick is later than what is asked from."""
+    """All hosts agree, whenever they were started. The next tick is later than the given time."""
     every = Every(30)
     assert every.next(0) == 30 * SECOND
     assert every.next(30 * SECOND - 1) == 30 * SECOND
@@ -70,7 +70,7 @@ def test_every_counts_from_the_epoch() -> None:
     ],
 )
 def test_in_words(schedule: Schedule, words: str) -> None:
-    """As one would say it."""
+    """A schedule has words for people."""
     assert schedule.words == words
 
 
@@ -89,7 +89,7 @@ def test_in_words(schedule: Schedule, words: str) -> None:
 def test_a_fixed_time_comes_once(
     zone: ZoneInfo, expression: str, date: tuple[int, int, int], expected: list[str]
 ) -> None:
-    """Also on a day that leaves it out, or has it twice."""
+    """A fixed time comes once even on a day that leaves it out or has it twice."""
     assert day(expression, zone, date) == expected
 
 
@@ -97,13 +97,14 @@ def test_a_fixed_time_comes_once(
     ("zone", "dates"), [(BERLIN, BERLIN_DAYS), (NEW_YORK, NEW_YORK_DAYS)], ids=str
 )
 def test_an_interval_goes_on(zone: ZoneInfo, dates: tuple[tuple[int, int, int], ...]) -> None:
-    """Such days have 23 and 25 hours, and each of them is one."""
+    """Days with 23 and 25 hours have as many hourly ticks."""
     assert [len(day("0 * * * *", zone, date)) for date in dates] == [23, 25]
     assert [len(day("*/20 * * * *", zone, date)) for date in dates] == [69, 75]
 
 
 def test_the_hour_that_there_is_twice_when_it_has_begun_again() -> None:
-    """A scheduler that is started in it does not run once more what ran in the first one."""
+    """A scheduler that starts in the repeated hour does not run again what ran in the first
+    one."""
     cron = Cron("30 2 * * *", BERLIN)
     again = us(2026, 10, 25, 1, 10)  # 02:10 CET
     assert cron.next(again) == us(2026, 10, 26, 1, 30)
@@ -131,7 +132,7 @@ EXPRESSIONS = (
 def test_wherever_one_begins(
     expression: str, zone: ZoneInfo, around: tuple[int, int, int], begin: int, length: int
 ) -> None:
-    """The ticks are the same, each is later than the one before, and the last one is the last of
+    """From any starting point, the ticks are the same and grow, and the last one is the last of
     them."""
     cron = Cron(expression, zone)
     first = us(*around) - 2 * 86400 * SECOND
@@ -145,7 +146,7 @@ def test_wherever_one_begins(
 
 
 def test_the_last_of_very_many_is_found_at_once() -> None:
-    """From a year ago on."""
+    """The last tick of a year is found without counting them all."""
     cron = Cron("* * * * *", BERLIN)
     assert cron.last(us(2025, 1, 1), us(2026, 1, 1)) == us(2026, 1, 1)
     yearly = Cron("0 0 1 1 *", ZoneInfo("UTC"))
@@ -162,20 +163,20 @@ def test_the_last_of_very_many_is_found_at_once() -> None:
     ],
 )
 def test_what_cannot_be_read(expression: str, message: str) -> None:
-    """It says what is wrong with it, and what one looks like."""
+    """The error says what is wrong, and shows an expression."""
     with pytest.raises(ValueError, match=message) as raised:
         Cron(expression, BERLIN)
     assert "*/5 * * * *" in str(raised.value)
 
 
 def test_without_cronsim(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says how to install it."""
+    """The error says how to install it."""
     monkeypatch.setitem(sys.modules, "cronsim", None)
     with pytest.raises(ImproperlyConfigured, match=r"pip install 'django-redislock\[periodic\]'"):
         Cron("* * * * *", BERLIN)
 
 
 def test_the_time_between_two_ticks() -> None:
-    """The shortest of the next ones."""
+    """The shortest time between the next ticks counts."""
     assert shortest(Every(30)) == 30
     assert shortest(Cron("0,10 * * * *", BERLIN)) == 600

@@ -36,7 +36,7 @@ def granted(job: Job) -> JobRun:
 
 
 def test_a_coroutine_that_keeps_the_loop(workers: Workers, make: Make) -> None:
-    """While others can't begin, no more are claimed: other hosts can run those."""
+    """While a job blocks the event loop, no more coroutines are claimed."""
     inside, leave = threading.Event(), threading.Event()
 
     async def blocks() -> None:
@@ -60,7 +60,7 @@ def test_a_coroutine_that_keeps_the_loop(workers: Workers, make: Make) -> None:
 
 
 def test_a_task_that_ends_the_loop(workers: Workers, make: Make) -> None:
-    """`SystemExit` in what a job has started is none of the others' business."""
+    """`SystemExit` in a task of one job does not affect other jobs."""
 
     async def leave() -> None:
         raise SystemExit
@@ -79,7 +79,7 @@ def test_a_task_that_ends_the_loop(workers: Workers, make: Make) -> None:
 
 
 def test_a_job_that_hangs(workers: Workers, make: Make, settings: Any, redis: Redis) -> None:
-    """It keeps the thread that it has, and gets no other one, though its lease is long over."""
+    """A job that hangs keeps its thread and gets no other one, even if its lease has ended."""
     settings.REDISLOCK = {"TTL": 0.5}
     inside, leave = threading.Event(), threading.Event()
 
@@ -101,7 +101,8 @@ def test_a_job_that_hangs(workers: Workers, make: Make, settings: Any, redis: Re
 
 
 def test_a_function_around_a_coroutine(make: Make) -> None:
-    """It would have run without its lock, or never: no such run is done."""
+    """A function that returns a coroutine has failed: the coroutine would run without the lock, or
+    never."""
 
     async def work() -> None: ...
 
@@ -116,8 +117,8 @@ def test_a_function_around_a_coroutine(make: Make) -> None:
 def test_done_while_redis_was_away(
     make: Make, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A coroutine that has come to its end in time is done, though its lease is over before that
-    can be written down; and nobody cancels it any more."""
+    """A coroutine that ends in time is done, even if its lease ends before that can be entered;
+    nobody cancels it any more."""
     settings.REDISLOCK = {"TTL": 0.5}
     finish, away_until = ledger.finish, time.monotonic() + 3600.0
 
