@@ -25,21 +25,21 @@ CLEAR = f"{LIST}clear/"
 
 
 def ask(client: Client, *names: str, **more: str) -> Any:
-    """Tick them, and choose the action."""
+    """Tick these locks, and choose the action."""
     ids = [f"default:{name}" for name in names]
     choice = {"action": "clear_locks", "_selected_action": ids, "index": "0"}
     return client.post(LIST, choice | more)
 
 
 def confirm(client: Client, page: Any, reason: str = "it hung") -> list[str]:
-    """Send the confirmation; returns what is said then."""
+    """Send the confirmation, and return the messages."""
     seen = page.context["form"].initial["seen"]
     answer = client.post(CLEAR, {"seen": seen, "reason": reason}, follow=True)
     return [str(message) for message in answer.context["messages"]]
 
 
 def test_clear(operator: Client) -> None:
-    """The holder is told, the next one has the lock, and the history knows."""
+    """The holder learns of it, the next waiter has the lock, and the history has an entry."""
     lease = redis_lock("job", label="here").acquire()
     with ThreadPoolExecutor(1) as thread:
         waiter = thread.submit(redis_lock("job", wait=PATIENCE).acquire)
@@ -60,7 +60,7 @@ def test_clear(operator: Client) -> None:
 
 
 def test_one_lock(operator: Client, redis: Redis) -> None:
-    """From its page."""
+    """A lock can be cleared from its page."""
     granted(redis, "job")
     page = operator.get(f"{LIST}default_3Ajob/clear/")
     assert confirm(operator, page) == ["Cleared “job”."]
@@ -99,7 +99,7 @@ def test_a_database_that_can_not_be_written(
 
 
 def test_changed_hands(operator: Client, redis: Redis) -> None:
-    """What another one holds by now is left alone; the rest is cleared, and all of it told."""
+    """A later holder keeps its lock, the other locks are cleared, and the messages say so."""
     granted(redis, "gone")
     granted(redis, "old")
     lease = redis_lock("job").acquire()
@@ -117,7 +117,7 @@ def test_changed_hands(operator: Client, redis: Redis) -> None:
 
 
 def test_a_reason_is_needed(operator: Client, redis: Redis) -> None:
-    """Without one the confirmation comes again, as it was."""
+    """Without a reason the confirmation is shown again, unchanged."""
     granted(redis, "job")
     page = ask(operator, "job")
     seen = page.context["form"].initial["seen"]
@@ -133,7 +133,7 @@ def test_a_reason_is_needed(operator: Client, redis: Redis) -> None:
 
 @pytest.mark.parametrize("seen", ["", "x", "eyJkZWZhdWx0OmpvYiI6IngifQ:x:y"])
 def test_what_was_not_shown(operator: Client, redis: Redis, seen: str) -> None:
-    """Nothing is cleared but what this site has shown."""
+    """Only locks that this site has shown are cleared."""
     granted(redis, "job")
     answer = operator.post(CLEAR, {"seen": seen, "reason": "r"}, follow=True)
     assert answer.redirect_chain
@@ -142,7 +142,7 @@ def test_what_was_not_shown(operator: Client, redis: Redis, seen: str) -> None:
 
 
 def test_all_pages(operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that a search finds, more than one form could hold, in batches."""
+    """All locks of a search are cleared, in batches, more than one form could hold."""
     monkeypatch.setattr(confirmation, "WRITTEN_AT_ONCE", 50)
     for number in range(120):
         granted(redis, f"job:{number}")
@@ -164,7 +164,7 @@ def test_all_pages(operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPat
 
 
 def test_who_may_clear(reader: Client, redis: Redis) -> None:
-    """Only who has the permission, whatever the way."""
+    """The permission is needed, whatever the way."""
     granted(redis, "job")
     ask(reader, "job")
     assert reader.get(f"{LIST}default_3Ajob/clear/").status_code == 403
@@ -177,7 +177,7 @@ def test_who_may_clear(reader: Client, redis: Redis) -> None:
 
 
 def test_redis_away(operator: Client, redis: Redis, settings: Any) -> None:
-    """Nothing was done, and the page says so."""
+    """Nothing was cleared, and the page says so."""
     granted(redis, "job")
     page = ask(operator, "job")
     there = settings.CACHES
@@ -199,7 +199,7 @@ def test_redis_away(operator: Client, redis: Redis, settings: Any) -> None:
 def test_redis_goes_away(
     operator: Client, redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle: what was cleared is written down, and what became of the others is told."""
+    """What was cleared has an entry, and the messages say what became of the other locks."""
     for number in range(4):
         granted(redis, f"job:{number}")
     page = ask(operator, *(f"job:{number}" for number in range(4)))
@@ -225,7 +225,7 @@ def test_redis_goes_away(
 
 
 def test_values_of_others(operator: Client, redis: Redis) -> None:
-    """Also under names that nobody could write."""
+    """Values of others can be cleared, also under odd names."""
     strangers(redis)
     page = operator.get(LIST, {"foreign": "1"})
     for lock in page.context["cl"].result_list:
@@ -242,7 +242,7 @@ def test_values_of_others(operator: Client, redis: Redis) -> None:
 
 
 def test_another_value_of_others(operator: Client, redis: Redis) -> None:
-    """All of it counts, not its beginning; one in braces is not the key that it names."""
+    """The whole value counts, not its beginning; a name in braces is not the key that it names."""
     redis.set("redislock:{long}", "worker on host-with-a-long-name-A")
     redis.set("redislock:{{redislock-victim}}", "1")
     redis.set("redislock-victim", "1")
@@ -266,7 +266,7 @@ def test_another_value_of_others(operator: Client, redis: Redis) -> None:
 def test_what_was_seen_is_old(
     operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an hour it is not believed."""
+    """A form is valid for an hour."""
     granted(redis, "job")
     page = ask(operator, "job")
     monkeypatch.setattr(confirmation, "GOOD_FOR", -1)
@@ -275,7 +275,7 @@ def test_what_was_seen_is_old(
 
 
 def test_an_alias_that_is_gone(operator: Client, redis: Redis, settings: Any) -> None:
-    """The settings were changed meanwhile."""
+    """A form is not valid after its alias was removed from the settings."""
     granted(redis, "job")
     page = ask(operator, "job")
     settings.CACHES = {"other": settings.CACHES["default"]}
@@ -286,7 +286,7 @@ def test_an_alias_that_is_gone(operator: Client, redis: Redis, settings: Any) ->
 def test_an_error_in_the_middle(
     operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was cleared before it is written down."""
+    """Locks that were cleared before the error have entries."""
     for number in range(3):
         granted(redis, f"job:{number}")
     page = ask(operator, *(f"job:{number}" for number in range(3)))
@@ -306,7 +306,7 @@ def test_an_error_in_the_middle(
 def test_names_that_are_no_texts(
     operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A project's users may be called by a number."""
+    """A project's user names may be numbers."""
     granted(redis, "job")
     monkeypatch.setattr(User, "get_username", lambda self: 4711)
     assert confirm(operator, ask(operator, "job")) == ["Cleared “job”."]
@@ -315,7 +315,7 @@ def test_names_that_are_no_texts(
 def test_too_many(
     operator: Client, redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What would not come back from the form is told before a reason was written."""
+    """If the form would be too large to send, the page says so before a reason is written."""
     granted(redis, "job")
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
     monkeypatch.setattr(confirmation, "sealed", lambda locks: "x" * 901)

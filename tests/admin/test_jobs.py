@@ -22,7 +22,7 @@ PAGE = f"{LIST}shop.report/change/"
 
 @pytest.fixture
 def job(make: Any, now: Any, redis: Redis) -> Any:  # noqa: F811
-    """It has run three times."""
+    """A job that has run three times."""
     job = make(name="shop.report", every=3600)
     hour = 3_600_000_000
     last = now() // hour * hour
@@ -47,7 +47,7 @@ def shown(page: Any) -> list[str]:
 
 
 def test_a_broken_periodic_py(looker: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No page of the admin falls over it; the system check tells."""
+    """The pages of the admin work; the system check reports the error."""
 
     def discover() -> None:
         raise SyntaxError("in shop/periodic.py")
@@ -57,7 +57,7 @@ def test_a_broken_periodic_py(looker: Client, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_list(looker: Client, job: Any) -> None:
-    """What each does, when, and what came of it."""
+    """Each job has its schedule, state and last run."""
     page = looker.get(LIST)
     text = page.content.decode()
     assert shown(page) == ["shop.idle", "shop.report"]
@@ -71,7 +71,7 @@ def test_the_list(looker: Client, job: Any) -> None:
 
 
 def test_a_job(looker: Client, job: Any) -> None:
-    """Its last runs, and who paused it."""
+    """A job's page has its last runs, and who paused it."""
     Ledger().pause("shop.report", by="eva", reason="it floods the mail server")
     text = looker.get(PAGE).content.decode().replace("<wbr>", "")
     assert text.index("ValueError: 3") < text.index("its process died")
@@ -81,7 +81,7 @@ def test_a_job(looker: Client, job: Any) -> None:
 
 
 def test_who_may_look(reader: Client, job: Any) -> None:
-    """Another permission than for locks; and nobody can change anything."""
+    """Jobs have a permission of their own, and nobody can change them."""
     assert reader.get(LIST).status_code == 403
     assert reader.get(PAGE).status_code == 403
     looker = client_of("una", "view_periodicjob")
@@ -91,27 +91,27 @@ def test_who_may_look(reader: Client, job: Any) -> None:
 
 
 def test_without_jobs(admin_client: Client, make: Any) -> None:  # noqa: F811
-    """A project that has none is not offered the page."""
+    """The page is offered only if there are jobs."""
     assert LIST not in admin_client.get("/admin/").content.decode()
     make(name="shop.report")
     assert LIST in admin_client.get("/admin/").content.decode()
 
 
 def test_redis_away(looker: Client, job: Any, settings: Any) -> None:
-    """A page that says so."""
+    """The pages say so."""
     settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": AWAY}}
     for url in (LIST, PAGE):
         assert looker.get(url).status_code == 503
 
 
 def test_rows(job: Any, redis: Redis) -> None:
-    """As those of locks: for who asks `live`."""
+    """As for locks, only `live` has rows."""
     assert PeriodicJob.live.count() == 2
     assert PeriodicJob.live.filter(state="failing").get().name == "shop.report"
 
 
 def test_a_broken_ledger(looker: Client, job: Any, redis: Redis) -> None:
-    """It breaks no page; what can't be read is said to be so."""
+    """The pages work, and say what can't be read."""
     ledger = job.keys.ledger
     newest = redis.hget(ledger, "runs").split()[-1]
     redis.hset(ledger, mapping={newest: b"\xff|x", "paused": "x", "claimed": "nan"})

@@ -26,7 +26,7 @@ def shown(response: Any) -> list[str]:
 
 
 def test_what_is_shown(operator: Client) -> None:
-    """A row tells who holds what, since when, for how long yet; and no token."""
+    """A row has name, holder, label and times, and no token."""
     with redis_lock("job", ttl=60, label="here/it.py:3 in job") as lease:
         page = operator.get(LIST)
         text = page.content.decode().replace("<wbr>", "")
@@ -41,7 +41,7 @@ def test_what_is_shown(operator: Client) -> None:
 
 
 def test_numbers_are_no_words(operator: Client, settings: Any) -> None:
-    """What a browser reads as a number is written like one in every language."""
+    """Numbers for the browser are written alike in every language."""
     settings.USE_THOUSAND_SEPARATOR = True
     with redis_lock("job", ttl=6000) as lease, override("de"):
         text = operator.get(LIST).content.decode()
@@ -50,7 +50,7 @@ def test_numbers_are_no_words(operator: Client, settings: Any) -> None:
 
 
 def test_search(operator: Client, redis: Redis) -> None:
-    """By name, holder and label."""
+    """The search looks at name, holder and label."""
     granted(redis, "import:1", owner="web1:1:x", label="imports/run.py:1 in run")
     granted(redis, "report", owner="web2:1:x")
     for text, found in (("IMPORT:", "import:1"), ("web2", "report"), ("run.py", "import:1")):
@@ -59,7 +59,7 @@ def test_search(operator: Client, redis: Redis) -> None:
 
 
 def test_filters_and_their_counts(operator: Client, redis: Redis) -> None:
-    """Each counts what it would show, beside what the others leave."""
+    """Each filter counts what it would show under the other filters."""
     granted(redis, "old", owner="web1:1:x")
     granted(redis, "older", owner="web2:1:x")
     with redis_lock("job"):
@@ -77,7 +77,7 @@ def test_filters_and_their_counts(operator: Client, redis: Redis) -> None:
 
 
 def test_values_of_others(operator: Client, redis: Redis) -> None:
-    """On request; whatever they hold."""
+    """Values of others are shown on request."""
     strangers(redis)
     assert shown(operator.get(LIST)) == []
     page = operator.get(LIST, {"foreign": "1"})
@@ -101,7 +101,7 @@ def test_values_of_others(operator: Client, redis: Redis) -> None:
 def test_order(
     operator: Client, redis: Redis, column: int, ascending: str, descending: str
 ) -> None:
-    """By each column, from both ends."""
+    """Each column orders the list, both ways."""
     granted(redis, "a", silent=300, ttl=900, owner="m:1:x", fence=30)
     granted(redis, "b", silent=100, ttl=1000, owner="a:1:x", fence=20, process=NO_PROCESS)
     granted(redis, "c", silent=200, ttl=500, owner="z:1:x", fence=10)
@@ -112,7 +112,7 @@ def test_order(
 
 
 def test_pages(operator: Client, redis: Redis) -> None:
-    """A hundred at a time, and no SQL for any of them."""
+    """A page has a hundred locks, which cost no SQL."""
     for number in range(230):
         granted(redis, f"job:{number:03}")
     with CaptureQueriesContext(connection) as queries:
@@ -133,7 +133,7 @@ def test_pages(operator: Client, redis: Redis) -> None:
     ],
 )
 def test_what_can_not_be_asked(operator: Client, query: str) -> None:
-    """As elsewhere in the admin: the list, with a mark that the question was wrong."""
+    """A wrong query leads to the list with the admin's mark for it."""
     with redis_lock("job"):
         answer = operator.get(f"{LIST}?{query}")
         assert answer.status_code in (302, 400)
@@ -142,7 +142,7 @@ def test_what_can_not_be_asked(operator: Client, query: str) -> None:
 
 
 def test_summary(operator: Client, redis: Redis) -> None:
-    """How many there are, and of what."""
+    """The summary counts locks by state, and describes the server."""
     granted(redis, "old")
     with redis_lock("job"):
         summary = operator.get(LIST).context["summary"]
@@ -156,7 +156,7 @@ def test_summary(operator: Client, redis: Redis) -> None:
 
 
 def test_what_the_doctor_says(operator: Client, redis: Redis) -> None:
-    """Warnings of the server are shown, and it is not asked again each time."""
+    """Warnings of the server are shown, and are remembered for a while."""
     text = operator.get(LIST).content.decode()
     assert "The doctor has" in text
 
@@ -170,7 +170,7 @@ def test_what_the_doctor_says(operator: Client, redis: Redis) -> None:
 
 
 def test_asking_for_health(redis: Redis) -> None:
-    """It sends no command that is meant to fail, as the doctor does to see what a user may do."""
+    """No command is sent that is meant to fail, unlike those of the doctor."""
 
     tried = {"hset", "publish", "subscribe", "evalsha"}
 
@@ -184,7 +184,7 @@ def test_asking_for_health(redis: Redis) -> None:
 
 
 def test_several_servers(operator: Client, settings: Any) -> None:
-    """One that is away is told; the locks of the others are shown, and where each one is."""
+    """A server that is away is named; the locks of the others are shown with their alias."""
     there = settings.CACHES["default"]
     settings.CACHES = {"default": there, "gone": {**there, "LOCATION": AWAY}}
     settings.REDISLOCK = {"LOCKS": {"far:*": {"USING": "gone"}}}
@@ -197,7 +197,7 @@ def test_several_servers(operator: Client, settings: Any) -> None:
 
 @pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
 def test_a_refresh_leaves_messages(operator: Client, settings: Any, there: bool) -> None:
-    """The script's own question shows none, so that somebody can see them still."""
+    """The answer to the script has no messages, so they remain for a person."""
     operator.post(f"{LIST}clear/", {"seen": "x", "reason": "x"})
     caches = settings.CACHES
     if not there:
@@ -210,7 +210,7 @@ def test_a_refresh_leaves_messages(operator: Client, settings: Any, there: bool)
 
 
 def test_without_locks(operator: Client) -> None:
-    """An empty list is no error. What only a script can do is hidden until the script shows it."""
+    """An empty list works. What needs a script is hidden until the script shows it."""
     page = operator.get(LIST)
     assert shown(page) == []
     text = page.content.decode()
@@ -222,7 +222,7 @@ def test_without_locks(operator: Client) -> None:
     "name", ["<b>x</b>", "a/b?c=d&e#f", "ünï · 锁", "_2F_5F", "x" * 300], ids=str
 )
 def test_names_of_others(operator: Client, redis: Redis, name: str) -> None:
-    """A foreign name is text, whatever it looks like, and its link leads to its page."""
+    """A foreign name is escaped, and its link leads to its page."""
     granted(redis, name)
     text = operator.get(LIST).content.decode()
     assert "<b>x" not in text
@@ -234,7 +234,7 @@ def test_names_of_others(operator: Client, redis: Redis, name: str) -> None:
 
 
 def test_a_superuser(admin_client: Client, redis: Redis) -> None:
-    """Nobody adds, changes or deletes a lock: there is no link, no field and no other action."""
+    """Even a superuser has no link, field or action to add, change or delete a lock."""
     granted(redis, "job")
     page = admin_client.get(LIST)
     assert f"{LIST}add/" not in page.content.decode()
@@ -259,14 +259,14 @@ def test_who_is_not_logged_in(page: str) -> None:
 
 @pytest.mark.django_db
 def test_the_index() -> None:
-    """The admin's index has the locks for those who may look at them."""
+    """The admin's index shows the locks to users with the permission."""
     assert "Locks" in client_of("ron", "view_lock").get("/admin/").content.decode()
     assert "Locks" not in client_of("nobody").get("/admin/").content.decode()
 
 
 @pytest.mark.django_db
 def test_who_may_look() -> None:
-    """Nobody without the permission; nobody at all may add, change or delete."""
+    """Users need the permission, and nobody may add, change or delete."""
     assert client_of("nobody").get(LIST).status_code == 403
     assert client_of("clearer", "clear_lock").get(LIST).status_code == 403
     reader = client_of("ron", "view_lock")

@@ -67,7 +67,7 @@ CONDITIONS = {
 
 @pytest.mark.parametrize(("condition", "expected"), CONDITIONS.values(), ids=list(CONDITIONS))
 def test_filters(live: Any, condition: Q, expected: set[str]) -> None:
-    """As Django's conditions mean it."""
+    """Conditions mean what they mean in Django."""
     found = live.filter(condition)
     assert set(names(found)) == expected
     assert live.filter(condition).count() == len(expected)
@@ -76,7 +76,7 @@ def test_filters(live: Any, condition: Q, expected: set[str]) -> None:
 
 
 def test_orders(live: Any) -> None:
-    """By fields, from both ends; a lease without an end is the longest."""
+    """Rows are ordered by fields, both ways; a lease without an end is the longest."""
     assert names(live) == ["import:1", "import:2", "Report", "strange"]
     assert names(live.order_by("-remaining")) == ["strange", "Report", "import:2", "import:1"]
     assert names(live.order_by("name")) == ["Report", "import:1", "import:2", "strange"]
@@ -90,7 +90,7 @@ def test_orders(live: Any) -> None:
 
 
 def test_slices(live: Any) -> None:
-    """Pages of them."""
+    """Slices, first(), last() and get() work."""
     ordered = live.order_by("name")
     assert names(ordered[1:3]) == ["import:1", "import:2"]
     assert ordered[3].name == "strange"
@@ -104,7 +104,7 @@ def test_slices(live: Any) -> None:
 
 
 def test_refuses(live: Any) -> None:
-    """What can't be done with rows that are no rows, and what can't be asked of them."""
+    """Operations and conditions that need a database table are refused."""
     for forbidden in (
         lambda: live.update(name="x"),
         live.delete,
@@ -127,7 +127,7 @@ def test_refuses(live: Any) -> None:
 
 
 def test_one_snapshot(redis: Redis) -> None:
-    """What is asked of one snapshot fits together; another one sees what is new; no SQL."""
+    """All queries of one snapshot agree; a new snapshot sees what is new. No SQL is sent."""
     granted(redis, "one")
     snapshot = Lock.snapshot()
     with CaptureQueriesContext(connection) as queries:
@@ -140,7 +140,7 @@ def test_one_snapshot(redis: Redis) -> None:
 
 
 def test_fields() -> None:
-    """A row says what the inspection says; its token is nowhere in it."""
+    """A row has the values of the inspection, and no token."""
     with redis_lock("job", ttl=60, label="here") as lease:
         [lock] = Lock.live.all()
         info = Inspector().get("job")
@@ -155,7 +155,7 @@ def test_fields() -> None:
 
 
 def test_locks_of_the_cache() -> None:
-    """Those of the drop-in for cache.lock() have ids that no lock of ours can have."""
+    """Locks of the cache have ids that no other lock can have."""
     where = LockId.parse("{default}::1:receipt")
     assert (where.cache_locks, where.name) == (True, ":1:receipt")
     assert LockId.parse("default:{odd}").cache_locks is False
@@ -165,7 +165,7 @@ def test_locks_of_the_cache() -> None:
 
 
 def test_ids(redis: Redis, settings: Any) -> None:
-    """They are printable, and lead back to the lock, whatever its name and alias."""
+    """Ids are printable and lead back to the lock, whatever its name and alias."""
     there = settings.CACHES["default"]
     settings.CACHES = {"default": there, "a": there, "a:b": there}
     settings.REDISLOCK = {"LOCKS": {"1": {"USING": "a"}, "2": {"USING": "a:b"}}}
@@ -181,7 +181,7 @@ def test_ids(redis: Redis, settings: Any) -> None:
 
 
 def test_what_was_asked_before_is_asked_again(redis: Redis) -> None:
-    """Unless it was of a snapshot that somebody gave."""
+    """A queryset without a given snapshot asks each time."""
     locks = Lock.live.filter(name="job")
     assert not locks.exists()
     granted(redis, "job")
@@ -190,7 +190,7 @@ def test_what_was_asked_before_is_asked_again(redis: Redis) -> None:
 
 
 async def test_asynchronously(redis: Redis) -> None:
-    """By Django's own means, which ask in a thread."""
+    """Django's asynchronous methods work."""
     granted(redis, "job")
     assert await Lock.live.acount() == 1
     assert [lock.name async for lock in Lock.live.all()] == ["job"]
@@ -198,7 +198,7 @@ async def test_asynchronously(redis: Redis) -> None:
 
 
 def test_a_lock_is_not_written(redis: Redis) -> None:
-    """It is no row, for nobody."""
+    """Locks can't be saved, deleted or created."""
     granted(redis, "job")
     lock = Lock.live.get()
     for forbidden in (lock.save, lock.delete, lambda: Lock.objects.create(name="x")):
@@ -208,14 +208,14 @@ def test_a_lock_is_not_written(redis: Redis) -> None:
 
 
 def test_without_time_zones(redis: Redis, settings: Any) -> None:
-    """Times are naive then, as everywhere in Django."""
+    """Without USE_TZ, times are naive."""
     settings.USE_TZ = False
     granted(redis, "job")
     assert Lock.live.filter(acquired_at__lt=datetime.now()).count() == 1  # noqa: DTZ005
 
 
 def test_redis_away(settings: Any) -> None:
-    """`LockUnavailable`; of several servers, what can be seen is seen."""
+    """`LockUnavailable` is raised; of several servers, those that answer are shown."""
     there = settings.CACHES["default"]
     settings.CACHES = {"default": there, "gone": {**there, "LOCATION": AWAY}}
     settings.REDISLOCK = {"LOCKS": {"far:*": {"USING": "gone"}}}
@@ -230,7 +230,7 @@ def test_redis_away(settings: Any) -> None:
 
 
 def test_two_aliases_of_one_server(settings: Any) -> None:
-    """Its locks are seen once."""
+    """Locks of a server with two aliases are shown once."""
     there = settings.CACHES["default"]
     settings.CACHES = {"default": there, "same": there}
     settings.REDISLOCK = {"LOCKS": {"far:*": {"USING": "same"}}}

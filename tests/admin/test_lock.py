@@ -36,7 +36,8 @@ def cleared_once() -> None:
 
 
 def test_what_is_shown(operator: Client, settings: Any) -> None:
-    """Holder, lease, waiters in order, and settings with where they come from; no token."""
+    """The page has holder, lease, waiters in order, and settings with their sources, and no
+    token."""
     settings.REDISLOCK = {"LOCKS": {"job": {"TTL": 50}}}
     lease = redis_lock("job", label="here").acquire()
     with ThreadPoolExecutor(2) as threads:
@@ -59,13 +60,13 @@ def test_what_is_shown(operator: Client, settings: Any) -> None:
 
 
 def test_a_stale_one(operator: Client, redis: Redis) -> None:
-    """Why it is."""
+    """The page says why the lock is stale."""
     granted(redis, "job")
     assert "no sign of life" in operator.get(PAGE).content.decode()
 
 
 def test_of_which_nothing_is_known(operator: Client) -> None:
-    """As elsewhere in the admin: back to the start, with a word."""
+    """An unknown lock leads back to the start, with a message, as elsewhere in the admin."""
     for id in ("default_3Anix", "nix_3Ajob", "job", "default_3Aa_7Bb"):
         answer = operator.get(f"{LIST}{id}/change/", follow=True)
         assert answer.redirect_chain, id
@@ -73,7 +74,7 @@ def test_of_which_nothing_is_known(operator: Client) -> None:
 
 
 def test_a_free_one(operator: Client) -> None:
-    """It was held a moment ago, so its past is known; there is nothing to clear."""
+    """The page of a lock that was released a moment ago has its past, and no link to clear it."""
     with redis_lock("job", label="here") as lease:
         pass
     successor = redis_lock("job").acquire()
@@ -90,7 +91,7 @@ def test_a_free_one(operator: Client) -> None:
 
 
 def test_history_stays(operator: Client, redis: Redis) -> None:
-    """When the lock has gone, with all that Redis knew of it."""
+    """The history stays after Redis has forgotten the lock."""
     with redis_lock("job"):
         pass
     cleared_once()
@@ -102,7 +103,7 @@ def test_history_stays(operator: Client, redis: Redis) -> None:
 
 
 def test_history_without_redis(operator: Client, settings: Any) -> None:
-    """It is in the database."""
+    """The history is in the database."""
     cleared_once()
     settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": AWAY}}
     assert "it hung" in operator.get(HISTORY).content.decode()
@@ -110,7 +111,7 @@ def test_history_without_redis(operator: Client, settings: Any) -> None:
 
 
 def test_a_lock_of_the_cache(operator: Client, settings: Any) -> None:
-    """Those of the drop-in are listed and shown, too, by their keys."""
+    """Locks of the cache are listed and shown by their keys."""
     from django.core.cache import cache
 
     settings.CACHES = {
@@ -129,8 +130,7 @@ def test_a_lock_of_the_cache(operator: Client, settings: Any) -> None:
 
 
 def test_other_keys_are_none_of_ours(operator: Client, redis: Redis) -> None:
-    """By an id that somebody made up, no key is looked at that is not known to be a lock; nor does
-    looking make it one."""
+    """An invented id shows no key that is not known as a lock, and does not make it one."""
     redis.set("redislock-secret", "x", px=60_000)
     granted(redis, "job")
     try:
@@ -146,7 +146,7 @@ def test_other_keys_are_none_of_ours(operator: Client, redis: Redis) -> None:
 
 
 def test_a_key_of_a_wrong_type(operator: Client, redis: Redis) -> None:
-    """It breaks neither the list, nor the site; what can't be read is said on the page."""
+    """The list works, and the page says what can't be read."""
     granted(redis, "job")
     redis.set("redislock:{job}:queue", "x")
     assert operator.get(LIST).status_code == 200
@@ -160,7 +160,7 @@ def test_a_key_of_a_wrong_type(operator: Client, redis: Redis) -> None:
 
 @pytest.mark.parametrize("page", ["", "default_3Ajob/change/", "default_3Ajob/history/"])
 def test_redis_is_not_asked_for_strangers(db: Any, settings: Any, page: str) -> None:
-    """Who may not know gets no other answer when it is away."""
+    """Users without the permission get 403, whether Redis is away or not."""
     settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": AWAY}}
     client = client_of("nobody")
     assert client.get(f"{LIST}{page}").status_code == 403
@@ -173,7 +173,7 @@ def test_redis_is_not_asked_for_strangers(db: Any, settings: Any, page: str) -> 
 )
 @pytest.mark.parametrize("page", ["change", "clear", "history"])
 def test_ids_of_no_lock(operator: Client, settings: Any, id: str, page: str) -> None:
-    """Of an alias that no locks use, or a name that none can have: as of any row that is gone."""
+    """An alias without locks, or an impossible name, is treated like a row that is gone."""
     local = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
     settings.CACHES = {**settings.CACHES, "local": local}
     answer = operator.get(f"{LIST}{quote(id) or 'x'}/{page}/")

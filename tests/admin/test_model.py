@@ -16,7 +16,7 @@ from django_redislock.models import Lock
 @pytest.mark.django_db
 @pytest.mark.parametrize("options", [[], ["--all"]], ids=["default", "all"])
 def test_dumpdata(options: list[str]) -> None:
-    """It finds none, so no token can leave by it."""
+    """dumpdata has no locks, so no token leaves by it."""
     out = StringIO()
     with redis_lock("job") as lease:
         call_command("dumpdata", *options, stdout=out)
@@ -27,7 +27,7 @@ def test_dumpdata(options: list[str]) -> None:
 
 @pytest.mark.django_db
 def test_no_rows_for_others() -> None:
-    """Who does not ask for `live` finds nothing, and asks nobody."""
+    """Only `live` asks Redis; other managers find nothing."""
     with redis_lock("job"):
         assert Lock.objects.count() == 0
         assert Lock._default_manager.count() == Lock._base_manager.count() == 0
@@ -45,7 +45,7 @@ def test_no_migrations() -> None:
 
 @pytest.mark.django_db
 def test_permissions() -> None:
-    """`migrate` makes them all the same."""
+    """`migrate` makes the permissions, although there is no table."""
     found = Permission.objects.filter(content_type__app_label="django_redislock")
     assert {one.codename for one in found} == {
         "view_lock",

@@ -21,7 +21,7 @@ def text(page: Any) -> str:
 
 
 def test_the_list(operator: Client, redis: Redis) -> None:
-    """How many of how many; and by kind."""
+    """The list says how many hold a lock, of how many, and filters by kind."""
     granted(redis, "exports", places=3)
     with Semaphore("exports", 3), ReadWriteLock("catalogue").read():
         page = text(operator.get(LIST))
@@ -32,7 +32,7 @@ def test_the_list(operator: Client, redis: Redis) -> None:
 
 
 def test_a_lock(operator: Client, redis: Redis) -> None:
-    """All of its holders, with what is left of their leases."""
+    """The page has all holders, with the rest of their leases."""
     granted(redis, "exports", places=3, owner="web3:77:x")
     with Semaphore("exports", 3, label="here") as lease:
         page = text(operator.get(f"{LIST}default_3Aexports/change/"))
@@ -42,7 +42,7 @@ def test_a_lock(operator: Client, redis: Redis) -> None:
 
 
 def test_clear_takes_it_from_those_who_were_seen(operator: Client, redis: Redis) -> None:
-    """Who came since keeps its place."""
+    """A later holder keeps its place."""
     granted(redis, "exports", places=3)
     seen = Semaphore("exports", 3).acquire()
     page = ask(operator, "exports")

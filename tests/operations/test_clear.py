@@ -33,7 +33,7 @@ def acquire(name: str = "job") -> Lease:
 
 
 def pasted(out: str) -> list[str]:
-    """The command that a dry run prints, as a shell would read it."""
+    """The command that a dry run prints, as a shell reads it."""
     words = shlex.split(out.splitlines()[-1])
     assert words[:3] == ["manage.py", "redislock", "clear"]
     return words[2:]
@@ -44,7 +44,7 @@ class TestDryRun:
         "arguments", [["job"], ["--pattern", "*"], ["--stale"], ["job", "--json"]], ids=" ".join
     )
     def test_does_nothing(self, arguments: list[str], redis: Redis) -> None:
-        """It shows whose they are."""
+        """A dry run shows the holders and clears nothing."""
         granted(redis, "job")
         done = call("clear", *arguments)
         assert done.code == 0
@@ -52,7 +52,7 @@ class TestDryRun:
         assert redis.exists(KEY)
 
     def test_what_to_write(self, redis: Redis) -> None:
-        """Its last line does what was shown, whatever the names look like."""
+        """The last line is a command that clears what was shown, whatever the names look like."""
         awkward = ["-x", "it's", "a b"]
         for name in awkward:
             granted(redis, name)
@@ -66,14 +66,15 @@ class TestDryRun:
         assert "1 of 1 lock cleared." in call(*pasted(call("clear", "--stale").out)).out
 
     def test_nothing_to_clear(self) -> None:
-        """That is no failure, unless the lock was named: then it may be a typing error."""
+        """Nothing to clear is no failure, unless a lock was named: the name may be a typing
+        error."""
         assert call("clear", "--stale") == (0, "There is nothing to clear.\n", "")
         done = call("clear", "job")
         assert (done.code, done.out) == (3, "Nobody holds 'job'.\nThere is nothing to clear.\n")
 
 
 class TestWhich:
-    """Of the locks of two that live and two whose processes are dead."""
+    """Two locks whose processes live, and two whose processes are dead."""
 
     @pytest.mark.parametrize(
         ("arguments", "cleared"),
@@ -90,7 +91,7 @@ class TestWhich:
     def test_names_and_patterns(
         self, arguments: list[str], cleared: set[str], redis: Redis
     ) -> None:
-        """Values of others only when they are named."""
+        """Values of others are cleared only when they are named."""
         alive = [acquire("a:1"), acquire("b:1")]
         granted(redis, "a:2")
         granted(redis, "b:2")
@@ -108,7 +109,7 @@ class TestWhich:
                 lease.release()
 
     def test_more_than_a_page(self, redis: Redis) -> None:
-        """All that fit are cleared."""
+        """All locks that match are cleared."""
         for number in range(120):
             granted(redis, f"n:{number}")
         assert "120 of 120 locks cleared." in call("clear", "--stale", *YES).out
@@ -116,7 +117,7 @@ class TestWhich:
 
 class TestWhoIsTold:
     def test_the_holder(self) -> None:
-        """By whom and why."""
+        """The holder learns by whom and why its lock was cleared."""
         lease = acquire()
         assert run("clear", "job", "--by", "Ada|x", "--yes", "--reason", "a|b").code == 0
         with pytest.raises(LeaseRevoked) as revoked:
@@ -124,7 +125,7 @@ class TestWhoIsTold:
         assert (revoked.value.by, revoked.value.reason) == ("Ada/x", "a|b")
 
     def test_the_operator(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The user and the host; in a container the user may have no name."""
+        """The operator is the user and the host; in a container the user may have no name."""
         assert operator() == f"{getpass.getuser()}@{socket.gethostname()}"
 
         def nameless() -> str:
@@ -135,13 +136,13 @@ class TestWhoIsTold:
 
 
 class TestChangedHands:
-    """What was not shown is not cleared."""
+    """Only what was shown is cleared."""
 
     @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
     def test_between_the_look_and_the_clearing(
         self, form: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The new holder keeps it; an exit code of its own; the others are cleared."""
+        """The new holder keeps its lock, the others are cleared, and the exit code says so."""
         leases = [acquire("job"), acquire("other")]
 
         def overtake(lock: LockInfo) -> None:
@@ -178,7 +179,7 @@ class TestChangedHands:
     def test_handed_to_a_waiter_since_the_dry_run(
         self, redis: Redis, start: Callable[..., Worker]
     ) -> None:
-        """Who waited then, and has it now, is a later holder."""
+        """A waiter that has the lock now is a later holder."""
         lease = acquire()
         waiter = start("wait")
         eventually(lambda: redis.zcard(f"{KEY}:queue"))
@@ -190,15 +191,15 @@ class TestChangedHands:
         assert waiter.ends() == 0
 
     def test_the_same_holder(self) -> None:
-        """It is cleared, also if its lease was renewed since."""
+        """The holder that was shown is cleared, even if its lease was renewed since."""
         lease = acquire()
         command = pasted(call("clear", "job").out)
         lease.extend()
         assert call(*command).code == 0
 
     def test_several_looks(self) -> None:
-        """A lock that was acquired while others were looked at is not among those that a later
-        command may clear without a new look."""
+        """The time of the first look counts, so a holder that came during the others is left
+        alone."""
         inspector = Inspector()
         with redis_lock("a"):
             first = inspector.get("a")
@@ -213,7 +214,7 @@ class TestChangedHands:
 
 class TestHalfway:
     def test_redis_goes_away(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It says what was done, what may have been, and what was not tried."""
+        """The output says what was cleared, what may have been, and what was not tried."""
         for name in "abc":
             granted(redis, name)
 
@@ -229,7 +230,7 @@ class TestHalfway:
         assert "'c' was left alone." in done.out
 
     def test_interrupted(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What was done until then is told."""
+        """The output has what was cleared until then."""
         granted(redis, "a")
         granted(redis, "b")
         out = StringIO()
@@ -244,7 +245,7 @@ class TestHalfway:
         assert out.getvalue().startswith("Cleared 'a', ")
 
     def test_a_key_that_is_no_string(self, redis: Redis) -> None:
-        """It is left alone, and the others are cleared."""
+        """The key is left alone, and the other locks are cleared."""
         redis.lpush("redislock:{list}", "x")
         granted(redis, "job")
         done = call("clear", "list", "job", *YES)
@@ -258,7 +259,7 @@ class TestHalfway:
         [(["free"], 3), (["free", "job"], 3), (["free", "list"], 1), (["free", "new"], 75)],
     )
     def test_exit_codes(self, names: list[str], code: int, redis: Redis) -> None:
-        """What is worse counts."""
+        """The worst outcome decides."""
         redis.lpush("redislock:{list}", "x")
         granted(redis, "job")
         with redis_lock("new"):

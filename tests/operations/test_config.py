@@ -19,7 +19,7 @@ SETTINGS = {
 
 
 def test_each_source() -> None:
-    """The default, REDISLOCK, or the entry of LOCKS that counts."""
+    """A setting comes from the default, from REDISLOCK, or from the entry of LOCKS that counts."""
     with override_settings(REDISLOCK=SETTINGS):
         found = call("config", "report:daily", "--json").json["settings"]
         assert found["TTL"] == {"value": 300, "source": "LOCKS", "entry": "report:*"}
@@ -37,7 +37,7 @@ def test_each_source() -> None:
 
 
 def test_for_people() -> None:
-    """The place, as it stands in the settings."""
+    """The source is written as in the settings."""
     with override_settings(REDISLOCK=SETTINGS):
         lines = [line.split(maxsplit=2) for line in call("config", "report:daily").out.split("\n")]
     assert ["TTL", "300", "REDISLOCK['LOCKS']['report:*']['TTL']"] in lines
@@ -46,7 +46,7 @@ def test_for_people() -> None:
 
 
 def test_it_is_what_locks_have() -> None:
-    """For every setting, whatever its source."""
+    """The shown settings are those that locks use, whatever their source."""
     with override_settings(REDISLOCK=SETTINGS):
         for name in ("report:daily", "report:tax", "rest", "job"):
             found = conf.origins(name)
@@ -56,6 +56,6 @@ def test_it_is_what_locks_have() -> None:
 
 
 def test_it_asks_nobody() -> None:
-    """Redis may be away."""
+    """The command works if Redis is away."""
     done = run("config", "job", url=AWAY)
     assert (done.code, done.err) == (0, "")

@@ -30,7 +30,7 @@ ALL = [*ASKING, ["watch", "--count", "1"], ["config", "job"]]
 
 @pytest.mark.parametrize("arguments", ASKING, ids=" ".join)
 def test_redis_away(arguments: list[str]) -> None:
-    """69, and nothing on stdout."""
+    """The exit code is 69, and stdout is empty."""
     done = run(*arguments, url=AWAY)
     assert (done.code, done.out) == (69, "")
     assert done.err.startswith("CommandError: Redis 'default' (/nowhere) could not be asked")
@@ -38,7 +38,7 @@ def test_redis_away(arguments: list[str]) -> None:
 
 
 def test_redis_away_while_watching() -> None:
-    """It is shown, and 69 in the end."""
+    """The screen says so, and the exit code is 69."""
     done = run("watch", "--count", "2", "--interval", "0.1", url=AWAY)
     assert done.code == 69
     assert done.out.count("Redis 'default' (/nowhere) could not be asked") == 2
@@ -47,7 +47,7 @@ def test_redis_away_while_watching() -> None:
 
 @pytest.mark.parametrize("arguments", ALL[:-1], ids=" ".join)
 def test_no_such_alias(arguments: list[str]) -> None:
-    """78, with those that there are."""
+    """The exit code is 78, and the error lists the aliases."""
     done = call(*arguments, "--using", "nix")
     assert (done.code, done.out) == (78, "")
     assert "no alias 'nix'" in done.err
@@ -55,7 +55,7 @@ def test_no_such_alias(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [*ALL, ["run", "job", "--", "true"]], ids=" ".join)
 def test_wrong_settings(arguments: list[str]) -> None:
-    """78, with what is wrong."""
+    """The exit code is 78, and the error says what is wrong."""
     with override_settings(REDISLOCK={"TIMEOUT": 5}):
         done = call(*arguments)
     assert (done.code, done.out) == (78, "")
@@ -84,7 +84,7 @@ def test_wrong_settings(arguments: list[str]) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_usage(arguments: list[str], says: str, redis: Redis) -> None:
-    """What to write; nothing is done."""
+    """The error says what to write, and nothing is done."""
     granted(redis, "job")
     assert says in call(*arguments).err
     assert redis.exists("redislock:{job}")
@@ -92,13 +92,13 @@ def test_usage(arguments: list[str], says: str, redis: Redis) -> None:
 
 @pytest.mark.parametrize("arguments", [["show"], ["clear", "job", "--yes"]], ids=" ".join)
 def test_usage_exit_code(arguments: list[str]) -> None:
-    """2, whoever notices it."""
+    """The exit code is 2, whether argparse or the command notices."""
     assert run(*arguments).code == 2
 
 
 @pytest.mark.parametrize("arguments", ALL, ids=" ".join)
 def test_in_a_broken_project(arguments: list[str], tmp_path: Path) -> None:
-    """It is no concern of theirs."""
+    """The commands work in a project that is broken elsewhere."""
     done = run(*arguments, *broken_project(tmp_path))
     assert done.code in (0, 3)
     assert done.out

@@ -34,8 +34,8 @@ def now(redis: Redis) -> int:
 
 @pytest.fixture
 def ahead(redis: Redis) -> int:
-    """The fencing token that the row of the lamp has seen, before Redis lost its data and its
-    clock was set back by an hour."""
+    """The fencing token that the lamp's row has seen, before Redis lost its data and its clock was
+    set back by an hour."""
     newest = now(redis) + HOUR
     Product.objects.create(name="lamp", stock=5)
     Product.objects.fenced(newest).update(stock=4)
@@ -53,8 +53,8 @@ def sell() -> int:
 
 
 def test_the_way_out(redis: Redis, ahead: int) -> None:
-    """The error names a command, the command names one with --yes, and then the row can be
-    written, as often as before."""
+    """The error names a command, its dry run names one with --yes, and then the row can be written
+    again."""
     with pytest.raises(StaleLease) as caught:
         sell()
     named = re.search("`manage.py redislock (.*)`", str(caught.value))
@@ -71,7 +71,8 @@ def test_the_way_out(redis: Redis, ahead: int) -> None:
 
 
 def test_it_lasts(redis: Redis, ahead: int) -> None:
-    """Until the server's clock has passed it, also when nobody takes the lock meanwhile."""
+    """The raised token lasts until the server's clock has passed it, even if nobody takes the
+    lock."""
     call("fence", "product:lamp", f"--above={ahead}", "--yes")
     assert redis.pttl(TAIL) > HOUR / 1000
     acquire(ttl=1).release()
@@ -81,7 +82,7 @@ def test_it_lasts(redis: Redis, ahead: int) -> None:
 
 
 def test_while_somebody_holds_it(redis: Redis, ahead: int) -> None:
-    """A release would write an old token: so it waits for its turn, and else leaves it alone."""
+    """A held lock is left alone, or waited for: its release would write an old token."""
     lease = acquire()
     done = call("fence", "product:lamp", "--model=tests.Product", "--yes", "--wait=0")
     assert done.code == 75
@@ -98,7 +99,7 @@ def test_while_somebody_holds_it(redis: Redis, ahead: int) -> None:
 
 
 def test_places_are_raised_while_they_are_held(redis: Redis, ahead: int) -> None:
-    """What their holders do later keeps the raised token."""
+    """Later renewals and releases of the holders keep the raised token."""
     holders = [Semaphore("product:lamp", 3).acquire(wait=0) for _ in range(2)]
     assert call("fence", "product:lamp", f"--above={ahead}", "--yes", "--wait=0").code == 0
     for holder in holders:
@@ -110,7 +111,7 @@ def test_places_are_raised_while_they_are_held(redis: Redis, ahead: int) -> None
 
 
 def test_a_lock_for_each_row(redis: Redis, ahead: int) -> None:
-    """Named by the columns of the row. Rows that let new leases in need nothing."""
+    """Names may contain columns of the rows. Rows that accept new leases need nothing."""
     shop = Shop.objects.create(name="corner")
     Product.objects.create(name="bulb", shop=shop)
     Product.objects.filter(name="bulb").fenced(ahead + 1).update(stock=1)
@@ -146,14 +147,14 @@ def test_a_lock_for_each_row(redis: Redis, ahead: int) -> None:
     ],
 )
 def test_wrong_usage(arguments: list[str], says: str) -> None:
-    """It says what to write."""
+    """The error says what to write."""
     done = call("fence", *arguments)
     assert done.code in (1, 2)
     assert says in done.err
 
 
 def test_a_token_that_no_lease_had(redis: Redis) -> None:
-    """A row has it from elsewhere; no lock could be raised above it."""
+    """A row may have such a token from elsewhere; no lock can be raised above it."""
     Product.objects.create(name="lamp")
     Product.objects.fenced(2**60).update(stock=1)
     done = call("fence", "product:lamp", "--model=tests.Product", "--yes")

@@ -22,8 +22,7 @@ SETTINGS = {"TTL": 60, "ON_CONFLICT": print, "LOCKS": {"job": {"WAIT": None, "LI
 def test_keys_and_types(
     redis: Redis, start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In whatever state locks are: no key that is not documented, none that is missing, no other
-    type, and each type that is documented comes."""
+    """Documents have exactly the documented keys and types, and each documented type occurs."""
     seen = Seen()
     outcomes = set()
 
@@ -101,7 +100,7 @@ def test_keys_and_types(
 
 
 def test_no_token(redis: Redis) -> None:
-    """Whoever reads the output of a command can't release the lock, or continue its lease."""
+    """No output has a token, with which a reader could release the lock or continue its lease."""
     with redis_lock("job") as lease:
         redis.set("redislock:{legacy}", "secret-token", px=60_000)
         for arguments in (

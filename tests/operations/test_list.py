@@ -25,7 +25,7 @@ def names(*arguments: str) -> list[str]:
 
 @pytest.fixture
 def locks(redis: Redis) -> Any:
-    """Two of ours, one whose process died long ago, one whose process may come back."""
+    """Two locks of ours, one whose process died long ago, and one whose process may come back."""
     with redis_lock("a:1", ttl=50), redis_lock("a:2", ttl=40):
         granted(redis, "b:dead", owner="web3:7:x")
         granted(redis, "b:silent", silent=25, owner="web4:7:x")
@@ -33,7 +33,7 @@ def locks(redis: Redis) -> Any:
 
 
 def test_a_replica(settings: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody can lock there: it says so, and names the primary."""
+    """Nobody can lock on a replica: the command says so, and names the primary."""
     found = find_server()
     if found.binary is None:
         pytest.skip("needs servers of its own")
@@ -64,12 +64,12 @@ class TestWhich:
     )
     @pytest.mark.usefixtures("locks")
     def test_filters(self, arguments: list[str], found: set[str]) -> None:
-        """All of them have to fit."""
+        """A lock has to match all filters."""
         assert set(names(*arguments)) == found
 
     @pytest.mark.usefixtures("locks")
     def test_of_others(self, redis: Redis) -> None:
-        """Only when asked for, and then under the same filters."""
+        """Values of others are listed only with --foreign, under the same filters."""
         strangers(redis)
         assert not {"legacy", "old"} & set(names())
         assert {"a:1", "legacy", "old"} <= set(names("--foreign"))
@@ -87,23 +87,23 @@ class TestWhich:
     )
     @pytest.mark.usefixtures("locks")
     def test_order(self, order: str, found: list[str]) -> None:
-        """What it says."""
+        """--sort decides."""
         assert names("--sort", order) == found
 
     @pytest.mark.parametrize("order", ORDERS)
     def test_all_orders(self, order: str) -> None:
-        """Each that the inspection has."""
+        """--sort takes each order of the inspection."""
         assert names("--sort", order) == []
 
     @pytest.mark.usefixtures("locks")
     def test_limit(self) -> None:
-        """So many are shown, and all counted."""
+        """Only so many are shown, and all are counted."""
         assert len(names("--limit", "3")) == 3
         assert len(names("--limit", "0")) == 4
         assert "The first 3 of 4 locks: " in call("list", "--limit", "3").out
 
     def test_more_than_a_request_holds(self, redis: Redis) -> None:
-        """They are read in batches, and none is missing."""
+        """Locks are read in batches, and none is missing."""
         expected = [f"n{number}" for number in range(LOCKS_AT_ONCE + 10)]
         for name in expected:
             granted(redis, name)
@@ -114,7 +114,7 @@ class TestWhich:
 class TestTable:
     @pytest.mark.usefixtures("locks")
     def test_columns(self) -> None:
-        """Below each other: texts by their beginning, numbers by their end; then the count."""
+        """Texts are aligned at their beginning and numbers at their end; the last line counts."""
         head, *rows, last = call("list").out.splitlines()
         assert head.split("  ")[0] == "NAME"
         assert len(rows) == 4
@@ -129,11 +129,11 @@ class TestTable:
         assert last == "4 locks: 2 held, 1 unknown, 1 stale; 0 waiters."
 
     def test_nothing(self) -> None:
-        """No table, and no failure."""
+        """Without locks, there is no table, and no failure."""
         assert call("list") == (0, "0 locks.\n", "")
 
     def test_names_of_strangers(self, redis: Redis) -> None:
-        """Nothing reaches the terminal that moves the cursor or colours; in JSON it is escaped."""
+        """Control characters of a name don't reach the terminal; in JSON they are escaped."""
         strangers(redis)
         out = call("list", "--foreign").out
         assert "odd?[2J" in out
@@ -141,13 +141,13 @@ class TestTable:
         assert call("list", "--foreign", "--json").out.rstrip("\n").isprintable()
 
     def test_long_names(self) -> None:
-        """Not shortened where no terminal limits them."""
+        """Long names are not shortened if there is no terminal."""
         name = "n" * 400
         with redis_lock(name):
             assert name in call("list").out
 
     def test_other_alphabets(self) -> None:
-        """Columns stand where they should; in a locale without them they are escaped."""
+        """Columns are aligned; in a locale without these letters, they are escaped."""
         with ExitStack() as stack:
             for name in ("注文", "äö", "e\u0301"):
                 stack.enter_context(redis_lock(name))
@@ -161,13 +161,13 @@ class TestTable:
 
 class TestColors:
     def test_piped(self) -> None:
-        """None, unless Django's option says so."""
+        """Output to a pipe has no colours, unless --force-color is given."""
         with redis_lock("job"):
             assert "\x1b" not in run("list").out
             assert "\x1b[32;1mheld\x1b[0m" in run("list", "--force-color").out
 
     def test_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """None either where the command was called on a terminal, and writes to something else."""
+        """A command called on a terminal writes no colours to something else."""
         monkeypatch.setattr("django.core.management.color.supports_color", lambda: True)
         out = StringIO()
         with redis_lock("job"):
@@ -176,7 +176,7 @@ class TestColors:
 
 
 def test_nobody_reads_it(redis: Redis) -> None:
-    """`| head` ends it, without a word."""
+    """`| head` ends the command without an error message."""
     for number in range(1000):
         granted(redis, f"{'n' * 400}{number}")
     done = cut_off("list", "--limit", "0")
@@ -185,7 +185,7 @@ def test_nobody_reads_it(redis: Redis) -> None:
 
 
 def test_those_of_the_cache(redis: Redis) -> None:
-    """With `--cache-locks`, they are listed, shown and cleared by their keys."""
+    """With `--cache-locks`, locks of the cache are listed, shown and cleared by their keys."""
     lock = Lock(redis, ":1:import", timeout=60)
     assert lock.acquire()
     with redis_lock("ours"):

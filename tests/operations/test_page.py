@@ -30,14 +30,14 @@ def section(title: str) -> str:
 
 
 def test_there_are_examples() -> None:
-    """Of each subcommand."""
+    """Each subcommand has an example."""
     assert {shlex.split(example)[0] for example in EXAMPLES} == set(OURS)
     assert PRINTED
 
 
 @pytest.mark.parametrize("example", [*EXAMPLES, *PRINTED])
 def test_examples(example: str) -> None:
-    """The command takes what they say."""
+    """The command accepts each example."""
     words = shlex.split(example.partition(" | ")[0])
     parsed: Namespace = Command().create_parser("manage.py", "redislock").parse_args(words)
     assert parsed.subcommand == words[0]
@@ -45,7 +45,7 @@ def test_examples(example: str) -> None:
 
 @pytest.mark.parametrize("subcommand", OURS)
 def test_options(subcommand: str) -> None:
-    """Each that there is is documented in its section, and no other."""
+    """The section of a subcommand documents exactly its options."""
     options = {
         option
         for action in parser_of(subcommand)._actions
@@ -62,14 +62,14 @@ def test_options(subcommand: str) -> None:
 
 
 def test_titles_of_columns() -> None:
-    """The examples have those that are written."""
+    """The examples have the titles that are printed."""
     for columns in (LIST, CONFIG):
         line = r" +".join(re.escape(column.title) for column in columns)
         assert re.search(f"^{line}$", PAGE, re.MULTILINE)
 
 
 def test_outcomes() -> None:
-    """All of them are told."""
+    """All outcomes are documented."""
     table = PAGE.partition("\n### A clearing\n")[2]
     row = next(line for line in table.splitlines() if line.startswith("| `outcome` |"))
     assert set(re.findall(r"`([\w ]+)`", row)) == {"outcome", *ClearOutcome}

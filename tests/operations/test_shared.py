@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def exports(redis: Redis) -> Lease:
-    """A semaphore of three that we hold, and a process that died, and one that is silent."""
+    """A semaphore of three, held by us, by a process that died, and by one that is silent."""
     granted(redis, "exports", places=3, owner="web3:1:x")
     granted(redis, "exports", places=3, owner="web4:1:x", silent=25)
     lease = Semaphore("exports", 3, label="here").acquire()
@@ -32,7 +32,8 @@ def owners(name: str) -> list[str]:
 
 class TestList:
     def test_one_line(self, exports: Lease) -> None:
-        """How many hold it, and the one whose lease ends first; as bad as the worst of them."""
+        """The line says how many hold it, names the holder whose lease ends first, and has the
+        worst state."""
         out = call("list").out
         assert "exports  stale  3 of 3: " in out
         assert "1 lock: 0 held, 0 unknown, 1 stale" in out
@@ -41,7 +42,7 @@ class TestList:
         assert lock["why"].startswith("1 of 3 holders: its process has shown no sign of life")
 
     def test_readers_and_a_writer(self) -> None:
-        """They are told from one another."""
+        """The list tells readers from a writer."""
         with ReadWriteLock("catalogue").read():
             assert "1 reader: " in call("list").out
         with ReadWriteLock("catalogue").write():
@@ -51,7 +52,7 @@ class TestList:
 
 class TestShow:
     def test_all_holders(self, exports: Lease) -> None:
-        """Each with its state, and what is left of its lease."""
+        """Each holder is shown with its state and the rest of its lease."""
         out = call("show", "exports").out
         assert "Kind:            semaphore" in out
         assert "Held by:         3 of 3" in out
@@ -60,7 +61,7 @@ class TestShow:
         assert exports.token not in out
 
     def test_what_waiters_want(self, redis: Redis) -> None:
-        """To read, or to write."""
+        """A waiter wants to read or to write."""
         catalogue = ReadWriteLock("catalogue", wait=None)
         lease = catalogue.write().acquire()
         with ThreadPoolExecutor(2) as threads:
@@ -79,7 +80,7 @@ class TestShow:
             assert "read-write lock, held for writing" in out
 
     def test_its_past(self, redis: Redis) -> None:
-        """Released, cleared, and expired, also when nobody has looked since."""
+        """The past has released, cleared and expired holders, even if nobody has looked since."""
         with Semaphore("exports", 3, label="released"):
             pass
         Semaphore("exports", 3, label="cleared", renew=False).acquire()
@@ -98,7 +99,7 @@ class TestShow:
 
 class TestClear:
     def test_all(self, exports: Lease) -> None:
-        """Who holds it loses it, and is told."""
+        """All holders lose it, and learn why."""
         done = call("clear", "exports", "--yes", "--reason", "it hangs")
         assert "and 2 more" in done.out
         assert call("list", "--json").json["items"] == []
@@ -106,13 +107,13 @@ class TestClear:
             exports.extend()
 
     def test_stale_ones(self, exports: Lease) -> None:
-        """The others keep their places."""
+        """The other holders keep their places."""
         assert call("clear", "--stale", "--yes", "--reason", "dead").code == 0
         assert sorted(owners("exports")) == sorted(["web4", exports.owner.partition(":")[0]])
         exports.extend()
 
     def test_those_of_a_host(self, exports: Lease) -> None:
-        """By the beginning of their owner."""
+        """--host chooses holders by the beginning of their owner."""
         dry = call("clear", "exports", "--host", "web4:")
         assert "--host=web4:" in dry.out
         assert len(owners("exports")) == 3
@@ -121,7 +122,7 @@ class TestClear:
         exports.extend()
 
     def test_as_of(self, exports: Lease) -> None:
-        """Who came later keeps its place."""
+        """A later holder keeps its place."""
         before = call("clear", "exports", "--json").json["as_of"]
         with Semaphore("exports", 4) as later:
             command = ("clear", "exports", f"--as-of={before}", "--yes", "--reason", "x")
@@ -135,7 +136,7 @@ class TestClear:
     def test_more_than_are_shown(
         self, exports: Lease, redis: Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """All who held it when it was looked at lose it; who came since keeps its place."""
+        """All holders at the time of the first look lose it; later ones keep their places."""
         monkeypatch.setattr(permits, "SHOWN", 1)
         later: list[Lease | None] = []
 
@@ -161,7 +162,7 @@ class TestClear:
     def test_a_server_that_is_away_in_the_middle(
         self, exports: Lease, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Some were cleared, and of the others nobody knows."""
+        """The output says that some were cleared, and that the others are unknown."""
         monkeypatch.setattr(permits, "SHOWN", 1)
 
         def away(*_: object) -> None:

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE, eventually
 
 
 def test_held(redis: Redis, start: Callable[..., Worker]) -> None:
-    """The holder, where, since when, and who waits, in order."""
+    """The output has the holder, its place and times, and the waiters in order."""
     lease = redis_lock("job", ttl=60, label="here").acquire()
     first = start("wait")
     eventually(lambda: redis.zcard("redislock:{job}:queue") == 1)
@@ -39,7 +39,7 @@ def test_held(redis: Redis, start: Callable[..., Worker]) -> None:
 
 
 def test_free() -> None:
-    """An exit code of its own; what is known of the last one who had it."""
+    """A free lock has an exit code of its own; its last holder is shown."""
     assert call("show", "job").code == 3
     with redis_lock("job") as lease:
         pass
@@ -52,7 +52,7 @@ def test_free() -> None:
 
 
 def test_its_past(redis: Redis) -> None:
-    """The last holders and what became of them, the last one first, whoever holds it now."""
+    """The last holders are shown with what became of them, the last one first."""
     leases = []
     for end in ("released", "cleared", "expired", "held"):
         lock = redis_lock("job", label=f"was {end}", renew=False)
@@ -77,19 +77,19 @@ def test_its_past(redis: Redis) -> None:
 
 
 def test_nothing_past() -> None:
-    """Then nothing is said of it."""
+    """Without a past, there is no such table."""
     with redis_lock("job"):
         assert "BEFORE" not in call("show", "job").out
 
 
 def test_stale(redis: Redis) -> None:
-    """And why."""
+    """The output says why the lock is stale."""
     granted(redis, "job")
     assert "stale: its process has shown no sign of life for 900 s" in call("show", "job").out
 
 
 def test_what_others_wrote(redis: Redis) -> None:
-    """It is said that it is not ours."""
+    """The output says that the value is not ours."""
     strangers(redis)
     assert "a value of others" in call("show", "legacy").out
     assert "stale: its time was over at" in call("show", "old").out
@@ -97,7 +97,7 @@ def test_what_others_wrote(redis: Redis) -> None:
 
 
 def test_where_it_is() -> None:
-    """The alias that the settings have for this lock, unless another one is given."""
+    """The lock is looked for at the alias of its settings, unless another one is given."""
     caches = {"default": "unix:///nowhere", "locks": "unix:///nowhere/else"}
     with override_settings(
         CACHES={

@@ -24,7 +24,7 @@ from django_redislock.management.output import Cell, Column, shorten, table, wid
     ],
 )
 def test_durations(seconds: float | None, text: str) -> None:
-    """Two units at most, and never 60 of one."""
+    """A duration has two units at most, and never 60 of one."""
     assert duration(seconds) == text
 
 
@@ -38,7 +38,7 @@ def test_durations(seconds: float | None, text: str) -> None:
     ],
 )
 def test_shortened(text: str, columns: int, short: str) -> None:
-    """Its beginning and its end, in no more columns than there are."""
+    """The beginning and the end remain, within the given columns."""
     assert shorten(text, columns) == short
     assert width(short) <= columns
 
@@ -51,7 +51,7 @@ def lines(rows: list[tuple[str, str, str]], fit: int | None = None) -> list[str]
 
 
 def test_as_wide_as_needed() -> None:
-    """And no spaces at the end of a line."""
+    """Columns are as wide as needed, without spaces at the end of a line."""
     assert lines([("a", "1", "x"), ("long", "100", "xx")]) == [
         "NAME    N  WHO",
         "a       1  x",
@@ -60,7 +60,7 @@ def test_as_wide_as_needed() -> None:
 
 
 def test_to_fit() -> None:
-    """The widest gives way, down to what can still be told apart; numbers never do."""
+    """The widest column shrinks, down to a width that can be told apart; numbers never shrink."""
     row = ("n" * 40, "1000", "w" * 20)
     for fit in (60, 40, 32):
         assert {len(line) for line in lines([row], fit)[1:]} == {fit}

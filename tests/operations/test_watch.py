@@ -111,7 +111,7 @@ FAST = ("--interval", "0.1")
 
 class TestOnATerminal:
     def test_it_follows(self, terminal: Callable[..., Terminal]) -> None:
-        """What is acquired and released comes and goes, at the same place."""
+        """Locks appear and disappear at the same place of the screen."""
         screen = terminal("watch", *FAST)
         screen.shows("0 locks.")
         with redis_lock("job"):
@@ -127,7 +127,7 @@ class TestOnATerminal:
     def test_its_end(
         self, number: signal.Signals, code: int, terminal: Callable[..., Terminal]
     ) -> None:
-        """The terminal is as it was, with what was shown last; there is no traceback."""
+        """The terminal is restored, with the last screen on it, and there is no traceback."""
         with redis_lock("job"):
             screen = terminal("watch")
             screen.shows("1 lock: 1 held")
@@ -140,7 +140,7 @@ class TestOnATerminal:
         assert "\x1b[?7h" in screen.text
 
     def test_it_fits(self, redis: Redis, terminal: Callable[..., Terminal]) -> None:
-        """No more lines and columns than there are; long names are shortened in the middle."""
+        """A screen fits the terminal; long names are shortened in the middle."""
         for number in range(30):
             granted(redis, f"{'long' * 20}:{number:02}")
         screen = terminal("watch", *FAST, "--sort", "name")
@@ -153,13 +153,13 @@ class TestOnATerminal:
         assert re.match(r"long\S*…\S*:00 ", lines[3])
 
     def test_hardly_a_terminal(self, terminal: Callable[..., Terminal]) -> None:
-        """What it has no lines for is left out, so that it does not scroll."""
+        """Lines that don't fit are left out, so that the terminal does not scroll."""
         with redis_lock("job"):
             frame = terminal("watch", *FAST, lines=3).shows("NAME")
         assert frame.count("\n") == 2
 
     def test_colors(self, terminal: Callable[..., Terminal]) -> None:
-        """Those of Django, unless they are not wanted."""
+        """Django's colours are used, unless --no-color is given."""
         with redis_lock("job"):
             screen = terminal("watch", *FAST)
             screen.shows("1 lock")
@@ -169,7 +169,7 @@ class TestOnATerminal:
             assert "\x1b[32;1m" not in screen.text
 
     def test_redis_goes_away(self, terminal: Callable[..., Terminal]) -> None:
-        """It says so, shows what it saw last, and goes on when Redis is back."""
+        """The screen says so, shows the last locks, and goes on when Redis is back."""
         with RedisServer() as server:
             with Redis.from_url(server.url) as redis:
                 granted(redis, "job")
@@ -185,7 +185,7 @@ class TestOnATerminal:
             assert screen.ends() == 0
 
     def test_a_terminal_that_knows_nothing(self, terminal: Callable[..., Terminal]) -> None:
-        """One block after the other."""
+        """The output is one block after the other."""
         screen = terminal("watch", *FAST, "--count", "2", "--no-color", term="dumb")
         assert screen.ends() == 0
         assert "\x1b" not in screen.text
@@ -194,7 +194,7 @@ class TestOnATerminal:
 
 class TestElsewhere:
     def test_blocks(self, manage: Callable[..., Manage]) -> None:
-        """Plain, each with the time, at once, and as many as were asked for."""
+        """Blocks are plain, have the time, come at once, and are as many as --count says."""
         with redis_lock("job"):
             process = manage("redislock", "watch", *FAST, "--count", "2")
             assert process.says().startswith("Locks on 'default', 20")
@@ -206,7 +206,7 @@ class TestElsewhere:
         assert rest.endswith(".\n\n")
 
     def test_lines_of_json(self, manage: Callable[..., Manage]) -> None:
-        """One for each screen, at once."""
+        """Each screen is a line, which comes at once."""
         process = manage("redislock", "watch", "--interval", "3600", "--json")
         assert json.loads(process.says())["error"] is None
         process.signal(signal.SIGINT)
@@ -221,7 +221,7 @@ class TestElsewhere:
         assert process.ends() == 0
 
     def test_filters(self) -> None:
-        """Those of the list."""
+        """The filters of the list apply."""
         with redis_lock("job"), redis_lock("other"):
             out = call("watch", "--count", "1", "--pattern", "o*", "--limit", "0").out
         assert "job" not in out
@@ -235,12 +235,12 @@ class TestElsewhere:
         assert run("watch", "--count", "1", "--interval", "3600").code == 0
 
     def test_nobody_reads_it(self) -> None:
-        """`| head` ends it."""
+        """`| head` ends the command."""
         done = cut_off("watch", *FAST)
         assert (done.code, done.err) == (141, "")
 
     def test_in_a_thread(self) -> None:
-        """Signals arrive in the main thread only; it says so."""
+        """The command says that it needs the main thread, since signals arrive there."""
         found = []
         thread = threading.Thread(target=lambda: found.append(call("watch", "--count", "1")))
         thread.start()
