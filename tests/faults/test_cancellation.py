@@ -6,7 +6,7 @@ The synchronous twin of these tests is test_interruptions.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from typing import Any
@@ -18,7 +18,6 @@ from redis import Redis
 from django_redislock import Lease, LeaseState, redis_lock
 from django_redislock.transport.event_loops import opened
 from django_redislock.transport.ports import AsyncPort
-from tests.faults.cancelling import CancelledAt
 from tests.faults.remains import queued, remains
 from tests.waiting import PATIENCE
 
@@ -26,6 +25,41 @@ pytestmark = pytest.mark.parametrize(
     "again", [0, 1, 2, 3], ids=["once", "twice", "2 later", "3 later"]
 )
 """So many suspensions later the task is cancelled again, while it undoes what it has done."""
+
+
+class CancelledAt:
+    """Runs `coroutine`, and cancels the task that does so at the suspensions with these numbers.
+
+    A suspension is a moment at which the task gives way to others: the only moments at which
+    asyncio cancels one.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], numbers: Collection[int]) -> None:
+        self._coroutine = coroutine
+        self._numbers = numbers
+        self.suspensions = 0
+
+    async def run(self) -> Any:
+        return await self
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        step, value = self._coroutine.send, None
+        while True:
+            try:
+                waits_for = step(value)
+            except StopIteration as done:
+                return done.value
+            self.suspensions += 1
+            if self.suspensions in self._numbers:
+                task.cancel()
+            step = self._coroutine.send
+            try:
+                value = yield waits_for
+            except BaseException as error:
+                step, value = self._coroutine.throw, error
+
 
 Act = Callable[[], Coroutine[Any, Any, Lease | None]]
 Around = Callable[[], AbstractAsyncContextManager[str]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from django_redislock import LockUnavailable
-from tests.faults.proxy import Fault, anything
+from django_redislock import LeaseLost, LockUnavailable
+from tests.faults.proxy import Fault, anything, script
 from tests.faults.scene import (
     ACQUIRE,
     FOR_EVER,
@@ -216,3 +216,25 @@ def test_lost_when_it_gives_up(scene: Scene) -> None:
     assert scene.queued(0) == []
     scene.owned(held)
     scene.release_last(held)
+
+
+@in_every_way
+def test_a_restore(scene: Scene) -> None:
+    """A lease that is continued in another process has one holder, or none. A lost connection is
+    not noticed. Where another answer would have to be waited for, who
+    restores is told so: then it may be tried again, or the lock is free."""
+    text = scene.acquire().export()
+    rule = scene.lose(script("mutex_adopt"))
+    if scene.tries == 1:
+        with pytest.raises(LockUnavailable):
+            scene.api.restore(text)
+    if scene.tries == 1 and rule.carried_out:
+        scene.is_free()
+        with pytest.raises(LeaseLost):
+            scene.api.restore(text)
+        return
+    lease = scene.api.restore(text)
+    scene.owned(lease)
+    with pytest.raises(LeaseLost):
+        scene.api.restore(text)
+    scene.release_last(lease)

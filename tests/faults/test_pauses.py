@@ -7,7 +7,10 @@ what it writes nevertheless.
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,7 +19,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from django_redislock import redis_lock
+from django_redislock import LeaseLost, redis_lock
 from tests.faults.remains import SLACK, late, queued, remains, seen
 from tests.faults.test_kills import two_waiters
 from tests.faults.torture.history import Journal
@@ -24,6 +27,7 @@ from tests.faults.torture.register import RegisterServer, Writer
 from tests.memory import CLAIM_WINDOW
 from tests.processes import Start
 from tests.waiting import PATIENCE, eventually
+from tests.worker import say, told
 
 KEY = "redislock:{job}"
 
@@ -41,7 +45,7 @@ def register(tmp_path: Path) -> Iterator[Path]:
 def test_the_holder(start: Start, redis: Redis, register: Path, pause: str) -> None:
     """It goes on while the next one works: it is told before its next step, writes nothing, and
     leaves the lease of the other alone."""
-    holder = start("tests.faults.pauses_programs:work", "0.7", str(register), pause)
+    holder = start("tests.faults.test_pauses:work", "0.7", str(register), pause)
     first = holder.holds()
     if pause == "stopped":
         holder.stop()
@@ -72,7 +76,7 @@ def test_a_lost_lease_does_not_come_back(
 ) -> None:
     """Also when nobody else has taken the lock: neither the thread that renews it nor its
     release bring the key back, or the holder would be told yes and no."""
-    holder = start("tests.faults.pauses_programs:work", "0.5", str(register), pause)
+    holder = start("tests.faults.test_pauses:work", "0.5", str(register), pause)
     holder.holds()
     if pause == "stopped":
         holder.stop()
@@ -91,7 +95,7 @@ def test_a_lost_lease_does_not_come_back(
 
 def test_the_holder_within_its_lease(start: Start, redis: Redis, register: Path) -> None:
     """It has lost nothing, and goes on renewing."""
-    holder = start("tests.faults.pauses_programs:work", "20", str(register), "stopped")
+    holder = start("tests.faults.test_pauses:work", "20", str(register), "stopped")
     holder.holds()
     holder.stop()
     holder.signal(signal.SIGCONT)
@@ -104,7 +108,7 @@ def test_the_holder_within_its_lease(start: Start, redis: Redis, register: Path)
 def test_a_task(start: Start, redis: Redis) -> None:
     """With `cancel_on_lost` it is cancelled as soon as its process goes on, and its block raises
     LeaseLost."""
-    holder = start("tests.faults.pauses_programs:follow", "0.7")
+    holder = start("tests.faults.test_pauses:follow", "0.7")
     first = holder.holds()
     holder.stop()
     with redis_lock("job", wait=PATIENCE) as lease:
@@ -163,3 +167,63 @@ def test_all_waiters(start: Start, redis: Redis) -> None:
         assert waiter.ends() == 0
     assert tokens == sorted(tokens)
     assert not remains(redis)
+
+
+# What the processes run.
+
+
+def keep_the_interpreter() -> None:
+    """Wait for a line from the test in a call to C that lets no other thread run.
+
+    PyDLL keeps the interpreter's lock where CDLL would let it go: so does a regular expression
+    that backtracks for minutes, or an extension that computes.
+    """
+    word = ctypes.create_string_buffer(1)
+    ctypes.PyDLL(None).read(0, word, 1)
+
+
+def work(ttl: str, path: str, pause: str) -> None:
+    """Hold the lock and pause; then say what each thing that a holder may do has come to."""
+    register = Writer(Path(path), "first")
+    noticed = threading.Event()
+    try:
+        with redis_lock("job", ttl=float(ttl), on_lost=lambda lease: noticed.set()) as lease:
+            assert register.write(1, lease.fencing_token)
+            say("holding", lease.fencing_token)
+            if pause == "stopped":
+                told()
+            else:
+                keep_the_interpreter()
+            try:
+                lease.check()
+                say("check: held")
+            except LeaseLost:
+                say("check: lost")
+            late = register.write(2, lease.fencing_token)
+            say("write:", "accepted" if late else "refused")
+            try:
+                lease.extend()
+                say("extend: held")
+            except LeaseLost:
+                say("extend: lost")
+            if lease.state == "lost":
+                assert noticed.wait(PATIENCE)
+                say("on_lost: called")
+    except LeaseLost:
+        say("exit: lost")
+    else:
+        say("exit: released")
+
+
+def follow(ttl: str) -> None:
+    """Hold the lock in a task that waits for something else."""
+
+    async def main() -> None:
+        try:
+            async with redis_lock("job", ttl=float(ttl), cancel_on_lost=True) as lease:
+                say("holding", lease.fencing_token)
+                await asyncio.Event().wait()
+        except LeaseLost:
+            say("exit: lost")
+
+    asyncio.run(main())

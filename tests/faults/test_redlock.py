@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
@@ -50,6 +53,7 @@ from tests.operations.calling import call
 from tests.processes import Worker
 from tests.test_bounds import crowd
 from tests.waiting import PATIENCE, eventually
+from tests.worker import say, told
 
 KEY = "redislock:{job}"
 ALIASES = ["a", "b", "c", "d", "e"]
@@ -709,7 +713,7 @@ def test_a_server_that_stays_away_for_a_ttl(api: Api, nodes: Nodes) -> None:
 def test_a_killed_holder(nodes: Nodes, api: Api, start: Callable[..., Worker]) -> None:
     """Its lock is free after the ttl: nobody renews it."""
     urls = [nodes.servers[alias].url for alias in ALIASES]
-    worker = start("tests.faults.redlock_programs:hold", "3", *urls)
+    worker = start("tests.faults.test_redlock:hold", "3", *urls)
     assert worker.says() == "held"
     assert elsewhere(api, lock(), wait=0) is None
     worker.close()
@@ -728,7 +732,7 @@ class Contenders:
     def __init__(self, start: Callable[..., Worker], journal: Path, urls: list[str]) -> None:
         self._journal = journal
         journal.touch()
-        program = "tests.faults.redlock_programs:contend"
+        program = "tests.faults.test_redlock:contend"
         workers = [start(program, str(journal), *urls) for _ in range(self.NUMBER)]
         assert [worker.says() for worker in workers] == ["ready"] * self.NUMBER
         for worker in workers:
@@ -951,3 +955,36 @@ def test_wrong_settings(settings: Any, entry: dict[str, Any], match: str) -> Non
     settings.REDISLOCK = {"LOCKS": {"job": entry}}
     with pytest.raises(ImproperlyConfigured, match=match):
         redis_lock("job").acquire(wait=0)
+
+
+# What the processes run.
+
+
+@contextmanager
+def using(urls: Sequence[str]) -> Iterator[list[str]]:
+    """The aliases of these servers."""
+    entries = {f"server-{number}": caches(url)["default"] for number, url in enumerate(urls)}
+    with override_settings(CACHES=caches(urls[0]) | entries):
+        yield list(entries)
+
+
+def hold(ttl: str, *urls: str) -> None:
+    """Hold the job on all these servers, until told to go on."""
+    with using(urls) as aliases, Redlock("job", aliases, ttl=float(ttl)):
+        say("held")
+        told()
+
+
+def contend(path: str, *urls: str) -> None:
+    """Hold one of two names again and again; write down which, from when to when, on a common
+    clock."""
+    journal = os.open(path, os.O_WRONLY | os.O_APPEND)
+    with using(urls) as aliases:
+        say("ready")
+        told()
+        while True:
+            name = random.choice(["one", "two"])
+            with Redlock(name, aliases, ttl=10, wait=None):
+                begin = time.monotonic()
+                time.sleep(0.03)
+                os.write(journal, f"{name} {begin} {time.monotonic()}\n".encode())

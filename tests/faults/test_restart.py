@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import random
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -18,7 +21,8 @@ from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, LeaseState, LockUnavailable, redis_lock
 from tests.faults.caches import caches
 from tests.processes import Worker
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
+from tests.worker import say, told
 
 PROCESSES = 5
 WAITERS = 500
@@ -134,7 +138,7 @@ class Crowd:
         """While it exists, nobody leaves a section."""
         self._workers = [
             Worker(
-                f"tests.faults.outage_programs:{program}",
+                f"tests.faults.test_restart:{program}",
                 str(self._journal),
                 str(self.door),
                 url=url,
@@ -183,7 +187,7 @@ def harmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harmed]:
 def crowds(
     harmed: Harmed, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Crowd]]:
-    """The crowd of a program in tests/faults/outage_programs.py; it is there for all tests."""
+    """The crowd of a program in this file; it is there for all tests."""
     there: dict[str, Crowd] = {}
 
     def crowd(program: str) -> Crowd:
@@ -295,3 +299,68 @@ def test_an_outage(
     check(sections, arrival)
     keys = (f"redislock:{{{name}}}{rest}" for rest in ("", ":queue", ":waiters"))
     assert not harmed.client.exists(*keys)
+
+
+# What the processes run.
+
+
+def threads(journal: str, door: str) -> None:
+    """For each "name count" that it is told, so many threads wait for that lock."""
+    note = _notes(journal)
+
+    def enter(name: str) -> None:
+        try:
+            with redis_lock(name, wait=4 * PATIENCE) as lease:
+                begin = time.monotonic()
+                while _closed(door):
+                    time.sleep(0.005)
+                note(name, lease.token, lease.fencing_token, begin, time.monotonic())
+        except Exception as error:
+            note(name, "error", repr(error))
+
+    def crowd(name: str, count: int) -> None:
+        waiters = [threading.Thread(target=enter, args=(name,)) for _ in range(count)]
+        for waiter in waiters:
+            waiter.start()
+        for waiter in waiters:
+            waiter.join()
+
+    _serve(crowd)
+
+
+def tasks(journal: str, door: str) -> None:
+    """The same with asyncio tasks on one event loop."""
+    note = _notes(journal)
+
+    async def enter(name: str) -> None:
+        try:
+            async with redis_lock(name, wait=4 * PATIENCE) as lease:
+                begin = time.monotonic()
+                while _closed(door):
+                    await asyncio.sleep(0.005)
+                note(name, lease.token, lease.fencing_token, begin, time.monotonic())
+        except Exception as error:
+            note(name, "error", repr(error))
+
+    async def crowd(name: str, count: int) -> None:
+        await asyncio.gather(*(enter(name) for _ in range(count)))
+
+    _serve(lambda name, count: asyncio.run(crowd(name, count)))
+
+
+def _serve(crowd: Callable[[str, int], object]) -> None:
+    say("ready")
+    while line := told():
+        name, count = line.split()
+        crowd(name, int(count))
+        say("done", name)
+
+
+def _closed(door: str) -> bool:
+    return os.path.exists(door)
+
+
+def _notes(journal: str) -> Callable[..., object]:
+    """Write a line to the journal, which all processes share: one write, so that none is torn."""
+    descriptor = os.open(journal, os.O_WRONLY | os.O_APPEND)
+    return lambda *words: os.write(descriptor, f"{' '.join(map(str, words))}\n".encode())
