@@ -435,21 +435,19 @@ class TestW003:
         assert list(told) == ["W003"]
         assert told["W003"].hint == '"OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 2, "SOCKET_TIMEOUT": 5}'
 
-    @pytest.mark.parametrize("option", TIMEOUTS)
-    def test_one_of_them(self, option: str) -> None:
-        """Each bounds the connecting; and locks wait for answers no longer than 5 s."""
-        pool = {"CONNECTION_POOL_KWARGS": {**self.NONE, option.lower(): 3}}
-        assert advice(locks(**pool), **APART) == {}
-
-    def test_in_the_location(self) -> None:
-        """The URL may have them."""
-        url = f"{NOWHERE}?socket_timeout=3&socket_connect_timeout=3"
-        assert advice(locks(url), **APART) == {}
-
-    def test_a_unix_socket(self) -> None:
-        """One is connected at once, and locks wait for answers no longer than 5 s."""
-        told = advice(locks("unix:///nowhere", CONNECTION_POOL_KWARGS=self.NONE), **APART)
-        assert told == {}
+    @pytest.mark.parametrize(
+        ("url", "pool"),
+        [
+            (NOWHERE, {**NONE, "socket_timeout": 3}),
+            (NOWHERE, {**NONE, "socket_connect_timeout": 3}),
+            (f"{NOWHERE}?socket_timeout=3&socket_connect_timeout=3", {}),
+            ("unix:///nowhere", NONE),
+        ],
+    )
+    def test_enough(self, url: str, pool: dict[str, Any]) -> None:
+        """Each of them bounds the connecting, also in the URL; a Unix socket is connected at once.
+        Locks wait for answers no longer than 5 s."""
+        assert advice(locks(url, CONNECTION_POOL_KWARGS=pool), **APART) == {}
 
 
 class TestW004:
@@ -462,9 +460,19 @@ class TestW004:
         assert "has 9 connections" in str(told["W004"].msg)
         assert '"max_connections": 100' in str(told["W004"].hint)
 
-    def test_enough(self) -> None:
-        """Ten are."""
-        assert advice(locks(CONNECTION_POOL_KWARGS={"max_connections": 10}), **APART) == {}
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"CONNECTION_POOL_KWARGS": {"max_connections": 10}},
+            {
+                "CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool",
+                "CONNECTION_POOL_KWARGS": {"max_connections": 2},
+            },
+        ],
+    )
+    def test_enough(self, options: dict[str, Any]) -> None:
+        """Ten connections are enough, and a blocking pool refuses nobody."""
+        assert advice(locks(**options), **APART) == {}
 
     def test_classes_of_their_own(self) -> None:
         """A connection that is made in another way is not judged."""
@@ -473,19 +481,6 @@ class TestW004:
             **APART,
         )
         assert list(told) == ["W004"]
-
-    def test_one_that_waits(self) -> None:
-        """A blocking pool refuses nobody."""
-        assert (
-            advice(
-                locks(
-                    CONNECTION_POOL_CLASS="redis.BlockingConnectionPool",
-                    CONNECTION_POOL_KWARGS={"max_connections": 2},
-                ),
-                **APART,
-            )
-            == {}
-        )
 
 
 class TestE003:
