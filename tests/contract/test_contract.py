@@ -165,7 +165,8 @@ def test_a_conflict_says_who(api: Api, kind: Kind) -> None:
 
 
 def test_a_waiter_gets_it(api: Api, kind: Kind, redis: Redis) -> None:
-    """Whoever waits holds it after the release, for its whole ttl, with a larger fencing token."""
+    """A waiter holds the lock after the release, for its whole ttl, with a larger fencing
+    token."""
     lease = api.acquire(kind.make())
     waiter = elsewhere(api, kind.other(), wait=None)
     if kind.queue:
@@ -183,7 +184,8 @@ def test_a_waiter_gets_it(api: Api, kind: Kind, redis: Redis) -> None:
 
 @those(lambda kind: kind.queue)
 def test_nobody_barges_in_when_a_lease_has_ended(api: Api, kind: Kind, redis: Redis) -> None:
-    """The lock is free, and its first waiter has not noticed yet: a newcomer does not get it."""
+    """While the first waiter has not noticed yet that the lock is free, a newcomer does not get
+    it."""
     dead = api.acquire(kind.make(renew=False))
     waiter = elsewhere(api, kind.other(), wait=None)
     queued(redis, "contract")
@@ -282,7 +284,7 @@ def test_extend(api: Api, kind: Kind, redis: Redis) -> None:
 
 
 def test_no_extension_outlasts_max_hold(api: Api, kind: Kind) -> None:
-    """Whatever ttl is asked for."""
+    """An extension is cut at max_hold, whatever ttl is asked for."""
     lease = api.acquire(kind.make(ttl=10, max_hold=20, renew=False))
     api.extend(lease, 60)
     assert 15 < lease.remaining() <= 20
@@ -290,7 +292,8 @@ def test_no_extension_outlasts_max_hold(api: Api, kind: Kind) -> None:
 
 
 def test_clear(api: Api, kind: Kind) -> None:
-    """The holder learns by whom and why, at its next extension; a successor is left alone."""
+    """The holder learns at its next extension who cleared the lock and why; a successor is left
+    alone."""
     lease = api.acquire(kind.make(renew=False))
     cleared = api.clear(kind.cleared(), by="eva", reason="host is gone")
     assert cleared.owner == lease.owner
@@ -351,7 +354,7 @@ def test_as_a_decorator(api: Api, kind: Kind, redis: Redis) -> None:
 
 @those(lambda kind: kind.fencing)
 def test_fencing_tokens_grow(api: Api, kind: Kind, redis: Redis) -> None:
-    """Also if Redis forgets the last one, and if its clock goes back."""
+    """They grow also if Redis forgets the last one, and if its clock goes back."""
     tail, tokens = "redislock:{contract}:tail", []
     for forget in (False, True, False, True):
         lease = api.acquire(kind.make())
@@ -371,7 +374,8 @@ def test_fencing_tokens_grow(api: Api, kind: Kind, redis: Redis) -> None:
 
 @those(lambda kind: kind.fencing)
 def test_a_renewal_restores_the_last_fencing_token(api: Api, kind: Kind, redis: Redis) -> None:
-    """If Redis has forgotten it: the next holder has a larger one, also if the clock goes back."""
+    """If Redis has forgotten it, the next holder has a larger one all the same, also if the clock
+    goes back."""
     tail = "redislock:{contract}:tail"
     lease = api.acquire(kind.make(renew=False))
     redis.delete(tail)

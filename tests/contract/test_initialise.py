@@ -20,7 +20,7 @@ RECORD = "redislock:{initialise:salt}:record"
     "value", [{"a": [1, 2.5, None]}, "ünïcode\0", 0, None, False, ""], ids=repr
 )
 def test_the_first_value_stands(api: Api, redis: Redis, value: Any) -> None:
-    """Everybody gets it, for good; whatever JSON can write."""
+    """All callers get the first value, for good. It may be whatever JSON can write."""
     assert api.initialise("salt", value) == value
     assert api.initialise("salt", "another") == value
     assert redis.ttl(RECORD) == -1
@@ -28,7 +28,7 @@ def test_the_first_value_stands(api: Api, redis: Redis, value: Any) -> None:
 
 
 def test_as_json_reads_it(api: Api) -> None:
-    """The one that gave it gets what the others get."""
+    """The caller that gave the value gets what the others get."""
     assert api.initialise("salt", (1, 2)) == [1, 2]
 
 
@@ -54,7 +54,7 @@ def test_a_function(api: Api) -> None:
 
 
 def test_a_coroutine_function(api: Api) -> None:
-    """Coroutines may give one; a function can't wait for it."""
+    """A coroutine may make the value for coroutines; a plain function can't wait for it."""
 
     async def make() -> str:
         return "made"
@@ -67,7 +67,7 @@ def test_a_coroutine_function(api: Api) -> None:
 
 
 def test_many_at_a_time(api: Api) -> None:
-    """All get one value, whoever gave it."""
+    """All callers get one value."""
     begin = threading.Barrier(10, timeout=PATIENCE)
 
     def give(number: int) -> Any:
@@ -81,7 +81,7 @@ def test_many_at_a_time(api: Api) -> None:
 
 
 def test_one_round_trip(api: Api, redis: Redis) -> None:
-    """And no lock."""
+    """A call costs one round trip, and takes no lock."""
     api.initialise("warm up", 1)
     before = round_trips(redis)
     api.initialise("salt", 1)
@@ -108,14 +108,14 @@ def test_one_round_trip(api: Api, redis: Redis) -> None:
 def test_bad_input(
     api: Api, redis: Redis, name: Any, value: Any, options: Any, error: Any, match: str
 ) -> None:
-    """Each is named, with what to write, and nothing is set."""
+    """The error names the argument and says what to write, and nothing is set."""
     with pytest.raises(error, match=match):
         api.initialise(name, value, **options)
     assert not redis.keys("redislock:*:record")
 
 
 def test_settings(redis: Redis, settings: Any) -> None:
-    """Its cache and its prefix are those of a lock of its name."""
+    """The cache and the prefix are those of a lock of this name."""
     settings.REDISLOCK = {"PREFIX": "redislock-other"}
     initialise("salt", 1)
     assert redis.get("redislock-other:{initialise:salt}:record") == b"1"

@@ -46,7 +46,8 @@ def elsewhere(api: Api, call: Callable[[], Any]) -> Any:
 
 
 def test_both_are_held(api: Api, redis: Redis) -> None:
-    """And both are gone after the release. The fencing token is that of the mutex."""
+    """Both locks are held, and both are gone after the release. The mutex gives the fencing
+    token."""
     lease = api.acquire(redis_lock("import"))
     assert redis.get(KEY).startswith(lease.token.encode())
     assert redis.get(OLD).isdigit()
@@ -59,7 +60,7 @@ def test_both_are_held(api: Api, redis: Redis) -> None:
 
 
 def test_an_old_client_that_polls_fast(api: Api, redis: Redis) -> None:
-    """It takes the lock again at once, and does not keep new code out."""
+    """An old client that takes the lock again at once does not keep new code out."""
     stop, begun = threading.Event(), threading.Event()
 
     def old() -> None:
@@ -83,8 +84,8 @@ def test_an_old_client_that_polls_fast(api: Api, redis: Redis) -> None:
 
 
 def test_who_waits_for_old_ones_asks_often(api: Api, redis: Redis) -> None:
-    """The one that has the mutex asks for the other lock many times in a second, or old clients
-    that do so would always be faster."""
+    """The holder of the mutex asks for the other lock many times in a second, or old clients that
+    do so would always be faster."""
     old = Classic(redis, OLD)
     assert old.acquire()
     waiter = api.start(lambda: api.acquire(redis_lock("import"), wait=PATIENCE))
@@ -98,7 +99,7 @@ def test_who_waits_for_old_ones_asks_often(api: Api, redis: Redis) -> None:
 
 
 def test_the_second_key_is_of_another_type(api: Api, redis: Redis) -> None:
-    """An error at once, and the first lock is given back."""
+    """The error comes at once, and the first lock is given back."""
     redis.rpush(OLD, "x")
     with pytest.raises(LockError):
         api.acquire(redis_lock("import"), wait=None)
@@ -107,7 +108,7 @@ def test_the_second_key_is_of_another_type(api: Api, redis: Redis) -> None:
 
 
 def test_once(api: Api, redis: Redis, settings: Any) -> None:
-    """What is done once is done under both, too."""
+    """Work that is done once is done under both locks."""
     settings.REDISLOCK = {"LOCKS": {"once:import": {"TIMESTAMP_KEY": OLD}}}
     done = []
     for _ in range(2):
@@ -117,7 +118,7 @@ def test_once(api: Api, redis: Redis, settings: Any) -> None:
 
 
 def test_in_the_code(api: Api, redis: Redis, settings: Any) -> None:
-    """For one lock, or for those of a pattern; the settings do the same."""
+    """The code can name the second key of a lock; the settings can name it for a pattern."""
     settings.REDISLOCK = {}
     lease = api.acquire(redis_lock("import", timestamp_key=OLD))
     assert redis.exists(KEY, OLD) == 2
@@ -129,8 +130,8 @@ def test_in_the_code(api: Api, redis: Redis, settings: Any) -> None:
 
 
 def test_a_pattern_is_for_mutexes(api: Api, redis: Redis, settings: Any) -> None:
-    """A lock that is of another kind by the code has no second key, and a timestamp lock no other
-    one than it says, or an entry for timestamp locks."""
+    """A lock that the code makes of another kind has no second key. A timestamp lock has the key
+    that the code says, or that an entry for timestamp locks says."""
     settings.REDISLOCK = {"LOCKS": {"*": {"TIMESTAMP_KEY": "other.{name}"}}}
     for lock in (TimestampLock(OLD), Semaphore("s", 3), ReadWriteLock("r").write()):
         lease = api.acquire(lock)
@@ -148,14 +149,14 @@ def test_a_pattern_is_for_mutexes(api: Api, redis: Redis, settings: Any) -> None
 
 
 def test_fractions_are_refused(api: Api, settings: Any) -> None:
-    """Beside a mutex they would not be written."""
+    """Beside a mutex, fractions would not be written."""
     settings.REDISLOCK = {"LOCKS": {"import": {"TIMESTAMP_KEY": OLD, "FRACTIONS": True}}}
     with pytest.raises(ImproperlyConfigured, match="whole seconds"):
         api.acquire(redis_lock("import"))
 
 
 def test_two_names_with_one_old_key(api: Api, settings: Any) -> None:
-    """Who holds one of them would wait for itself; another one waits."""
+    """A holder of one name would wait for itself, and gets an error; others wait."""
     settings.REDISLOCK = {"LOCKS": {"import*": {"TIMESTAMP_KEY": OLD}}}
 
     def both(lease: Any) -> None:
@@ -180,8 +181,8 @@ def test_two_names_with_one_old_key(api: Api, settings: Any) -> None:
 
 
 def test_the_line_is_deleted(api: Api, redis: Redis, settings: Any) -> None:
-    """While the settings are rolled out, those with the line and those without it exclude each
-    other; and a lease is released as it was acquired."""
+    """While the settings are rolled out, processes with the entry and processes without it exclude
+    each other. A lease is released as it was acquired."""
     lease = api.acquire(redis_lock("import"))
     settings.REDISLOCK = {}
     assert elsewhere(api, lambda: api.acquire(redis_lock("import"), wait=0)) is None
@@ -195,7 +196,8 @@ def test_the_line_is_deleted(api: Api, redis: Redis, settings: Any) -> None:
 
 
 def test_an_old_client_holds_it(api: Api, redis: Redis) -> None:
-    """Who does not get the second lock gives the first one back, and says whom it waited for."""
+    """A caller that does not get the second lock gives the first one back, and the error names the
+    old client."""
     old = Classic(redis, OLD)
     assert old.acquire()
     assert api.acquire(redis_lock("import"), wait=0) is None
@@ -215,7 +217,8 @@ def test_an_old_client_holds_it(api: Api, redis: Redis) -> None:
 
 
 def test_it_waits_for_an_old_client(api: Api, redis: Redis) -> None:
-    """For longer than its own ttl: it extends the mutex meanwhile, and keeps its place."""
+    """A waiter that waits for longer than its ttl extends the mutex meanwhile, and keeps its
+    place."""
     old = Classic(redis, OLD)
     assert old.acquire()
     first = api.start(lambda: api.acquire(redis_lock("import", ttl=0.6), wait=None))
@@ -236,7 +239,7 @@ def test_it_waits_for_an_old_client(api: Api, redis: Redis) -> None:
 
 
 def test_the_mutex_is_lost_while_it_waits(api: Api, redis: Redis) -> None:
-    """It waits for it again."""
+    """The waiter waits for the mutex again."""
     old = Classic(redis, OLD)
     assert old.acquire()
     waiter = api.start(lambda: api.acquire(redis_lock("import", ttl=0.6), wait=None))
@@ -252,7 +255,7 @@ def test_the_mutex_is_lost_while_it_waits(api: Api, redis: Redis) -> None:
 
 
 def test_an_old_client_is_cleared(api: Api, redis: Redis) -> None:
-    """While new code waits for it: it is the one that is shown, and taken away."""
+    """While new code waits for an old client, an operator sees and clears the old client."""
     old = Classic(redis, OLD)
     assert old.acquire()
     waiter = api.start(lambda: api.acquire(redis_lock("import"), wait=None))
@@ -266,7 +269,8 @@ def test_an_old_client_is_cleared(api: Api, redis: Redis) -> None:
 
 
 def test_cleared_while_it_waits(api: Api, redis: Redis) -> None:
-    """By an operator, as the mutex that it holds: it is told, and nothing is left."""
+    """If an operator clears the mutex that a waiter holds, the waiter gets the error, and nothing
+    is left."""
     old = Classic(redis, OLD)
     assert old.acquire()
     waiter = api.start(lambda: api.acquire(redis_lock("import", ttl=0.6), wait=None))
@@ -280,7 +284,7 @@ def test_cleared_while_it_waits(api: Api, redis: Redis) -> None:
 
 
 def test_both_are_renewed(api: Api, redis: Redis) -> None:
-    """By the watchdog, too."""
+    """The watchdog renews both locks."""
     lease = api.acquire(redis_lock("import", ttl=1))
     before = int(redis.get(OLD))
     eventually(lambda: int(redis.get(OLD)) >= before + 2)
@@ -307,7 +311,7 @@ def test_lost_when_either_is(api: Api, redis: Redis, key: str, extended: bool) -
 
 
 def test_old_and_new_ones_exclude_each_other(api: Api, redis: Redis) -> None:
-    """Old clients, and new code in this and that settings: never two inside."""
+    """Old clients, new code with a second key and timestamp locks: never two are inside."""
     inside, worst, rounds = [0], [0], [0]
     guard = threading.Lock()
 

@@ -55,8 +55,8 @@ pytestmark = pytest.mark.usefixtures("grouping")
 
 
 def test_it_holds_every_name(api: Api, redis: Redis) -> None:
-    """Each as the mutex of that name, with one token and a fencing token of its own; none is left
-    after the release."""
+    """Each name is held as its mutex, with one token and a fencing token of its own. A release
+    leaves none."""
     lease = api.acquire(MultiLock(["b", "a", "b"], ttl=30))
     assert lease.state == LeaseState.HELD
     assert lease.name == "a, b"
@@ -72,7 +72,7 @@ def test_it_holds_every_name(api: Api, redis: Redis) -> None:
 
 
 def test_it_is_found_by_the_name_of_its_events(api: Api) -> None:
-    """As metrics and traces look for the lease of an event."""
+    """Metrics and traces find the lease of an event by its name."""
     lease = api.acquire(MultiLock(["a", "b"]))
     for name in ("a", "b", lease.name):
         assert held(server_of("default"), key(name)) == [lease]
@@ -81,7 +81,8 @@ def test_it_is_found_by_the_name_of_its_events(api: Api) -> None:
 
 
 def test_one_fencing_token_is_no_answer(api: Api) -> None:
-    """Whoever asks for it is told what to write; a fence takes the token of one name."""
+    """The error for `lease.fencing_token` says what to write; a fence takes the token of one
+    name."""
     lease = api.acquire(MultiLock(["account:1", "account:2"]))
     with pytest.raises(LockError, match=r"lease\.fencing_tokens\['account:1'\]"):
         assert lease.fencing_token
@@ -96,7 +97,7 @@ def test_one_fencing_token_is_no_answer(api: Api) -> None:
 
 
 def test_all_or_nothing(api: Api, redis: Redis) -> None:
-    """When one name is held, none is taken, and the error says which one, and by whom."""
+    """If one name is held, none is taken; the error says which one, and who holds it."""
     single = api.acquire(redis_lock("b"))
     with pytest.raises(LockNotAcquired) as caught:
         api.start(lambda: api.enter(MultiLock(["a", "b", "c"], wait=0), lambda _: None)).result()
@@ -107,7 +108,7 @@ def test_all_or_nothing(api: Api, redis: Redis) -> None:
 
 
 def test_it_excludes_each_of_its_names(api: Api) -> None:
-    """For locks on one name, and for others on several."""
+    """It excludes locks on one of its names, and other locks on several."""
     lease = api.acquire(MultiLock(["a", "b"]))
     for other in (redis_lock("a"), redis_lock("b"), MultiLock(["b", "c"])):
         assert elsewhere(api, other) is None
@@ -117,7 +118,7 @@ def test_it_excludes_each_of_its_names(api: Api) -> None:
 
 
 def test_who_waits_keeps_no_name_from_anybody(api: Api, redis: Redis) -> None:
-    """While it waits for one name, the others come and go."""
+    """While a MultiLock waits for one name, others can take its other names."""
     single = api.acquire(redis_lock("b"))
     waiter = api.start(lambda: api.acquire(MultiLock(["a", "b", "c"]), wait=None))
     queued(redis, "b")
@@ -133,8 +134,8 @@ def test_who_waits_keeps_no_name_from_anybody(api: Api, redis: Redis) -> None:
 
 
 def test_it_waits_for_one_name_after_the_other(api: Api, redis: Redis) -> None:
-    """A name that is handed to it while another is held goes on to its next waiter at once, and
-    it stands in the queue of the other one."""
+    """A name that it is handed while another one is held goes on to the next waiter at once; then
+    it stands in the queue of the other name."""
     one, two = api.acquire(redis_lock("a")), api.acquire(redis_lock("b"))
     several = api.start(lambda: api.acquire(MultiLock(["a", "b"]), wait=None))
     queued(redis, "a")
@@ -152,8 +153,8 @@ def test_it_waits_for_one_name_after_the_other(api: Api, redis: Redis) -> None:
 
 
 def test_a_name_in_vain(api: Api, redis: Redis, grouping: str) -> None:
-    """One that is handed to it while another is held, and that nobody else waits for, is free in
-    that moment, and not when its claim window is over."""
+    """A name that it is handed while another one is held, and that nobody else waits for, is free
+    at once, and not after its claim window."""
     one, two = api.acquire(redis_lock("a")), api.acquire(redis_lock("b"))
     several = api.start(lambda: api.acquire(MultiLock(["a", "b"]), wait=None))
     queued(redis, "a")
@@ -166,7 +167,7 @@ def test_a_name_in_vain(api: Api, redis: Redis, grouping: str) -> None:
 
 
 def test_a_name_that_others_always_wait_for(api: Api, redis: Redis) -> None:
-    """It has its turn in their queue, in order of arrival, as everybody else."""
+    """It has its turn in the queue of each name, in order of arrival."""
     order: list[str] = []
 
     def take(lock: redis_lock | MultiLock, who: str) -> None:
@@ -188,7 +189,8 @@ def test_a_name_that_others_always_wait_for(api: Api, redis: Redis) -> None:
 
 
 def test_many_on_overlapping_names(api: Api) -> None:
-    """Each with two of five names, in a ring: none waits for ever, none meets another inside."""
+    """Five callers take two of five names each, in a ring: none waits without end, and none meets
+    another inside."""
     inside: dict[int, int] = dict.fromkeys(range(5), 0)
     clashes: list[int] = []
 
@@ -210,7 +212,7 @@ def test_many_on_overlapping_names(api: Api) -> None:
 
 
 def test_many_leases_are_extended_at_once(api: Api, redis: Redis) -> None:
-    """Of one that has lost a name, only that one is told."""
+    """If one of them has lost a name, only that one gets the error."""
     leases = [api.acquire(MultiLock([f"{n}:a", f"{n}:b"], renew=False)) for n in range(3)]
     redis.delete(key("1:b"))
     api.extend(leases[0])
@@ -223,7 +225,7 @@ def test_many_leases_are_extended_at_once(api: Api, redis: Redis) -> None:
 
 
 def test_more_names_than_one_request_extends(api: Api, redis: Redis) -> None:
-    """They are extended in several."""
+    """They are extended in several requests."""
     assert multi.NAMES_PER_REQUEST == BATCH
     lease = api.acquire(MultiLock([str(n) for n in range(BATCH)], ttl=10, renew=False))
     api.extend(lease, 60)
@@ -233,7 +235,7 @@ def test_more_names_than_one_request_extends(api: Api, redis: Redis) -> None:
 
 
 def test_one_lost_name_is_a_lost_lease(api: Api, redis: Redis) -> None:
-    """Its end says so, and gives back all the others, and nobody else's."""
+    """The release says so, gives back the other names, and leaves a successor alone."""
     lease = api.acquire(MultiLock(["a", "b", "c"], renew=False))
     redis.delete(key("b"))
     successor = elsewhere(api, redis_lock("b"))
@@ -245,7 +247,7 @@ def test_one_lost_name_is_a_lost_lease(api: Api, redis: Redis) -> None:
 
 
 def test_an_operator_clears_one_name(api: Api, redis: Redis) -> None:
-    """The holder of all is told by whom, and why."""
+    """The holder of all names learns who cleared that one, and why."""
     lease = api.acquire(MultiLock(["a", "b"], renew=False))
     assert api.clear(redis_lock("b"), by="eva", reason="stuck").owner == lease.owner
     with pytest.raises(LeaseRevoked, match=r"eva.*stuck") as caught:
@@ -257,20 +259,20 @@ def test_an_operator_clears_one_name(api: Api, redis: Redis) -> None:
 
 
 def test_clear_wants_one_name(api: Api) -> None:
-    """Since each may have another holder."""
+    """Each name may have another holder, so the error says to clear one of them."""
     with pytest.raises(TypeError, match=r"redis_lock\('a'\)\.clear"):
         api.clear(MultiLock(["a", "b"]), reason="none")
 
 
 def test_a_released_lease_has_been_a_holder_of_each(api: Api, redis: Redis) -> None:
-    """The next one is told for how long it lasted, as with every lock."""
+    """The history of each name knows how long the lease lasted."""
     api.release(api.acquire(MultiLock(["a", "b"])))
     for name in "ab":
         assert redis.hget(key(name, ":tail"), "lasted") is not None
 
 
 def test_as_a_decorator(api: Api, redis: Redis) -> None:
-    """Names are templates over the arguments, or what a function makes of these."""
+    """Names are templates over the arguments, or a function makes them."""
     seen: list[list[bytes]] = []
 
     def body(*_: object) -> None:
@@ -292,7 +294,7 @@ def test_as_a_decorator(api: Api, redis: Redis) -> None:
 
 
 def test_wrong_names() -> None:
-    """They are refused where they are written, as far as that can be."""
+    """Wrong names are refused where they are written, as far as possible."""
     with pytest.raises(TypeError, match="names must be a list of names"):
         MultiLock("account:1")
     with pytest.raises(ValueError, match="names is empty"):
@@ -311,7 +313,8 @@ def test_wrong_names() -> None:
 
 
 def test_names_that_are_no_plain_locks(settings: Any) -> None:
-    """By the settings: with another kind of lock they would not exclude each other."""
+    """Names that the settings make locks of another kind are refused: they would not exclude each
+    other."""
     for entry, what in (
         ({"KIND": "semaphore", "LIMIT": 3}, "a semaphore"),
         ({"TIMESTAMP_KEY": "old"}, "to be migrated"),
@@ -322,7 +325,8 @@ def test_names_that_are_no_plain_locks(settings: Any) -> None:
 
 
 def test_a_name_that_we_hold_already() -> None:
-    """We would wait for ourselves, also with reentrant=True: only all of them can be one lease."""
+    """A holder of one of the names would wait for itself, also with reentrant=True: only all names
+    together can be one lease."""
     for reentrant in (False, True):
         lock = MultiLock(["a", "b"], reentrant=reentrant)
         with redis_lock("a"), pytest.raises(LockReentered, match="take all names in one step"):
@@ -336,7 +340,7 @@ def test_a_name_that_we_hold_already() -> None:
 
 
 def test_held_again(redis: Redis) -> None:
-    """With reentrant=True by who holds all of its names in one lease: all of these, or fewer."""
+    """With reentrant=True, the holder of all names may take all of them again, or fewer."""
     with MultiLock(["a", "b"]) as outer:
         for again in (MultiLock(["b", "a"], reentrant=True), redis_lock("a", reentrant=True)):
             with again as inner:
@@ -349,7 +353,7 @@ def test_held_again(redis: Redis) -> None:
 
 
 def test_it_stays_where_it_is(api: Api) -> None:
-    """Its leases are not exported, and nothing happens to one that was to be."""
+    """Its leases can't be exported, and an attempt changes nothing."""
     lease = api.acquire(MultiLock(["a", "b"]))
     with pytest.raises(LockError, match="can't be exported"):
         lease.export()
@@ -360,8 +364,8 @@ def test_it_stays_where_it_is(api: Api) -> None:
 @pytest.mark.usefixtures("no_signs_of_life", "grouping")
 @pytest.mark.parametrize("grouping", ["together"], indirect=True)  # else no script sees both names
 def test_many_that_need_a_name_that_is_held(api: Api, redis: Redis) -> None:
-    """They are moved to its queue in their order, by a script or two, and are not all woken to
-    find out for themselves."""
+    """A script or two move them to the queue of that name, in their order; they are not all woken
+    to find out."""
     number = 12
     first, other = api.acquire(redis_lock("a")), api.acquire(redis_lock("b"))
     both = MultiLock(["a", "b"])
@@ -385,8 +389,8 @@ def test_many_that_need_a_name_that_is_held(api: Api, redis: Redis) -> None:
 
 @pytest.mark.usefixtures("no_signs_of_life")
 def test_round_trips(api: Api, redis: Redis, grouping: str) -> None:
-    """One for an uncontended acquire of all names, one for their release; where each is in a slot
-    of its own, as many as there are names."""
+    """A free lock is acquired in one round trip and released in one. If each name is in a slot of
+    its own, it takes as many as there are names."""
     lock = MultiLock(["a", "b", "c"])
     api.release(api.acquire(lock))
     before = round_trips(redis)

@@ -31,8 +31,8 @@ def messages(redis: Redis) -> int:
 
 
 def test_a_neighbour_is_told_by_the_answer(api: Api, redis: Redis) -> None:
-    """Who waits in the process that releases has its whole lease at once: there is no message,
-    and nothing to confirm."""
+    """A waiter in the process that releases has its whole lease at once, without a message and
+    without a confirmation."""
     lease = api.acquire(redis_lock("invoice:42"))
     waiter = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=None))
     eventually(lambda: heard(redis))
@@ -50,8 +50,7 @@ def test_a_neighbour_is_told_by_the_answer(api: Api, redis: Redis) -> None:
 
 
 def test_a_waiter_elsewhere_is_told_by_a_message(api: Api, redis: Redis) -> None:
-    """Who waits in another process than that of the holder asks when it is woken, and has its
-    whole lease from then on."""
+    """A waiter in another process asks when it is woken, and has its whole lease from then on."""
     lease = api.acquire(redis_lock("invoice:42"))
     waiter = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=None))
     eventually(lambda: heard(redis))
@@ -65,8 +64,8 @@ def test_a_waiter_elsewhere_is_told_by_a_message(api: Api, redis: Redis) -> None
 
 
 def test_a_waiter_without_a_sign_of_life_is_passed_over(api: Api, redis: Redis) -> None:
-    """Its process is stopped, though its connection is open: it costs the others nothing, and
-    has its turn later if it comes back."""
+    """A waiter whose process is stopped costs the others nothing, though its connection is open.
+    It has its turn if it comes back."""
     lease = api.acquire(redis_lock("invoice:42"))
     stopped = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=None))
     queued(redis, "invoice:42")
@@ -105,7 +104,7 @@ def test_clear_of_a_strangers_value(api: Api, redis: Redis) -> None:
 
 
 def test_the_index_knows_what_is_held(api: Api, redis: Redis) -> None:
-    """Its score is when the lease ends; it follows renewal, handing over and release."""
+    """The score in the index is when the lease ends; it follows an extension and a release."""
     lease = api.acquire(redis_lock("invoice:42", ttl=10))
     ends = redis.zscore(INDEX, "invoice:42")
     seconds, microseconds = redis.time()
@@ -117,7 +116,7 @@ def test_the_index_knows_what_is_held(api: Api, redis: Redis) -> None:
 
 
 def test_a_restored_lease_is_as_the_first_one(api: Api, redis: Redis) -> None:
-    """Explicit arguments of its lock go along, what is left of `max_hold` included."""
+    """A restored lease has the explicit arguments of its lock, and what is left of `max_hold`."""
     lock = redis_lock("invoice:42", ttl=20, renew=False, max_hold=3600, release="commit")
     restored = api.restore(api.acquire(lock).export())
     assert (restored.ttl, restored._lifetime.renew) == (20, False)
@@ -130,7 +129,7 @@ def test_a_restored_lease_is_as_the_first_one(api: Api, redis: Redis) -> None:
 
 
 def test_an_exported_lease_keeps_its_ttl(api: Api, redis: Redis) -> None:
-    """Restoring it never shortens what it has, and repairs what somebody took away."""
+    """A restore never shortens the TTL, and sets one that was removed."""
     lease = api.acquire(redis_lock("invoice:42", ttl=20))
     redis.pexpire(KEY, 50_000)
     restored = api.restore(lease.export())

@@ -43,7 +43,7 @@ def is_free(redis: Redis) -> bool:
 
 class TestOnce:
     def test_the_first_and_the_others(self, api: Api, redis: Redis) -> None:
-        """It is done by one, for good, and leaves no lock."""
+        """One caller does the work, for good, and no lock is left."""
         work = Work()
         assert api.enter(once("job"), work) is True
         assert api.enter(once("job"), work) is False
@@ -61,7 +61,7 @@ class TestOnce:
         assert api.enter(once("job", ttl=3600), Work()) is True
 
     def test_many_at_a_time(self, api: Api) -> None:
-        """Of twenty, one is the first; those who wait all find it done."""
+        """Of twenty callers one is the first; the waiters find the work done."""
         work = Work()
         begin = threading.Barrier(20, timeout=PATIENCE)
 
@@ -81,7 +81,7 @@ class TestOnce:
         assert api.enter(once("job"), Work()) is True
 
     def test_others_skip_while_it_runs(self, api: Api) -> None:
-        """Who does not wait has nothing to do."""
+        """A caller that does not wait has nothing to do."""
         work = Work(waits=True)
         first = api.start(lambda: api.enter(once("job"), work))
         assert work.begun.wait(PATIENCE)
@@ -90,7 +90,7 @@ class TestOnce:
         assert first.result(PATIENCE) is True
 
     def test_others_wait_until_it_is_done(self, api: Api, redis: Redis) -> None:
-        """And then have nothing to do."""
+        """Waiters have nothing to do when the work is done."""
         work = Work(waits=True)
         first = api.start(lambda: api.enter(once("job"), work))
         assert work.begun.wait(PATIENCE)
@@ -103,7 +103,7 @@ class TestOnce:
         assert work.runs == 1
 
     def test_who_waits_does_it_when_the_first_fails(self, api: Api, redis: Redis) -> None:
-        """One of those who wait, and the others wait for that one."""
+        """One of the waiters does the work, and the others wait for that one."""
         fails, work = Work(waits=True, error=ZeroDivisionError()), Work()
         first = api.start(lambda: api.enter(once("job"), fails))
         assert fails.begun.wait(PATIENCE)
@@ -125,7 +125,7 @@ class TestOnce:
         ids=str,
     )
     def test_when_the_wait_is_over(self, api: Api, options: Any, raises: bool) -> None:
-        """Who has waited in vain is told who is at it, unless it wants to skip."""
+        """A caller that has waited in vain learns who works, unless it wants to skip."""
         work = Work(waits=True)
         first = api.start(lambda: api.enter(once("job"), work))
         assert work.begun.wait(PATIENCE)
@@ -139,14 +139,14 @@ class TestOnce:
         assert first.result(PATIENCE) is True
 
     def test_forget(self, api: Api, redis: Redis) -> None:
-        """It may be done again, and forgetting what nobody did is nothing."""
+        """After `forget` the work may be done again. It is no error if nobody has done it."""
         api.forget(once("job"))
         assert api.enter(once("job"), Work()) is True
         api.forget(once("job"))
         assert api.enter(once("job"), Work()) is True
 
     def test_inside_of_itself(self, api: Api) -> None:
-        """It would wait for itself."""
+        """The work would wait for itself."""
 
         @once("job")
         async def recursive() -> None:
@@ -161,7 +161,7 @@ class TestOnce:
             api.call(function)
 
     def test_it_is_renewed(self, api: Api, redis: Redis, settings: Any) -> None:
-        """For as long as the body runs."""
+        """The lease is renewed as long as the body runs."""
         settings.REDISLOCK = {"LOCKS": {"once:*": {"TTL": 2}}}
 
         def ends() -> float:
@@ -176,7 +176,8 @@ class TestOnce:
 
     @pytest.mark.parametrize("how", ["cleared", "deleted"])
     def test_a_lost_lease(self, api: Api, redis: Redis, how: str) -> None:
-        """Others may be at it, so it is not done, and the block says so."""
+        """Others may do the work meanwhile, so it is not recorded as done, and the block
+        raises."""
 
         def body(first: bool) -> None:
             if how == "cleared":
@@ -191,7 +192,7 @@ class TestOnce:
 
     @pytest.mark.usefixtures("no_signs_of_life")
     def test_what_is_done_takes_no_lock(self, api: Api, redis: Redis) -> None:
-        """The common case is one round trip."""
+        """If the work is done, a call costs one round trip."""
         api.enter(once("job"), Work())
         before = round_trips(redis)
         for _ in range(5):
@@ -221,7 +222,8 @@ class TestLose:
         assert is_free(redis)
 
     def test_others_wait_all_the_same(self, api: Api, redis: Redis) -> None:
-        """What is begun is not done yet; when it has failed, there is nothing to wait for."""
+        """Work that has begun is not done yet, so others wait; when it has failed, they have
+        nothing to do."""
         work = Work(waits=True, error=ZeroDivisionError())
         first = api.start(lambda: api.enter(once("job", on_failure="lose"), work))
         assert work.begun.wait(PATIENCE)
@@ -287,7 +289,8 @@ class TestDeduplicate:
         assert redis.ttl("redislock:{deduplicate:m-1}:record") <= 60
 
     def test_while_another_is_at_it(self, api: Api) -> None:
-        """The consumer is told, so that it does not acknowledge what may still fail."""
+        """The consumer gets an error, so that it does not acknowledge a message that may still
+        fail."""
         work = Work(waits=True)
         consume = deduplicate("{message[id]}")
 

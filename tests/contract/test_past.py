@@ -50,7 +50,7 @@ def handed(redis: Redis, token: str = "d" * 32) -> None:
 
 
 def test_released(api: Api) -> None:
-    """By whom it was held, where, since when and for how long."""
+    """The history says who held the lock, where, since when and for how long."""
     lease = acquire(api, label="shop/pay.py:42 in a|b")
     assert past() == []
     api.release(lease)
@@ -64,8 +64,8 @@ def test_released(api: Api) -> None:
 
 
 def test_the_last_five(api: Api, redis: Redis) -> None:
-    """The last one first, whoever holds it now; they need no key of their own, and are forgotten
-    with all that outlives the lock."""
+    """The last holder comes first. They need no key of their own, and are forgotten with the
+    tail."""
     fences = []
     for _ in range(8):
         lease = acquire(api)
@@ -90,7 +90,7 @@ def test_the_last_five_when_the_clock_went_back(api: Api, redis: Redis) -> None:
 
 
 def test_released_twice(api: Api, redis: Redis) -> None:
-    """Whoever has it meanwhile, nothing is told of them."""
+    """A second release changes nothing in the history, whoever holds the lock meanwhile."""
     lease = acquire(api)
     api.release(lease)
     other = acquire(api)
@@ -110,7 +110,7 @@ def release(redis: Redis, keys: list[str], args: list[Any]) -> int:
 
 
 def test_handed_over(api: Api, redis: Redis) -> None:
-    """Who was handed the lock is a holder as all others."""
+    """A waiter that was handed the lock is a holder like all others."""
     first = acquire(api)
     waiter = wait(api, redis)
     api.release(first)
@@ -124,7 +124,7 @@ def test_handed_over(api: Api, redis: Redis) -> None:
 
 
 def test_handed_over_and_expired(api: Api, redis: Redis) -> None:
-    """From the moment at which it knew."""
+    """It is a holder from the moment at which it knew."""
     first = acquire(api)
     waiter = wait(api, redis)
     api.release(first)
@@ -136,7 +136,7 @@ def test_handed_over_and_expired(api: Api, redis: Redis) -> None:
 
 @pytest.mark.parametrize("cleared", [False, True])
 def test_handed_over_and_never_confirmed(api: Api, redis: Redis, cleared: bool) -> None:
-    """It never knew that it had the lock, so it did not hold it."""
+    """A waiter that never knew that it had the lock did not hold it."""
     first = acquire(api)
     handed(redis)
     api.release(first)
@@ -154,8 +154,8 @@ def test_handed_over_and_never_confirmed(api: Api, redis: Redis, cleared: bool) 
 
 
 def test_no_gap(api: Api, redis: Redis) -> None:
-    """Where one that never confirmed stands between others, fewer of them are known, and none
-    that is older than one that was forgotten."""
+    """If one that never confirmed stands between others, fewer of them are known, and none that is
+    older than a forgotten one."""
     fences = []
     for number in range(6):
         lease = acquire(api)
@@ -171,7 +171,8 @@ def test_no_gap(api: Api, redis: Redis) -> None:
 
 
 def test_expired(api: Api, redis: Redis) -> None:
-    """Nobody saw when; before somebody else has it, and afterwards."""
+    """Nobody saw when the lease ended; so says the history before somebody else has the lock, and
+    afterwards."""
     lease = acquire(api)
     redis.pexpire(KEY, 1)
     eventually(lambda: not redis.exists(KEY))
@@ -189,7 +190,7 @@ def test_expired(api: Api, redis: Redis) -> None:
 
 @pytest.mark.parametrize("waited_for", [False, True])
 def test_cleared(api: Api, redis: Redis, waited_for: bool) -> None:
-    """By whom and why, and how long it was held until then."""
+    """The history says who cleared the lock and why, and how long it was held until then."""
     lease = acquire(api, label="a|b")
     waiter = wait(api, redis) if waited_for else None
     api.clear(redis_lock(NAME), by="e|va", reason="host | gone\tor\nnot")
@@ -207,7 +208,7 @@ def test_cleared(api: Api, redis: Redis, waited_for: bool) -> None:
 
 
 def test_restored_elsewhere(api: Api, redis: Redis) -> None:
-    """One lease, so one entry, of whoever had it last."""
+    """One lease is one entry, with its last owner."""
     exported = acquire(api)
     restored = api.start(lambda: api.restore(exported.export())).result(PATIENCE)
     assert past() == []
@@ -225,7 +226,7 @@ def test_restored_elsewhere(api: Api, redis: Redis) -> None:
 
 
 def test_renewed_for_longer(api: Api) -> None:
-    """It is still one and the same."""
+    """An extended lease is still one lease."""
     lease = acquire(api)
     api.extend(lease, 60)
     assert past() == []
@@ -235,7 +236,7 @@ def test_renewed_for_longer(api: Api) -> None:
 
 @pytest.mark.parametrize("kind", ["string", "list"])
 def test_overwritten_by_a_stranger(api: Api, redis: Redis, kind: str) -> None:
-    """The holder has lost it; the stranger is no holder."""
+    """The holder has lost the lock; the other program is no holder."""
     lease = acquire(api)
     redis.delete(KEY)
     if kind == "string":
@@ -254,7 +255,7 @@ def test_overwritten_by_a_stranger(api: Api, redis: Redis, kind: str) -> None:
 
 
 def test_the_tail_of_the_version_before(api: Api, redis: Redis) -> None:
-    """It tells nothing of holders, and those who come now are told."""
+    """It knows no holders; holders that come now are added."""
     lease = acquire(api)
     fields = {"fence": lease.fencing_token, "handed": "", "released": "a" * 32, "lasted": 7}
     redis.delete(TAIL)
@@ -268,7 +269,7 @@ def test_the_tail_of_the_version_before(api: Api, redis: Redis) -> None:
 
 
 def test_a_waiter_of_the_version_before(api: Api, redis: Redis) -> None:
-    """What it was handed it confirms now."""
+    """It confirms now what it was handed then."""
     first = acquire(api)
     waiter = wait(api, redis)
     fence = int(first.fencing_token) + 5_000_000
@@ -288,7 +289,7 @@ def test_a_waiter_of_the_version_before(api: Api, redis: Redis) -> None:
     "text", ["", "x", "\t", "t|1|x|1|o|l", "t|1|1|1|o|l\twhat|1", "t|1|1|1|o|l\treleased|x"]
 )
 def test_what_cannot_be_read(api: Api, redis: Redis, text: str) -> None:
-    """Whoever wrote it, the others are told."""
+    """An entry that can't be read does not hide the others."""
     lease = acquire(api)
     api.release(lease)
     unused = (lease.fencing_token + 1) % 6
@@ -297,7 +298,8 @@ def test_what_cannot_be_read(api: Api, redis: Redis, text: str) -> None:
 
 
 def test_the_index_is_swept(api: Api, redis: Redis) -> None:
-    """By the first holder of any name: of what ended a while ago without a release."""
+    """The first holder of any name removes names whose lease ended a while ago without a
+    release."""
     seconds, _ = redis.time()
     redis.zadd(INDEX, {"long ago": (seconds - 70) * 1000, "just now": (seconds - 30) * 1000})
     api.release(acquire(api))

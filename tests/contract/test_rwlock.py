@@ -37,7 +37,7 @@ def write(**options: object) -> redis_lock:
 
 
 def test_many_read(api: Api, redis: Redis) -> None:
-    """At a time, and meanwhile nobody writes."""
+    """Many read at a time, and meanwhile nobody writes."""
     leases = [elsewhere(api, read()).result(PATIENCE) for _ in range(5)]
     assert redis.zcard(KEY) == 5
     assert elsewhere(api, write()).result(PATIENCE) is None
@@ -50,7 +50,7 @@ def test_many_read(api: Api, redis: Redis) -> None:
 
 
 def test_a_waiting_writer_keeps_new_readers_out(api: Api, redis: Redis) -> None:
-    """Else readers that come one after the other would keep it out for ever."""
+    """Or readers that come one after the other would keep the writer out without end."""
     reader = api.acquire(read())
     writer = elsewhere(api, write(), wait=None)
     queued(redis, "catalogue", 1)
@@ -62,7 +62,8 @@ def test_a_waiting_writer_keeps_new_readers_out(api: Api, redis: Redis) -> None:
 
 
 def test_readers_behind_a_writer_go_in_together(api: Api, redis: Redis) -> None:
-    """In the step in which it lets go; and the next writer waits for all of them."""
+    """They go in when the writer releases, in the same step; the next writer waits for all of
+    them."""
     writer = api.acquire(write())
     readers = []
     for number in range(3):
@@ -87,7 +88,7 @@ def test_readers_behind_a_writer_go_in_together(api: Api, redis: Redis) -> None:
 
 
 def test_a_writer_that_gives_up_lets_readers_pass(api: Api, redis: Redis) -> None:
-    """Those that have waited behind it only."""
+    """Readers that have waited only behind the writer go in."""
     reader = api.acquire(read())
     writer = elsewhere(api, write(), wait=1.5)
     queued(redis, "catalogue", 1)
@@ -121,7 +122,7 @@ def test_downgrade(api: Api, redis: Redis) -> None:
 
 
 def test_what_can_be_downgraded(api: Api, redis: Redis) -> None:
-    """A lease of a read-write lock that is held."""
+    """Only a lease of a read-write lock that is held can be downgraded."""
     mutex = api.acquire(redis_lock("mutex"))
     with pytest.raises(TypeError, match=r"ReadWriteLock\(…\)\.write\(\)"):
         api.downgrade(mutex)
@@ -139,7 +140,7 @@ def changed(text: str, **said: Any) -> str:
 
 
 def test_a_semaphore_of_the_same_name(api: Api, redis: Redis) -> None:
-    """Neither is let in beside the other, also where there would be room; the error names both."""
+    """Neither gets in beside the other, also if there would be room; the error names both."""
     places = Semaphore("catalogue", 5)
     for lock in (read(), write()):
         lease = api.acquire(lock)
@@ -162,7 +163,7 @@ def test_a_semaphore_of_the_same_name(api: Api, redis: Redis) -> None:
 
 
 def test_export_and_restore(api: Api, redis: Redis) -> None:
-    """A writer stays one, a reader too."""
+    """A writer stays a writer, and a reader stays a reader."""
     writer = api.restore(api.acquire(write()).export())
     assert elsewhere(api, read()).result(PATIENCE) is None
     api.downgrade(writer)
@@ -175,7 +176,7 @@ def test_export_and_restore(api: Api, redis: Redis) -> None:
 
 
 def test_it_decorates_functions(api: Api, redis: Redis) -> None:
-    """Both of its locks do."""
+    """Both of its locks decorate functions."""
     catalogue = ReadWriteLock(lambda shop: f"catalogue:{shop}")
 
     def body(shop: int) -> bytes:
@@ -218,15 +219,15 @@ def test_contention(api: Api, redis: Redis) -> None:
 
 class TestAgain:
     def test_it_is_refused(self) -> None:
-        """Also to read what it reads: a writer may wait in between, and then it waits for
-        itself."""
+        """Also a reader can't read again: a writer may wait in between, and then the reader waits
+        for itself."""
         for outer, inner in ((read, read), (write, read), (write, write)):
             with outer(), pytest.raises(LockReentered, match="reentrant=True"), inner():
                 pass
 
     @pytest.mark.parametrize("reentrant", [False, True])
     def test_a_reader_becomes_no_writer(self, reentrant: bool) -> None:
-        """It is told at once, and what to write."""
+        """A reader that asks to write gets an error at once, which says what to write."""
         with (
             read(),
             pytest.raises(LockReentered, match=r"take \.write\(\) from the beginning"),
@@ -253,7 +254,7 @@ class TestAgain:
                 assert again is lease
 
     def test_an_inner_block_downgrades_nothing(self, api: Api, redis: Redis) -> None:
-        """The outer one writes, and counts on being alone."""
+        """The outer block writes, and counts on being alone."""
         with write() as lease:
             for inner in (write, read):
                 with inner(reentrant=True), pytest.raises(LockError, match="outermost"):

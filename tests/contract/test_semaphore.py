@@ -45,7 +45,7 @@ def tokens(redis: Redis) -> set[str]:
 
 
 def test_so_many_hold_it(api: Api, redis: Redis) -> None:
-    """Two of two places, and the third asks in vain until one is given back."""
+    """Two hold two places, and a third caller asks in vain until one is given back."""
     first, second = api.acquire(semaphore()), other(api).result(PATIENCE)
     assert first.state == second.state == LeaseState.HELD
     assert second.fencing_token > first.fencing_token
@@ -62,7 +62,7 @@ def test_so_many_hold_it(api: Api, redis: Redis) -> None:
 
 
 def test_a_conflict_says_who(api: Api) -> None:
-    """The holder whose lease ends first, and how many hold it."""
+    """The error names the holder whose lease ends first, and how many hold the semaphore."""
     long = api.acquire(semaphore(3, ttl=40))
     first = other(api, 3, ttl=10, label="shop/exports.py:7 in export").result(PATIENCE)
     more = other(api, 3, ttl=30).result(PATIENCE)
@@ -81,7 +81,7 @@ def test_a_conflict_says_who(api: Api) -> None:
 
 
 def test_waiters_are_served_in_order_of_arrival(api: Api, redis: Redis) -> None:
-    """Each place that is given back goes to the first of them, in the step of the release."""
+    """Each place that is given back goes to the first waiter, in the step of the release."""
     held = [api.acquire(semaphore()), other(api).result(PATIENCE)]
     waiters = []
     for number in range(6):
@@ -103,7 +103,7 @@ def test_waiters_are_served_in_order_of_arrival(api: Api, redis: Redis) -> None:
 
 
 def test_the_limit_may_change_while_it_is_held(api: Api, redis: Redis) -> None:
-    """5 → 2 → 4: it counts for who asks with it, and nobody is thrown out."""
+    """5 → 2 → 4: a limit counts for the caller that asks with it, and no holder is thrown out."""
     five = [other(api, 5).result(PATIENCE) for _ in range(5)]
     assert other(api, 5).result(PATIENCE) is None
     waiter = other(api, 2, wait=None)
@@ -131,7 +131,7 @@ def test_the_limit_may_change_while_it_is_held(api: Api, redis: Redis) -> None:
 
 
 def test_a_waiter_that_gives_up_lets_those_behind_it_pass(api: Api, redis: Redis) -> None:
-    """There is room for the second in the queue, but not for the first."""
+    """There is room for the second waiter, but not for the first."""
     lease = api.acquire(semaphore())
     first = other(api, 1, wait=1.5)
     queued(redis, "export", 1)
@@ -143,7 +143,7 @@ def test_a_waiter_that_gives_up_lets_those_behind_it_pass(api: Api, redis: Redis
 
 
 def test_a_withdrawn_token_gets_nothing(api: Api, redis: Redis) -> None:
-    """A release that doubts leaves a tombstone, and an acquire that arrives late is refused."""
+    """A release in doubt leaves a tombstone, and an acquire that arrives late is refused."""
     lease = api.acquire(semaphore())
     lease._claim.doubtful = True
     api.release(lease)
@@ -153,7 +153,7 @@ def test_a_withdrawn_token_gets_nothing(api: Api, redis: Redis) -> None:
 
 
 def test_extend(api: Api, redis: Redis) -> None:
-    """Each lease for itself; it repairs what somebody took away."""
+    """Each lease is extended for itself; an extension sets a TTL that was removed."""
     first, second = api.acquire(semaphore(ttl=10)), other(api, ttl=20).result(PATIENCE)
     ends = redis.zscore(KEY, second.token)
     redis.persist(KEY)
@@ -172,7 +172,7 @@ def test_extend(api: Api, redis: Redis) -> None:
 
 
 def test_clear(api: Api, redis: Redis) -> None:
-    """All who hold it lose it, and are told by whom and why; who waits gets their places."""
+    """All holders lose it, and learn who cleared it and why; waiters get their places."""
     leases = [api.acquire(semaphore(renew=False)), other(api, renew=False).result(PATIENCE)]
     waiter = other(api, wait=None)
     queued(redis, "export", 1)
@@ -189,7 +189,7 @@ def test_clear(api: Api, redis: Redis) -> None:
 def test_clear_more_than_can_be_seen_at_once(
     api: Api, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks again until nobody is left who held it."""
+    """A clear looks again until nobody is left who held the semaphore."""
     monkeypatch.setattr(permits, "SHOWN", 2)
     leases = [other(api, 5, renew=False).result(PATIENCE) for _ in range(5)]
     assert len(api.holders(semaphore(5))) == 2
@@ -203,7 +203,7 @@ def test_clear_more_than_can_be_seen_at_once(
 
 
 def test_a_mutex_of_the_same_name(api: Api, redis: Redis) -> None:
-    """Neither takes what the other holds, and the error says what it is."""
+    """Neither takes what the other holds; the error says what it is."""
     lease = api.acquire(semaphore())
     with pytest.raises(LockError, match=r"semaphore or a read-write lock"):
         api.acquire(redis_lock("export"), wait=0)
@@ -218,7 +218,7 @@ def test_a_mutex_of_the_same_name(api: Api, redis: Redis) -> None:
 
 
 def test_the_last_fencing_token_is_restored(api: Api, redis: Redis) -> None:
-    """When Redis has forgotten it, by whichever lease is renewed first."""
+    """If Redis has forgotten it, the first lease that is renewed restores it."""
     first, second = api.acquire(semaphore()), other(api).result(PATIENCE)
     redis.delete(TAIL)
     api.extend(first)
@@ -252,7 +252,7 @@ def test_contention(api: Api, redis: Redis) -> None:
 
 
 def test_a_thread_may_hold_several_places(api: Api, redis: Redis) -> None:
-    """Until it has all of them: then it would wait for itself, and is told."""
+    """A thread that holds all places would wait for itself, and gets an error."""
     with semaphore() as first, semaphore() as second:
         assert first.token != second.token
         with pytest.raises(LockReentered), semaphore(wait=0):

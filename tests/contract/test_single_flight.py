@@ -47,7 +47,7 @@ Elsewhere = Callable[..., Callable[[], Any]]
 
 class TestShared:
     def test_across_processes(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
-        """All who came while it was computed have its result, and nothing is locked any more."""
+        """All callers that came meanwhile have the result, and nothing is locked any more."""
         computation = Computation(waits=True)
         first = api.start(elsewhere(computation))
         assert computation.begun.wait(PATIENCE)
@@ -80,7 +80,7 @@ class TestShared:
     def test_later_callers_compute_again(
         self, api: Api, redis: Redis, elsewhere: Elsewhere
     ) -> None:
-        """Without a ttl the result is for those who waited, and its record goes by itself."""
+        """Without a ttl only waiters have the result, and its record goes by itself."""
         computation = Computation()
         call = elsewhere(computation)
         assert [call(), call(), elsewhere(computation)()] == [{"run": 1}, {"run": 2}, {"run": 3}]
@@ -88,7 +88,7 @@ class TestShared:
 
     @pytest.mark.usefixtures("no_signs_of_life")
     def test_kept(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
-        """With a ttl it is for those who come later, too, without the lock."""
+        """With a ttl later callers have the result, too, without the lock."""
         computation = Computation()
         call = elsewhere(computation, ttl=3600)
         assert call() == {"run": 1}
@@ -103,7 +103,8 @@ class TestShared:
     def test_what_was_there_before_is_no_answer(
         self, api: Api, redis: Redis, elsewhere: Elsewhere
     ) -> None:
-        """Who waited for one that came to nothing computes, and does not take an older result."""
+        """A caller that waited for a computation without a result computes, and does not take an
+        older result."""
         computation = Computation()
         elsewhere(computation)()
         crashed = redis_lock(NAME).acquire()
@@ -139,7 +140,7 @@ def followers(future: Future[Any]) -> int:
 
 class TestFailures:
     def test_an_exception(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
-        """It comes out where it was raised, and those who waited are told of it."""
+        """It is raised where it happened, and the waiters learn of it."""
         computation = Computation(waits=True, error=KeyError("EUR"))
         first = api.start(elsewhere(computation, ttl=60))
         assert computation.begun.wait(PATIENCE)
@@ -158,7 +159,7 @@ class TestFailures:
         assert computation.runs == 1
 
     def test_it_is_not_kept(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
-        """Who comes later computes."""
+        """A later caller computes."""
         computation = Computation(error=ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
             elsewhere(computation, ttl=60)()
@@ -182,7 +183,8 @@ class TestFailures:
             first.result(PATIENCE)
 
     def test_a_message_that_fails(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
-        """And a very long one: what is written is bounded."""
+        """An error whose message can't be read is written without it, and a very long message is
+        cut."""
 
         class Odd(Exception):
             def __str__(self) -> str:
@@ -198,7 +200,7 @@ class TestFailures:
     def test_a_result_that_can_not_be_shared(
         self, api: Api, redis: Redis, elsewhere: Elsewhere
     ) -> None:
-        """It is told with what to write, to all."""
+        """The error says what to write; waiters learn of it."""
         computation = Computation(waits=True)
         first = api.start(elsewhere(lambda: {computation()["run"]}))
         assert computation.begun.wait(PATIENCE)
@@ -211,7 +213,7 @@ class TestFailures:
             other.result(PATIENCE)
 
     def test_the_wait_is_over(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
-        """The error says who computes; so it does for one in the same process."""
+        """The error says who computes, also within a process."""
         computation = Computation(waits=True)
         function = single_flight("rates", wait=0.05)(api.function(computation))
         first = api.start(lambda: api.call(function))
@@ -224,7 +226,7 @@ class TestFailures:
         assert first.result(PATIENCE) == {"run": 1}
 
     def test_it_needs_its_own_result(self, api: Api) -> None:
-        """It would wait for itself."""
+        """The computation would wait for itself."""
 
         @single_flight("rates", wait=None)
         def function() -> Any:
@@ -240,7 +242,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("how", ["cleared", "deleted"])
     def test_a_lost_lease(self, api: Api, redis: Redis, elsewhere: Elsewhere, how: str) -> None:
-        """The result is as good as any, so its caller has it; but nobody else."""
+        """The caller has the result, which is as good as any; nobody else has it."""
 
         def body() -> str:
             if how == "cleared":
@@ -255,12 +257,12 @@ class TestFailures:
 
 class TestSerializers:
     def test_as_json_reads_it(self, api: Api, elsewhere: Elsewhere) -> None:
-        """The one that computed it gets what the others get."""
+        """The caller that computed the result gets what the others get."""
         assert elsewhere(lambda: (1, {2: "ü"}))() == [1, {"2": "ü"}]
 
     @pytest.mark.parametrize("result", [None, False, "", 0, []], ids=repr)
     def test_nothing_is_a_result(self, api: Api, elsewhere: Elsewhere, result: Any) -> None:
-        """Also what is false."""
+        """A false value is a result."""
         call = elsewhere(lambda: result, ttl=60)
         assert call() == call() == result
 
@@ -278,7 +280,7 @@ class TestSerializers:
 
 
 def test_settings(api: Api, settings: Any, elsewhere: Elsewhere) -> None:
-    """They hold for its name; but it is never held until a commit."""
+    """The settings of its name apply; but it is never held until a commit."""
     settings.REDISLOCK = {
         "RELEASE": "commit",
         "ON_CONFLICT": "skip",

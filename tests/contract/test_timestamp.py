@@ -46,8 +46,7 @@ def elsewhere(api: Api, wait: float | None = 0, **options: object) -> object:
 
 
 def test_acquire_and_release(api: Api, redis: Redis) -> None:
-    """The key says when it ends, in whole seconds, one more than the ttl; it is gone after the
-    release."""
+    """The value says when the lease ends, in whole seconds, one more than the ttl."""
     before = server_time(redis)
     lease = api.acquire(TimestampLock(KEY, ttl=30))
     value = redis.get(KEY).decode()
@@ -73,13 +72,14 @@ def test_fractions(api: Api, redis: Redis) -> None:
     assert "." in second
     assert float(second) > float(first)
     restored = api.restore(lease.export())
+    assert restored._claim.primitive == lease._claim.primitive
     assert "." in redis.get(KEY).decode()
     api.release(restored)
     assert not redis.exists(KEY)
 
 
 def test_no_fencing_token(api: Api) -> None:
-    """It says why it has none."""
+    """The error says why there is none."""
     lease = api.acquire(TimestampLock(KEY))
     with pytest.raises(LockError, match="has no fencing token: the old clients"):
         lease.fencing_token  # noqa: B018
@@ -88,7 +88,8 @@ def test_no_fencing_token(api: Api) -> None:
 
 
 def test_one_whose_time_is_over_is_taken(api: Api, redis: Redis) -> None:
-    """Of an old client, or of one of ours that did not renew."""
+    """A lock whose time is over is free, be it of an old client or of a lease that was not
+    renewed."""
     redis.set(KEY, int(server_time(redis)) - 5)
     lease = api.acquire(TimestampLock(KEY, renew=False), wait=0)
     assert lease is not None
@@ -99,7 +100,7 @@ def test_one_whose_time_is_over_is_taken(api: Api, redis: Redis) -> None:
 
 
 def test_an_old_holder_is_waited_for(api: Api, redis: Redis) -> None:
-    """Until its time is over."""
+    """A waiter has the lock when the time of an old client is over."""
     ends = server_time(redis) + 1
     redis.set(KEY, f"{ends:.3f}")
     lease = api.acquire(TimestampLock(KEY), wait=PATIENCE)
@@ -108,7 +109,7 @@ def test_an_old_holder_is_waited_for(api: Api, redis: Redis) -> None:
 
 
 def test_one_that_overran_leaves_its_successor_alone(api: Api, redis: Redis) -> None:
-    """Also where the successor is an old client; it is told that it has lost the lock."""
+    """The holder learns that it has lost the lock, also if the successor is an old client."""
     lease = api.acquire(TimestampLock(KEY, renew=False))
     set_time(redis, -5)
     old = Classic(redis, KEY)
@@ -130,7 +131,8 @@ def test_one_that_overran_leaves_its_successor_alone(api: Api, redis: Redis) -> 
 
 
 def test_one_that_overran_alone(api: Api, redis: Redis) -> None:
-    """Nobody came meanwhile: nothing is deleted, as its time is over, and it is told."""
+    """If nobody came meanwhile, nothing is deleted, and the holder learns that its time is
+    over."""
     lease = api.acquire(TimestampLock(KEY, renew=False))
     set_time(redis, -5)
     with pytest.raises(LeaseLost, match="its ttl passed unrenewed"):
@@ -153,7 +155,7 @@ def test_extend(api: Api, redis: Redis) -> None:
 
 
 def test_a_lost_tail(api: Api, redis: Redis) -> None:
-    """Evicted, or flushed: then nobody knows whose it is, and it is not ours."""
+    """If the tail was evicted or flushed, nobody knows whose lock it is, so the lease is lost."""
     lease = api.acquire(TimestampLock(KEY))
     redis.delete(TAIL)
     value = redis.get(KEY)
@@ -170,7 +172,7 @@ def test_clear(api: Api, redis: Redis) -> None:
 
 
 def test_reentered(redis: Redis) -> None:
-    """By its very holder: an error in place of waiting for itself, or one hold more."""
+    """Its holder gets an error, or with reentrant=True holds it once more."""
 
     with TimestampLock(KEY):
         with pytest.raises(LockReentered):
@@ -182,7 +184,8 @@ def test_reentered(redis: Redis) -> None:
 
 @pytest.mark.parametrize("value", [b"token", b"", b"1", b"1e9", b"nan", b"\xff", b"-1700000000"])
 def test_a_value_that_is_no_time(api: Api, redis: Redis, value: bytes) -> None:
-    """Of this century: another program holds it as long as it is there."""
+    """A value that is no time of this century is the lock of another program, as long as it is
+    there."""
     redis.set(KEY, value)
     assert api.acquire(TimestampLock(KEY), wait=0) is None
     assert redis.get(KEY) == value
@@ -191,7 +194,7 @@ def test_a_value_that_is_no_time(api: Api, redis: Redis, value: bytes) -> None:
 
 
 def test_a_key_of_another_type(api: Api, redis: Redis) -> None:
-    """An error at once, and nothing is written."""
+    """The error comes at once, and nothing is written."""
     redis.rpush(KEY, "x")
     with pytest.raises(LockError):
         api.acquire(TimestampLock(KEY), wait=None)
@@ -199,7 +202,7 @@ def test_a_key_of_another_type(api: Api, redis: Redis) -> None:
 
 
 def test_it_is_another_lock_than_that_of_its_name(api: Api) -> None:
-    """What is verbatim is a key, not a name."""
+    """The argument is a key as it is, and not a name."""
     lease = api.acquire(TimestampLock(KEY))
     other = api.acquire(redis_lock(KEY), wait=0)
     assert other is not None
@@ -208,7 +211,7 @@ def test_it_is_another_lock_than_that_of_its_name(api: Api) -> None:
 
 
 def test_by_settings(api: Api, redis: Redis, settings: object) -> None:
-    """`redis_lock` of that name is one, too."""
+    """The settings can make `redis_lock` of a name a timestamp lock."""
     settings.REDISLOCK = {"LOCKS": {KEY: {"KIND": "timestamp"}}}
     lease = api.acquire(redis_lock(KEY))
     assert redis.get(KEY).isdigit()
@@ -218,7 +221,7 @@ def test_by_settings(api: Api, redis: Redis, settings: object) -> None:
 
 
 def test_wrong_arguments() -> None:
-    """They are named, with what to write."""
+    """The error names the argument and says what to write."""
     with pytest.raises(TypeError, match="name must be a str"):
         TimestampLock(b"lock.import").acquire()  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="fractions must be True or False"):
@@ -232,7 +235,7 @@ def test_wrong_arguments() -> None:
 
 
 def test_a_key_that_no_name_can_have(api: Api, redis: Redis) -> None:
-    """Is given besides."""
+    """`timestamp_key` gives a key that no name can have."""
     key = "any{key}: of\nothers"
     redis.delete(key)
     lease = api.acquire(TimestampLock("import", timestamp_key=key))
