@@ -24,7 +24,7 @@ class Blocks:
 
     A lock may be shared by threads and tasks, and a thread that has lost its lease may leave its
     block later than another one enters. So each thread or task has its own blocks. They are
-    replaced as a whole: nothing is half done when a signal's exception comes.
+    replaced as a whole, so a signal's exception leaves no change half done.
     """
 
     def __init__(self) -> None:
@@ -39,8 +39,9 @@ class Blocks:
         mine = self._running.get(me)
         if mine:
             return mine[-1]
-        # A block may be left by another thread or task than entered it. A block whose lease has
-        # moved here comes first, and then one whose lease is lost, since nobody else needs that.
+        # A block may be left by another thread or task than the one that entered it. A block whose
+        # lease has moved here comes first, and then one whose lease is lost, since nobody else
+        # needs that.
         everybody = [one for blocks in self._running.copy().values() for one in blocks]
         moved = [one for one in everybody if one.lease._holds.holder is me]
         lost = [one for one in everybody if one.lease._lifetime.lost is not None]

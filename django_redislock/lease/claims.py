@@ -39,7 +39,7 @@ async def acquire(
 ) -> T | LockNotAcquired:
     """Acquire `claim`, and return what `hold` makes of the grant.
 
-    Whatever ends it early, nothing is left half-acquired.
+    If an exception ends it early, nothing is left half-acquired.
     """
     port = port_type(server, policy.prefix, terms=policy.terms())
     began = port.now()
@@ -74,7 +74,7 @@ async def cut_short(
     """Leave nothing half-acquired after `error`: a cancellation, an exception from outside, or a
     Redis that did not answer.
 
-    `until` is when the caller's time is over. What can't be done before is done in the background.
+    `until` is the end of the caller's time. What can't be done before is done in the background.
     """
     answered = isinstance(error, LockError) and not isinstance(error, LockUnavailable)
     claim.doubtful |= not answered
@@ -82,7 +82,8 @@ async def cut_short(
     if claim.sent and not isinstance(error, LockError):
         await interrupted(error, port_type(server), server, claim)
     elif claim.sent:
-        # A server that has just answered takes it back at once, even if the time is over.
+        # If the server has just answered, the claim is taken back at once, even if the time is
+        # over.
         silent = isinstance(error, LockUnavailable) and error.silent
         await settle(port_type, server, claim, now() if silent else max(until, now() + LEAST))
 
@@ -90,7 +91,7 @@ async def cut_short(
 async def interrupted(error: BaseException, port: Port, server: Server, claim: Claim) -> None:
     """Take back `claim` after an exception from outside, in an acquire or a release.
 
-    A task that is cancelled does it itself. What a signal's handler raises goes through at once,
+    A cancelled task does this itself. An exception of a signal's handler goes through at once,
     even if the server hangs: then the watchdog does it.
     """
     if isinstance(error, asyncio.CancelledError):
@@ -121,7 +122,7 @@ async def take_back(port: Port, server: Server, claim: Claim) -> None:
 
 
 async def undo(port: Port, server: Server, claim: Claim) -> None:
-    """Take back what an acquire or a release that was cut short has done, or may still do."""
+    """Take back what an interrupted acquire or release has done, or may still do."""
     try:
         await claim.primitive.release(port, claim)
     except LockUnavailable:

@@ -1,4 +1,4 @@
-"""Which lease the code that is running now holds."""
+"""The lease of the code that is running now."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Holds:
     def __init__(self, holder: Holding | None) -> None:
         self.counts = Counts(1, 1, 0)
         self.holder = holder
-        """The thread or task that works with the lease. None: a response that is being sent."""
+        """The thread or task that uses the lease. None: a response that is being sent."""
         self.outer: list[weakref.ref[Any] | None] = []
 
     @property
@@ -123,7 +123,8 @@ class Holds:
                 self.counts = Counts(total, blocks - 1, released_early + early)
 
     def defer(self, transactions: int) -> None:
-        """Let so many database transactions hold the lease in place of the block that was left."""
+        """Let this number of database transactions hold the lease instead of the block that was
+        left."""
         with changing:
             self.counts = self.counts._replace(total=self.counts.total + transactions - 1)
 

@@ -85,7 +85,7 @@ class Lease:
 
     @property
     def name(self) -> str:
-        """What is locked."""
+        """The locked name."""
         return self._claim.keys.name
 
     @property
@@ -116,22 +116,22 @@ class Lease:
 
     @property
     def owner(self) -> str:
-        """Who took it: host, process, and thread or task."""
+        """The holder: host, process, and thread or task."""
         return self._claim.owner
 
     @property
     def label(self) -> str:
-        """Where it was taken."""
+        """The place where it was taken."""
         return self._claim.label
 
     @property
     def ttl(self) -> float:
-        """Seconds that it lives without renewal."""
+        """The seconds that it lives without renewal."""
         return self._claim.ttl
 
     @property
     def acquired_at(self) -> datetime:
-        """When it was acquired, by the server's clock; an aware datetime in UTC."""
+        """The time when it was acquired, by the server's clock; an aware datetime in UTC."""
         return server_time(self._grant.acquired_us)
 
     @property
@@ -161,14 +161,14 @@ class Lease:
             "it in another process, send lease.export() and call Lease.restore() there."
         )
 
-    # Losing it.
+    # Loss.
 
     def on_lost(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback(lease)` in a thread of its own when the lease is lost."""
         self._follow(validate_on_lost(callback), depth=0)
 
     def _follow(self, callback: Callable[[Lease], object], *, depth: int) -> None:
-        """Do `on_lost` for as long as at least `depth` blocks hold the lease."""
+        """Call `on_lost` if the lease is lost while at least `depth` blocks hold it."""
         with holds.changing:
             if self._lifetime.error is None:
                 self._callbacks.append((depth, callback))
@@ -176,8 +176,8 @@ class Lease:
         self._start(callback)
 
     def _announce_lost(self, error: LeaseLost) -> None:
-        # This may be any thread, perhaps one with an event loop: so receivers and callbacks
-        # are called in other threads.
+        # Any thread may run this, perhaps one with an event loop: so receivers and callbacks are
+        # called in other threads.
         claim, grant = self._claim, self._grant
         fence, held = grant.fencing_token, now() - grant.sent
         lost = claims.event(
@@ -203,7 +203,7 @@ class Lease:
         except Exception:
             logger.exception("on_lost of %r raised", self.name)
 
-    # Extending it.
+    # Extension.
 
     def extend(self, ttl: float | None = None) -> None:
         """Let it live for `ttl` seconds from now, and from each later renewal.
@@ -227,17 +227,16 @@ class Lease:
             self._watchdog.reconsider(self._lifetime)
         self.check()
 
-    # Downgrading it.
+    # Downgrade.
 
     def downgrade(self) -> None:
-        """Go from writing to reading without letting go: nobody writes in between.
+        """Turn this write lock into a read lock, without a gap: nobody writes in between.
 
-        Readers that have waited behind it go in. The only way back is to release it. For any
-        lease but that of a `ReadWriteLock` it is a `TypeError`; if an outer block, or an open
-        transaction with `release="commit"`, counts on being alone, a `LockError`.
-
-        Raises `LeaseLost`, or `LockUnavailable`: then it may keep others waiting as a writer
-        does, but is to be read under only, and this may be repeated.
+        Readers that have waited behind it go in. The only way back is to release it. Raises
+        `TypeError` for any lease but that of a `ReadWriteLock`; `LockError` if an outer block, or
+        an open transaction with `release="commit"`, relies on exclusive access; `LeaseLost`; and
+        `LockUnavailable`: then the lock may still keep readers out, the holder may only read, and
+        the call may be repeated.
         """
         run(self._downgrade(SyncPort))
 
@@ -282,16 +281,17 @@ class Lease:
                 self.name,
             )
 
-    # Giving it to another process.
+    # Export and restore.
 
     def export(self) -> str:
-        """Give the lease to another process, as a text for `Lease.restore` there.
+        """Hand the lease to another process, as a text for `Lease.restore` there.
 
-        From here on this process doesn't renew or release it; its state here is released.
-        The other one has to restore it within `ttl`, and of several that try only the first
-        gets it. The text is signed, and contains the token: treat it as a secret. Raises
-        `LeaseLost`, and `LockError` for a `MultiLock` or a `Redlock`, whose leases stay where
-        they are.
+        From here on this process doesn't renew or release it; its state here is released. The
+        other process has to restore it within `ttl`; if several try, only the first one gets it.
+        The text is signed, and contains the token: treat it as a secret.
+
+        Raises `LeaseLost`, and `LockError` for a `MultiLock` or a `Redlock`, whose leases can't be
+        exported.
         """
         self.check()
         left, renewed = self._lifetime.hold_left(now()), self._lifetime.renew
@@ -341,17 +341,16 @@ class Lease:
             await claims.cut_short(error, port_type, server, claim)
             raise
 
-    # Releasing it.
+    # Release.
 
     def release(self) -> None:
-        """Give it back. Releasing a released lease does nothing.
+        """Release the lease. Releasing a released lease does nothing.
 
-        Of a lease that was taken again (`reentrant=True`) only the innermost hold is given
-        back, and the last one releases it.
-
-        Raises `LeaseLost` when it was no longer held, and `LockUnavailable` when Redis
-        could not be asked: then it may be repeated, or left to its TTL. After what a signal's
-        handler raises it is released in the background.
+        If the lease was taken again (`reentrant=True`), this ends only the innermost hold; the
+        last one releases the lease. Raises `LeaseLost` when it was no longer held, and
+        `LockUnavailable` when Redis could not be asked: then the call may be repeated, or the
+        lease left to its TTL. If a signal's handler raises an exception meanwhile, the lease is
+        released in the background.
         """
         before = self._holds.counts
         try:
@@ -403,7 +402,8 @@ class Lease:
             return
         self._close()
         try:
-            # Also when it is lost: by its own deadline, it may be at the server for a moment yet.
+            # Even if it is lost: by its own deadline, it may exist at the server for another
+            # moment.
             refusal = await claim.primitive.release(port, claim)
             if lost is None and refusal is not None:
                 lost = refusal.error(self.name)
@@ -415,7 +415,7 @@ class Lease:
                 raise
         except BaseException as error:
             claim.doubtful = True
-            lifetime.end()  # whatever comes in between: this lease holds nothing any more
+            lifetime.end()  # even if an exception follows: this lease holds nothing any more
             await claims.interrupted(error, port, self._server, claim)
             raise
         if lost is not None:
@@ -433,7 +433,7 @@ class Lease:
             )
 
     def _close(self) -> None:
-        """Stop renewing: what is learnt from now on is no loss."""
+        """Stop renewing: what a renewal learns from now on is no loss."""
         self._lifetime.closing = True
         if self._cancellation is not None:
             self._cancellation.disarm()
@@ -441,7 +441,7 @@ class Lease:
 
     def _abandon(self, before: Counts | None = None, *, less: int = 1) -> None:
         """End a hold after an exception from outside; if it was the last one, let the watchdog
-        release the lease. Whether the hold has been counted is known from the counts `before`."""
+        release the lease. The counts `before` show whether the hold has been counted."""
         lifetime = self._lifetime
         if self._holds.abandon(before, less) and not lifetime.released and lifetime.error is None:
             lifetime.closing = True
@@ -497,7 +497,7 @@ class Lease:
 
     def _move(self, me: Holding) -> None:
         """Let another thread or task use the lease from now on."""
-        # Before it is true: a signal's exception may come in between.
+        # Before the holder changes: a signal's exception may come in between.
         self._watchdog.move(self._lifetime, me)
         self._holds.holder = me
         if self._cancellation is not None:

@@ -1,4 +1,4 @@
-"""How long a lease lives, and how it ends."""
+"""The lifetime of a lease, and its end."""
 
 from __future__ import annotations
 

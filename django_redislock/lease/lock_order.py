@@ -68,7 +68,8 @@ class Order:
     """The orders in which locks were taken."""
 
     def __init__(self) -> None:
-        # Without a lock: each writes before it looks, so of two at a time one sees both.
+        # Without a lock: each thread writes before it reads, so one of two at the same time sees
+        # both.
         self._after: dict[Node, dict[Node, _Seen]] = {}
         self._edges = 0
         self._limit_logged = False
@@ -91,7 +92,7 @@ class Order:
             f"everywhere, or in one step with MultiLock."
         )
         if raises:
-            after.pop(wanted, None)  # so that the next one is reported, too
+            after.pop(wanted, None)  # so that the next contradiction is reported, too
             self._edges -= 1
             raise LockOrderError(message, seen.wanted)
         warnings.warn(message, LockOrderWarning, stacklevel=2)
@@ -170,7 +171,7 @@ def _names(claim: Claim) -> Iterator[str]:
 def _nodes(seen: _Seen) -> tuple[Node, Node]:
     names = seen.held, seen.wanted
     one, other = zip(seen.servers, map(_pattern, names), strict=True)
-    if one == other:  # two names of one pattern are told apart
+    if one == other:  # two names of one pattern count as different
         one, other = zip(seen.servers, names, strict=True)
     return one, other
 

@@ -22,10 +22,10 @@ logger = logging.getLogger("django_redislock")
 
 
 def open_transactions() -> list[BaseDatabaseWrapper]:
-    """Return the connections of this thread that are inside of an `atomic` block.
+    """Return the connections of this thread that are inside an `atomic` block.
 
-    Raises `TransactionManagementError` if one of them manages transactions by hand: then nobody
-    could say when they end.
+    Raises `TransactionManagementError` if one of them manages transactions by hand: then their end
+    can't be seen.
     """
     found = []
     for connection in connections.all(initialized_only=True):

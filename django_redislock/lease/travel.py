@@ -1,4 +1,4 @@
-"""The text by which a lease goes on in another process.
+"""The text of an exported lease, which continues in another process.
 
 Such a text passes through queues, files and forms, where others may change it. So it is signed
 with the `SECRET_KEY` of the project, as Django signs a session, and it names no keys: these are
@@ -59,7 +59,7 @@ class Exported(NamedTuple):
 
     @classmethod
     def read(cls, text: object) -> Exported:
-        """Raises `ValueError`, whatever the text is."""
+        """Raises `ValueError` for any other text."""
         try:
             if not isinstance(text, str):
                 raise TypeError(text)

@@ -62,13 +62,14 @@ PATIENCE = 1 / 6
 """A renewal that got no answer for this part of the ttl is sent again, over a new connection:
 so two may be lost, and the third is in time."""
 LAST_WORDS = 2.0
-"""Seconds that the end of the process waits for releases that are still owed."""
+"""Seconds that the end of the process waits for outstanding releases."""
 
 
 async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None) -> None:
-    """Extend leases of one primitive and index in one request, and note what became of each.
+    """Extend leases of one primitive and index in one request, and note the result for each. With
+    `ttl`, their ttl is changed for later renewals, too.
 
-    With `ttl` they get another one, for good. Raises `LockUnavailable`; then all are unknown.
+    Raises `LockUnavailable`; then all are unknown.
     """
     sent = port.now()
     ttls = [lease.next_ttl(sent, ttl) for lease in leases]
@@ -126,9 +127,10 @@ class Watchdog:
         before the thread looks leaves nothing behind."""
         # Only the thread uses these two.
         self._due: _Heap = []
-        """The leases that are not due yet, by the time at which they are."""
+        """The leases that are not due yet, by their due time."""
         self._ready: dict[tuple[Hashable, ...], _Heap] = {}
-        """The leases that are due, by deadline. One heap has those that one request can renew."""
+        """The leases that are due, by deadline. One heap has the leases that one request can
+        renew."""
         self._next = NEVER
         """When the thread looks next. A lease that is due earlier has to wake it."""
         self._show_at = 0.0
@@ -159,7 +161,7 @@ class Watchdog:
         self._background.start()
 
     def reconsider(self, lease: Lifetime) -> None:
-        """Look again when a lease is due: it may be earlier than before."""
+        """Look at the due time of a lease, which may be earlier than before."""
         if lease.claim.token not in self._leases:
             return
         self._news[lease.claim.token] = lease
@@ -178,7 +180,7 @@ class Watchdog:
             self._leave(lease.claim)
 
     def move(self, lease: Lifetime, me: Holding) -> None:
-        """Note that `me`, another thread or task, works with a lease from now on."""
+        """Note that `me`, another thread or task, uses a lease from now on."""
         claim = lease.claim
         if claim.token not in self._leases:
             return
@@ -230,7 +232,8 @@ class Watchdog:
         self._background.start()
 
     def settle(self, seconds: float) -> None:
-        """Wait up to so many seconds until all that `release_later` got is released."""
+        """Wait until everything from `release_later` is released, for this number of seconds at
+        most."""
         if self._to_release:
             self._settled.clear()
             self.wake()
@@ -246,7 +249,7 @@ class Watchdog:
                 logger.exception("The watchdog failed; it goes on in a second.")
                 time.sleep(1.0)
                 self._ready.clear()
-                self._news.update(self._leases.copy())  # nobody knows what was done
+                self._news.update(self._leases.copy())  # the state is unknown
                 due = now()
             if not self._to_release:
                 self._settled.set()
@@ -257,7 +260,7 @@ class Watchdog:
     def _sleep(self, until: float) -> float:
         """Sleep until then, or until woken. Return when the leases that woke it are due."""
         self._next = until
-        # The leases that came before that line have woken nobody.
+        # The leases that came before that line did not wake the thread.
         self._next = until = min(until, self._admit())
         timeout = None if until == NEVER else max(0.0, until - now())
         announced = NEVER
@@ -271,7 +274,7 @@ class Watchdog:
     # When a lease is due.
 
     def _admit(self) -> float:
-        """Take in what is new. Return when the next lease is due."""
+        """Enter the new leases. Return when the next lease is due."""
         while self._news:
             try:
                 _, lease = self._news.popitem()
@@ -328,7 +331,7 @@ class Watchdog:
         return lease
 
     def _gather(self, until: float) -> None:
-        """Make ready what is due."""
+        """Move the leases that are due to their heaps."""
         later = []
         while self._due and self._due[0][0] - self._due[0][2].early <= until:
             entry = heapq.heappop(self._due)
@@ -357,7 +360,7 @@ class Watchdog:
         return leases
 
     def _look(self) -> float:
-        """Renew and release what is due. Return when to look next."""
+        """Renew and release the leases that are due. Return when to look next."""
         began = now()
         self._admit()
         self._gather(began)
@@ -412,7 +415,8 @@ class Watchdog:
         return claim.primitive.kind, index, slot, alone, lease.terms
 
     def _urgency(self, together: tuple[Hashable, ...]) -> tuple[bool, bool, float]:
-        """Return the order of requests: first what delays no others, then what ends soon."""
+        """Return the order of requests: first those that delay no others, then those of leases
+        that end soon."""
         nodes = self._nodes_of(together)
         return bool(self._failed(nodes)), len(nodes) > 1, self._ready[together][0][0]
 
@@ -445,7 +449,7 @@ class Watchdog:
             await record.keep(port, key, PRESENCE)
 
     def _renew(self, leases: list[Lifetime], *, ask: bool) -> bool:
-        """Renew them. Return False if the server did not answer, or was not asked."""
+        """Renew the leases. Return False if the server did not answer, or was not asked."""
         news = any(lease.state != LeaseState.UNKNOWN for lease in leases)
         try:
             if ask:
@@ -499,7 +503,7 @@ def watchdog(server: Server) -> Watchdog:
 
 
 def _leases(found: Iterable[Lifetime | None], me: Holding | None) -> list[Any]:
-    """Return the leases that somebody has yet, and that `me` holds, if that is given."""
+    """Return the leases whose objects still exist, and that `me` holds, if that is given."""
     leases = [lifetime.lease() for lifetime in found if lifetime is not None]
     return [
         lease
@@ -520,7 +524,7 @@ def held_by(me: Holding) -> list[Any]:
 
 
 def _at_exit() -> None:
-    """Release what is owed before the threads of the process end."""
+    """Do the outstanding releases before the threads of the process end."""
     fork.look()
     give_up = now() + LAST_WORDS
     for one in every(Watchdog):

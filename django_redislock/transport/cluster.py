@@ -115,8 +115,8 @@ class Cluster(Generic[Pool]):
         )
 
     async def _drop_pools(self) -> None:
-        """Drop the pools of nodes that have left. Where nodes come back with new addresses, there
-        would be more and more."""
+        """Drop the pools of nodes that have left. Otherwise nodes that come back with new
+        addresses would make more and more pools."""
         for node in set(self._pools).difference(self._slots, self.seeds):
             self.failed.discard(node)
             pool: Any = self._pools.pop(node, None)
@@ -127,7 +127,7 @@ class Cluster(Generic[Pool]):
 
     async def _read_map(self, send: Send[Pool], key: str = "") -> None:
         """Ask any node for the map of slots and nodes."""
-        self._stale = False  # other threads go on with the old map meanwhile
+        self._stale = False  # other threads use the old map meanwhile
         nodes = list({node for node in self._slots if node} | set(self.seeds))
         random.SystemRandom().shuffle(nodes)
         nodes.sort(key=self.failed.__contains__)

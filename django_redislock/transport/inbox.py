@@ -81,8 +81,9 @@ class Inbox:
             wake(True, grant)
 
     def left_behind(self) -> None:
-        """Close the child's copy of the socket, in a forked child. Else the server would count us
-        as a listener for as long as the child lives. The parent goes on using its own copy."""
+        """Close the child's copy of the socket, in a forked child. Otherwise the server would
+        count this process as a listener for as long as the child lives. The parent continues with
+        its own copy."""
         connection = getattr(self._connection, "_sock", None)
         if connection is not None:
             os.close(connection.detach())
@@ -113,7 +114,7 @@ class Inbox:
             wake(notified)
 
     def _messages(self, server: Server) -> Iterator[str]:
-        """Yield the tokens of which messages come, until the connection fails."""
+        """Yield the tokens in the messages, until the connection fails."""
         pool = server.background_pool()
         pubsub = None
         try:

@@ -1,8 +1,8 @@
 """Reads the LOCATION of an entry of CACHES. Only this module does, since it may have a password.
 
 A LOCATION that can't be read is never quoted, and no error of urllib or redis-py about it is
-passed on: these quote parts of it, and a `/`, `#` or `?` in a password makes the password such a
-part. For the same reason nothing here raises: a crash reporter shows the variables of each
+passed on: they quote parts of it, and after a `/`, `#` or `?` in a password, the password is in
+these parts. For the same reason nothing here raises: a crash reporter shows the variables of each
 function that an exception leaves.
 """
 
@@ -51,7 +51,7 @@ class Location(NamedTuple):
 
     @property
     def address(self) -> str:
-        """The server, the database and who is to log in, in a text that shows no secret."""
+        """The server, the database and the user, in a text that shows no secret."""
         db = "" if self.db is None else f"?db={self.db}" if self.path else f"/{self.db}"
         return f"{self.scheme}://{self.where}{db}#{self.key}"
 

@@ -47,7 +47,7 @@ _BACKGROUND = {
 
 
 class Pools(Protocol):
-    """Makes pools to one server, and says where they lead."""
+    """Makes pools to one server, and knows its address."""
 
     @property
     def address(self) -> str:
@@ -259,15 +259,13 @@ def primaries(pool: Pool) -> list[redis.ConnectionPool]:
 
 
 def any_primary(pool: Pool) -> redis.ConnectionPool:
-    """Return the pool of a server that hears what is published: in a cluster, each node does.
-
-    Raises `LockUnavailable`.
-    """
+    """Return the pool of a server that gets all published messages: in a cluster, each node does.
+    Raises `LockUnavailable`."""
     return random.SystemRandom().choice(primaries(pool))
 
 
 def close(pool: Pool) -> None:
-    """Close all connections of a pool that is not used any more."""
+    """Close all connections of a pool that is no longer used."""
     for its in pool.pools() if isinstance(pool, Cluster) else [pool]:
         its.disconnect()
 

@@ -205,7 +205,7 @@ def every(make: Callable[..., T]) -> list[T]:
 
 
 def _forget() -> None:
-    """In a forked child: what was kept has threads and sockets that stayed in the parent."""
+    """In a forked child: the kept objects have threads and sockets that stayed in the parent."""
     for kept in _kept.values():
         for one in kept.values():
             if hasattr(one, "left_behind"):

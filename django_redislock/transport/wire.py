@@ -228,7 +228,7 @@ def make_nonce() -> str:
 
 
 class StrayAnswer(redis.RedisError):
-    """An answer that does not belong to our request. The connection can't be used any more."""
+    """An answer that does not belong to our request. The connection can no longer be used."""
 
 
 def ask(
