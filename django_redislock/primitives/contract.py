@@ -48,12 +48,13 @@ class Port(Protocol):
         """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
 
         All keys must be in one slot, except an `Index`. On a cluster the first key is sent instead
-        of the index: by that the scripts know that there is none.
+        of the index, which shows the scripts that there is no index.
         """
 
     def limit(self, left: float) -> None:
-        """Let all requests from now on together take so many seconds, or `LEAST` if that is more.
-        Infinity: each request may take as long as the CACHES entry says."""
+        """Limit the time of all requests from now on to this number of seconds together, or to
+        `LEAST` if that is more. Infinity: each request may take as long as the CACHES entry
+        says."""
 
     def slot(self, key: str) -> int:
         """Return the slot of a key: one script may have keys of the same slot only. Without a
@@ -71,9 +72,9 @@ class Port(Protocol):
     ) -> Sequence[Any]:
         """Run lua/<name>.lua on several servers at the same time.
 
-        Returns the answer of each server, in order, or a `LockError` if it gave none within so
-        many seconds. As soon as the answers are `enough`, the other servers get only as much time
-        again; they are asked all the same.
+        Returns the answer of each server, in order, or a `LockError` if it gave none within
+        `within` seconds. As soon as the answers are `enough`, the other servers get only as much
+        time again; they still get the request.
         """
 
     async def sleep(self, seconds: float) -> None: ...
@@ -165,7 +166,7 @@ class Grant(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why we do not hold a lease: what the server knows of it."""
+    """The reason why we do not hold a lease, as far as the server knows it."""
 
     holder: bytes | None
     gone: bytes | None
@@ -196,7 +197,7 @@ class Sight(NamedTuple):
     """A holder as an operator saw it. The token binds the next action to what was seen."""
 
     token: bytes
-    """The token; of a foreign value, the whole value."""
+    """The token; or the whole of a foreign value."""
     holder: Holder
 
     def __repr__(self) -> str:
@@ -217,7 +218,7 @@ class Primitive(Protocol):
 
     @property
     def unfenced(self) -> str:
-        """Why its leases have no fencing token; "": they have one."""
+        """The reason why its leases have no fencing token; "": they have one."""
 
     async def acquire(
         self, port: Port, claim: Claim, wait: float | None
@@ -227,14 +228,14 @@ class Primitive(Protocol):
         After any exception the caller owes a `release`."""
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
-        """Give back the lease, or the place in the queue. None: released, now or before. It may
-        be repeated."""
+        """Release the lease, or leave the queue. None: released, now or before. It may be
+        repeated."""
 
     async def extend(
         self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> Sequence[Refusal | LockUnavailable | None]:
-        """Let leases of this kind live for so long from now. Returns for each lease None if it was
-        extended, a refusal, or an error if nothing is known of it."""
+        """Let leases of this kind live for these times from now. Returns for each lease None if it
+        was extended, a refusal, or an error if nothing is known of it."""
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         """Hold, as `claim`, the lease that `token` has held until now."""
@@ -245,5 +246,5 @@ class Primitive(Protocol):
     async def clear(
         self, port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str
     ) -> list[bool]:
-        """Take the lock away from the holders that an operator saw. False: that holder does not
-        hold it any more."""
+        """Take the lock away from the holders that an operator saw. False: that holder no longer
+        holds it."""

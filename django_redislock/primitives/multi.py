@@ -11,10 +11,10 @@
     to the next waiter and goes to the queue of the held name, where its time of arrival still
     counts. The same script does this for the waiters behind it that need a name which it has seen
     held, without waking them: otherwise each of many waiters would ask once for each one that is
-    served. A waiter that were only told about its turn would come too late for every name for
-    which others always wait.
+    served. A waiter that only learnt of its turn would come too late for every name for which
+    others always wait.
 4.  So nobody waits while holding: no order of names, and no two of these locks, can block each
-    other for good. The price is that luck decides if several names are never free at the same
+    other without end. The price is that luck decides if several names are never free at the same
     moment.
 5.  *Release* is one script. If one name was lost before, the others are released all the same.
 6.  Names in different slots of a cluster can't be in one script. They are taken slot by slot in
@@ -107,7 +107,7 @@ class _Asking:
     async def _leave(
         self, port: Port, claim: Claim, *, besides: int, as_far_as_possible: bool = False
     ) -> None:
-        """Give back what we hold in the other groups, and leave their queues."""
+        """Release what we hold in the other groups, and leave their queues."""
         groups = _groups(port, claim.parts)
         for slot in [slot for slot in self._asked if slot != besides]:
             try:
@@ -117,7 +117,7 @@ class _Asking:
                     raise
                 self._asked[slot] = self._asked.pop(slot)  # the last one next time
                 if error.silent:
-                    return  # else a waiter would wait for a time-out in each group
+                    return  # otherwise a waiter would wait for a time-out in each group
             else:
                 del self._asked[slot]
 
@@ -135,7 +135,7 @@ class _Asking:
 
 
 async def release(port: Port, claim: Claim) -> Refusal | None:
-    """Give back all names, or the place in a queue. None: released, now or before.
+    """Release all names, or leave the queue. None: released, now or before.
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
     """
@@ -160,7 +160,7 @@ async def _give_back(
 async def extend(
     port: Port, claims: Sequence[Claim], ttls: Sequence[float]
 ) -> list[Refusal | None]:
-    """Let leases live for so long from now, with all their names. None: extended.
+    """Let leases live for these times from now, with all their names. None: extended.
 
     Raises `LockUnavailable`: nothing is known of any of them.
     """

@@ -3,17 +3,17 @@
 1.  *Acquire* is one script. If the key is free it gets a value with our token and a TTL. If
     the token at the key is ours already, because an earlier send did arrive although we
     never saw its answer, only the TTL is set anew. So we may always ask again.
-2.  Who can't have the lock and may wait is put into the queue by that same script.
-3.  *Release* compares the token, deletes the key and, in the same step, hands the lock to
-    the first waiter whose process can be reached, for a short claim window. That waiter is
-    woken and calls acquire again: it finds the lock its own. Nobody can barge in between.
-    If it does not come, the window passes and the next one's slice finds the lock free.
-    A waiter of the process that releases has nothing to confirm: the answer tells that process
-    who has the lock now, and its lease began when the release was sent.
-4.  Giving up is an acquire that gives no inbox: if the lock was handed to us in that very
-    moment we have it after all, else our place in the queue is gone when the answer comes.
-5.  Where an answer was lost, the last word is a release that leaves a tombstone: an acquire
-    of that token that arrives late is refused, and can't become a lock that nobody holds.
+2.  A claim that can't have the lock and may wait is put into the queue by that same script.
+3.  *Release* compares the token, deletes the key and, in the same step, hands the lock to the
+    first waiter whose process can be reached, for a short claim window. That waiter is woken and
+    calls acquire again: it finds that it has the lock. Nobody can get in between. If it does not
+    come, the window passes, and the next waiter's slice finds the lock free. A waiter of the
+    process that releases has nothing to confirm: the answer says who has the lock now, and its
+    lease began when the release was sent.
+4.  Giving up is an acquire without an inbox: if the lock was handed to us at that very moment we
+    have it after all; otherwise our place in the queue is gone when the answer comes.
+5.  If an answer was lost, the last request is a release that leaves a tombstone: an acquire of
+    that token that arrives late is refused, and can't become a lock that nobody holds.
 6.  The holder's own deadline counts from the time at which it *sent* the request, less a
     margin for clock drift. Counting from the answer would let it believe in its lease for
     as long as the answer travelled after the lease had begun.
@@ -62,7 +62,7 @@ def release(port: Port, claim: Claim) -> Coroutine[Any, Any, Refusal | None]:
 async def extend(
     port: Port, claims: Sequence[Claim], ttls: Sequence[float]
 ) -> list[Refusal | None]:
-    """Let leases live for so long from now, all in one round trip. None: extended.
+    """Let leases live for these times from now, all in one round trip. None: extended.
 
     Raises `LockUnavailable`: nothing is known of any of them.
     """
@@ -71,7 +71,7 @@ async def extend(
 
 
 def extension(held: Sequence[tuple[Keys, str, float]]) -> tuple[list[str], list[str | int]]:
-    """Return KEYS and ARGV that let each token hold its keys for so many seconds from now."""
+    """Return KEYS and ARGV that let each token hold its keys for these seconds from now."""
     keys: list[str] = []
     args: list[str | int] = []
     for its, token, ttl in held:
@@ -98,7 +98,7 @@ async def clear(port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: 
         "mutex_clear",
         keys.mutex(
             seen[0][:32].decode(errors="replace")
-        ),  # the writer of a foreign value is told nothing
+        ),  # the writer of a foreign value learns nothing
         [seen[0], keys.name, by, reason],
     )
     return [bool(cleared)]

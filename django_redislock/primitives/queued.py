@@ -26,11 +26,12 @@ class Acquire(Protocol):
     async def acquire(
         self, port: Port, claim: Claim, inbox: str, ticket: str
     ) -> tuple[list[Any], str]:
-        """Return an answer as of lua/mutex_acquire.lua, and the name that it is about."""
+        """Return an answer like that of lua/mutex_acquire.lua, and the name to which it
+        applies."""
 
 
 class Release(Protocol):
-    """A way to give a lock back, once."""
+    """A way to release a lock, once."""
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None: ...
 
@@ -67,8 +68,8 @@ class Script(NamedTuple):
 
 
 class Attempts:
-    """The requests for a lock, for up to `wait` seconds. What became of each, as far as that can
-    be known, is kept in the claim."""
+    """The requests for a lock, for up to `wait` seconds. The result of each, as far as it can be
+    known, is kept in the claim."""
 
     def __init__(self, port: Port, claim: Claim, wait: float | None) -> None:
         self._port = port
@@ -147,7 +148,7 @@ async def acquire(
                 attempts.heard(code)
             except LockUnavailable as error:
                 pause = attempts.failed(error)
-                await port.wait(pause, attempts.left)  # a listener is told when Redis is back
+                await port.wait(pause, attempts.left)  # a listener is woken when Redis is back
                 continue
             if code == 1:
                 fencing_token, acquired_us = rest
@@ -204,7 +205,7 @@ async def release(port: Port, claim: Claim, ask: Release) -> Refusal | None:
 
     refusal = await twice(once, claim)
     if refusal and claim.given_back and not refusal.revoked:
-        # As far as anybody can tell, the earlier request released the lock, and others have held
+        # As far as the answers show, the earlier request released the lock, and others have held
         # it since.
         return None
     return refusal

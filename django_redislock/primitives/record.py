@@ -1,5 +1,5 @@
-"""A record beside a lock: the result of the work that the lock protected, kept for a while or for
-good.
+"""A record beside a lock: the result of the work that the lock protected, kept for a while or
+without an end.
 
 1.  The holder of the lock reads the record first: if there is one, the work is not done again.
 2.  The record is written when the work has succeeded, and before the lock is released. So the next
@@ -31,7 +31,7 @@ async def read(port: Port, keys: Keys) -> bytes | None:
 async def write(
     port: Port, claim: Claim, value: bytes, ttl: float | None, *, held: bool
 ) -> Refusal | None:
-    """Keep `value` for `ttl` seconds (None: for good). None: written.
+    """Keep `value` for `ttl` seconds (None: without an end). None: written.
 
     With `held`, only while `claim` holds the lock; else also if its lease has ended and nobody
     else has taken the lock. Raises `LockUnavailable`; it may be repeated.

@@ -174,7 +174,7 @@ class Redlock:
         refused = [answer for answer in answers if _says(answer, 0)]
         if len(refused) >= self.servers.quorum:
             refusal = _telling([Refusal(value, gone) for _, value, gone in refused])
-            # As far as anybody can tell, the earlier request released it, and others have held it
+            # As far as the answers show, the earlier request released it, and others have held it
             # since.
             return None if claim.given_back and not refusal.revoked else refusal
         if not self._most(answers):

@@ -122,7 +122,7 @@ class Timestamp:
         """As `mutex.clear`."""
         cleared = await port.script(
             "timestamp_clear",
-            keys.mutex(seen[0][:32].decode(errors="replace")),  # an old client is told nothing
+            keys.mutex(seen[0][:32].decode(errors="replace")),  # an old client learns nothing
             [seen[0], keys.name, by, reason],
         )
         return [bool(cleared)]

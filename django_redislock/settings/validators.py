@@ -259,6 +259,6 @@ def refuse_unknown(arguments: dict[str, object], function: str) -> None:
             raise TypeError(
                 f"{name}= is refused, because it means different things in different "
                 f"libraries. Write ttl= for the seconds that a lease lives without renewal, "
-                f"and wait= for the seconds to wait for the lock (0: try once, None: for ever)."
+                f"and wait= for the seconds to wait for the lock (0: try once, None: no limit)."
             )
         raise TypeError(f"{function}() has no argument {name!r}")
