@@ -33,13 +33,13 @@ PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 
 @pytest.fixture
 def tracer() -> Tracer:
-    """That of the application, whose spans are not collected here."""
+    """A tracer of the application, whose spans are not collected here."""
     return TracerProvider(shutdown_on_exit=False).get_tracer("the application")
 
 
 @pytest.fixture
 def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """Spans of locks that have ended."""
+    """The spans of locks that have ended."""
     # Not the global provider, which can be set only once in a process.
     exporter = InMemorySpanExporter()
     processor = SimpleSpanProcessor(exporter)
@@ -73,7 +73,7 @@ def seconds(span: ReadableSpan) -> float:
 
 class TestSpans:
     def test_a_block(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
-        """The wait, and when it is released the hold, both below the span around them."""
+        """The wait and the hold are spans below the surrounding span."""
         with tracer.start_as_current_span("request") as request:
             with redis_lock("job"):
                 assert names(exported) == ["redislock wait job"]
@@ -90,7 +90,7 @@ class TestSpans:
         assert {span.status.status_code for span in (wait, hold)} == {StatusCode.UNSET}
 
     def test_times(self, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A span ends when it is told of, and lasts for as long as that says."""
+        """A span ends with its event, and lasts as long as the event says."""
         monkeypatch.setattr("time.time_ns", lambda: 60_000_000_000)
         event = LockEvent(outcome="acquired", name="job", using="default", owner=None, label="")
         spans.record(replace(event, waited=2.5))
@@ -117,7 +117,7 @@ class TestSpans:
             assert parent_of(span) == parents[number]
 
     def test_a_conflict(self, exported: InMemorySpanExporter) -> None:
-        """A wait in vain says who held the lock; it is no error."""
+        """A wait in vain names the holder, and is no error."""
         with held_elsewhere() as lease:
             exported.clear()
             redis_lock("job").acquire(wait=0.05)
@@ -134,7 +134,8 @@ class TestSpans:
     def test_a_lost_lock(
         self, redis: Redis, exported: InMemorySpanExporter, tracer: Tracer
     ) -> None:
-        """It is an error, below the span that acquired it, although it is noticed elsewhere."""
+        """The hold is an error below the span that acquired the lock, although the watchdog
+        notices the loss."""
         with pytest.raises(LeaseLost), tracer.start_as_current_span("request") as request:
             with redis_lock("job", ttl=0.3):
                 redis.delete("redislock:{job}")
@@ -146,7 +147,7 @@ class TestSpans:
         assert parent_of(hold) == request.get_span_context().span_id
 
     def test_a_cleared_lock(self, exported: InMemorySpanExporter) -> None:
-        """Its holder lost it; that is the one span."""
+        """The holder's loss is the only span of a clearing."""
         lease = redis_lock("job", ttl=0.3).acquire()
         redis_lock("job").clear(by="Ada", reason="stuck")
         eventually(lambda: lease.state == "lost" and len(ended(exported)) == 2)
@@ -156,7 +157,7 @@ class TestSpans:
     def test_released_elsewhere(
         self, kind: Any, exported: InMemorySpanExporter, tracer: Tracer
     ) -> None:
-        """The parent is where it was acquired."""
+        """The parent is the span in which the lock was acquired."""
         with tracer.start_as_current_span("request") as request:
             lease = kind("job").acquire()
         with tracer.start_as_current_span("another"):
@@ -164,7 +165,7 @@ class TestSpans:
         assert parent_of(ended(exported)[1]) == request.get_span_context().span_id
 
     def test_restored(self, exported: InMemorySpanExporter, tracer: Tracer) -> None:
-        """What is known is where it is released; nothing is kept of where it was exported."""
+        """The parent is the span of the release; nothing is kept where the lease was exported."""
         lease = redis_lock("job").acquire()
         restored = Lease.restore(lease.export())
         del lease
@@ -178,7 +179,7 @@ class TestSpans:
 
 class TestAttributes:
     def test_all(self, exported: InMemorySpanExporter) -> None:
-        """Those that have a convention have its name, and the page lists each."""
+        """Attributes have the names of the conventions, and the page lists each."""
         with redis_lock("job:7") as lease:
             line = sys._getframe().f_lineno - 1
         _, hold = ended(exported)
@@ -197,7 +198,7 @@ class TestAttributes:
         }
 
     def test_a_label_of_your_own(self, exported: InMemorySpanExporter) -> None:
-        """It is no place in the code, and is said as it is."""
+        """A label that is no place in the code is an attribute of its own."""
         with redis_lock("job", label="here"):
             pass
         for span in ended(exported):
@@ -205,7 +206,7 @@ class TestAttributes:
             assert not [key for key in span.attributes if key.startswith("code.")]
 
     def test_the_token_is_secret(self, redis: Redis, exported: InMemorySpanExporter) -> None:
-        """It is in no span, however the lease ends."""
+        """No span has the token, however the lease ends."""
         tokens = []
         with redis_lock("job") as lease:
             tokens.append(lease.token)
@@ -220,14 +221,14 @@ class TestAttributes:
             assert not [token for token in tokens if token in span.to_json()]
 
     def test_a_name_is_in_no_span_name(self, exported: InMemorySpanExporter) -> None:
-        """There is no pattern for it, so there is none."""
+        """Without a pattern, the span's name has no lock."""
         with redis_lock("secret:3"):
             pass
         assert names(exported) == ["redislock wait", "redislock hold"]
         assert ended(exported)[0].attributes["redislock.name"] == "secret:3"
 
     def test_the_page_lists_them(self, redis: Redis, exported: InMemorySpanExporter) -> None:
-        """All that a span may have, and no other."""
+        """The page lists all attributes of spans, and no other."""
         listed = set()
         for line in PAGE.read_text().splitlines():
             row = re.match(r"\| (`\w+\.[^|]*) \| (.*) \|", line)
@@ -246,7 +247,7 @@ class TestAttributes:
 
 class TestSwitch:
     def test_without_a_provider(self) -> None:
-        """Spans that nobody collects are made, and nothing breaks."""
+        """Without a provider, spans are made and dropped."""
         signals.observe(spans.record)
         try:
             with redis_lock("job") as lease:
@@ -261,7 +262,7 @@ class TestSwitch:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """A tracer that is broken breaks no lock."""
+        """A broken tracer breaks no lock."""
 
         class Broken:
             def start_span(self, *args: Any, **kwargs: Any) -> Any:

@@ -98,7 +98,8 @@ def exposed() -> set[str]:
 
 class TestMetrics:
     def test_a_block(self) -> None:
-        """One attempt, and while it runs one active lock; then how long was waited and held."""
+        """A block is one attempt, and one active lock while it runs; then its wait and hold are
+        counted."""
         with redis_lock("job"):
             assert (attempts("acquired"), active()) == (1, 1)
             assert value("redislock_hold_seconds_count") == 0
@@ -112,13 +113,13 @@ class TestMetrics:
         "lock", [TimestampLock("job"), MultiLock(["job"]), Semaphore("job", 3)], ids=repr
     )
     def test_other_kinds(self, lock: redis_lock) -> None:
-        """They are active while they are held, whatever their keys are."""
+        """Other kinds are active while they are held."""
         with lock:
             assert active() == 1
         assert active() == 0
 
     def test_an_async_block(self) -> None:
-        """The same, and it is counted in the event loop's own thread."""
+        """An asynchronous block is counted in the thread of its event loop."""
         threads = []
 
         def where(event: LockEvent) -> None:
@@ -138,7 +139,7 @@ class TestMetrics:
         assert threads == [threading.main_thread()] * 2
 
     def test_conflicts(self) -> None:
-        """They are attempts of their own outcome, with the time that was waited in vain."""
+        """A conflict is an attempt with its own outcome, and with the time waited in vain."""
         with held_elsewhere():
             assert redis_lock("job").acquire(wait=0) is None
             with pytest.raises(LockNotAcquired), redis_lock("job", wait=0.05):
@@ -150,7 +151,8 @@ class TestMetrics:
         assert value("redislock_hold_seconds_count") == 1
 
     def test_a_lost_lock(self, redis: Redis) -> None:
-        """It is active no more, and was held; before that, zero are lost and not none."""
+        """A lost lock was held and is no longer active. Before the loss, the counter is 0 and not
+        absent."""
         with pytest.raises(LeaseLost):
             with redis_lock("job", ttl=0.3):
                 labels = {"lock": "job", "using": "default"}
@@ -163,7 +165,7 @@ class TestMetrics:
         assert active() == 0
 
     def test_a_cleared_lock(self) -> None:
-        """It is lost once, where it was held."""
+        """A cleared lock is lost once, in the process of its holder."""
         lease = redis_lock("job", ttl=0.3).acquire()
         redis_lock("job").clear(reason="stuck")
         eventually(lambda: lease.state == "lost" and active() == 0)
@@ -171,7 +173,7 @@ class TestMetrics:
         assert value("redislock_hold_seconds_count") == 1
 
     def test_threads(self) -> None:
-        """None is counted twice, and none is forgotten."""
+        """Nothing is counted twice or forgotten."""
 
         def work(number: int) -> None:
             for _ in range(20):
@@ -187,7 +189,7 @@ class TestMetrics:
 
 class TestActive:
     def test_exported(self) -> None:
-        """It is not active for ever where it was, and never below none where it is restored."""
+        """An exported lease does not stay active, and restoring one does not count below zero."""
         lease = redis_lock("job").acquire()
         restored = Lease.restore(lease.export())
         del lease
@@ -197,7 +199,7 @@ class TestActive:
         assert value("redislock_hold_seconds_count") == 1
 
     def test_dropped(self, caplog: pytest.LogCaptureFixture) -> None:
-        """A lease whose object is gone is held no more, as the next event shows."""
+        """A dropped lease is no longer active after the next event."""
         caplog.set_level(logging.CRITICAL, "django_redislock")
         assert redis_lock("job").acquire() is not None
         gc.collect()
@@ -206,7 +208,7 @@ class TestActive:
         assert active() == 0
 
     def test_settings_that_change(self) -> None:
-        """What was active under one label ends under it."""
+        """A lock ends under the label under which it began."""
         lease = redis_lock("job").acquire()
         with override_settings(REDISLOCK={}):
             lease.release()
@@ -214,7 +216,7 @@ class TestActive:
         assert exposed() == {"job", OTHER}
 
     def test_the_drop_in(self, redis: Redis) -> None:
-        """A lock that is renewed is active; one that runs out without a word is not."""
+        """A lock that is renewed is active; one that just expires is not."""
         using = server_of_client(redis).using
         lock = redis.lock("job", lock_class=DropIn)
         lock.acquire()
@@ -228,7 +230,7 @@ class TestActive:
         assert value("redislock_hold_seconds_count", using=using) == 2
 
     def test_after_fork(self) -> None:
-        """A child does not end what its parent holds, when it drops it."""
+        """A child that drops its parent's lease does not end it."""
         lease = redis_lock("job").acquire()
         read, write = os.pipe()
         child = os.fork()
@@ -252,7 +254,7 @@ class TestActive:
 
 class TestLabels:
     def test_entries_of_locks(self) -> None:
-        """The exact name wins, then the longest pattern: those that the lock follows."""
+        """The exact name comes first, then the longest pattern, as for settings."""
         locks: dict[str, Any] = {"job:*": {}, "job:7": {"TTL": 5}, "job:big:*": {}}
         with override_settings(REDISLOCK={"LOCKS": locks}):
             assert [pattern(f"job:{rest}") for rest in ("7", "8", "big:8")] == [
@@ -262,8 +264,8 @@ class TestLabels:
             ]
 
     def test_templates(self) -> None:
-        """A lock has the label of the template that it could be made from, wherever it is
-        taken; an entry of LOCKS comes first."""
+        """A lock has the label of a template that matches its name, wherever it is taken; an entry
+        of LOCKS comes first."""
 
         @redis_lock("report:{pk}")
         def report(pk: int) -> None: ...
@@ -285,7 +287,7 @@ class TestLabels:
             assert pattern("report:1") == "rep*"
 
     def test_views_and_commands(self) -> None:
-        """Their templates are known, too."""
+        """Their templates count, too."""
 
         class Import(LockedCommand):
             lock_name = "import:{source}"
@@ -312,7 +314,7 @@ class TestLabels:
         assert path.endswith("test_a_dotted_path.locals.nightly")
 
     def test_names_are_no_labels(self) -> None:
-        """However a name is made, where nobody has written a pattern down."""
+        """A name without a pattern is never a label."""
         redis_lock("secret")(lambda: None)()
         redis_lock(lambda pk: f"secret:{pk}")(lambda pk: None)(3)
         with held_elsewhere("secret:4"):
@@ -325,7 +327,7 @@ class TestLabels:
         assert "ada" not in text
 
     def test_the_cap(self) -> None:
-        """Templates that a program makes up are no more than a hundred labels."""
+        """Templates that a program makes up become at most a hundred labels."""
         for number in range(150):
             redis_lock(f"tenant-{number}:{{pk}}")(lambda pk: None)
             redis_lock("again:{pk}")(lambda pk: None)
@@ -339,7 +341,7 @@ class TestSwitch:
     def test_one_that_raises(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """What goes wrong when it is counted is logged, and the block runs under its lock."""
+        """An error of the counting is logged, and the block has its lock."""
 
         def bad(name: str) -> str:
             raise RuntimeError("no label")
@@ -353,7 +355,7 @@ class TestSwitch:
         ]
 
     def test_connected_once(self) -> None:
-        """However often it is asked for; and off is off."""
+        """Switching on twice counts once, and off is off."""
         signals.observe(metrics.count)
         with redis_lock("job"):
             pass
@@ -365,7 +367,7 @@ class TestSwitch:
         assert attempts("acquired") == 1
 
     def test_installed_apps(self) -> None:
-        """There it is switched on."""
+        """INSTALLED_APPS switches it on."""
         told = run_setup("import django_redislock.signals as s; print(len(s.observers))")
         assert told == "2"
 
@@ -386,7 +388,7 @@ class TestSwitch:
         ) in failed.value.stderr
 
     def test_locks_need_no_library(self) -> None:
-        """Who does not switch it on does not import it. (redis-py looks for opentelemetry.)"""
+        """Without the app, its library is not imported. (redis-py looks for opentelemetry.)"""
         told = run(
             "import sys\nsys.modules['prometheus_client'] = sys.modules['opentelemetry'] = None\n"
             "import django\ndjango.setup()\nimport django_redislock.client\n"
@@ -420,7 +422,7 @@ def run_setup(then: str, *, missing: str = "", **environ: str) -> str:
 
 
 def test_multiprocess(tmp_path: Path) -> None:
-    """In that mode the processes that live are summed up; a forked child starts at none."""
+    """In that mode living processes are summed up, and a forked child starts at zero."""
     told = run_setup(
         """
 import os
@@ -470,7 +472,7 @@ class TestThePage:
             assert pattern("nightly-import") == "nightly-import"
 
     def test_the_table(self) -> None:
-        """Each metric has its line, with its labels; and the alerts name no others."""
+        """Each metric has a line with its labels, and the alerts name no other metrics."""
         page = PAGE.read_text()
         known = set()
         for metric in REGISTRY.collect():

@@ -86,14 +86,14 @@ def marked() -> set[tuple[str, str | None]]:
 
 
 def test_the_languages() -> None:
-    """Those that are there are those that are tested."""
+    """All languages are tested."""
     there = {path.name for path in (PACKAGE / "locale").iterdir() if path.is_dir()}
     assert there == set(LANGUAGES)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_header(language: str) -> None:
-    """It names the language and its plural forms, as many as each entry has."""
+    """The header names the language and its plural forms, and each entry has as many."""
     header, *others = entries(language)
     assert f"Language: {language}\n" in header.translations[0]
     assert f"Plural-Forms: {LANGUAGES[language]}\n" in header.translations[0]
@@ -103,7 +103,7 @@ def test_the_header(language: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_all_is_in_it(language: str) -> None:
-    """Every text that templates and code mark, and nothing else."""
+    """The file has every text that templates and code mark, and nothing else."""
     there = {(one.one, one.many) for one in entries(language)[1:]}
     assert len(there) > 100
     assert there == marked()
@@ -124,7 +124,7 @@ def test_all_is_translated(language: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_compiled_file(language: str) -> None:
-    """It has what the readable one has, and chooses the form by the number."""
+    """The compiled file has the same texts, and chooses the form by the number."""
     with catalogue(language).with_suffix(".mo").open("rb") as file:
         compiled = gettext.GNUTranslations(file)
     for one, many, _, translations in entries(language)[1:]:
@@ -140,7 +140,7 @@ def test_the_compiled_file(language: str) -> None:
     "path", sorted(PACKAGE.rglob("*.html")), ids=lambda path: str(path.relative_to(PACKAGE))
 )
 def test_nothing_is_left_unmarked(path: Path) -> None:
-    """Outside of tags, a template has no words; nor have attributes that are read."""
+    """A template has no words outside of tags, and none in attributes that are read."""
     bare, within = "", False
     for token in Lexer(path.read_text(encoding="utf-8")).tokenize():
         if token.token_type == TokenType.BLOCK:
@@ -157,7 +157,7 @@ def test_nothing_is_left_unmarked(path: Path) -> None:
 
 
 def test_a_sentence() -> None:
-    """It is English for programs, and what stands within it is translated with it."""
+    """A sentence is English for programs; sentences within it are translated with it."""
     why = Sentence(
         "its process has shown no sign of life for %(seconds)s s",
         seconds="35",
@@ -176,7 +176,7 @@ def test_a_sentence() -> None:
 
 
 def test_the_field_of_a_model() -> None:
-    """What forms and pages of others call it; migrations don't say it."""
+    """Forms show a translated name, and migrations don't contain it."""
     field = Product._meta.get_field("fencing_token")
     with override("de"):
         assert str(field.verbose_name) == "Fencing-Token"
@@ -195,7 +195,7 @@ def test_the_field_of_a_model() -> None:
 def test_a_page(
     admin_client: Client, redis: Redis, settings: Any, language: str, words: list[str]
 ) -> None:
-    """The admin speaks the language of whoever looks, plurals and the doctor's count included."""
+    """The admin speaks the user's language, plurals and the doctor's count included."""
     settings.ROOT_URLCONF = "tests.admin.urls"
     granted(redis, "job")
     granted(redis, "old")

@@ -41,8 +41,8 @@ def test_find_a_lock(site: Site, window: Window) -> None:
 
 
 def test_clear_from_the_list(site: Site, window: Window) -> None:
-    """The confirmation shows the chosen lock only; the holder, the next waiter and the history
-    have the reason."""
+    """The confirmation shows only the chosen lock; the holder, the next waiter and the history
+    learn the reason."""
     site.us.hold("invoice:42", label="the monthly run")
     site.us.hold("untouched")
     site.others.wait_for("invoice:42", label="the next one")
@@ -70,7 +70,8 @@ def test_clear_from_the_list(site: Site, window: Window) -> None:
 
 
 def test_clear_from_the_page_of_a_lock(site: Site, window: Window) -> None:
-    """From the list to the lock, to the confirmation and back, and then to the end."""
+    """The way leads from the list to the lock, to the confirmation and back, and then to the
+    end."""
     site.us.hold("job", label="the monthly run")
     window.goes_to_list()
     window.page.get_by_role("link", name="job", exact=True).click()
@@ -87,7 +88,7 @@ def test_clear_from_the_page_of_a_lock(site: Site, window: Window) -> None:
 
 
 def test_without_javascript(site: Site, open_window: Open) -> None:
-    """All but the refresh works; the server asks again for a reason."""
+    """Everything but the refresh works; the server asks again for a reason."""
     site.us.hold("job")
     window = open_window(java_script_enabled=False)
     window.goes_to_list()

@@ -92,7 +92,7 @@ def test_each_page(site: Site, open_window: Open, to: To) -> None:
 
 
 def test_djangos_own_barrier(site: Site, open_window: Open) -> None:
-    """What is not looked at above is so on other pages of the admin, until Django 6.0."""
+    """The barrier that is left out above exists on other pages of the admin until Django 6.0."""
     site.make_group("a name that is longer than all the links before it")
     window = open_window("superuser", bypass_csp=True)
     window.goes_to("/admin/auth/group/1/change/")

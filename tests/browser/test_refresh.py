@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,7 +56,7 @@ NOTE_ROWS = """
 
 
 def look(window: Window, every: str = "30", **parameters: str) -> None:
-    """Open the list, with a mark that a reload would remove. Within 30 seconds only the test
+    """Open the list, with a mark that a reload would remove. For 30 seconds only the test
     refreshes it."""
     window.goes_to_list(**parameters)
     window.page.locator("#redislock-refresh").select_option(every)
@@ -70,12 +68,12 @@ def is_the_same_page(window: Window) -> bool:
 
 
 def ask(window: Window) -> None:
-    """Begin a refresh, as when somebody has come back to the tab."""
+    """Begin a refresh, as if somebody had come back to the tab."""
     window.page.evaluate(ASK)
 
 
 def answered(window: Window) -> None:
-    """Wait until the answer was dealt with."""
+    """Wait until the answer has been handled."""
     expect(window.page.locator("#redislock-failed")).not_to_be_visible()
 
 
@@ -85,7 +83,7 @@ def refresh(window: Window) -> None:
 
 
 def look_while_time_stands_still(window: Window, every: str) -> None:
-    """The page's time goes on when the test says so."""
+    """Open the list; the page's time passes only when the test says so."""
     window.goes_to_list()
     window.page.locator("#redislock-refresh").select_option("0")
     window.page.clock.install(time=0)
@@ -94,21 +92,21 @@ def look_while_time_stands_still(window: Window, every: str) -> None:
     window.page.locator("#redislock-refresh").select_option(every)
 
 
-@contextmanager
-def questions(window: Window) -> Iterator[list[str]]:
-    """What the page asks the server meanwhile."""
+def asks_nothing(window: Window, milliseconds: int = MINUTE) -> None:
+    """Let time pass in the page, which asks the server nothing meanwhile."""
     asked: list[str] = []
 
-    def note(request: object) -> None:
-        asked.append(request.url)  # type: ignore[attr-defined]
+    def note(request: Any) -> None:
+        asked.append(request.url)
 
     window.page.on("request", note)
-    yield asked
+    window.page.clock.run_for(milliseconds)
     window.page.remove_listener("request", note)
+    assert asked == []
 
 
 class Late:
-    """The next answer to the page stays away until the test lets it go."""
+    """Hold back the next answer to the page until the test lets it go."""
 
     def __init__(self, window: Window) -> None:
         self.window = window
@@ -136,7 +134,7 @@ def tick(window: Window, name: str) -> Locator:
 
 
 def folds(window: Window) -> Locator:
-    """The filter by state."""
+    """Fold the filter by state, and return it."""
     details = window.page.locator("#changelist-filter details", has_text="By state")
     details.locator("summary").click()
     expect(details).not_to_have_attribute("open", "")
@@ -147,7 +145,7 @@ def folds(window: Window) -> Locator:
 
 
 def test_a_message_is_for_who_can_see_it(site: Site, window: Window) -> None:
-    """What another tab is to be told is not used up by one that refreshes itself meanwhile."""
+    """A refresh does not use up a message for another tab."""
     site.us.hold("job")
     look(window)
     others = window.page.context.request
@@ -163,7 +161,7 @@ def test_a_message_is_for_who_can_see_it(site: Site, window: Window) -> None:
 
 
 def test_a_message_stays(site: Site, window: Window) -> None:
-    """Until its reader goes on; the last lock has gone with it, and another one comes."""
+    """A message stays until its reader goes on, while locks come and go."""
     site.us.hold("job")
     window.clears("job", "it hangs")
     expect(window.rows).to_have_count(0)
@@ -177,7 +175,7 @@ def test_a_message_stays(site: Site, window: Window) -> None:
 
 
 def test_the_search_stays(site: Site, window: Window) -> None:
-    """What is being typed while the first lock comes, and while the last one goes."""
+    """Text that is being typed stays when the first lock comes and the last one goes."""
     look(window)
     search = window.page.locator("#searchbar")
     search.press_sequentially("impor")
@@ -197,8 +195,8 @@ def test_the_search_stays(site: Site, window: Window) -> None:
 
 
 def test_the_first_can_be_cleared(site: Site, window: Window) -> None:
-    """Also after the list was empty more than once; Django's script is not told of it each time,
-    since it never stops to listen."""
+    """Also after the list was empty more than once. Django's script is bound once, since it never
+    stops to listen."""
     look(window)
     window.page.evaluate(COUNT_BINDINGS)
     for name in ("a", "b", "c"):
@@ -221,7 +219,7 @@ def test_the_first_can_be_cleared(site: Site, window: Window) -> None:
 
 
 def test_after_logging_in_elsewhere(site: Site, window: Window) -> None:
-    """Which makes forms of before unacceptable: the page has what is wanted now."""
+    """A login makes earlier forms invalid, so a refresh brings the new value."""
     site.us.hold("job")
     look(window)
     cookie = {"name": "csrftoken", "value": "n" * 32, "url": site.url}
@@ -235,7 +233,7 @@ def test_after_logging_in_elsewhere(site: Site, window: Window) -> None:
 
 
 def test_a_folded_filter_stays_folded(site: Site, window: Window) -> None:
-    """And its numbers follow; Django remembers it as before when it is unfolded again."""
+    """A filter stays folded, its numbers follow, and Django remembers when it is unfolded."""
     site.us.hold("job")
     look(window)
     details = folds(window)
@@ -250,7 +248,8 @@ def test_a_folded_filter_stays_folded(site: Site, window: Window) -> None:
 
 
 def test_a_filter_that_comes(site: Site, window: Window) -> None:
-    """That by host, with the first lock; it has its place, and the others stay as they are."""
+    """The filter by host comes with the first lock, at its place; other filters stay as they
+    are."""
     look(window)
     details = folds(window)
     titles = window.page.locator("#changelist-filter summary")
@@ -268,7 +267,7 @@ def test_a_filter_that_comes(site: Site, window: Window) -> None:
 
 
 def test_unfolded_warnings_stay_unfolded(site: Site, window: Window) -> None:
-    """Those of the doctor."""
+    """The doctor's warnings stay unfolded."""
     look(window)
     details = window.page.locator("#redislock-warnings details").first
     if site.redis_server.external and not details.count():
@@ -281,8 +280,7 @@ def test_unfolded_warnings_stay_unfolded(site: Site, window: Window) -> None:
 
 
 def test_what_has_not_changed_stays(site: Site, window: Window) -> None:
-    """The row of a lock, its link and its checkbox, while its other cells follow and other rows
-    come and go."""
+    """A lock's row, link and checkbox stay, while its other cells and other rows change."""
     site.us.hold("job", label="the first")
     site.us.hold("short")
     site.others.wait_for("job", label="the second")
@@ -305,7 +303,7 @@ def test_what_has_not_changed_stays(site: Site, window: Window) -> None:
 
 
 def test_the_focus_is_left_alone(site: Site, window: Window) -> None:
-    """It is not set anew, of which a screen reader would speak each time."""
+    """The focus is not set again: a screen reader would speak each time."""
     site.us.hold("job")
     site.us.hold("short")
     look(window)
@@ -324,7 +322,7 @@ def test_the_focus_is_left_alone(site: Site, window: Window) -> None:
 
 
 def test_the_focus_moves_with_its_row(site: Site, window: Window) -> None:
-    """When the order is another one."""
+    """The focus moves with its row when the order changes."""
     site.left_behind("a")
     site.left_behind("b")
     site.redis.zadd("redislock:{b}:queue", {"1": 1})
@@ -339,7 +337,7 @@ def test_the_focus_moves_with_its_row(site: Site, window: Window) -> None:
 
 
 def test_a_press_is_not_cut_in_two(site: Site, window: Window) -> None:
-    """What comes while the button of the mouse is down changes nothing; later answers do."""
+    """An answer that comes while the mouse button is down changes nothing; later answers do."""
     site.us.hold("job")
     look(window)
     site.us.hold("another")
@@ -359,7 +357,7 @@ def test_a_press_is_not_cut_in_two(site: Site, window: Window) -> None:
 
 
 def test_selected_text_stays(site: Site, window: Window) -> None:
-    """A name that somebody is about to copy; when that is done, it goes on."""
+    """A refresh waits while text is selected, for somebody who is about to copy it."""
     site.us.hold("job:42")
     look(window)
     cell = "document.querySelector('#result_list tbody .field-name')"
@@ -378,7 +376,7 @@ def test_selected_text_stays(site: Site, window: Window) -> None:
 
 
 def test_an_older_answer(site: Site, window: Window) -> None:
-    """It came late, and shows nothing that a newer one did not."""
+    """A late answer shows nothing that a newer answer did not."""
     site.us.hold("job")
     look(window)
     site.us.hold("short")
@@ -399,7 +397,7 @@ def test_an_older_answer(site: Site, window: Window) -> None:
 
 
 def test_a_second_page(site: Site, window: Window) -> None:
-    """All of both can be selected as soon as there are two, and no more when there is one."""
+    """All locks of two pages can be selected as soon as there are two pages."""
     site.many(100)
     look(window)
     window.page.evaluate(COUNT_BINDINGS)
@@ -431,7 +429,7 @@ def test_a_second_page(site: Site, window: Window) -> None:
 
 
 def test_search_and_order_hold(site: Site, window: Window) -> None:
-    """New rows obey them, too."""
+    """New rows obey the search and the order."""
     site.us.hold("a:1")
     look(window, q="a:", o="-1")
     site.us.hold("b:1")
@@ -444,15 +442,13 @@ def test_search_and_order_hold(site: Site, window: Window) -> None:
 
 
 def test_it_waits_while_a_row_is_ticked(site: Site, window: Window) -> None:
-    """What is ticked stays under the finger; unticked, it goes on."""
+    """A refresh waits while a row is ticked."""
     site.us.hold("job")
     look_while_time_stands_still(window, "2")
     tick = window.row("job").locator("input[type=checkbox]")
     tick.check()
     site.others.hold("new")
-    with questions(window) as asked:
-        window.page.clock.run_for(MINUTE)
-    assert asked == []
+    asks_nothing(window)
     expect(window.page.locator("#redislock-paused")).to_be_visible()
     assert tick.is_checked()
     tick.uncheck()
@@ -462,13 +458,11 @@ def test_it_waits_while_a_row_is_ticked(site: Site, window: Window) -> None:
 
 
 def test_it_waits_while_nobody_looks(site: Site, window: Window) -> None:
-    """A hidden tab asks nothing; seen again, it does."""
+    """A hidden tab asks nothing; when it is shown again, it does."""
     look_while_time_stands_still(window, "2")
     window.page.evaluate(SHOW, "hidden")
     site.us.hold("new")
-    with questions(window) as asked:
-        window.page.clock.run_for(MINUTE)
-    assert asked == []
+    asks_nothing(window)
     window.page.evaluate(SHOW, "visible")
     window.page.clock.run_for(MINUTE)
     expect(window.row("new")).to_be_visible()
@@ -476,11 +470,9 @@ def test_it_waits_while_nobody_looks(site: Site, window: Window) -> None:
 
 @pytest.mark.parametrize("every", ["2", "5", "30"])
 def test_how_often(window: Window, every: str) -> None:
-    """As chosen, which is remembered."""
+    """The chosen interval is used and remembered."""
     look_while_time_stands_still(window, every)
-    with questions(window) as asked:
-        window.page.clock.run_for(int(every) * 1000 - 1)
-    assert asked == []
+    asks_nothing(window, int(every) * 1000 - 1)
     with window.page.expect_response("**/lock/"):
         window.page.clock.run_for(1)
     window.goes_to_list()
@@ -488,17 +480,13 @@ def test_how_often(window: Window, every: str) -> None:
 
 
 def test_off(site: Site, window: Window) -> None:
-    """Nothing is asked, now and when the page is opened again."""
+    """Nothing is asked, even after the page is opened again."""
     look_while_time_stands_still(window, "2")
     window.page.locator("#redislock-refresh").select_option("0")
-    with questions(window) as asked:
-        window.page.clock.run_for(10 * MINUTE)
-    assert asked == []
+    asks_nothing(window, 10 * MINUTE)
     window.goes_to_list()
     expect(window.page.locator("#redislock-refresh")).to_have_value("0")
-    with questions(window) as asked:
-        window.page.clock.run_for(10 * MINUTE)
-    assert asked == []
+    asks_nothing(window, 10 * MINUTE)
 
 
 def test_after_logging_out_elsewhere(site: Site, open_window: Open) -> None:

@@ -46,7 +46,7 @@ def open_tour(open_window: Open) -> Open:
 
 @pytest.fixture
 def window(chromium: Chromium, open_tour: Open) -> Window:
-    """One in which customers are seen at work, under the lock."""
+    """A window in which customers buy under the lock."""
     window = chromium.run(open_tour)
     chromium.run(press, window, "Buy with the lock", "take the lock")
     chromium.run(sees, window, r"customer-\d")
@@ -54,7 +54,7 @@ def window(chromium: Chromium, open_tour: Open) -> Window:
 
 
 def press(window: Window, text: str, says: str) -> str:
-    """Press a button; returns what is said."""
+    """Press a button, and return what the page says."""
     said = window.page.locator("#said")
     for _ in range(3):  # The lock may just have been on its way from one to another.
         window.page.get_by_role("button", name=text).click()
@@ -66,7 +66,7 @@ def press(window: Window, text: str, says: str) -> str:
 
 
 def until(window: Window, look: Callable[[], Any]) -> Any:
-    """Look until there is something to see, as `eventually` does; the page goes on meanwhile."""
+    """Look until there is something to see, while the page goes on."""
     for _ in range(int(SLOW / 0.1)):
         if seen := look():
             return seen
@@ -75,7 +75,7 @@ def until(window: Window, look: Callable[[], Any]) -> Any:
 
 
 def sees(window: Window, pattern: str) -> str:
-    """Wait until that is in the live part; returns what it was."""
+    """Wait until the pattern is in the live part, and return the match."""
     live = window.page.locator("#live")
     return str(until(window, lambda: re.search(pattern, live.inner_text()))[0])
 
@@ -104,7 +104,7 @@ def test_locks_are_live(window: Window) -> None:
 
 
 def test_not_live(window: Window) -> None:
-    """Whoever wants to read in peace unticks it, and asks for nothing."""
+    """Unticked, the page asks for nothing."""
     window.page.get_by_role("checkbox").uncheck()
     window.page.wait_for_load_state("networkidle")
     asked: list[str] = []
@@ -116,7 +116,7 @@ def test_not_live(window: Window) -> None:
 
 
 def test_the_tour_does_not_answer(window: Window) -> None:
-    """What is shown is marked as old until it answers again, and a button says so."""
+    """The page is marked as old until the tour answers again, and a button says so."""
     window.expects("failed: .*/tour/")
     live = window.page.locator("#live")
     window.page.route("**/tour/*/**", lambda route: route.abort())
@@ -128,7 +128,7 @@ def test_the_tour_does_not_answer(window: Window) -> None:
 
 
 def test_without_javascript(open_tour: Open) -> None:
-    """It is there once, and a button answers in words."""
+    """The page is shown once, and a button answers in words."""
     window = open_tour(java_script_enabled=False)
     assert "Without JavaScript" in window.page.content()
     window.page.get_by_role("button", name="Buy with the lock").click()
@@ -136,7 +136,7 @@ def test_without_javascript(open_tour: Open) -> None:
 
 
 def test_nobody_is_kept_out(open_tour: Open) -> None:
-    """axe finds nothing, in bright and in dark, wide and on a phone; nothing moves sideways."""
+    """axe finds no barrier, bright or dark, wide or on a phone; nothing scrolls sideways."""
     window = open_tour(bypass_csp=True)
     sees(window, r"customer-\d waits for")
     for size in ({"width": 1280, "height": 900}, PHONE):
@@ -150,7 +150,7 @@ def test_nobody_is_kept_out(open_tour: Open) -> None:
 
 
 def test_the_keyboard_alone(window: Window) -> None:
-    """A button is reached, and pressed, while the rest of the page changes."""
+    """A button is reached and pressed while the rest of the page changes."""
     button = window.page.get_by_role("button", name="Clear stock:1")
     window.tabs_to(button)
     window.page.keyboard.press("Enter")

@@ -32,14 +32,14 @@ def site(unfold_site: Site) -> Site:
 
 
 def has_an_edge(field: Locator) -> bool:
-    """Whether one sees where it begins and ends, by a border or a background."""
+    """Whether a border or a background shows where the field begins and ends."""
     style = "it => (({borderTopWidth, backgroundColor}) => [borderTopWidth, backgroundColor])"
     width, background = field.evaluate(f"{style}(getComputedStyle(it))")
     return bool(width != "0px" or background != "rgba(0, 0, 0, 0)")
 
 
 def test_the_first_and_the_last(site: Site, window: Window) -> None:
-    """The list follows, also when it was empty; what has come can be cleared."""
+    """The list refreshes itself, also from and to an empty list, and new locks can be cleared."""
     window.goes_to_list()
     window.page.locator("#redislock-refresh").select_option("2")
     window.page.evaluate("window.mark = 'here'")
@@ -64,8 +64,7 @@ def test_the_first_and_the_last(site: Site, window: Window) -> None:
 
 
 def test_clear_from_its_page(site: Site, window: Window) -> None:
-    """The page of a lock, the confirmation with fields that one can see, and the page without
-    Redis."""
+    """The lock's page, a confirmation with visible fields, and the page without Redis work."""
     site.us.hold("job", label="the monthly run")
     window.goes_to(site.address_of("job"))
     expect(window.page.locator("body")).to_contain_text("the monthly run")

@@ -26,7 +26,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(("fault", "script"), FAULTS.items(), ids=FAULTS)
 def test_a_fault(chromium: Chromium, site: Site, fault: str, script: str) -> None:
-    """It fails the test that leaves it, unless it is expected."""
+    """A fault fails its test, unless the test expects it."""
     window = Window(chromium.browser, site, "operator")
     window.goes_to_list()
     window.page.evaluate(f"() => {{ {script} }}")
@@ -39,7 +39,7 @@ def test_a_fault(chromium: Chromium, site: Site, fault: str, script: str) -> Non
 
 
 def test_no_fault(window: Window) -> None:
-    """The list has none, and has the policy."""
+    """The list has no fault, and has the Content Security Policy."""
     with window.page.expect_response("**/lock/") as answer:
         window.goes_to_list()
     assert answer.value.headers["content-security-policy"] == "default-src 'self'"

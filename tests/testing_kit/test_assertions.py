@@ -35,7 +35,7 @@ def _world(request: pytest.FixtureRequest) -> Iterator[None]:
 
 class TestLocked:
     def test_it_was(self, api: Api) -> None:
-        """By name, or by pattern; and what has happened is told."""
+        """By name or by pattern; the events are returned."""
         with assert_locked("invoice:42") as events, assert_locked("invoice:*"):
             api.enter(redis_lock("invoice:42"), lambda _: None)
             api.start(lambda: api.enter(redis_lock("order:7"), lambda _: None)).result()
@@ -52,7 +52,7 @@ class TestLocked:
             api.enter(MultiLock(["account:1", "account:2"]), lambda _: None)
 
     def test_it_was_not(self, api: Api) -> None:
-        """What was locked instead is said."""
+        """The error says what was locked instead."""
         with pytest.raises(AssertionError, match=r"'invoice:42' was .* locked here: 'invoice:4'"):
             with assert_locked("invoice:42"):
                 api.enter(redis_lock("invoice:4"), lambda _: None)
@@ -63,14 +63,14 @@ class TestLocked:
             _ = 1 / 0
 
     def test_wrong_arguments(self) -> None:
-        """They are told where they are written."""
+        """The error is raised where the arguments are written."""
         with pytest.raises(TypeError, match="name must be a str"):
             assert_locked(redis_lock("invoice:42"))  # type: ignore[arg-type]
 
 
 class TestHeld:
     def test_here(self, api: Api) -> None:
-        """By this thread or task, until it is released."""
+        """A lock is held here by this thread or task, until it is released."""
 
         async def work() -> None:
             async with redis_lock("invoice:42"):
@@ -87,7 +87,7 @@ class TestHeld:
                 assert_held("invoice:42")
 
     def test_elsewhere(self, api: Api) -> None:
-        """What another thread holds is not held here."""
+        """A lock of another thread is not held here."""
         api.start(lambda: api.acquire(redis_lock("invoice:42"))).result()
         with pytest.raises(AssertionError):
             assert_held("invoice:42")
@@ -95,7 +95,8 @@ class TestHeld:
 
 class TestLose:
     def test_it_is_lost(self, api: Api) -> None:
-        """By name or as it is: `check()` raises, callbacks were called, others may have it."""
+        """By name or by lease: `check()` raises, callbacks have run, and others may have the
+        lock."""
         lost: list[Lease] = []
 
         def body(lease: Lease) -> None:
@@ -113,7 +114,7 @@ class TestLose:
         assert len(lost) == 2
 
     def test_receivers(self) -> None:
-        """They have been told, too."""
+        """Receivers of signals have been called."""
         why = []
 
         def receiver(event: Any, **kwargs: Any) -> None:
@@ -129,14 +130,14 @@ class TestLose:
         assert why == ["the test has called lose_lease()"]
 
     async def test_a_task_is_cancelled(self) -> None:
-        """At its next await, with the reason."""
+        """The task is cancelled at its next await, with the reason."""
         with pytest.raises(LeaseLost, match="lose_lease"):
             async with redis_lock("invoice:42", cancel_on_lost=True):
                 lose_lease("invoice:*")
                 await asyncio.Event().wait()
 
     def test_nothing_to_lose(self) -> None:
-        """Neither what nobody holds, nor what was lost or released."""
+        """A lock that nobody holds, or that was lost or released, can't be lost."""
         lease = redis_lock("invoice:42").acquire()
         assert lease is not None
         with pytest.raises(LookupError, match=r"'order:7' is not held .* held by it: 'invoice"):

@@ -54,7 +54,8 @@ def waiting(name: str) -> bool:
 
 class TestClock:
     def test_a_lease_runs_out(self, api: Api, memory: Memory) -> None:
-        """It is lost when `advance` returns, its callbacks were called, and others may have it."""
+        """When `advance` returns, the lease is lost, its callbacks have run, and others may have
+        the lock."""
         lost: list[Lease] = []
 
         def slowly(lease: Lease) -> None:
@@ -68,7 +69,7 @@ class TestClock:
         assert api.acquire(redis_lock("invoice:42"), wait=0).fencing_token > lease.fencing_token
 
     def test_it_is_renewed(self, api: Api, memory: Memory) -> None:
-        """What has time left is renewed when `advance` returns."""
+        """When `advance` returns, a lease with time left has been renewed."""
         lease = api.acquire(redis_lock("invoice:42", ttl=30))
         for _ in range(5):
             memory.advance(25)
@@ -76,7 +77,7 @@ class TestClock:
         assert Inspector().get("invoice:42").holder.owner == lease.owner
 
     def test_a_lease_that_is_not_renewed(self, api: Api, memory: Memory) -> None:
-        """It ends after its ttl, and `max_hold` ends every one."""
+        """Without renewal a lease ends after its ttl, and `max_hold` ends every lease."""
         leases = [
             api.acquire(redis_lock("invoice:42", ttl=30, renew=False)),
             api.acquire(redis_lock("order:7", ttl=30, max_hold=40)),
@@ -87,7 +88,7 @@ class TestClock:
 
     @pytest.mark.parametrize("lock", [redis_lock, TimestampLock], ids=["mutex", "timestamp"])
     def test_a_waiter_gives_up(self, api: Api, memory: Memory, lock: Any) -> None:
-        """When its time is over by that clock."""
+        """A waiter gives up after its wait by that clock."""
         began = now()
         held = api.acquire(lock("invoice:42", ttl=360_000))
         waiter = api.start(lambda: api.acquire(lock("invoice:42"), wait=1000))
@@ -98,7 +99,7 @@ class TestClock:
         assert now() - began >= 1000
 
     def test_a_waiter_succeeds(self, api: Api, memory: Memory) -> None:
-        """It has the lock when the lease before it has ended."""
+        """A waiter gets the lock when the lease before it has ended."""
         api.acquire(redis_lock("invoice:42", ttl=1000))
         waiter = api.start(lambda: api.acquire(redis_lock("invoice:42"), wait=5000))
         eventually(lambda: waiting("invoice:42"))
@@ -106,14 +107,14 @@ class TestClock:
         assert waiter.result(PATIENCE).state == "held"
 
     async def test_a_task_is_cancelled(self, memory: Memory) -> None:
-        """Also in the very loop whose task moves the clock."""
+        """Even in the event loop whose task moves the clock."""
         with pytest.raises(LeaseLost):
             async with redis_lock("invoice:42", ttl=30, cancel_on_lost=True):
                 memory.advance(31)
                 await asyncio.Event().wait()
 
     def test_it_is_the_real_one_besides(self, memory: Memory) -> None:
-        """Time passes, and what was moved in one test does not trouble the next."""
+        """Time passes, and one test's moves don't affect the next test."""
         real = now()
         memory.advance(1000)
         assert 1000 <= now() - real < 1000 + PATIENCE
@@ -122,14 +123,14 @@ class TestClock:
 
     @pytest.mark.parametrize("seconds", [-1, "1", float("inf"), float("nan"), None])
     def test_wrong_arguments(self, memory: Memory, seconds: Any) -> None:
-        """Time goes on, and only that."""
+        """Time can't go back or stop."""
         with pytest.raises(ValueError, match="seconds must be a number from 0 on"):
             memory.advance(seconds)
 
 
 class TestWorld:
     def test_it_ends_with_nothing(self, redis: Redis) -> None:
-        """What a test has forgotten is not there in the next, nor at any real server."""
+        """A lock that a test leaves is gone in the next, and never was at a real server."""
         with locks_in_memory():
             lease = redis_lock("invoice:42").acquire()
             redis_lock("invoice:42").holder()
@@ -141,7 +142,7 @@ class TestWorld:
         assert redis.keys("redislock*") == []
 
     def test_threads_do_not_heap_up(self) -> None:
-        """A watchdog and an inbox serve all tests of a process."""
+        """One watchdog and one inbox serve all tests of a process."""
 
         def one() -> None:
             with locks_in_memory():
@@ -155,7 +156,7 @@ class TestWorld:
         assert threading.active_count() <= before
 
     def test_tokens_grow_from_test_to_test(self) -> None:
-        """A row that one test has fenced does not refuse the next."""
+        """Fencing tokens grow, so that rows that one test has fenced accept the next."""
         tokens = []
         for _ in range(2):
             with locks_in_memory() as memory, redis_lock("invoice:42", renew=False) as lease:
@@ -165,7 +166,7 @@ class TestWorld:
 
     @pytest.mark.usefixtures("memory")
     def test_several_servers(self) -> None:
-        """Each alias is one."""
+        """Each alias is a server."""
         with Redlock("invoice:42", using=["x", "y", "z"]):
             assert redis_lock("invoice:42", using="y").acquire(wait=0) is None
             with redis_lock("invoice:42", using="default"):
@@ -173,13 +174,13 @@ class TestWorld:
 
     @pytest.mark.usefixtures("memory")
     def test_replicas(self, api: Api) -> None:
-        """Those that the settings ask for are no hindrance."""
+        """REPLICAS in the settings does no harm."""
         lease = api.acquire(redis_lock("invoice:42", replicas=2))
         api.extend(lease)
         api.release(lease)
 
     def test_one_within_another(self, api: Api) -> None:
-        """The inner one counts; what is busy within is so besides."""
+        """The inner condition counts; names that are busy within are busy as well."""
         with locks_always_free(), locks_in_memory():
             lease = api.acquire(redis_lock("invoice:42"))
             assert redis_lock("invoice:42").holder().owner == lease.owner
@@ -195,34 +196,34 @@ class TestWorld:
             assert redis_lock("invoice:42").holder() is None
 
     def test_a_stopped_wall_clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Who stops `time.time()`, as freezegun does, does not stop the locks."""
+        """A stopped `time.time()`, as by freezegun, does not stop the locks."""
         monkeypatch.setattr("time.time", lambda: 0.0)
         with locks_in_memory():
             redis_lock("invoice:42", ttl=0.1, renew=False).acquire()
             assert redis_lock("invoice:42").acquire(wait=PATIENCE) is not None
 
     def test_without_fakeredis(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Who lacks it is told what to install."""
+        """The error says what to install."""
         monkeypatch.setattr("django_redislock.testing.memory.find_spec", lambda name: None)
         with pytest.raises(ImportError, match=r"django-redislock\[testing\]"):
             locks_in_memory()
 
 
 class TestInTestCase(TestCase):
-    """No transaction is committed here."""
+    """In a TestCase, no transaction is committed."""
 
     def setUp(self) -> None:
         self.enterContext(locks_in_memory())
 
     def test_commit_never_comes(self) -> None:
-        """The lock is kept, for others; this thread may have it again."""
+        """The lock is kept from others; this thread may take it again."""
         for _ in range(2):
             with redis_lock("invoice:42", release="commit"):
                 pass
             assert redis_lock("invoice:42").holder() is not None
 
     def test_commit_is_played(self) -> None:
-        """By Django's own means."""
+        """captureOnCommitCallbacks releases the lock."""
         with self.captureOnCommitCallbacks(execute=True):
             with redis_lock("invoice:42", release="commit"):
                 pass
@@ -230,6 +231,6 @@ class TestInTestCase(TestCase):
         assert redis_lock("invoice:42").holder() is None
 
     async def test_async(self) -> None:
-        """A coroutine, and what it waits for in threads."""
+        """A coroutine and its threads hold the lock together."""
         async with redis_lock("invoice:42") as lease:
             assert (await redis_lock("invoice:42").aholder()).owner == lease.owner

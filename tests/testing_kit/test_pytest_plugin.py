@@ -44,7 +44,7 @@ class Tests(TestCase):
 
 
 def test_it_does_nothing_unasked(run: Run) -> None:
-    """Neither Django nor this package is imported for it, nor redis; its fixture is there."""
+    """The plugin imports neither Django, nor this package, nor redis; its fixture is there."""
     test = """
 import sys
 
@@ -59,7 +59,7 @@ def test_imports():
 
 
 def test_beside_pytest_django(run: Run) -> None:
-    """Settings are not touched before pytest-django has found them, and nothing is imported."""
+    """pytest-django finds the settings first, and nothing is imported."""
     test = """
 import sys
 
@@ -73,8 +73,8 @@ def test_imports(settings):
 @pytest.mark.parametrize("mode", ["free", pytest.param("memory", marks=needs_fakeredis)])
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
 def test_every_test(run: Run, mode: str, workers: tuple[str, ...]) -> None:
-    """Plain ones and those of a `TestCase`, async ones and what is set up for a class. Where
-    pytest's warnings are errors, nothing of ours is one."""
+    """Plain tests, tests of a `TestCase`, async tests and class set-up have it. None of pytest's
+    warnings is ours."""
     if workers:
         pytest.importorskip("xdist")
     ini = f"redislock = {mode}\nfilterwarnings = error::pytest.PytestWarning"
@@ -84,7 +84,7 @@ def test_every_test(run: Run, mode: str, workers: tuple[str, ...]) -> None:
 
 @needs_fakeredis
 def test_the_fixture(run: Run) -> None:
-    """For one test, whatever the others have."""
+    """One test may have it, whatever the others have."""
     test = """
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -110,8 +110,8 @@ def test_names_are_apart(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Two workers hold the same name on one Redis at the same time, also where a test overrides
-    the settings; and no one else's is touched."""
+    """Two workers hold the same name on one Redis at once, even if a test overrides the settings.
+    Keys of others are not touched."""
     pytest.importorskip("xdist")
     test = """
 import os, pathlib, time, pytest
@@ -137,14 +137,14 @@ def test_both(number, settings):
 
 
 def test_wrong_words(run: Run) -> None:
-    """They are told before any test."""
+    """The error comes before any test."""
     result = run(files={"test_it.py": LOCKS}, ini="redislock = fre")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*redislock in the ini-file must be one of free, memory, apart*"])
 
 
 def test_without_settings(run: Run) -> None:
-    """Locks need those of Django."""
+    """Locks need Django's settings."""
     test = "def test_it(redis_locks): ..."
     result = run(files={"test_it.py": test, "pytest.ini": "[pytest]\n"})
     result.assert_outcomes(errors=1)

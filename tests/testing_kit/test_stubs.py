@@ -78,7 +78,7 @@ LOCKS = {
 
 
 def form(answer: Any) -> Any:
-    """Of which numbers, texts and lists it is made; Redis has numbers as texts, too."""
+    """Whether an answer is made of numbers, texts or lists; numbers may be texts in Redis."""
     if isinstance(answer, list):
         return [form(one) for one in answer]
     if answer == b"OK":
@@ -93,7 +93,7 @@ every_lock = pytest.mark.parametrize("make", LOCKS.values(), ids=LOCKS)
 class TestFree:
     @every_lock
     def test_it_is_granted(self, api: Api, redis: Redis, make: Any) -> None:
-        """Whatever its kind, renewed and given back; of that no server hears."""
+        """Each kind is granted, renewed and released without any server."""
 
         def body(lease: Lease) -> None:
             lease.extend(60)
@@ -113,14 +113,14 @@ class TestFree:
             assert second.fencing_token > first.fencing_token
 
     def test_it_is_renewed(self) -> None:
-        """The watchdog is content, too."""
+        """The watchdog renews the lease."""
         with locks_always_free(), redis_lock("invoice:42", ttl=3) as lease:
             due = lease._lifetime.due
             eventually(lambda: lease._lifetime.due > due)
             lease.check()
 
     def test_it_ends_with_the_test(self) -> None:
-        """What a test has not given back asks no server afterwards."""
+        """A lease that a test leaves asks no server afterwards."""
         with locks_always_free():
             outer = redis_lock("invoice:42").acquire()
             with locks_always_free():
@@ -129,12 +129,12 @@ class TestFree:
         assert outer.state == "released"
 
     def test_whoever_waits_for_itself_is_told(self) -> None:
-        """What this process knows by itself it goes on to know."""
+        """LockReentered, which needs no server, is still raised."""
         with locks_always_free(), redis_lock("invoice:42"), pytest.raises(LockReentered):
             redis_lock("invoice:42").acquire()
 
     def test_it_travels(self, api: Api) -> None:
-        """A lease may be exported, restored, and turned into one for reading."""
+        """A lease can be exported, restored and downgraded."""
         with locks_always_free():
             for lock in (redis_lock("invoice:42"), TimestampLock("import")):
                 api.release(api.restore(api.acquire(lock).export()))
@@ -154,7 +154,7 @@ class TestFree:
     def test_it_answers_as_a_server_does(
         self, api: Api, settings: Any, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """To each script in the form in which a real one does that has nothing."""
+        """Each script is answered in the form of a real server without any data."""
         cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_server.url}
         settings.CACHES = {"default": cache}
         asked: list[str] = []
@@ -189,12 +189,12 @@ class TestFree:
         assert granted - {"record_set"} == set(asked) - {"record_set"}
 
     def test_what_it_can_not_answer(self) -> None:
-        """Who asks for more than locks is told what to write."""
+        """The error says which condition to use."""
         with locks_always_free(), pytest.raises(LockError, match=r"locks_in_memory\(\)"):
             Inspector().page()
 
     def test_an_alias_that_is_not_there(self) -> None:
-        """A typing error is found as ever."""
+        """A wrong alias is still an error."""
         with locks_always_free(), pytest.raises(ImproperlyConfigured, match="'defualt'"):
             redis_lock("invoice:42", using="defualt").acquire()
 
@@ -203,7 +203,7 @@ class TestFree:
 class TestBusy:
     @every_lock
     def test_it_is_refused(self, api: Api, make: Any) -> None:
-        """At once, and somebody holds it."""
+        """A lock is refused at once, and has a holder."""
         with locks_always_busy("invoice:*", holder="worker-7"):
             with pytest.raises(LockNotAcquired, match="'invoice:42' is held by worker-7"):
                 api.enter(make(), lambda _: pytest.fail("it ran"))
@@ -212,22 +212,22 @@ class TestBusy:
             assert api.holder(redis_lock("invoice:42")).owner == "worker-7"
 
     def test_others_are_free(self, api: Api) -> None:
-        """Those whose names don't match."""
+        """Names that don't match are free."""
         with locks_always_busy("invoice:*"):
             api.release(api.acquire(redis_lock("order:7")))
 
     def test_a_name_with_brackets(self, api: Api) -> None:
-        """It is the name that was written, and need not be read as a pattern."""
+        """A name with brackets matches itself."""
         with locks_always_busy("order[7]"):
             assert api.acquire(redis_lock("order[7]")) is None
 
     def test_work_is_done_elsewhere(self, api: Api) -> None:
-        """`once` finds somebody at it."""
+        """`once` finds that another process is working."""
         with locks_always_busy():
             assert api.enter(once("import"), lambda first: first) is False
 
     def test_the_inner_one_counts(self) -> None:
-        """Free within busy is free, and afterwards busy again."""
+        """Free within busy is free; afterwards the lock is busy again."""
         with locks_always_busy():
             with locks_always_free(), redis_lock("invoice:42"):
                 pass
@@ -238,7 +238,7 @@ class TestBusy:
         [({"name": 42}, "name must be a str"), ({"holder": 42}, "holder must be")],
     )
     def test_wrong_arguments(self, arguments: dict[str, Any], says: str) -> None:
-        """They are told where they are written."""
+        """The error is raised where the arguments are written."""
         with pytest.raises(TypeError, match=says):
             locks_always_busy(**arguments)
 
@@ -247,14 +247,14 @@ class TestBusy:
 class TestUnavailable:
     @every_lock
     def test_nobody_can_ask(self, api: Api, make: Any) -> None:
-        """Nor is Redis waited for."""
+        """The error comes without waiting for Redis."""
         with redis_unavailable():
             for ask in (api.acquire, api.holder):
                 with pytest.raises(LockUnavailable):
                     ask(make())
 
     def test_records(self, api: Api) -> None:
-        """Nothing is done whose lock can't be had."""
+        """Without the lock, the work is not done."""
         with redis_unavailable():
             with pytest.raises(LockUnavailable):
                 api.enter(once("import"), lambda _: pytest.fail("it ran"))
@@ -262,7 +262,7 @@ class TestUnavailable:
                 initialise("salt", "abc")
 
     def test_what_was_held(self) -> None:
-        """A lease from before is unknown; its block ends without an error, as in production."""
+        """An earlier lease is unknown; its block ends without an error, as in production."""
         with locks_always_free(), redis_lock("invoice:42") as lease:
             with redis_unavailable():
                 with pytest.raises(LockUnavailable):
@@ -272,7 +272,7 @@ class TestUnavailable:
             assert lease.state == "held"
 
     def test_a_real_server(self, settings: Any, redis_server: Any) -> None:
-        """What is held there is given back later."""
+        """A lock held at a real server is released later."""
         cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_server.url}
         settings.CACHES = {"default": cache}
         with redis_unavailable():
@@ -294,13 +294,13 @@ class TestViews:
         [(locks_always_free, 200), (locks_always_busy, 409), (redis_unavailable, 503)],
     )
     def test_a_view(self, rf: Any, condition: Any, status: int) -> None:
-        """It answers as it would in production."""
+        """The view answers as in production."""
         view = lock_view("checkout")(lambda request: HttpResponse("ok"))
         with condition():
             assert view(rf.get("/")).status_code == status
 
     def test_a_command(self) -> None:
-        """Another exit code tells that somebody else is at it."""
+        """The exit code says that somebody else holds the lock."""
 
         class Import(LockedCommand, BaseCommand):
             def handle(self, *args: Any, **options: Any) -> None: ...
@@ -314,7 +314,7 @@ class TestViews:
 
 class TestDecorators(TestCase):
     def test_a_coroutine(self) -> None:
-        """It holds until the coroutine has ended, and not only until it has begun."""
+        """The condition lasts until the coroutine has ended."""
 
         @locks_always_busy()
         async def work() -> Lease | None:
@@ -325,28 +325,28 @@ class TestDecorators(TestCase):
 
     @locks_always_busy()
     async def test_an_async_test(self) -> None:
-        """Django's own."""
+        """Django's asynchronous tests can be decorated."""
         with pytest.raises(LockNotAcquired):
             async with redis_lock("invoice:42"):
                 pass
 
     @locks_always_free()
     def test_a_method(self) -> None:
-        """And what it returns."""
+        """Methods can be decorated."""
         with redis_lock("invoice:42"), pytest.raises(LeaseLost):
             lease = redis_lock("order:7").acquire()
             lease.release()
             lease.check()
 
     def test_a_class(self) -> None:
-        """Its tests are not decorated by that."""
+        """A class can't be decorated; the error says what to write."""
         with pytest.raises(TypeError, match=r"self.enterContext"):
 
             @locks_always_free()
             class Tests: ...
 
     def test_an_exception(self) -> None:
-        """It ends the condition, and goes on."""
+        """An exception ends the condition and comes out."""
         condition = locks_always_free()
         with pytest.raises(ValueError, match="why"), condition, redis_lock("invoice:42"):
             raise ValueError("why")
