@@ -12,7 +12,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseState, LockUnavailable
-from tests.contract.api import Api
+from tests.contract.api import Api, extended
 from tests.contract.test_contract import KINDS, OLD, Kind, keys, queued, read
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Matcher, Proxy, script
@@ -74,6 +74,20 @@ def _around(
     }
 
 
+@pytest.fixture
+def connected(api: Api, step: Step) -> None:
+    """A connection is open, so that a time-out hits the first request and not the greeting."""
+
+    def asked() -> bool:
+        try:
+            api.holder(step.kind.make())
+        except LockUnavailable:
+            return False
+        return True
+
+    eventually(asked)
+
+
 def past(api: Api, step: Step, wait: float | None = 0) -> Lease | None:
     """What somebody else gets who sees no faults."""
     lock = step.kind.other(using="direct")
@@ -106,6 +120,7 @@ def test_a_lost_acquire(api: Api, proxy: Proxy, redis: Redis, step: Step, fault:
     eventually(lambda: not keys(redis))
 
 
+@pytest.mark.usefixtures("connected")
 def test_an_acquire_that_nobody_heard_of(
     api: Api, proxy: Proxy, redis: Redis, step: Step, fault: Fault
 ) -> None:
@@ -119,6 +134,7 @@ def test_an_acquire_that_nobody_heard_of(
 
 
 @pytest.mark.parametrize("fault", [Fault.HOLD_REQUEST], indirect=True)
+@pytest.mark.usefixtures("connected")
 def test_an_acquire_that_arrives_late(
     api: Api, proxy: Proxy, redis: Redis, step: Step, fault: Fault
 ) -> None:
@@ -214,7 +230,7 @@ def test_a_lost_extension(api: Api, proxy: Proxy, redis: Redis, step: Step, faul
         api.extend(lease)
     assert lease.state == LeaseState.UNKNOWN
     lease.check()
-    api.extend(lease)
+    eventually(lambda: extended(api, lease))
     assert lease.state == LeaseState.HELD
     release(api, lease)
     eventually(lambda: not keys(redis))
