@@ -136,7 +136,7 @@ def test_a_redlock(api: Api, server: RedisServer, settings: Any, crashes: Any) -
 
 
 def test_a_token_is_a_text() -> None:
-    """Only its repr tells nothing."""
+    """Only its repr hides it."""
     token = tokens.new()
     assert len(token) == 32
     assert f"{token}" == str(token) == pickle.loads(pickle.dumps(token))

@@ -1,4 +1,4 @@
-"""What the errors say, what they carry, and that they travel."""
+"""Errors: their messages, their attributes, and their way to another process."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def made(request: pytest.FixtureRequest, redis: Redis) -> Made:
 
 class TestMessages:
     def test_a_conflict(self, redis: Redis) -> None:
-        """Who, from where, since when, for how long, how long yet, and how long we waited."""
+        """It says who holds it, from where, since when, how long yet, and how long we waited."""
         before = datetime.now(UTC) - timedelta(seconds=1)
         error, _ = conflict(redis)
         assert isinstance(error, LockNotAcquired)
@@ -161,7 +161,7 @@ class TestMessages:
         assert f" Waited {error.waited:.1f} s." in str(error)
 
     def test_the_place_in_the_queue(self, redis: Redis) -> None:
-        """Who gives up learns how many were before it."""
+        """A waiter that gives up learns how many were before it."""
         redis.set(KEY, "a stranger's", px=60_000)
         with ThreadPoolExecutor(2) as threads:
             for number in (1, 2):
@@ -272,7 +272,7 @@ class TestSecrets:
 
 class TestHierarchy:
     def test_one_error_for_each_decision(self) -> None:
-        """Who catches one of them doesn't catch another by accident; `except
+        """A handler of one of them doesn't catch another by accident; `except
         redis.exceptions.LockError` goes on working, and ours are a part of those."""
         apart = [LockNotAcquired, LockReentered, LeaseLost, LockUnavailable]
         for one in apart:
@@ -286,7 +286,7 @@ class TestHierarchy:
         assert not issubclass(LockUnavailable, redis_exceptions.ConnectionError | OSError)
 
     def test_each_is_caught_by_the_handler_of_redis(self, made: Made) -> None:
-        """What code that moves over from cache.lock() does with it still works."""
+        """Code that moves over from cache.lock() still works."""
         error, _ = made
         with pytest.raises(redis_exceptions.LockError) as caught:
             raise error
@@ -352,6 +352,6 @@ class TestTravel:
 
     @pytest.mark.parametrize("travel", [pickle.dumps, copy.copy, copy.deepcopy])
     def test_a_lease_does_not(self, travel: Callable[[Any], Any]) -> None:
-        """A lease is not doubled by accident: the error names what there is in place of that."""
+        """A lease is not doubled by accident: the error names `export()` instead."""
         with redis_lock("job") as lease, pytest.raises(TypeError, match=r"export\(\)"):
             travel(lease)

@@ -1,4 +1,4 @@
-"""What others may have written at Redis: it is read for people, and breaks nothing."""
+"""Values that others may have written to Redis: they are shown to people, and break nothing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TestTexts:
         return redis
 
     def test_errors_and_logs(self, held: Redis, caplog: pytest.LogCaptureFixture) -> None:
-        """Who did not get the lock can print by whom it is held."""
+        """A conflict can be printed with the holder's name."""
         with caplog.at_level(logging.DEBUG, "django_redislock"):
             with pytest.raises(LockNotAcquired) as caught, redis_lock("job", wait=0):
                 pass
@@ -134,7 +134,7 @@ class TestTexts:
             assert "all is well" in history.content.decode()
 
     def test_a_computation_that_failed(self, redis: Redis) -> None:
-        """What the exception said elsewhere; and what is no record of ours is computed again."""
+        """The text of an exception elsewhere is cleaned; a broken record is computed again."""
         rates = single_flight("rates", ttl=60)(lambda: 7)
         key = "redislock:{rates}:record"
         for said in (
@@ -323,7 +323,7 @@ class TestValues:
         "write", [*TYPES, fields(holder=NOT_UTF8, until="nan"), fields(holder="x", until="x")]
     )
     def test_beside_a_timestamp_lock(self, redis: Redis, write: Write) -> None:
-        """What ours have written there tells who holds it, or nothing does."""
+        """The holder is known from our own record only."""
         lease = TimestampLock("redislock:old", ttl=60).acquire()
         assert lease is not None
         write(redis, lease._claim.keys.tail)

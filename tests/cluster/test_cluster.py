@@ -243,7 +243,7 @@ def test_leases_of_several_nodes(cluster: RedisCluster, hung: Hang, kind: str) -
 
 
 def test_short_leases_beside_a_silent_node(cluster: RedisCluster, hung: Hang) -> None:
-    """What is asked of a node that hangs does not take longer than they can do without."""
+    """A request to a node that hangs takes no longer than they can do without renewal."""
     first, second, third = by_node(cluster)
     there = [redis_lock(name, ttl=60).acquire() for name in second]
     short = [redis_lock(name, ttl=3).acquire() for name in [*first, *third]]
@@ -412,7 +412,7 @@ def test_names_of_one_slot(cluster: RedisCluster) -> None:
 
 
 def test_the_cache_itself(cluster: RedisCluster) -> None:
-    """What the project does with this cache goes to the right node, too."""
+    """The project's own use of this cache goes to the right node, too."""
     for name in NAMES:
         cache.set(name, name, 60)
     assert [cache.get(name) for name in NAMES] == NAMES
@@ -486,7 +486,7 @@ def test_keys_with_braces(cluster: RedisCluster, key: str) -> None:
 
 @pytest.mark.parametrize("key", ["lock}import", "lock{}import", "{}", "{}{a}"])
 def test_keys_that_are_alone_in_their_slot(cluster: RedisCluster, key: str) -> None:
-    """What cannot be is told at once."""
+    """An impossible pair of keys is refused at once."""
     for lock in (TimestampLock("x", timestamp_key=key), redis_lock("job", timestamp_key=key)):
         with pytest.raises(ValueError, match="hash tag"):
             lock.acquire(wait=0)

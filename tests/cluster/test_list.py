@@ -1,4 +1,4 @@
-"""What is listed of a cluster of which a node is away."""
+"""The list of locks while a node of the cluster is away."""
 
 from __future__ import annotations
 

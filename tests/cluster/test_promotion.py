@@ -44,7 +44,7 @@ def kill(cluster: RedisCluster, node: RedisServer) -> None:
 
 
 def test_a_primary_is_killed(cluster: RedisCluster, api: Api) -> None:
-    """What the replica has got goes on: the lease, and the order of those who wait."""
+    """The lease and the order of the waiters go on, since the replica has them."""
     primary, _, _, replica = cluster.nodes
     name = name_at(cluster, primary)
     key = f"redislock:{{{name}}}"

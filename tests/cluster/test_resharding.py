@@ -107,7 +107,7 @@ def test_a_release_while_it_moves(
 def test_a_free_lock_whose_slot_moves(
     cluster: RedisCluster, ends: tuple[RedisServer, RedisServer], api: Api
 ) -> None:
-    """Where no key is left at the old node, the new one is asked, and decides when it can."""
+    """If no key is left at the old node, the new one is asked, and decides when it can."""
     _, target = ends
     cluster.migrating(KEY, target)
     waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))

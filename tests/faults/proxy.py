@@ -325,7 +325,7 @@ class _Connection:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close it with a reset in place of a polite end."""
+    """Close it with a reset."""
     connection = writer.get_extra_info("socket")
     if connection is not None and not writer.transport.is_closing():
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -146,8 +146,8 @@ def test_forward_by_less_than_a_lease(api: Api, clock: Clock) -> None:
 
 
 def test_back(api: Api, clock: Clock) -> None:
-    """The lease lives longer at the server, by as much. Who comes after the jump stands behind
-    those who came before, and nobody is kept from the lock."""
+    """The lease lives longer at the server, by as much. Waiters that come after the jump stand
+    behind those that came before it, and nobody is kept from the lock."""
     lease = api.acquire(redis_lock(NAME, ttl=TTL))
     line = Line(api, clock.redis, 3)
     clock.set(-JUMP)

@@ -15,7 +15,7 @@ from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
 
 PROMPTLY = 10.0
-"""Seconds: generous for a busy machine, and not for ever."""
+"""Seconds: generous for a busy machine."""
 
 
 class End(NamedTuple):

@@ -187,7 +187,7 @@ def both() -> None:
 
 
 def untold() -> None:
-    """Fork as a program in C does it, which tells Python nothing."""
+    """Fork as a program in C does it, without Python's knowledge."""
     with redis_lock("job", ttl=1.5) as lease:
         # Python does not mend what its own threads were in the middle of: so they have to rest.
         redis = get_redis_connection("default")

@@ -43,7 +43,7 @@ def kill_waiters(redis: Redis, *waiters: Worker) -> None:
 
 
 def test_the_holder(start: Start, redis: Redis, others: ThreadPoolExecutor) -> None:
-    """Who waits for it is in within the rest of the lease + 100 ms, with a larger fencing token.
+    """Its waiter is in within the rest of the lease + 100 ms, with a larger fencing token.
 
     All times are the server's. On a machine that has much else to do, some of them are late for
     that; the third best of seven, which end at different times, says what the lock itself takes.

@@ -89,7 +89,7 @@ def connected(api: Api, step: Step) -> None:
 
 
 def past(api: Api, step: Step, wait: float | None = 0) -> Lease | None:
-    """What somebody else gets who sees no faults."""
+    """Another thread or task, which sees no faults, asks for the lock."""
     lock = step.kind.other(using="direct")
     lease: Lease | None = api.start(lambda: api.acquire(lock, wait=wait)).result(PATIENCE)
     return lease

@@ -45,8 +45,8 @@ def test_acquire_after_its_withdrawal(scene: Scene) -> None:
 
 @through_both_ports
 def test_acquire_after_a_refusal(scene: Scene) -> None:
-    """Who was told "not acquired" by the answer to a second send doesn't get the lock by the
-    first one, when it has become free."""
+    """If the answer to a second send was "not acquired", the first one does not get the lock when
+    it has become free."""
     held = scene.acquire_direct()
     rule = scene.lose(ACQUIRE, fault=HOLD)
     assert scene.api.acquire(scene.lock(), wait=1.5 * TIMEOUT) is None
@@ -57,7 +57,7 @@ def test_acquire_after_a_refusal(scene: Scene) -> None:
 
 @through_both_ports
 def test_acquire_after_giving_up(scene: Scene) -> None:
-    """Who gave up is not put into the queue again, and is not handed the lock."""
+    """A waiter that gave up is not put into the queue again, and is not handed the lock."""
     held = scene.acquire_direct()
     rule = scene.lose(ACQUIRE, fault=HOLD)
     waiter = scene.start(wait=1)

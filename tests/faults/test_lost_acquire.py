@@ -22,8 +22,9 @@ from tests.waiting import PATIENCE
 
 @in_every_way
 def test_one_lost(scene: Scene) -> None:
-    """Who tries once gets a free lock although its connection is lost; where it would have to
-    wait for another answer, it is told that Redis could not be asked, and holds nothing."""
+    """With wait=0, a free lock is acquired although the connection is lost. If another answer
+    would have to be waited for, the error says that Redis could not be asked, and nothing is
+    held."""
     rule = scene.lose(ACQUIRE)
     if scene.tries == 1:
         with pytest.raises(LockUnavailable, match=r"could not be asked|did not answer"):
@@ -38,7 +39,7 @@ def test_one_lost(scene: Scene) -> None:
 
 @in_every_way
 def test_two_lost(scene: Scene) -> None:
-    """Who tries once is told that Redis could not be asked, and holds nothing."""
+    """With wait=0, the error says that Redis could not be asked, and nothing is held."""
     rule = scene.lose(ACQUIRE, times=2)
     with pytest.raises(LockUnavailable, match=r"could not be asked|did not answer"):
         scene.acquire(wait=0)
@@ -62,7 +63,7 @@ def test_all_lost(scene: Scene) -> None:
 
 @with_every_fault
 def test_all_lost_for_a_while(scene: Scene) -> None:
-    """Who waits without limit goes on asking, and has the lock when the network is back."""
+    """A waiter without limit goes on asking, and has the lock when the network is back."""
     rule = scene.lose(ACQUIRE, times=FOR_EVER)
     waiter = scene.start(wait=None)
     rule.happened(3)
@@ -103,7 +104,7 @@ def test_silence(scene: Scene) -> None:
 
 @through_both_ports
 def test_cut(scene: Scene) -> None:
-    """Where nobody is reached at all it says so, and it works again afterwards."""
+    """If no server is reached at all, the error says so; it works again afterwards."""
     scene.proxy.cut()
     for wait in (0, 0.3):
         with pytest.raises(LockUnavailable) as caught:
@@ -197,8 +198,8 @@ def test_all_lost_while_it_waits(scene: Scene) -> None:
 
 @with_every_fault
 def test_lost_when_it_gives_up(scene: Scene) -> None:
-    """Who gave up with a lost message is told "not acquired", or that Redis could not be asked;
-    and has left the queue."""
+    """A waiter whose last message is lost is told "not acquired", or that Redis could not be
+    asked. It has left the queue."""
 
     def gives_up(words: list[bytes]) -> bool:
         return ACQUIRE(words) and words[-3] == b""  # no inbox; behind it the ticket and the nonce
@@ -221,8 +222,8 @@ def test_lost_when_it_gives_up(scene: Scene) -> None:
 @in_every_way
 def test_a_restore(scene: Scene) -> None:
     """A lease that is continued in another process has one holder, or none. A lost connection is
-    not noticed. Where another answer would have to be waited for, who
-    restores is told so: then it may be tried again, or the lock is free."""
+    not noticed. If another answer would have to be waited for, restoring raises: then it may be
+    tried again, or the lock is free."""
     text = scene.acquire().export()
     rule = scene.lose(script("mutex_adopt"))
     if scene.tries == 1:

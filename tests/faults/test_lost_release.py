@@ -29,7 +29,7 @@ def give_back(scene: Scene, lease: Lease) -> None:
 
 
 class Oops(Exception):
-    """What a block raises."""
+    """The exception of a block."""
 
 
 @in_every_way
@@ -45,8 +45,8 @@ def test_one_lost(scene: Scene) -> None:
 
 @in_every_way
 def test_two_lost(scene: Scene) -> None:
-    """Who calls release() is told that Redis could not be asked, and not that the lease is
-    lost; called again, it succeeds, and once more does nothing."""
+    """release() says that Redis could not be asked, and not that the lease is lost. Called again,
+    it succeeds; called once more, it does nothing."""
     lease = scene.acquire()
     rule = scene.lose(RELEASE, times=scene.tries)
     with pytest.raises(LockUnavailable):
@@ -101,7 +101,7 @@ def test_repeated_after_it_was_never_sent(scene: Scene) -> None:
 
 @with_every_fault
 def test_repeated_when_its_time_is_over(scene: Scene) -> None:
-    """Who gave it back in time is not told that it was lost, however late the answer comes."""
+    """A lease that was given back in time is not reported as lost, however late the answer is."""
     lost = threading.Event()
     lease = scene.acquire(ttl=0.9, on_lost=lambda lease: lost.set())
     rule = scene.lose(RELEASE, times=scene.tries)
@@ -161,8 +161,8 @@ def test_leaving_a_block(scene: Scene) -> None:
 
 @with_every_fault
 def test_leaving_a_block_while_others_wait(scene: Scene) -> None:
-    """What the block did was done under the lock, so nothing is raised. The waiters get the lock
-    in the background, once."""
+    """The body has run under the lock, so nothing is raised. The waiters get the lock in the
+    background, once."""
     waiters = []
 
     def body(lease: object) -> None:

@@ -124,8 +124,8 @@ def test_all_lost(scene: Scene) -> None:
 
 @with_every_fault
 def test_silence(scene: Scene) -> None:
-    """Who gets no answer at all, not even when it connects anew, is told that its lease is lost
-    at its own deadline, however long the client's own retries go on."""
+    """A holder that gets no answer at all, not even on a new connection, is told at its own
+    deadline that the lease is lost, however long the client's own retries go on."""
     told: list[float] = []
     lease = scene.acquire(ttl=1, on_lost=lambda lease: told.append(now()))
     ends = now() + lease.remaining()
@@ -141,7 +141,7 @@ def test_silence(scene: Scene) -> None:
 
 @with_every_fault
 def test_extend_lost(scene: Scene) -> None:
-    """Who extends by hand is told that it is unknown; the watchdog finds out."""
+    """An extension by hand raises, and the lease is unknown; the watchdog finds out."""
     lease = scene.acquire(ttl=3)
     rule = scene.lose(EXTEND)
     with pytest.raises(LockUnavailable):

@@ -139,7 +139,7 @@ def test_released_during_a_cut(scene: Scene) -> None:
 
 @through_both_ports
 def test_a_wait_that_covers_a_cut(scene: Scene) -> None:
-    """Who may wait for longer than the cut lasts does not hear of it."""
+    """A wait that lasts longer than the cut ends with the lock."""
     scene.proxy.cut()
     before = scene.proxy.connected
     waiter = pass_through(scene, wait=20)

@@ -102,7 +102,7 @@ class TestLostMessages:
     def test_the_record(
         self, api: Api, proxy: Proxy, redis: Redis, settings: Any, fault: Fault
     ) -> None:
-        """What was done is done, whatever happens to the message that says so."""
+        """The job counts as done, whatever happens to the message that says so."""
         settings.CACHES = caches(proxy.url, SOCKET_TIMEOUT=PATIENT if fault in RESETS else 1)
         rule = proxy.on(WRITE, fault)
         assert api.enter(once("job"), lambda first: first) is True
@@ -122,7 +122,7 @@ class TestLostMessages:
     def test_a_record_that_comes_late(
         self, proxy: Proxy, redis: Redis, settings: Any, release: Any
     ) -> None:
-        """What was forgotten meanwhile stays forgotten."""
+        """A record that was forgotten meanwhile stays forgotten."""
         settings.CACHES = caches(proxy.url, SOCKET_TIMEOUT=0.5)
         late = proxy.on(WRITE, Fault.HOLD_REQUEST)
         with transaction.atomic(), once("job", release=release) as first:
@@ -154,7 +154,7 @@ class TestRedisAway:
     def test_it_comes_back_within_the_wait(
         self, api: Api, own_server: RedisServer, redis: Redis
     ) -> None:
-        """Who waits for the lock waits for Redis, too."""
+        """A waiter for the lock waits for Redis, too."""
         assert api.enter(once("another"), lambda first: first)
         own_server.stop()
         waits = api.start(lambda: api.enter(once("job", wait=PATIENCE), lambda first: first))
@@ -231,7 +231,7 @@ class TestSingleFlight:
         assert third.lines(2) == ["asking", "got 8"]
 
     def test_it_could_not_look_first(self, api: Api, proxy: Proxy) -> None:
-        """Who does not know what was there when it came takes no result for its own."""
+        """A caller that does not know which result was there when it came takes no result."""
         runs: list[int] = []
         function = single_flight("number")(api.function(lambda: runs.append(1) or len(runs)))
         assert api.call(function) == 1

@@ -83,7 +83,7 @@ class Nodes:
                 server.start()
 
     def holding(self, lease: Lease) -> list[str]:
-        """Where the lease's token is at the lock."""
+        """The servers that have the lease's token at the lock."""
         return [alias for alias in ALIASES if self.token(alias) == lease.token]
 
     def token(self, alias: str) -> str | None:
@@ -91,7 +91,7 @@ class Nodes:
         return None if value is None else value[:32].decode()
 
     def held(self) -> list[str]:
-        """Where the lock is anybody's."""
+        """The servers at which anybody holds the lock."""
         return [alias for alias in ALIASES if self.token(alias) is not None]
 
     def stop(self, *aliases: str) -> None:
@@ -244,12 +244,12 @@ def lock(using: list[str] = ALIASES, ttl: float = TTL, **options: Any) -> Redloc
 
 
 def elsewhere(api: Api, lock: Redlock, wait: float | None = 0) -> Any:
-    """What another thread or task gets."""
+    """Another thread or task asks for it."""
     return api.start(lambda: api.acquire(lock, wait=wait)).result(PATIENCE)
 
 
 def conflict(api: Api, **options: Any) -> LockNotAcquired:
-    """What another thread or task is told."""
+    """The error of another thread or task that asks for it."""
     with pytest.raises(LockNotAcquired) as caught:
         api.start(lambda: api.enter(lock(**options), lambda _: None)).result(PATIENCE)
     return caught.value
@@ -330,7 +330,7 @@ def test_renewal(api: Api, nodes: Nodes) -> None:
 
 
 def test_holder_and_clear(api: Api, nodes: Nodes) -> None:
-    """Who holds the majority; an operator takes it away everywhere."""
+    """The holder is the one with the majority; an operator clears the lock everywhere."""
     assert api.holder(lock()) is None
     assert api.clear(lock(), reason="none") is None
     lease = api.acquire(lock(renew=False))
@@ -441,8 +441,8 @@ def test_a_majority_that_hangs(api: Api, nodes: Nodes, monkeypatch: pytest.Monke
 
 
 def test_a_minority_is_given_back(api: Api, nodes: Nodes) -> None:
-    """Who gets two of five because others have the rest holds none of them afterwards. Nothing is
-    remembered of it: each of many tries would leave its token on every server."""
+    """A caller that gets two of five, since others have the rest, holds none of them afterwards.
+    No server remembers it: each of many tries would leave its token on every server."""
     for number, alias in enumerate("abc"):
         redis_lock("job", using=alias, ttl=TTL, label=f"holder {number}").acquire()
     error = conflict(api, wait=0.5)
@@ -586,7 +586,7 @@ def test_a_release_that_is_repeated(api: Api, nodes: Nodes, settings: Any) -> No
 def test_an_answer_that_takes_too_long(
     api: Api, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is granted after the validity is over is undone."""
+    """A grant whose answers come after the validity is over is undone."""
     monkeypatch.setattr(redlock, "deadline", lambda sent, ttl: sent)
     with pytest.raises(LockUnavailable, match="took longer than the lease lives"):
         api.acquire(lock(), wait=0)

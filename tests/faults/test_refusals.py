@@ -474,7 +474,7 @@ def test_tasks_wait_for_a_connection(
 
 
 def test_handed_on_in_a_full_memory(api: Api, harmed: Harmed) -> None:
-    """Who waited before Redis was full still gets the lock when it is released."""
+    """A waiter from before Redis was full still gets the lock when it is released."""
     holder = api.acquire(harmed.lock("job"))
     waiter = api.start(lambda: api.acquire(harmed.lock("job"), wait=PATIENCE))
     eventually(lambda: harmed.queued("job") == 1)

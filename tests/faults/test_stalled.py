@@ -100,7 +100,8 @@ def stages(apis: dict[str, Api], redis: Redis) -> list[Stage]:
 
 
 def test_acquire(stages: list[Stage], server: RedisServer, redis: Redis) -> None:
-    """Who has time for it gets the lock, who has not is told so and leaves nothing."""
+    """A caller that may wait for so long gets the lock. The others get an error, and leave
+    nothing."""
     held, early = [], []
     for stage in stages:
         held.append(stage.api.acquire(stage.lock("queue", "patient")))
@@ -139,8 +140,9 @@ def test_acquire(stages: list[Stage], server: RedisServer, redis: Redis) -> None
 
 
 def test_release(stages: list[Stage], server: RedisServer, redis: Redis) -> None:
-    """Who waits for it is told that it is released. Who does not is told that Redis could not
-    be asked, may repeat it, and leaves a block without an error. The next one gets it once."""
+    """A patient client is told that it has released. A hasty one is told that Redis could not be
+    asked, may repeat the release, and leaves a block without an error. The next one gets the lock
+    once."""
     begun, entered = threading.Event(), threading.Barrier(len(stages) + 1)
 
     def body(lease: Any) -> None:

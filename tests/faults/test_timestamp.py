@@ -127,7 +127,7 @@ class Slow(SyncPort):
 
 @pytest.mark.parametrize("wait", [0, None])
 def test_the_second_comes_after_the_first_is_over(redis: Redis, wait: float | None) -> None:
-    """What is returned is a lease that is held; who may not wait is told that there is none."""
+    """A lease that is returned is held; with wait=0 there is none, and an error."""
     lease = lock(True, ttl=30).acquire()
     claim = replace(lease._claim, token=tokens.new(), sent=False)
     lease.release()

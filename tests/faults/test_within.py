@@ -88,7 +88,7 @@ def test_a_try_begins_at_the_end(own_server: RedisServer) -> None:
 def test_taking_back_costs_the_caller_nothing(
     api: Api, proxy: Proxy, redis: Redis, fault: Fault
 ) -> None:
-    """What a doubtful acquire may have done is undone, in the background if there is no time."""
+    """A doubtful acquire is undone, in the background if there is no time."""
     proxy.on(script("mutex_acquire"), fault, times=9)
     held_up = proxy.on(script("mutex_release"), Fault.HOLD_REQUEST, times=9)
     assert seconds(lambda: api.acquire(redis_lock("job", wait=0))) < LEAST + MARGIN
@@ -176,7 +176,7 @@ class TestNeverSilent:
         assert all(one.levelno == logging.WARNING for one in others)
 
     def test_a_server_that_is_away(self, api: Api, settings: Any) -> None:
-        """What redis-py says comes last, and the error is told from a lease's release, too."""
+        """The error ends with what redis-py said; a lease's operations raise it, too."""
         with RedisServer(tcp_port=0) as server:
             settings.CACHES = caches(f"redis://localhost:{server.tcp_port}")
             lease = api.acquire(redis_lock("job"))

@@ -1,4 +1,4 @@
-"""What visitors of the shop see, whatever server it runs under."""
+"""The shop as its visitors see it, whatever server it runs under."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def is_conflict(answer: Answer) -> bool:
 
 class TestLockView:
     def test_conflict(self, shop: Visitor) -> None:
-        """Who buys what somebody else is buying is told so at once; programs and people alike."""
+        """A visitor who buys what somebody else is buying is told so at once; programs and people
+        alike."""
         lamp = shop.product(stock=2)
         buy = ("POST", f"/products/{lamp}/buy/", FOR_LONG)
         first = shop.ask_meanwhile(*buy)
@@ -92,8 +93,8 @@ class TestLockView:
         assert (shop.stock(lamp), shop.orders(lamp)) == (0, 5)
 
     def test_released_after_commit(self, shop: Visitor, in_the_shop: None) -> None:
-        """Who has waited for a view that wrote sees what it has written: with ATOMIC_REQUESTS, and
-        a database that takes its time for each commit."""
+        """A request that waited for a view that wrote sees what was written: with ATOMIC_REQUESTS,
+        and a database that takes its time for each commit."""
         lamp = shop.product(stock=3)
         with redis_lock(f"stock:{lamp}"):
             order = shop.ask_meanwhile(
