@@ -228,6 +228,21 @@ def test_a_renewal_sends_the_ttl_that_it_believes_in(redis: Redis) -> None:
     lease.release()
 
 
+def test_a_renewal_counts_from_its_sending(redis: Redis) -> None:
+    """After an answer that was slow, the holder believes in no more than the server's lease."""
+    lease = redis_lock("job", ttl=3, renew=False).acquire()
+
+    class Slow(SyncPort):
+        async def script(self, *call):  # type: ignore[no-untyped-def]
+            answer = await super().script(*call)
+            eventually(lambda: redis.pttl(KEY) < 2800)
+            return answer
+
+    run(renewal_module.renew(Slow(server_of("default")), [lease._lifetime]))
+    assert 0 < lease.remaining() <= redis.pttl(KEY) / 1000
+    lease.release()
+
+
 def test_a_failed_extend_of_a_lease_that_is_not_renewed(redis: Redis) -> None:
     """The watchdog has nothing to do about it before its deadline."""
     lease = redis_lock("job", ttl=30, renew=False).acquire()
