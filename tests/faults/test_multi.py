@@ -13,9 +13,10 @@ from devtools.redis_server import RedisServer
 from django_redislock import MultiLock, redis_lock
 from django_redislock.transport.server import Server
 from tests.contract.api import Api
+from tests.contract.test_contract import keys
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
-from tests.faults.scene import FAULTS, TIMEOUT
+from tests.faults.scene import FAULTS, FOR_EVER, TIMEOUT
 from tests.waiting import PATIENCE, eventually
 
 ACQUIRE = script("multi_acquire")
@@ -34,15 +35,6 @@ def key(name: str, beside: str = "") -> str:
     return f"redislock:{{{name}}}{beside}"
 
 
-def left(redis: Redis) -> list[bytes]:
-    """What is there of any name, but what outlives every lock."""
-    return [
-        found
-        for found in redis.keys("redislock:{*")
-        if not found.endswith(b":tail") and b":gone:" not in found
-    ]
-
-
 def direct(name: str) -> redis_lock:
     return redis_lock(name, using="direct")
 
@@ -56,7 +48,7 @@ def test_a_node_of_a_cluster_is_away(
     all of them when it is back."""
     monkeypatch.setattr(Server, "slot", lambda self, key: crc32(key.encode()))
     rule = proxy.on(
-        lambda words: ACQUIRE(words) and words[3] == key(away).encode(), fault, times=10**9
+        lambda words: ACQUIRE(words) and words[3] == key(away).encode(), fault, times=FOR_EVER
     )
     several = api.start(lambda: api.acquire(MultiLock(NAMES, ttl=600), wait=None))
     rule.happened()
@@ -69,7 +61,7 @@ def test_a_node_of_a_cluster_is_away(
     lease = several.result(PATIENCE)
     assert all(redis.get(key(name)).decode().startswith(lease.token) for name in NAMES)
     api.release(lease)
-    eventually(lambda: left(redis) == [])
+    eventually(lambda: not keys(redis))
 
 
 def test_a_lost_wakeup(api: Api, proxy: Proxy, redis: Redis) -> None:
@@ -81,7 +73,7 @@ def test_a_lost_wakeup(api: Api, proxy: Proxy, redis: Redis) -> None:
     api.release(single)
     lease = waiter.result(PATIENCE)
     api.release(lease)
-    assert left(redis) == []
+    assert not keys(redis)
 
 
 def test_a_waiter_that_is_gone(api: Api, proxy: Proxy, redis: Redis) -> None:
@@ -92,13 +84,13 @@ def test_a_waiter_that_is_gone(api: Api, proxy: Proxy, redis: Redis) -> None:
     eventually(lambda: redis.zcard(key("b", ":queue")))
     next_one = api.start(lambda: api.acquire(direct("b"), wait=PATIENCE))
     eventually(lambda: redis.zcard(key("b", ":queue")) == 2)
-    rule.times = 10**9  # from here on, nothing of it arrives
+    rule.times = FOR_EVER  # from here on, nothing of it arrives
     api.release(single)
     lease = next_one.result(PATIENCE)
     rule.let_go()
     api.release(lease)
     api.release(gone.result(PATIENCE))
-    assert left(redis) == []
+    assert not keys(redis)
 
 
 def test_names_that_were_lost_while_it_waited(api: Api, proxy: Proxy, redis: Redis) -> None:

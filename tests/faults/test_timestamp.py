@@ -22,13 +22,11 @@ from tests.classic import Classic
 from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
+from tests.faults.scene import FOR_EVER, TIMEOUT
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
 KEY, MUTEX = "lock.import", "redislock:{import}"
-SHORT = 0.5
-"""Seconds after which a client gives up on an answer that was swallowed."""
-
 BOTH = pytest.mark.parametrize("both", [False, True], ids=["alone", "with-a-mutex"])
 
 
@@ -42,7 +40,7 @@ def _clean(redis: Redis) -> Iterator[None]:
 @pytest.fixture
 def lossy(proxy: Proxy, redis_server: RedisServer, settings: Any) -> Proxy:
     """A proxy behind which clients are impatient; "direct" goes past it."""
-    impatient = caches(proxy.url, SOCKET_TIMEOUT=SHORT)["default"]
+    impatient = caches(proxy.url, SOCKET_TIMEOUT=TIMEOUT)["default"]
     settings.CACHES = {"default": impatient, "direct": caches(redis_server.url)["default"]}
     return proxy
 
@@ -94,7 +92,7 @@ def test_an_outage_while_it_waits_for_an_old_client(
     """Longer than a round of the wait, which is a third of the ttl: it goes on, and gets it."""
     old = Classic(redis, KEY)
     assert old.acquire()
-    rule = lossy.on(script("timestamp_acquire"), fault, times=10**9)
+    rule = lossy.on(script("timestamp_acquire"), fault, times=FOR_EVER)
     waiter = api.start(lambda: api.acquire(lock(True, ttl=0.9), wait=PATIENCE))
     rule.happened(6)
     assert not waiter.done()
@@ -157,7 +155,7 @@ def test_a_release_by_who_does_not_know_of_the_first(api: Api, redis: Redis) -> 
 def test_renewals_are_lost(api: Api, lossy: Proxy, redis: Redis, both: bool) -> None:
     """The lease is lost at its own deadline, before the time that is written at the key."""
     lease = api.acquire(lock(both, ttl=3))
-    rule = lossy.on(script("timestamp_extend"), Fault.LOSE_REPLY, times=10**9)
+    rule = lossy.on(script("timestamp_extend"), Fault.LOSE_REPLY, times=FOR_EVER)
     rule.happened()
     eventually(lambda: lease._lifetime.lost is not None)
     assert redis.time()[0] <= int(redis.get(KEY))
