@@ -239,13 +239,6 @@ class TestPages:
         assert (counts.total, counts.contended, counts.waiters) == (31, 1, 2)
         assert counts.states == {State.HELD: 30, State.UNKNOWN: 0, State.STALE: 1}
 
-    def test_without_any(self, inspector: Inspector) -> None:
-        """Without locks, all answers are empty."""
-        assert inspector.page().items == []
-        assert inspector.stale() == []
-        assert inspector.counts().total == 0
-        assert inspector.discover() == []
-
 
 class TestDiscover:
     def test_what_is_not_in_the_index(self, inspector: Inspector, redis: Redis) -> None:

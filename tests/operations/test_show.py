@@ -26,6 +26,7 @@ def test_held(redis: Redis, start: Callable[..., Worker]) -> None:
     assert done.code == 0
     for text in (lease.owner, "here", str(lease.fencing_token), "of 1 min 00 s, unless"):
         assert text in done.out
+    assert "BEFORE" not in done.out, "it has no past"
     waiting = [f":{worker.process.pid}:" for worker in (first, second)]
     places = [done.out.index(text) for text in waiting]
     assert places == sorted(places)
@@ -74,12 +75,6 @@ def test_its_past(redis: Redis) -> None:
         [rows[2][2], "released", "was released"],
     ]
     leases[3].release()
-
-
-def test_nothing_past() -> None:
-    """Without a past, there is no such table."""
-    with redis_lock("job"):
-        assert "BEFORE" not in call("show", "job").out
 
 
 def test_stale(redis: Redis) -> None:
