@@ -38,6 +38,21 @@ def test_it_is_never_held_again(holds: Holds) -> None:
     assert holds.drop(), "the watchdog tries again until Redis answers"
 
 
+def test_a_release_inside_of_a_block(lease: Lease, holds: Holds) -> None:
+    """The end of the block is not counted again."""
+    holds.enter(weakref.ref(lease))
+    assert holds.again()
+    holds.enter(weakref.ref(lease))
+    holds.give_back()
+    assert not holds.drop()
+    assert (holds.counts, holds.unentered) == (Counts(1, 1, 1), 0)
+    assert not holds.leave(entered=True), "the outer block holds it"
+    assert holds.counts == Counts(1, 1, 0)
+    holds.give_back()
+    assert holds.drop()
+    assert holds.leave(entered=True), "nobody holds it: the error of a lost lease is to be seen"
+
+
 def test_a_release_of_what_was_not_entered(lease: Lease, holds: Holds) -> None:
     """The hold of the acquire ends, and not that of the outer block."""
     holds.enter(weakref.ref(lease))
