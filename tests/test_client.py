@@ -40,8 +40,8 @@ from django_redislock.client import Lock, LockingClient
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.server import every, server_of_client
-from tests.blocks import blocks
 from tests.contract.api import InThreads
+from tests.docs.world import examples
 from tests.faults.proxy import Fault, Proxy, script
 from tests.processes import Start
 from tests.test_connections import lock_and_wait, server
@@ -1149,7 +1149,7 @@ class TestPage:
     """docs/drop-in.md says what is there."""
 
     PAGE = (Path(__file__).parent.parent / "docs" / "drop-in.md").read_text(encoding="utf-8")
-    BLOCKS = blocks("drop-in.md")
+    BLOCKS = examples("docs/drop-in.md")
 
     def test_every_change_is_named(self) -> None:
         """In the table, which has a test for each row, and a row for each test."""

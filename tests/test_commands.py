@@ -29,7 +29,7 @@ from django_redislock import (
 from django_redislock.commands import BUSY, LOST, UNAVAILABLE, LockedCommand
 from django_redislock.management.failing import MISCONFIGURED, USAGE
 from django_redislock.management.subcommands.run import NOT_EXECUTABLE, NOT_FOUND
-from tests.blocks import blocks
+from tests.docs.world import examples
 from tests.manage import Manage, with_stderr
 from tests.test_decorators import held_elsewhere
 
@@ -551,7 +551,9 @@ class TestDocumentation:
 
     def example(self, *words: str, **names: Any) -> dict[str, Any]:
         """Run the one example that contains all of these words."""
-        found = [block for block in blocks("commands.md") if all(word in block for word in words)]
+        found = [
+            block for block in examples("docs/commands.md") if all(word in block for word in words)
+        ]
         (block,) = found
         namespace = {"LockedCommand": LockedCommand, "__name__": "nightly"} | names
         exec(compile(block, str(DOCS), "exec"), namespace)

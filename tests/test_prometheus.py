@@ -39,7 +39,7 @@ from django_redislock.settings import naming
 from django_redislock.signals import LockEvent
 from django_redislock.transport.server import server_of_client
 from django_redislock.views import lock_view
-from tests.blocks import blocks
+from tests.docs.world import examples
 from tests.test_decorators import held_elsewhere
 from tests.waiting import PATIENCE, eventually
 
@@ -411,7 +411,7 @@ def run(program: str, **environ: str) -> str:
 
 def run_setup(then: str, *, missing: str = "", **environ: str) -> str:
     """Set up a project with the INSTALLED_APPS of the page."""
-    apps = blocks("metrics.md")[0].replace("...,", "'django_redislock',")
+    apps = examples("docs/metrics.md")[0].replace("...,", "'django_redislock',")
     return run(
         f"import sys\nif {missing!r}: sys.modules[{missing!r}] = None\n"
         f"{apps}\n"
@@ -466,7 +466,7 @@ class TestThePage:
     def test_the_settings(self) -> None:
         """An entry of LOCKS is a pattern."""
         names: dict[str, Any] = {}
-        exec(blocks("metrics.md")[1], names)
+        exec(examples("docs/metrics.md")[1], names)
         with override_settings(REDISLOCK=names["REDISLOCK"]):
             assert pattern("invoice:42") == "invoice:*"
             assert pattern("nightly-import") == "nightly-import"

@@ -1,5 +1,5 @@
-"""The documentation says what is there: tests that it names, pages that it links, commands that it
-types; and each of its examples has a test that runs it."""
+"""The documentation says what is there: tests that it names, pages that it links, and commands
+that it types."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pytest
 
 from django_redislock.management.commands.redislock import Command as Redislock
 from django_redislock.management.commands.runperiodic import Command as Runperiodic
-from tests.blocks import blocks
+from tests.docs.world import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
@@ -77,44 +76,6 @@ def test_the_pictures_that_it_shows(page: Path) -> None:
         picture = page.parent / target
         assert picture.is_file(), target
         assert picture.stat().st_size < 100_000, target
-
-
-EXAMPLES = {
-    "admin.md": (3, "tests/admin/test_docs.py"),
-    "asgi.md": (4, "tests/test_docs_guides.py"),
-    "capacity.md": (2, "tests/test_docs_capacity.py"),
-    "commands.md": (4, "tests/test_commands.py"),
-    "drop-in.md": (4, "tests/test_client.py"),
-    "fencing.md": (3, "tests/test_docs_guides.py"),
-    "kinds.md": (1, "tests/test_docs_kinds.py"),
-    "lock-order.md": (4, "tests/test_docs_timestamp.py"),
-    "metrics.md": (2, "tests/test_prometheus.py"),
-    "migrating.md": (6, "tests/test_docs_guides.py"),
-    "multi-lock.md": (4, "tests/test_docs_multi_lock.py"),
-    "once.md": (6, "tests/test_docs_once.py"),
-    "periodic.md": (6, "tests/periodic/test_docs.py"),
-    "redlock.md": (3, "tests/test_docs_redlock.py"),
-    "security.md": (1, "tests/test_docs_guides.py"),
-    "shared.md": (3, "tests/test_docs_shared.py"),
-    "signals.md": (2, "tests/test_docs_views.py"),
-    "testing.md": (6, "tests/testing_kit/test_docs.py"),
-    "timestamp-lock.md": (3, "tests/test_docs_timestamp.py"),
-    "topologies.md": (4, "tests/cluster/test_docs.py"),
-    "transactions.md": (4, "tests/test_docs_guides.py"),
-    "tutorial.md": (7, "tests/test_docs_tutorial.py"),
-    "views.md": (6, "tests/test_docs_views.py"),
-}
-"""So many Python examples a page has, and there they are run. Whoever adds one says where."""
-
-
-def test_every_example_is_run() -> None:
-    """No page has one that is not claimed. The README counts its own."""
-    for path in sorted((ROOT / "docs").rglob("*.md")):
-        page = str(path.relative_to(ROOT / "docs"))
-        if found := blocks(page):
-            count, test = EXAMPLES[page]
-            assert len(found) == count, page
-            assert path.name in (ROOT / test).read_text(encoding="utf-8"), test
 
 
 TYPED = re.compile(r"^ *\$ (.+)$", re.MULTILINE)

@@ -1,0 +1,662 @@
+"""Each Python example of the README and of docs/ runs, and holds the locks that it says.
+
+EXAMPLES has the examples of each page in their order. An entry is the names of the locks that are
+held when the example does its work; or a function that tries more; or a word for what only has to
+be valid. Whoever adds an example says here what it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.conf import settings
+from django.contrib import admin
+from django.core import checks
+from django.core.cache import cache
+from django.core.management import call_command
+from django.db import models, transaction
+from django.db.models import F
+from django.dispatch import receiver
+from django.http import Http404, HttpResponse
+from django.test import override_settings
+from django.test.utils import isolate_apps
+from django.views import View
+from django.views.decorators.csrf import csrf_exempt
+from redis import Redis
+from rest_framework.decorators import api_view
+from rest_framework.test import APIRequestFactory
+from rest_framework.views import APIView
+
+from devtools.redis_server import RedisServer, find_server
+from django_redislock import (
+    LeaseLost,
+    LockNotAcquired,
+    LockOrderError,
+    current_lease,
+    redis_lock,
+    signals,
+)
+from django_redislock.admin import LockAdmin
+from django_redislock.fencing import FencedModel
+from django_redislock.lease import lock_order
+from django_redislock.models import Lock
+from django_redislock.periodic import RunOutcome, job_finished, registry
+from django_redislock.primitives import redlock
+from django_redislock.testing import check_lock_order
+from django_redislock.views import idempotent_view, lock_view
+from tests.classic import Classic
+from tests.docs.world import ROOT, StandIn, World, examples, functions, request
+from tests.faults.caches import caches
+from tests.models import Product
+from tests.operations.calling import granted
+from tests.test_decorators import held_elsewhere
+from tests.waiting import PATIENCE
+
+SETTINGS = "settings"
+"""They are valid, and no check of ours objects."""
+A_MODEL = "a model"
+"""It has the column of a fencing token."""
+
+
+def elsewhere(call: Callable[[], Any]) -> Any:
+    """Call it in another thread."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
+
+
+# What some examples do besides holding locks.
+
+
+def importer(world: World, text: str) -> None:
+    one = world.run(text)["Importer"]()
+    one.source, one.lines, one.save = "bank", lambda: iter("ab"), StandIn("save", world._noted)
+    one.run()
+    for name in functions(text):
+        world.call(name)
+    assert world.held == {"import:bank", "report:7", "sync:shop_id"}
+
+
+def servers(world: World, text: str) -> None:
+    """A Redlock is held by a majority of its servers while it runs."""
+    seen: list[list[str]] = []
+    world["export"] = lambda: seen.append(nodes.holding())
+    with Nodes() as nodes:
+        world.run(text)
+        assert len(seen[0]) >= 2
+        assert world.held <= {"account:7"}
+
+
+def by_settings(world: World, text: str) -> None:
+    names = world.run(text)
+    assert names["CACHES"].keys() == {"default", "redis-a", "redis-b", "redis-c"}
+    with Nodes() as nodes, override_settings(REDISLOCK=names["REDISLOCK"]):
+        with redis_lock("nightly-export"):
+            assert len(nodes.holding("nightly-export")) >= 2
+
+
+def two_holders(world: World, text: str) -> None:
+    """Both hold it, as the page warns, until the next renewal of the first."""
+    with Nodes() as nodes:
+        for name in "redis-d", "redis-e":
+            nodes.servers[name].stop()
+        world |= {"five": [*nodes.servers], "restart_without_data": nodes.restart}
+        first, restart, second = text.splitlines()
+        world.run(first).run(restart)
+        elsewhere(lambda: world.run(second))
+        for lease in world["first"], world["second"]:
+            lease.check()
+        with pytest.raises(LeaseLost, match="holds the lock now"):
+            world["first"].extend()  # as its next renewal does
+        elsewhere(world["second"].release)
+
+
+class Nodes:
+    """The five servers of the pages, by their aliases."""
+
+    def __enter__(self) -> Nodes:
+        found = find_server()
+        if found.url is not None:
+            pytest.skip("needs servers of its own")
+        self.servers = {f"redis-{letter}": RedisServer(found) for letter in "abcde"}
+        for server in self.servers.values():
+            server.start()
+        entries = {name: caches(one.url)["default"] for name, one in self.servers.items()}
+        self._settings = override_settings(CACHES={**settings.CACHES, **entries})
+        self._settings.enable()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._settings.disable()
+        for server in self.servers.values():
+            server.stop()
+
+    def holding(self, name: str = "*") -> list[str]:
+        """The servers that have a lock."""
+
+        def has(server: RedisServer) -> bool:
+            with Redis.from_url(server.url) as redis:
+                return bool(redis.keys(f"redislock:{{{name}}}"))
+
+        return [alias for alias, one in self.servers.items() if one.running and has(one)]
+
+    def restart(self, *aliases: str) -> None:
+        for alias in aliases:
+            self.servers[alias].stop()
+            self.servers[alias].start()
+
+
+def command(world: World, text: str) -> None:
+    world["__name__"] = "shop.management.commands.nightly"
+    call_command(world.run(text)["Command"](), lock_wait=0)
+    assert world.held == {"command:nightly"}
+
+
+def without_redis(world: World, text: str) -> None:
+    """A function that locks is seen to do so, and finds the lock busy, without a server."""
+
+    @redis_lock("invoice:42")
+    def charge(invoice: object) -> None: ...
+
+    world |= {"charge": charge}
+    world.run(text.replace(": ...", ": charge(1)"))
+    world["test_it_locks"]()
+    with pytest.raises(LockNotAcquired):
+        world["test_somebody_else_is_at_it"]()
+
+
+def views(*statuses: int, name: str = "", wait: str = "") -> Callable[[World, str], None]:
+    """The views of an example answer with these while somebody else holds `name`."""
+
+    def test(world: World, text: str) -> None:
+        world.run(text.replace(wait, f"{wait}, wait=0") if wait else text)
+        with held_elsewhere(name):
+            busy = [world.call(each).status_code for each in functions(text)]
+        assert busy == [*statuses]
+        for each in functions(text):
+            assert world.call(each).status_code in (200, 400, 423)
+
+    return test
+
+
+def other_answers(world: World, text: str) -> None:
+    def render(request: Any, template: str, context: Any, status: int) -> Any:
+        return HttpResponse(f"{template} {context['error'].name}", status=status)
+
+    world |= {"render": render}
+    world.run(text.replace('{pk}"', '{pk}", wait=0'))
+    with held_elsewhere("report:7"), held_elsewhere("export:7"):
+        assert world["report"](request(), pk=7).status_code == 423
+        assert world["export"](request(), pk=7).content == b"busy.html export:7"
+
+
+def of_rest_framework(world: World, text: str) -> None:
+    world.run(text)
+    post = APIRequestFactory().post("/")
+    assert world["Checkout"].as_view()(post).status_code == 200
+    assert world["checkout"](post).status_code == 200
+
+
+def keyed(world: World, text: str) -> None:
+    """A request with the same key and from the same client is not carried out again."""
+    numbers = iter(range(1, 9))
+    world |= {"place": lambda request: next(numbers), "ship": lambda request: next(numbers)}
+    (name,) = functions(text)
+    view = world.run(text)[name]
+
+    def ask(client: str) -> bytes:
+        post = request()
+        post.META |= {"HTTP_IDEMPOTENCY_KEY": "1", "HTTP_X_API_KEY": client}
+        return view(post).content  # type: ignore[no-any-return]
+
+    answers = [ask(client) for client in "ABA"]
+    assert answers[0] == answers[2]
+    assert (answers[0] == answers[1]) == (name == "order")
+
+
+def counted(world: World, text: str) -> None:
+    seen: list[Any] = []
+    world["metrics"] = SimpleNamespace(increment=lambda *args, **more: seen.append((args, more)))
+    world.run(text)
+    with held_elsewhere():
+        redis_lock("job").acquire(wait=0)
+    assert seen == [(("locks.not acquired",), {"tags": {"name": "job"}})]
+
+
+def alert(world: World, text: str, capsys: Any) -> None:
+    """The receiver hears of a lost lease, and why; or of runs that went wrong."""
+    world.run(text)
+    if "lock_lost" in text:
+        event = SimpleNamespace(name="job", owner="web", why="told")
+        signals.lock_lost.send(sender=None, event=event)
+        assert capsys.readouterr().out == "job web told\n"
+        return
+    for outcome in RunOutcome:
+        job_finished.send(None, event=SimpleNamespace(job="job", outcome=outcome, why="why"))
+    assert capsys.readouterr().out == "job failed why\njob lost why\n"
+
+
+def monitored(world: World, text: str, capsys: Any) -> None:
+    world.run(examples("docs/periodic.md")[1]).run(text)
+    assert capsys.readouterr().out == "shop.docs.abandoned_carts overdue None None\n"
+
+
+def missed(world: World, text: str) -> None:
+    """The job runs under its lease, which has a fencing token."""
+    seen: list[Any] = []
+    world |= {
+        "abandoned": lambda: [1, 2],
+        "put_back": lambda cart, fencing_token: seen.append((cart, fencing_token > 0)),
+    }
+    world.run(text)
+    [job] = registry.jobs()
+    hours_ago = (int(world._redis.time()[0]) - 7200) * 1_000_000
+    world._redis.hset(job.keys.ledger, "claimed", hours_ago)
+    call_command("runperiodic", "--once")
+    assert seen == [(1, True), (2, True)]
+
+
+def jobs(*names: str) -> Callable[[World, str], None]:
+    def test(world: World, text: str) -> None:
+        if "django.tasks" in text:
+            pytest.importorskip("django.tasks")
+            text = text.replace("@task\n", "")  # a task has to be in a module of its name
+        world.run(text)
+        assert [job.name for job in registry.jobs()] == [f"shop.docs.{name}" for name in names]
+
+    return test
+
+
+def old_client(world: World, text: str) -> None:
+    """An old client of the key is kept out meanwhile."""
+    redis, seen = world._redis, []
+    redis.delete("lock.import")
+    world |= {"work": lambda: seen.append(Classic(redis, "lock.import").acquire())}
+    world["run_import"] = world["work"]
+    world.run(text.replace("...", "work()"))
+    if functions(text):
+        world["run_import"]()
+    assert seen == [False]
+    assert Classic(redis, "lock.import").acquire()
+    redis.delete("lock.import")
+
+
+def two_orders(world: World, text: str) -> None:
+    """The test of the page fails, or warns, when locks are taken in two orders."""
+
+    def nested(outer: str, inner: str) -> None:
+        with redis_lock(outer), redis_lock(inner):
+            pass
+
+    world |= {
+        "place_order": lambda: nested("stock", "payments"),
+        "refund": lambda: nested("payments", "stock"),
+    }
+    world.run(text)
+    with pytest.raises(LockOrderError):
+        world["test_orders_and_refunds"]()
+
+
+def shards(world: World, text: str) -> None:
+    """The name picks the server; all servers have some."""
+    world.run(text)
+    with Nodes() as nodes:
+        own = dict(zip(world["SHARDS"], nodes.servers.values(), strict=False))
+        entries = {alias: caches(server.url)["default"] for alias, server in own.items()}
+        with override_settings(CACHES=entries | {"default": entries["locks-0"]}):
+            used = {number: world["visit"](number) for number in range(30)}
+    assert set(used.values()) == set(world["SHARDS"])
+    for number, alias in used.items():
+        assert alias == world["SHARDS"][crc32(f"customer:{number}".encode()) % 3]
+
+
+def waited_for(world: World, text: str) -> None:
+    """A later caller serves what the first one has migrated."""
+    world |= {"migrate_files": lambda: done.append("migrate"), "serve_files": lambda: None}
+    done: list[str] = []
+    for _ in range(2):
+        elsewhere(lambda: world.run(text))
+    assert done == ["migrate"]
+
+
+def messages(world: World, text: str) -> None:
+    """Refused while another consumer works on it, acknowledged when it is done."""
+    said: list[str] = []
+    channel = SimpleNamespace(ack=lambda _: said.append("ack"), nack=lambda _: said.append("nack"))
+    world |= {"ship": lambda _: said.append("ship")}
+    world.run(text)
+    with held_elsewhere("deduplicate:order:7"):
+        world["on_message"]({"id": 7}, channel)
+    for _ in range(2):
+        world["on_message"]({"id": 7}, channel)
+    assert said == ["nack", "ship", "ack", "ack"]
+
+
+def lost(world: World, text: str) -> None:
+    """The task is cancelled when its lease is lost."""
+
+    async def one_step() -> None:
+        await redis_lock("leader").aclear(reason="test")
+        with pytest.raises(LeaseLost):
+            await current_lease().aextend()
+        await asyncio.sleep(PATIENCE)
+
+    world["one_step"] = one_step
+    with pytest.raises(LeaseLost):
+        asyncio.run(world.run(text)["lead"]())
+
+
+def renamed(world: World, text: str) -> None:
+    asyncio.run(world.run(text)["rename"](world["pk"], "chair"))
+    assert Product.objects.get().name == "chair"
+
+
+def sold(world: World, text: str) -> None:
+    """It is written through the lease, or in a transaction under the lock."""
+    start = text.find("with redis_lock") if "class Product" in text else 0
+    world.run(text[start:])
+    if "sell" in world:
+        world["sell"](world["pk"])
+    assert Product.objects.get().stock == 6
+
+
+def each_line(world: World, text: str) -> None:
+    """Of the long example, on rows of its own."""
+    for line in text.splitlines():
+        one, two = (Product.objects.create(name=line[:40] + end, stock=7) for end in "ab")
+        with redis_lock("product") as lease:
+            rows = Product.objects.fenced(lease)
+            world |= {"F": F, "lease": lease, "rows": rows, "pk": one.pk}
+            world |= {"product": rows.get(pk=one.pk), "products": [rows.get(pk=two.pk)]}
+            world |= {"message": {"fencing_token": lease.fencing_token}}
+            world["shop"] = SimpleNamespace(products=Product.objects)
+            if line.startswith("await "):
+                code = f"async def example():\n    return {line}"
+                assert async_to_sync(world.run(code)["example"])() == one
+            else:
+                with transaction.atomic():
+                    world.run(line)
+
+
+def a_manager(world: World, text: str) -> None:
+    """The base class and the method of the queryset are the project's."""
+    world |= {"SomebodyElsesModel": models.Model, "__name__": "tests.models"}
+    with isolate_apps("tests"):
+        ticket = world.run(text)["Ticket"]
+    assert ticket._meta.get_field("fencing_token").default == 0
+    assert callable(ticket.objects.unsold)
+
+
+def of_another_user(world: World, text: str) -> None:
+    """A user who may not see an object can't lock its name."""
+    world["Order"] = Product.objects.annotate(owner=F("name"))
+    world.run(text)
+    with pytest.raises(Http404):
+        world["pay"](SimpleNamespace(user="somebody else"), world["pk"])
+    world["pay"](SimpleNamespace(user="lamp"), world["pk"])
+    assert world.held == {f"order:{world['pk']}"}
+
+
+def until_the_commit(world: World, text: str) -> None:
+    """Each lock is held until the transaction has ended."""
+    world |= {"order": StandIn("order", world._noted)}
+    world.run(text)
+    if "checkout" in world:
+        world["checkout"]([SimpleNamespace(pk=pk, save=world._noted) for pk in (1, 2)])
+        assert world.held == {"order:1", "order:2"}
+    else:
+        assert world.held == {"order:7"}
+
+
+def rebuilt(world: World, text: str) -> None:
+    """While one works, another one does nothing."""
+    entry = copy.deepcopy(caches(world["url"])["default"])
+    entry["OPTIONS"]["CLIENT_CLASS"] = "django_redislock.client.LockingClient"
+    with override_settings(CACHES={"default": entry}):
+        world.run(text)
+        done: list[int] = []
+
+        def build() -> None:
+            done.append(1)
+            elsewhere(world["rebuild_report"])
+
+        world["build"] = build
+        world["rebuild_report"]()
+    assert done == [1]
+
+
+def both_locks(world: World, text: str) -> None:
+    """The old lock and ours are held together; while they are, nobody else gets either."""
+    redis = world._redis
+    if "pottery" in text:
+        old = pytest.importorskip("pottery").Redlock(key="import", masters={redis})
+    elif "redis_lock import" in text:
+        old = pytest.importorskip("redis_lock").Lock(redis, "import", expire=60)
+    else:
+        old = cache.lock("import", timeout=60)
+    world.run(examples("docs/migrating.md")[0])
+    world.run("from django_redis import get_redis_connection")
+    with world.run(text)["import_lock"]() as lease:
+        lease.check()
+        assert not elsewhere(lambda: old.acquire(blocking=False))
+        assert elsewhere(lambda: redis_lock("import").acquire(wait=0)) is None
+    assert old.acquire(blocking=False)
+    old.release()
+    redis.delete("lock:import", "lock-signal:import", "redlock:import")
+
+
+def a_site(world: World, text: str) -> None:
+    assert world.run(text)["site"].is_registered(Lock)
+
+
+def of_unfold(world: World, text: str) -> None:
+    """Its class and ours become one. tests/browser has the real one."""
+
+    class Theirs(admin.ModelAdmin):  # type: ignore[type-arg]
+        list_before_template = "theirs"
+
+    theirs = SimpleNamespace(ModelAdmin=Theirs)
+    sys.modules["unfold"] = sys.modules["unfold.admin"] = theirs  # type: ignore[assignment]
+    try:
+        world.run(text)
+        assert admin.site._registry[Lock].list_before_template == "theirs"  # type: ignore[attr-defined]
+    finally:
+        del sys.modules["unfold"], sys.modules["unfold.admin"]
+        admin.site.unregister(Lock)
+        admin.site.register(Lock, LockAdmin)
+
+
+def live(world: World, text: str) -> None:
+    granted(world._redis, "old", owner="web3:1:x")
+    granted(world._redis, "older", owner="web4:1:x")
+    assert [lock.name for lock in world.run(text)["stale"]] == ["old"]
+    world._redis.flushdb()
+
+
+def computed(world: World, text: str) -> None:
+    """Kept for a while, and not kept."""
+    calls: list[str] = []
+
+    def fetch(currency: str) -> str:
+        calls.append(currency)
+        return currency
+
+    async def build() -> str:
+        calls.append("report")
+        return "report"
+
+    world |= {"fetch_rates": fetch, "build_report": build}
+    world.run(text)
+    for _ in range(2):
+        assert [world["rates"](currency) for currency in ("EUR", "USD")] == ["EUR", "USD"]
+        assert asyncio.run(world["report"]()) == "report"
+    assert calls == ["EUR", "USD", "report", "report"]
+
+
+ONCE = "once:warm-cache", "once:import:shop_id", "once:seed"
+
+EXAMPLES: dict[str, list[Any]] = {
+    "README.md": [
+        {"invoice:42"},
+        set(),
+        {"invoice:42"},
+        {"invoice:42"},
+        importer,
+        {"import"},
+        until_the_commit,
+        {"nightly", "tree", "feed"},
+        {"exports", "catalogue"},
+        servers,
+        {"once:warm-cache", "deduplicate:order:7", "single_flight:rates:currency"},
+        views(409, 400, name="checkout:3"),
+        command,
+        jobs("tidy_up"),
+        set(),
+        without_redis,
+        alert,
+        SETTINGS,
+        {"invoice:42"},
+        A_MODEL,
+        sold,
+    ],
+    "docs/admin.md": [a_site, of_unfold, live],
+    "docs/asgi.md": [{"shop:7", "feed:feed_id", "import"}, renamed, {"report"}, lost],
+    "docs/capacity.md": [SETTINGS, shards],
+    "docs/fencing.md": [sold, each_line, a_manager],
+    "docs/kinds.md": [SETTINGS],
+    "docs/lock-order.md": [two_orders, set(), SETTINGS, SETTINGS],
+    "docs/migrating.md": [both_locks, both_locks, both_locks, rebuilt, rebuilt, rebuilt],
+    "docs/multi-lock.md": [
+        {"account:7"},
+        {"account:7", "product:7"},
+        set(),
+        {"account:1", "account:2"},
+    ],
+    "docs/once.md": [
+        {*ONCE},
+        waited_for,
+        messages,
+        set(),
+        computed,
+        SETTINGS,
+    ],
+    "docs/periodic.md": [
+        jobs("stock_report", "sync"),
+        missed,
+        SETTINGS,
+        monitored,
+        alert,
+        jobs("rebuild_index"),
+    ],
+    "docs/redlock.md": [servers, by_settings, two_holders],
+    "docs/security.md": [of_another_user],
+    "docs/shared.md": [{"exports", "supplier:supplier_id"}, {"catalogue"}, SETTINGS],
+    "docs/signals.md": [counted, set()],
+    "docs/timestamp-lock.md": [old_client, SETTINGS, old_client],
+    "docs/transactions.md": [sold, until_the_commit, SETTINGS, SETTINGS],
+    "docs/views.md": [
+        views(409, 200, name="checkout:3"),
+        of_rest_framework,
+        other_answers,
+        keyed,
+        keyed,
+        views(400, name="stock:7", wait='"stock:{pk}"'),
+    ],
+}
+
+ELSEWHERE = {
+    "docs/commands.md": "tests/test_commands.py",
+    "docs/drop-in.md": "tests/test_client.py",
+    "docs/metrics.md": "tests/test_prometheus.py",
+    "docs/testing.md": "tests/testing_kit/test_docs.py",
+    "docs/topologies.md": "tests/cluster/test_docs.py",
+    "docs/tutorial.md": "tests/docs/test_tutorial.py",
+}
+"""Pages whose examples need more than this process, and the test that has them."""
+
+
+def test_every_example_has_an_entry() -> None:
+    """And every page."""
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        page = str(path.relative_to(ROOT))
+        found = examples(page)
+        if page in ELSEWHERE:
+            assert path.name in (ROOT / ELSEWHERE[page]).read_text(encoding="utf-8"), page
+        else:
+            assert len(found) == len(EXAMPLES.get(page, [])), page
+
+
+@pytest.fixture
+def world(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(registry, "_registry", {})
+    monkeypatch.setattr(redlock, "WITHIN", 5.0)  # a busy machine is no fault here
+    monkeypatch.setattr(lock_order, "_of_this_process", lock_order.Order())
+    heard = [one for one in vars(signals).values() if hasattr(one, "receivers")] + [job_finished]
+    before = [[*one.receivers] for one in heard]
+    product = Product.objects.create(name="lamp", stock=7)
+    yield World(
+        redis,
+        APIView=APIView,
+        CACHES=copy.deepcopy(settings.CACHES),
+        FencedModel=FencedModel,
+        INSTALLED_APPS=[],
+        LockAdmin=LockAdmin,
+        Lock=Lock,
+        Product=Product,
+        View=View,
+        admin=admin,
+        api_view=api_view,
+        check_lock_order=check_lock_order,
+        csrf_exempt=csrf_exempt,
+        idempotent_view=idempotent_view,
+        lock_lost=signals.lock_lost,
+        lock_view=lock_view,
+        make_salt=lambda: "salt",
+        pk=product.pk,
+        pytest=pytest,
+        receiver=receiver,
+        secrets=secrets,
+        url=settings.CACHES["default"]["LOCATION"],
+    )
+    for one, receivers in zip(heard, before, strict=True):
+        one.receivers = receivers
+        one.sender_receivers_cache.clear()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [(page, number) for page, entries in EXAMPLES.items() for number in range(len(entries))],
+)
+def test_example(page: str, number: int, world: World, request: pytest.FixtureRequest) -> None:
+    text, entry = examples(page)[number], EXAMPLES[page][number]
+    if entry == SETTINGS:
+        names = "locks", "locks-billing", "locks-sync", "redis-a", "redis-b", "redis-c"
+        entries = {name: caches(f"redis://{name}")["default"] for name in names}
+        every = {**settings.CACHES, **entries}
+        with override_settings(CACHES=every, REDISLOCK=world.run(text)["REDISLOCK"]):
+            found = checks.run_checks(tags=["redislock"])
+        assert [one for one in found if one.level >= checks.ERROR] == []
+    elif entry == A_MODEL:
+        world["__name__"] = "tests.models"
+        with isolate_apps("tests"):
+            fields = world.run(text)["Product"]._meta.fields
+        assert {field.name for field in fields} == {"id", "stock", "fencing_token"}
+    elif callable(entry):
+        wants_capsys = "capsys" in entry.__code__.co_varnames
+        entry(world, text, *([request.getfixturevalue("capsys")] if wants_capsys else []))
+    else:
+        world.run(text)
+        for name in functions(text) if entry else ():
+            world.call(name)
+        assert world.held == entry
+    assert world.locked() == set()
