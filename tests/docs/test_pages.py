@@ -17,7 +17,7 @@ from tests.docs.world import ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
-TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(?:\w+::)*(\w+))?`")
 IMAGE = re.compile(r"""(?:\]\(|(?:src|srcset)=")([^)":]+\.(?:png|svg))""")
 LINK = re.compile(r"\]\(([^)#:]+\.md)(#[\w-]+)?\)")
 
