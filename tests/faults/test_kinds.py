@@ -12,8 +12,8 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseState, LockUnavailable
-from tests.contract.api import Api, extended
-from tests.contract.test_contract import KINDS, OLD, Kind, keys, queued, read
+from tests.contract.api import Api, extended, queued
+from tests.contract.test_contract import KINDS, OLD, Kind, keys, read
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Matcher, Proxy, script
 from tests.faults.scene import FAULTS, FOR_EVER, PATIENT, RESETS, TIMEOUT
@@ -210,7 +210,7 @@ def test_a_lost_release_while_others_wait(
     waiters = []
     for number in range(2):
         waiters.append(api.start(lambda: past(api, step, wait=None)))
-        queued(redis, number + 1)
+        queued(redis, "contract", number + 1)
     proxy.on(step.hit("release"), fault)
     release(api, lease)
     successor = waiters[0].result(PATIENCE)

@@ -134,7 +134,7 @@ def test_while_nobody_is_primary(watched: Watched, api: Api) -> None:
 
 def test_renewed_by_the_watchdog(watched: Watched, failover: Callable[[], None], api: Api) -> None:
     """It finds the new primary by itself."""
-    lease = api.acquire(redis_lock("job", ttl=12))
+    lease = api.acquire(redis_lock("job", ttl=24))
     arrived(watched)
     failover()
     due = lease._lifetime.due

@@ -21,7 +21,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseState, LockUnavailable, redis_lock
-from tests.contract.api import Api
+from tests.contract.api import Api, queued
 from tests.faults.caches import caches
 from tests.faults.scene import TIMEOUT
 from tests.waiting import PATIENCE, eventually
@@ -70,10 +70,6 @@ def left(redis: Redis) -> set[str]:
 def owned(redis: Redis, lease: Any) -> None:
     assert lease.state == LeaseState.HELD
     assert redis.get(f"redislock:{{{lease.name}}}")[:32].decode() == lease.token
-
-
-def queued(redis: Redis, name: str, number: int = 1) -> None:
-    eventually(lambda: redis.zcard(f"redislock:{{{name}}}:queue") == number)
 
 
 class Stage:
