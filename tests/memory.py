@@ -318,7 +318,7 @@ class SteppedIO:
         self.wake_at: float | None = None
         """While it waits: until when."""
         self.told: set[str] = set()
-        self.bequeathed: Grant | None = None
+        self.granted: Grant | None = None
         self.request: Callable[[], Any] | None = None
         """What was sent and is not carried out yet."""
         self._token = ""
@@ -355,7 +355,7 @@ class SteppedIO:
     async def wait(self, seconds: float, left: float = 0.0) -> Grant | None:
         await self._until(self.server.time + seconds)
         self.told.discard(self._token)
-        grant, self.bequeathed = self.bequeathed, None
+        grant, self.granted = self.granted, None
         return grant
 
     def own_inbox(self, prefix: str) -> str:
@@ -365,7 +365,7 @@ class SteppedIO:
         for token, grant in grants:
             for other in self.neighbours:
                 if other._token == token:
-                    other.bequeathed = grant
+                    other.granted = grant
                     other.told.add(token)
 
     async def _until(self, time: float) -> None:

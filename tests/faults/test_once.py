@@ -14,7 +14,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LockError, LockUnavailable, once, redis_lock, single_flight
-from tests.contract.api import Api
+from tests.contract.api import Api, queued
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
@@ -36,17 +36,13 @@ def _scripts(redis: Redis) -> None:
     load_scripts(redis)
 
 
-def queued(redis: Redis, key: str, number: int) -> None:
-    eventually(lambda: redis.zcard(f"{key}:queue") == number)
-
-
 class TestOnce:
     def test_killed(self, start: Start, redis: Redis) -> None:
         """It was not done: one who waited for it does it, and the other waits for that one."""
         first = start(f"{PROGRAMS}:work")
         assert first.says() == "first"
         others = [start(f"{PROGRAMS}:work") for _ in range(2)]
-        queued(redis, KEY, 2)
+        queued(redis, "once:job", 2)
         first.kill()
         redis.pexpire(KEY, 1)  # its lease ends, rather than in half a minute
         second = next_first(others)
@@ -62,7 +58,7 @@ class TestOnce:
         first = start(f"{PROGRAMS}:work", "lose")
         assert first.says() == "first"
         other = start(f"{PROGRAMS}:work", "lose")
-        queued(redis, KEY, 1)
+        queued(redis, "once:job", 1)
         first.kill()
         redis.pexpire(KEY, 1)
         assert other.says() == "done"
@@ -192,7 +188,7 @@ class TestSingleFlight:
         first = start(f"{PROGRAMS}:share")
         assert first.lines(2) == ["asking", "computing"]
         others = [start(f"{PROGRAMS}:share"), start(f"{PROGRAMS}:ashare")]
-        queued(redis, FLIGHT, 2)
+        queued(redis, "single_flight:number", 2)
         first.go_on("7")
         assert first.says() == "got 7"
         assert others[0].lines(2) == ["asking", "got 7"]
@@ -205,7 +201,7 @@ class TestSingleFlight:
         first = start(f"{PROGRAMS}:share")
         assert first.lines(2) == ["asking", "computing"]
         other = start(f"{PROGRAMS}:share")
-        queued(redis, FLIGHT, 1)
+        queued(redis, "single_flight:number", 1)
         first.go_on("")
         assert first.says() == "ZeroDivisionError no number"
         assert other.says() == "asking"
@@ -220,9 +216,9 @@ class TestSingleFlight:
         first = start(f"{PROGRAMS}:share", ttl)
         assert first.lines(2) == ["asking", "computing"]
         second = start(f"{PROGRAMS}:share", ttl)
-        queued(redis, FLIGHT, 1)
+        queued(redis, "single_flight:number", 1)
         third = start(f"{PROGRAMS}:share", ttl)
-        queued(redis, FLIGHT, 2)
+        queued(redis, "single_flight:number", 2)
         first.kill()
         redis.pexpire(FLIGHT, 1)
         assert second.lines(2) == ["asking", "computing"]
