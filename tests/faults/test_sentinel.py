@@ -87,6 +87,13 @@ def arrived(watched: Watched, waiters: int = 0) -> None:
         eventually(lambda: redis.exists(KEY) and redis.zcard(f"{KEY}:queue") == waiters)
 
 
+def all_listen(redis: Redis) -> bool:
+    """Each of those who wait has asked again since its process listens at this server."""
+    waiters = redis.hvals(f"{KEY}:waiters")
+    channels = redis.pubsub_channels("redislock:inbox:*")
+    return bool(channels) and all(channels[0] in waiter for waiter in waiters)
+
+
 def test_holding_and_waiting(watched: Watched, failover: Callable[[], None], api: Api) -> None:
     """The lease goes on, and those who wait get the lock, in the order in which they came, once
     their process listens at the new primary. Before that, the first one to ask would have it."""
@@ -102,7 +109,7 @@ def test_holding_and_waiting(watched: Watched, failover: Callable[[], None], api
     eventually(lambda: extended(api, lease))
     assert lease.state == LeaseState.HELD
     with Redis.from_url(watched.replica.url) as redis:
-        eventually(lambda: redis.pubsub_channels("redislock:inbox:*"))
+        eventually(lambda: all_listen(redis))
     for waiter in waiters:
         assert not waiter.done()
         api.release(lease)
