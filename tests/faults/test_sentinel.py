@@ -49,6 +49,14 @@ class Watched(NamedTuple):
         self.sentinels.ask("SENTINEL", "FAILOVER", self.sentinels.service)
         eventually(self.taken_over)
 
+    def settled(self) -> bool:
+        """The old primary is gone, or follows the new one: no more connections are closed."""
+        if not self.primary.running:
+            return True
+        with Redis.from_url(self.primary.url) as redis:
+            role: bytes = redis.role()[0]
+        return role == b"slave"
+
     def taken_over(self) -> bool:
         try:
             with Redis.from_url(self.replica.url) as redis:
@@ -109,6 +117,7 @@ def test_holding_and_waiting(watched: Watched, failover: Callable[[], None], api
     eventually(lambda: extended(api, lease))
     assert lease.state == LeaseState.HELD
     with Redis.from_url(watched.replica.url) as redis:
+        eventually(watched.settled)
         eventually(lambda: all_listen(redis))
     for waiter in waiters:
         assert not waiter.done()
