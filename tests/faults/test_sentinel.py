@@ -98,16 +98,17 @@ def arrived(watched: Watched, waiters: int = 0) -> None:
         eventually(lambda: redis.exists(KEY) and redis.zcard(f"{KEY}:queue") == waiters)
 
 
-def all_listen(redis: Redis) -> bool:
-    """Each of those who wait has asked again since its process listens at this server."""
-    waiters = redis.hvals(f"{KEY}:waiters")
+def all_have_asked(redis: Redis, since_us: int) -> bool:
+    """Each of the three who wait has asked here since then, and its process listens here."""
+    waiters = [waiter.split(b"|") for waiter in redis.hvals(f"{KEY}:waiters")]
     channels = redis.pubsub_channels("redislock:inbox:*")
-    return bool(channels) and all(channels[0] in waiter for waiter in waiters)
+    asked = [inbox in channels and int(seen) > since_us for seen, _, inbox, *_ in waiters]
+    return asked == [True] * 3
 
 
 def test_holding_and_waiting(watched: Watched, failover: Callable[[], None], api: Api) -> None:
     """The lease goes on, and those who wait get the lock, in the order in which they came, once
-    their process listens at the new primary. Before that, the first one to ask would have it."""
+    they have asked the new primary. Before that, the first one to ask would have it."""
     lease = api.acquire(redis_lock("job", ttl=60))
     waiters = []
     for number in range(3):
@@ -121,7 +122,8 @@ def test_holding_and_waiting(watched: Watched, failover: Callable[[], None], api
     assert lease.state == LeaseState.HELD
     with Redis.from_url(watched.replica.url) as redis:
         eventually(watched.settled)
-        eventually(lambda: all_listen(redis))
+        seconds, micros = redis.time()
+        eventually(lambda: all_have_asked(redis, seconds * 1_000_000 + micros))
     for waiter in waiters:
         assert not waiter.done()
         api.release(lease)
