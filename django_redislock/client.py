@@ -267,7 +267,7 @@ class Lock(RedisLock):
         if claim is None:
             return False
         keys = claim.keys
-        args = [claim.token, keys.name, int(seconds * 1000), how]
+        args = [claim.token, int(seconds * 1000), how]
         reply = _ask(self._port().script("mutex_expire", keys.mutex(claim.token), args))
         return bool(reply[0])
 

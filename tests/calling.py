@@ -13,5 +13,7 @@ from django_redislock.primitives import scripts
 def call(redis: Redis, name: str, keys: Sequence[str], *args: Any) -> Any:
     """What lua/<name>.lua answers."""
     source = scripts.load(name).source
-    _, answer = redis.eval(source, len(keys), *keys, *args, "a nonce")  # type: ignore[no-untyped-call]
-    return answer
+    answer = redis.eval(source, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
+    if isinstance(answer, bytes):  # the short form of a list that begins with 1
+        return [1, *map(int, answer.split(b"|")[1:])]
+    return answer[1] if len(answer) > 1 else None

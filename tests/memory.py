@@ -20,6 +20,8 @@ CLAIM_WINDOW = 1.0
 SIGN_OF_LIFE = 5.0
 MINUTE = 60.0
 HOLDERS = 6
+A_SECOND = 1_000_000
+"""µs after which a holder is written down."""
 
 
 @dataclass
@@ -29,14 +31,13 @@ class _Name:
     value: bytes | None = None
     expires: float = float("inf")
     queue: dict[str, int] = field(default_factory=dict)
-    waiters: dict[str, tuple[float, int, str, str, str]] = field(default_factory=dict)
+    waiters: dict[str, tuple[float, int, str, str]] = field(default_factory=dict)
+    """Token → when it was seen, ttl, inbox, and what it says of itself."""
     queue_expires: float = float("inf")
-    """Of queue and waiters, as `tail_expires` is of fence, released and lasted."""
-    fence: int = 0
-    released: str = ""
-    lasted: int | None = None
-    handed: str = ""
-    tail_expires: float = float("inf")
+    """Of queue and waiters."""
+    history: list[tuple[str, int | None]] = field(default_factory=list)
+    """The last holders that are written down, the newest first: token, and for how long it held
+    the lock, in µs."""
     gone: dict[str, tuple[bytes, float]] = field(default_factory=dict)
     """Token → why, and until when that is known."""
 
@@ -48,9 +49,6 @@ class _Name:
             self.queue.clear()
             self.waiters.clear()
             self.queue_expires = float("inf")
-        if now >= self.tail_expires:
-            self.fence, self.released, self.tail_expires = 0, "", float("inf")
-            self.lasted = None
         for token in [token for token, (_, until) in self.gone.items() if now >= until]:
             del self.gone[token]
 
@@ -61,9 +59,27 @@ class _Name:
         self.queue.pop(token, None)
         self.waiters.pop(token, None)
 
+    def mark(self, mark: str) -> None:
+        assert self.value is not None
+        self.value = self.value[:32] + mark.encode() + self.value[33:]
+
+    def write_down(self, token: str, lasted: int | None = None) -> None:
+        if self.history and self.history[0][0] == token:
+            self.history.pop(0)
+        self.history = [(token, lasted), *self.history[: HOLDERS - 1]]
+
 
 def _token(value: bytes | None) -> str | None:
     return None if value is None else value[:32].decode()
+
+
+def _mark(value: bytes) -> str:
+    return value[32:33].decode()
+
+
+def _fields(value: bytes) -> list[bytes]:
+    """Fencing token, time of acquiring, ttl, owner and label."""
+    return value[33:].split(b"|", 3)
 
 
 def _outlives(ttl: float) -> float:
@@ -79,7 +95,12 @@ class MemoryServer:
         self.ahead = 0.0
         """By how much the server's clock differs from it, which somebody may set. It gives the
         fencing tokens and the places in the queue, and every TTL ends by it."""
+        self.fence: int | None = None
+        """The last fencing token that was given."""
+        self.restored = False
+        """A renewal has said which one it was."""
         self.names: dict[str, _Name] = {}
+        """By the key of the lock, as the index."""
         self.index: dict[str, float] = {}
         self.records: dict[str, bytes] = {}
         """By key; here they have no TTL."""
@@ -94,22 +115,26 @@ class MemoryServer:
         earlier test has left, and that finds no sentinel any more, does so in redis-py."""
 
     def call(self, script: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
-        """Run a script, with the answer that redis-py would give."""
-        if script == "mutex_extend":
-            return self._extend(keys, args)
-        if script == "mutex_holder":
-            return self._holder(keys[0])
-        if script == "record_get":
-            return self.records.get(keys[0])
-        if script == "record_write":
-            return self._write(keys[0], self._name(keys[1]), *args)
-        return getattr(self, script.removeprefix("mutex"))(self._name(keys[0]), *args)
+        """Run a script, with the answer that the port would give."""
+        match script:
+            case "mutex_extend":
+                return self._extend(keys, args)
+            case "mutex_write_down":
+                return self._write_down(keys, args)
+            case "mutex_holder":
+                return self._holder(keys[0])
+            case "record_get":
+                return self.records.get(keys[0])
+            case "record_write":
+                return self._write(keys[0], self._name(keys[1]), *args)
+        return getattr(self, script.removeprefix("mutex"))(self._name(keys[0]), keys[0], *args)
 
     def flush(self) -> None:
         """FLUSHDB, as django-redis' cache.clear() does it. Who listens goes on listening."""
         self.names.clear()
         self.index.clear()
         self.records.clear()
+        self.fence = None
 
     @property
     def clock(self) -> float:
@@ -124,17 +149,14 @@ class MemoryServer:
         return name
 
     def _grant(
-        self, name: _Name, key: str, token: str, ttl: int, lives: float, owner: str, label: str
+        self, name: _Name, key: str, token: str, ttl: int, lives: float, says: str, mark: str
     ) -> str:
-        after = name.fence + 1
-        name.fence = max(self._now(), after)
-        name.fence += (after - name.fence) % HOLDERS
-        name.handed = ""
-        name.tail_expires = self._remembers(ttl, name.fence)
-        name.value = f"{token}|{name.fence}|{self._now()}|{ttl}|{owner}|{label}".encode()
+        self.fence, self.restored = max(self._now(), (self.fence or 0) + 1), False
+        name.value = f"{token}{mark}{self.fence}|{self._now()}|{ttl}|{says}".encode()
         name.expires = self.clock + lives
-        self.index[key] = name.expires
-        return str(name.fence)
+        if mark != "|":
+            self.index[key] = name.expires
+        return str(self.fence)
 
     def _hand_over(self, name: _Name, key: str, caller: str | None = None) -> str | None:
         unseen: tuple[Any, ...] | None = None
@@ -146,10 +168,10 @@ class MemoryServer:
             name.leave_queue(first)
             if waiter is None:
                 continue
-            seen, ttl, inbox, owner, label = waiter
+            seen, ttl, inbox, says = waiter
             own = inbox == self.own_inbox and inbox in self.listening
             if own and self.clock - seen < SIGN_OF_LIFE:
-                fence = self._grant(name, key, first, ttl, ttl / 1000, owner, label)
+                fence = self._grant(name, key, first, ttl, ttl / 1000, says, "+")
                 self.granted += first.encode(), fence.encode()
                 return first
             told = self.listening.get(inbox)
@@ -157,132 +179,149 @@ class MemoryServer:
                 told(first)
             if told is not None or inbox == DEAF:
                 if self.clock - seen < SIGN_OF_LIFE:
-                    return self._hand(name, key, first, ttl, owner, label)
-                unseen = unseen or (first, ttl, owner, label)
+                    return self._hand(name, key, first, ttl, says)
+                unseen = unseen or (first, ttl, says)
         return self._hand(name, key, *unseen) if unseen else None
 
-    def _hand(self, name: _Name, key: str, to: str, ttl: int, owner: str, label: str) -> str:
-        self._grant(name, key, to, ttl, CLAIM_WINDOW, owner, label)
-        name.handed = to
+    def _hand(self, name: _Name, key: str, to: str, ttl: int, says: str) -> str:
+        self._grant(name, key, to, ttl, CLAIM_WINDOW, says, "?")
         return to
 
-    def _keep_fence(self, name: _Name, *, free: bool = False) -> None:
-        """The tail may have run out while the lease was renewed; the value knows."""
-        assert name.value is not None
-        _, fence, _, ttl, *_ = name.value.split(b"|")
-        name.fence = int(fence)
-        name.tail_expires = self._remembers(0 if free else int(ttl), name.fence)
-
-    def _remembers(self, ttl: int, fence: int) -> float:
-        return self.clock + _outlives(ttl / 1000) + max(0.0, fence / 1e6 - self.clock)
-
     def _acquire(
-        self,
-        name: _Name,
-        token: str,
-        key: str,
-        ttl: int,
-        owner: str,
-        label: str,
-        inbox: str,
-        ticket: str,
+        self, name: _Name, key: str, token: str, ttl: int, says: str, inbox: str, ticket: str
     ) -> list[Any]:
         if _token(name.value) == token:
             assert name.value is not None
-            confirms = name.handed == token
-            if confirms:
-                name.handed = ""
-            if confirms or not self.clock + ttl / 1000 < name.expires < float("inf"):
-                name.expires = self.index[key] = self.clock + ttl / 1000
-            _, fence, acquired, *_ = name.value.split(b"|")
-            return [1, int(fence), int(acquired)]
+            mark = _mark(name.value)
+            if mark == "?" or not self.clock + ttl / 1000 < name.expires < float("inf"):
+                name.expires = self.clock + ttl / 1000
+                if mark != "|":
+                    self.index[key] = name.expires
+            if mark == "?":
+                name.mark("+")
+            return [1, *_fields(name.value)[:2]]
         if token in name.gone:
             return [-1, name.why(token)]
+        if name.value is None and not name.queue:
+            at_once = (self.fence or 0) < self._now()
+            fence = self._grant(name, key, token, ttl, ttl / 1000, says, "|")
+            now = str(self._now())
+            return [1, int(fence), int(now)] if at_once else [1, fence.encode(), now.encode()]
         place = ticket or str(max([self._now(), *(last + 1 for last in name.queue.values())]))
         if inbox:
             name.queue[token] = min(name.queue.get(token, int(place)), int(place))
             place = str(name.queue[token])
-            name.waiters[token] = self.clock, ttl, inbox, owner, label
+            name.waiters[token] = self.clock, ttl, inbox, says
             name.queue_expires = self.clock + MINUTE
         if name.value is None and self._hand_over(name, key, token) in (None, token):
             name.leave_queue(token)
-            fence = self._grant(name, key, token, ttl, ttl / 1000, owner, label)
-            return [1, int(fence), self._now()]
+            fence = self._grant(name, key, token, ttl, ttl / 1000, says, "+")
+            return [1, fence.encode(), str(self._now()).encode()]
+        assert name.value is not None
+        pttl = -1 if name.expires == float("inf") else round((name.expires - self.clock) * 1000)
+        value = name.value
+        if inbox and _mark(value) == "|":
+            name.mark("+")
+            self.index[key] = self.clock + max(0, pttl) / 1000
         before = sorted(name.queue, key=lambda waiting: (name.queue[waiting], waiting))
         position = before.index(token) if token in before else len(before)
         if not inbox:
             name.leave_queue(token)
-        pttl = -1 if name.expires == float("inf") else round((name.expires - self.clock) * 1000)
+        times = [time for _, time in name.history[:2] if time is not None]
+        lasted = str(times[0]).encode() if times and not inbox else None
         now = str(self._now()).encode()
-        lasted = None if name.lasted is None else str(name.lasted).encode()
-        return [0, name.value, pttl, now, position, place.encode(), lasted]
+        return [0, value, pttl, now, position, place.encode(), lasted]
 
     def _release(
-        self, name: _Name, token: str, key: str, withdraw: int, own_inbox: str = ""
+        self, name: _Name, key: str, token: str, withdraw: int, own_inbox: str = ""
     ) -> list[Any]:
         self.own_inbox, self.granted = own_inbox, []
-        why = name.why(token)
-        held = _token(name.value) == token
+        value, why = name.value, name.why(token)
+        held = _token(value) == token
         if held:
-            self._keep_fence(name, free=True)
-            name.lasted = self._now() - int(name.value.split(b"|")[2])
-            name.value, name.released = None, token
-            if self._hand_over(name, key) is None:
+            assert value is not None
+            name.value = None
+            lasted = self._now() - int(_fields(value)[1])
+            if _mark(value) == "+" and lasted >= A_SECOND:
+                name.write_down(token, lasted)
+            if self._hand_over(name, key) is None and _mark(value) != "|":
                 self.index.pop(key, None)
         else:
             name.leave_queue(token)
         if withdraw and why is None:
             name.gone[token] = b"withdrawn", self.clock + MINUTE
         self.own_inbox = ""
-        if held or name.released == token:
+        if held:
             return [1, str(self._now()).encode(), self.granted] if self.granted else [1]
         return [0, name.value, why]
 
-    def _clear(self, name: _Name, token: str, key: str, by: str, reason: str) -> int:
-        if name.value is None or _token(name.value) != token:
+    def _clear(self, name: _Name, key: str, _: str, by: str, reason: str, seen: str) -> int:
+        value = name.value
+        if value is None or _token(value) != seen:
             return 0
-        self._keep_fence(name, free=True)
-        ttl = int(name.value.split(b"|")[3]) / 1000
+        _, acquired_us, ttl, _ = _fields(value)
         name.value = None
-        if name.handed != token:
-            name.gone[token] = f"cleared|{by}|{reason}".encode(), self.clock + _outlives(ttl)
+        if _mark(value) != "?":
+            until = self.clock + _outlives(int(ttl) / 1000)
+            name.gone[seen] = f"cleared|{by}|{reason}".encode(), until
+            name.write_down(seen, self._now() - int(acquired_us))
         if self._hand_over(name, key) is None:
             self.index.pop(key, None)
         return 1
 
     def _extend(self, keys: Sequence[str], args: Sequence[str | int]) -> list[Any]:
         reply: list[Any] = [0]
-        leases = zip(keys[:-1:3], args[0::3], args[1::3], args[2::3], strict=True)
-        for position, (lock, token, key, ttl) in enumerate(leases, 1):
+        _, store, *leases = args
+        number, newest = len(leases) // 2, 0
+        held = zip(keys[:number], leases[::2], leases[1::2], strict=True)
+        for position, (lock, token, ttl) in enumerate(held, 1):
             name = self._name(lock)
             if _token(name.value) == token:
                 assert name.value is not None
-                fields = name.value.split(b"|", 5)
-                name.value = b"|".join([*fields[:3], str(ttl).encode(), *fields[4:]])
-                lives = max(
-                    0.0 if name.expires == float("inf") else name.expires,
-                    self.clock + int(ttl) / 1000,
-                )
-                name.expires = self.index[str(key)] = lives
-                self._keep_fence(name)
+                fence, acquired_us, _, says = _fields(name.value)
+                if store:
+                    words = [fence, acquired_us, str(ttl).encode(), says]
+                    name.value = name.value[:33] + b"|".join(words)
+                lives = self.clock + int(ttl) / 1000
+                if name.expires == float("inf") or name.expires < lives:
+                    name.expires = lives
+                    if _mark(name.value) != "|":
+                        self.index[lock] = lives
+                newest = max(newest, int(fence))
                 reply[0] = 1
             else:
-                reply.append([position, name.value, name.why(str(token))])
+                why = name.why(str(token)) if len(keys) > number + 2 else None
+                reply.append([position, name.value, why])
+        if self.restored or self.fence is None:
+            self.fence, self.restored = max(newest, self.fence or 0) or None, True
         return reply
 
+    def _write_down(self, keys: Sequence[str], args: Sequence[str | int]) -> int:
+        written = 0
+        for lock, token in zip(keys[:-1:2], args[1:], strict=True):
+            name = self._name(lock)
+            if _token(name.value) == token and name.value and _mark(name.value) != "?":
+                name.mark("+")
+                name.write_down(str(token))
+                self.index[lock] = min(name.expires, 1e12)
+                written += 1
+        return written
+
     def _adopt(
-        self, name: _Name, token: str, key: str, new_token: str, ttl: int, owner: str, label: str
+        self, name: _Name, key: str, token: str, new_token: str, ttl: int, says: str
     ) -> list[Any]:
         if name.value is None or _token(name.value) not in (token, new_token):
             return [0, name.value, name.why(token)]
-        _, fence, acquired, *_ = name.value.split(b"|")
-        words = [new_token, fence.decode(), acquired.decode(), str(ttl), owner, label]
-        name.value = "|".join(words).encode()
+        fence, acquired_us, *_ = _fields(name.value)
+        words = [fence.decode(), acquired_us.decode(), str(ttl), says]
+        name.value = f"{new_token}+{'|'.join(words)}".encode()
         lives = 0.0 if name.expires == float("inf") else name.expires
         name.expires = self.index[key] = max(lives, self.clock + ttl / 1000)
+        if name.history and name.history[0][0] == token:
+            name.history.pop(0)
+        name.write_down(new_token)
         name.gone[token] = b"withdrawn", self.clock + MINUTE
-        self._keep_fence(name)
-        return [1, fence, acquired]
+        return [1, fence, acquired_us]
 
     def _write(
         self, record: str, name: _Name, token: str, value: bytes, ttl: int | str, held: int

@@ -660,7 +660,7 @@ class TestForeignKeys:
         assert redis.dump(KEY) == dump
         assert keys(redis) == {KEY}
 
-    @pytest.mark.parametrize("beside", ["", ":queue", ":tail"])
+    @pytest.mark.parametrize("beside", ["", ":queue", ":history"])
     def test_another_type_is_no_lock_of_ours(
         self, beside: str, redis: Redis, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -267,8 +267,8 @@ def test_sentinel() -> None:
             assert lock_and_wait() == ["sync", "async"]
             with redis_lock("renewed", ttl=0.3) as lease:
                 with Redis.from_url(primary.url) as client:
-                    score = client.zscore("redislock:index", "renewed")
-                    eventually(lambda: client.zscore("redislock:index", "renewed") > score)
+                    score = client.pexpiretime("redislock:{renewed}")
+                    eventually(lambda: client.pexpiretime("redislock:{renewed}") > score)
                 lease.check()
 
 

@@ -614,7 +614,7 @@ class TestTheIndex:
         harm."""
         redis_lock("a", ttl=0.1, renew=False).acquire()
         eventually(lambda: not good.exists("redislock:{a}"))
-        assert good.zscore("redislock:index", "a")
+        assert good.pexpiretime("redislock:{a}")
         assert doctor().wrong == set()
 
     def test_w108_a_lock_that_is_not_listed(self, good: Redis) -> None:
@@ -668,7 +668,7 @@ class TestW109:
     def test_without_a_ttl(self, good: Redis) -> None:
         """Every such key below our prefix is named, and the hint deletes them."""
         good.set("redislock:{a}", "a stranger's")
-        good.hset("redislock:{b}:tail", "fence", 1)
+        good.lpush("redislock:{b}:history", "x")
         good.zadd("redislock:{c}:queue", {"token": 1})
         good.set("somebody:else", "")
         good.set("redislocked", "")
@@ -676,9 +676,9 @@ class TestW109:
         assert report.wrong == {"W109"}
         hint = report.findings["W109"]["hint"]
         assert hint.endswith(
-            "redis-cli -n 0 DEL 'redislock:{a}' 'redislock:{b}:tail' 'redislock:{c}:queue'"
+            "redis-cli -n 0 DEL 'redislock:{a}' 'redislock:{b}:history' 'redislock:{c}:queue'"
         )
-        good.delete("redislock:{a}", "redislock:{b}:tail", "redislock:{c}:queue")
+        good.delete("redislock:{a}", "redislock:{b}:history", "redislock:{c}:queue")
         assert doctor().wrong == set()
 
     def test_many(self, good: Redis) -> None:

@@ -610,7 +610,7 @@ class TestTimestampLocks:
         lease = TimestampLock("lock.import", renew=False).acquire()
         value = str(int(redis.time()[0]) - 5)
         redis.set("lock.import", value)
-        redis.hset("redislock:key:{lock.import}:tail", "until", value)
+        redis.hset("redislock:key:{lock.import}:timestamp", "until", value)
         found = get(inspector, "lock.import")
         assert (found.kind, found.state) == (Kind.TIMESTAMP, State.STALE)
         assert found.why.startswith("its time was over at")

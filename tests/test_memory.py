@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from django_redislock.transport.server import server_of
 from tests.memory import MemoryServer
 
 KEYS = Keys.of("redislock", "twin")
+WORD = "word"
 TOKENS = [letter * 32 for letter in "abcd"]
 
 
@@ -25,10 +27,7 @@ def mask(answer: Any, memory: MemoryServer | None, start: int) -> Any:
     if isinstance(answer, list):
         return [mask(item, memory, start) for item in answer]
     if isinstance(answer, bytes):
-        return b"|".join(
-            b"<time>" if word.isdigit() and len(word) == 16 else word
-            for word in answer.split(b"|")
-        )
+        return re.sub(rb"\b\d{16}\b", b"<time>", answer)
     if isinstance(answer, int) and answer > 100:
         return "<time>" if answer > 10**12 else "<ttl>"
     return answer
@@ -38,30 +37,29 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
     token = rng.choice(TOKENS)
     keys = KEYS.mutex(token)
     commands = ["acquire", "acquire", "acquire", "release", "extend", "clear", "holder", "adopt"]
-    commands += ["write", "read"]
+    commands += ["write", "read", "write down"]
     match rng.choice(commands):
         case "acquire":
             inbox = rng.choice(
                 ["", *(f"redislock:inbox:{one}" for one in ("alive", "dead", "home"))]
             )
             ticket = rng.choice(["", str(rng.randrange(10**6))])  # from before all others
-            args: list[str | int] = [token, "twin", 30_000, "owner", "a|label", inbox, ticket]
+            args: list[str | int] = [token, 30_000, "owner|a|label", inbox, ticket]
             return "mutex_acquire", keys, args
         case "release":
             home = rng.choice(["", "redislock:inbox:alive", "redislock:inbox:dead"])
-            return "mutex_release", keys, [token, "twin", int(rng.random() < 0.1), home]
+            return "mutex_release", keys, [token, int(rng.random() < 0.1), home]
         case "extend":
-            ttl = rng.choice([30_000, 40_000])
-            return (
-                "mutex_extend",
-                [KEYS.lock, KEYS.tail, KEYS.gone(token), KEYS.index],
-                [token, "twin", ttl],
-            )
+            ttl, why = rng.choice([30_000, 40_000]), rng.choice([[], [KEYS.gone(token)]])
+            its = [KEYS.lock, KEYS.index, KEYS.clock, *why]
+            return "mutex_extend", its, [WORD, rng.choice([0, 1]), token, ttl]
         case "adopt":
             heir = rng.choice(TOKENS)
-            return "mutex_adopt", keys, [token, "twin", heir, 30_000, "heir", "a|label"]
+            return "mutex_adopt", keys, [token, heir, 30_000, "heir|a|label"]
         case "clear":
-            return "mutex_clear", keys, [token, "twin", "operator", "a reason"]
+            return "mutex_clear", keys, [WORD, "operator", "a reason", token]
+        case "write down":
+            return "mutex_write_down", [KEYS.lock, KEYS.history, KEYS.index], [WORD, token]
         case "write":
             return (
                 "record_write",
@@ -69,9 +67,9 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
                 [token, f"by {token}".encode(), rng.choice(["", 30_000]), rng.choice([0, 1])],
             )
         case "read":
-            return "record_get", [KEYS.record], []
+            return "record_get", [KEYS.record], [WORD]
         case _:
-            return "mutex_holder", [KEYS.lock], []
+            return "mutex_holder", [KEYS.lock], [WORD]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -93,8 +91,8 @@ def test_it_answers_as_the_lua_does(redis: Redis, seed: int) -> None:
             queue = [token.decode() for token in redis.zrange(KEYS.lock + ":queue", 0, -1)]
             name = memory._name(KEYS.lock)
             assert queue == sorted(name.queue, key=name.queue.__getitem__), (number, script, args)
-            indexed = redis.zscore(KEYS.index, "twin") is not None
-            assert indexed == ("twin" in memory.index), (number, script, args)
+            indexed = redis.zscore(KEYS.index, KEYS.lock) is not None
+            assert indexed == (KEYS.lock in memory.index), (number, script, args)
             if rng.random() < 0.03:  # the lease ends
                 redis.delete(KEYS.lock)
                 name.value, name.expires = None, float("inf")

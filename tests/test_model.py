@@ -297,24 +297,25 @@ def bug(where: Any, what: str, found_by: type[Network] = Mishaps) -> Callable[[T
 
 
 @bug(MemoryServer, "_release")
-def release_does_not_ask_whose(honest, self, name, token, *args):
+def release_does_not_ask_whose(honest, self, name, key, token, *args):
     """A release deletes whatever is at the key."""
-    return honest(self, name, name.value[:32].decode() if name.value else token, *args)
+    return honest(self, name, key, name.value[:32].decode() if name.value else token, *args)
 
 
 @bug(MemoryServer, "_extend")
 def renewal_does_not_ask_whose(honest, self, keys, args):
     """A renewal is told yes, whoever holds the lock."""
     value = self._name(keys[0]).value
-    return honest(self, keys, [value[:32].decode() if value else args[0], *args[1:]])
+    word, store, token, ttl = args
+    return honest(self, keys, [word, store, value[:32].decode() if value else token, ttl])
 
 
 @bug(MemoryServer, "_acquire")
-def acquire_twice_is_refused(honest, self, name, token, *args):
+def acquire_twice_is_refused(honest, self, name, key, token, *args):
     """As with SET NX: the lock is busy, be it with the caller's own token."""
     if name.value and name.value.startswith(token.encode()):
-        return [0, name.value, 1000, b"0", 0, args[-1].encode()]
-    return honest(self, name, token, *args)
+        return [0, name.value, 1000, b"0", 0, args[-1].encode(), None]
+    return honest(self, name, key, token, *args)
 
 
 @bug(MemoryServer, "_hand_over")
@@ -323,9 +324,9 @@ def dead_waiters_get_the_lock(honest, self, name, key, caller=None):
     first = min(name.queue, key=name.queue.__getitem__, default=None)
     if first in (None, caller):
         return first
-    _, ttl, inbox, owner, label = name.waiters[first]
+    _, ttl, inbox, says = name.waiters[first]
     name.leave_queue(first)
-    self._grant(name, key, first, ttl, ttl / 1000, owner, label)
+    self._grant(name, key, first, ttl, ttl / 1000, says, "+")
     self.listening.get(inbox, str)(first)
     return first
 
@@ -340,20 +341,20 @@ def handed_over_for_a_whole_ttl(honest, self, name, key, caller=None):
 
 
 @bug(MemoryServer, "_acquire")
-def confirming_does_not_set_the_ttl(honest, self, name, token, *args):
+def confirming_does_not_set_the_ttl(honest, self, name, key, token, *args):
     """Who was handed the lock has it for the claim window only."""
     window_ends = name.expires
-    confirms = name.value and name.handed == token
-    answer = honest(self, name, token, *args)
+    confirms = name.value and name.value.startswith(f"{token}?".encode())
+    answer = honest(self, name, key, token, *args)
     if confirms:
         name.expires = window_ends
     return answer
 
 
 @bug(MemoryServer, "_acquire", found_by=Network)
-def late_acquire_shortens_the_lease(honest, self, name, token, key, ttl, *args):
+def late_acquire_shortens_the_lease(honest, self, name, key, token, ttl, *args):
     """An early send that arrives late sets the first ttl again."""
-    answer = honest(self, name, token, key, ttl, *args)
+    answer = honest(self, name, key, token, ttl, *args)
     if answer[0] == 1:
         name.expires = self.clock + ttl / 1000
     return answer
@@ -362,17 +363,17 @@ def late_acquire_shortens_the_lease(honest, self, name, token, key, ttl, *args):
 @bug(MemoryServer, "_grant", found_by=Disaster)
 def fence_is_the_clock(honest, self, name, *args):
     """When the clock was set back, fencing tokens fall."""
-    name.fence = 0
+    self.fence = None
     return honest(self, name, *args)
 
 
 @bug(MemoryServer, "_grant", found_by=Disaster)
 def fence_is_a_counter(honest, self, name, *args):
     """When data were lost, it begins again."""
-    fence = name.fence + 1
+    fence = (self.fence or 0) + 1
     honest(self, name, *args)
-    token, _, rest = name.value.split(b"|", 2)
-    name.fence, name.value = fence, b"%b|%d|%b" % (token, fence, rest)
+    _, rest = name.value[33:].split(b"|", 1)
+    self.fence, name.value = fence, b"%b%d|%b" % (name.value[:33], fence, rest)
     return str(fence)
 
 
@@ -392,9 +393,9 @@ async def woken_is_granted(honest, self, seconds, left):
 
 
 @bug(MemoryServer, "_release")
-def no_tombstone(honest, self, name, token, key, withdraw, own_inbox):
+def no_tombstone(honest, self, name, key, token, withdraw, own_inbox):
     """An acquire that arrives after its withdrawal is carried out."""
-    return honest(self, name, token, key, 0, own_inbox)
+    return honest(self, name, key, token, 0, own_inbox)
 
 
 @bug(mutex, "acquire")
@@ -425,18 +426,18 @@ def all_of_them_are_at_home(honest, self, name, key, caller=None):
 async def giving_up_keeps_the_place(honest, self, name, keys, args):
     """The last try names its inbox, so it is a place in the queue."""
     if name == "mutex_acquire" and self.box.began:
-        args = [*args[:5], self.inbox, args[6]]
+        args = [*args[:3], self.inbox, args[4]]
     return await honest(self, name, keys, args)
 
 
 @bug(MemoryServer, "_acquire")
-def barging_in(honest, self, name, token, key, ttl, owner, label, inbox, ticket):
+def barging_in(honest, self, name, key, token, ttl, says, inbox, ticket):
     """The lock is taken when it is free, though others wait."""
     if name.value is None and token not in name.gone:
         name.leave_queue(token)
-        fence = self._grant(name, key, token, ttl, ttl / 1000, owner, label)
+        fence = self._grant(name, key, token, ttl, ttl / 1000, says, "|")
         return [1, fence.encode(), b"0"]
-    return honest(self, name, token, key, ttl, owner, label, inbox, ticket)
+    return honest(self, name, key, token, ttl, says, inbox, ticket)
 
 
 @bug(MemoryServer, "_acquire")
@@ -452,11 +453,12 @@ async def every_release_succeeds(honest, port, claim):
 
 
 @bug(MemoryServer, "_clear")
-def waiter_is_told_cleared(honest, self, name, token, *args):
+def waiter_is_told_cleared(honest, self, name, *args):
     """A lock is cleared that was handed over and not confirmed: its waiter, who can't know of
     it, gets an error in place of the lock."""
-    name.handed = ""
-    return honest(self, name, token, *args)
+    if name.value:
+        name.mark("+")
+    return honest(self, name, *args)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 KEYS = Keys.of("redislock", "story")
 NOBODY = "f" * 32
-ASKS = KEYS.name, 60_000, "owner", "label"
+ASKS = 60_000, "owner|label"
 
 
 class Wants(NamedTuple):

@@ -226,9 +226,9 @@ class TestReceivers:
             assert thinking.wait(PATIENCE)
             with redis_lock("job", ttl=0.3):
                 for _ in range(3):
-                    before = redis.zscore("redislock:index", "job")
+                    before = redis.pexpiretime("redislock:{job}")
                     eventually(
-                        lambda before=before: redis.zscore("redislock:index", "job") != before
+                        lambda before=before: redis.pexpiretime("redislock:{job}") != before
                     )
                 signals.lock_released.disconnect(slow)  # or leaving this block would call it, too
         finally:
@@ -280,8 +280,8 @@ class TestReceivers:
         signals.lock_acquired.disconnect(interrupted)
         # The watchdog has looked again, and does not miss it.
         with redis_lock("another", ttl=0.3):
-            before = redis.zscore("redislock:index", "another")
-            eventually(lambda: redis.zscore("redislock:index", "another") != before)
+            before = redis.pexpiretime("redislock:{another}")
+            eventually(lambda: redis.pexpiretime("redislock:{another}") != before)
         assert "dropped without being released" not in caplog.text
 
     def test_at_the_end_of_the_process(self, start: Callable[..., Worker]) -> None:

@@ -269,8 +269,8 @@ def test_it_is_renewed_until_the_commit(redis: Redis) -> None:
         with lock(ttl=0.3) as lease:
             pass
         for _ in range(4):
-            before = redis.zscore("redislock:index", "job")
-            eventually(lambda before=before: redis.zscore("redislock:index", "job") > before)
+            before = redis.pexpiretime("redislock:{job}")
+            eventually(lambda before=before: redis.pexpiretime("redislock:{job}") > before)
         lease.check()
     assert not redis.exists(KEY)
 

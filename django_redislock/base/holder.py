@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from .label import read
 
-_OURS = re.compile(rb"[0-9A-Za-z]{32}\|(\d{1,19})\|(\d{1,17})\|\d{1,15}\|([^|\t]*)\|([^\t]*)")
-"""Token, fencing token, acquired at (µs), ttl (ms), owner and label. This package writes no longer
-numbers, and neither a datetime nor a database could take them."""
+_OURS = re.compile(rb"[0-9A-Za-z]{32}[|+?](\d{1,19})\|(\d{1,17})\|\d{1,15}\|([^|\t]*)\|([^\t]*)")
+"""Token, mark, fencing token, acquired at (µs), ttl (ms), owner and label. This package writes no
+longer numbers, and neither a datetime nor a database could take them."""
 
 
 class Holder(NamedTuple):

@@ -6,6 +6,7 @@ operator can see whether that process still lives. The rest is random, or made b
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 
@@ -34,6 +35,11 @@ def new() -> Secret:
     return Secret(process + os.urandom(12).hex())
 
 
+def word() -> str:
+    """Return a word that no other request of any process has: small letters and digits."""
+    return f"{process}{next(_counter):x}"
+
+
 def process_of(token: str) -> str | None:
     """Return the number of the process that made a token. None: it belongs to no process."""
     return None if token[:8] == NO_PROCESS else token[:8]
@@ -44,6 +50,9 @@ def validate(token: object) -> Secret:
     if not isinstance(token, str) or len(token) != 32 or not (token.isascii() and token.isalnum()):
         raise ValueError("token must have 32 characters, letters and digits")
     return Secret(token)
+
+
+_counter = itertools.count()
 
 
 def _after_fork() -> None:

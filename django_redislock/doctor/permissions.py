@@ -31,6 +31,14 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "hmget": (KEY, "-"),
     "hset": (KEY, "-", "-", "-"),  # a field without a value, which is refused
     "hvals": (KEY,),
+    "lindex": (KEY, 0),
+    "llen": (KEY,),
+    "lpop": (KEY,),
+    "lpush": (KEY,),  # without a value, which is refused
+    "lrange": (KEY, 0, 0),
+    "lset": (KEY, 0, "-"),
+    "ltrim": (KEY, 0, 0),
+    "mget": (KEY,),
     "pexpire": (KEY, 1),
     "ping": (),
     "pttl": (KEY,),
@@ -38,6 +46,7 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "pubsub": ("NUMSUB", CHANNEL),
     "scan": (0, "COUNT", 1),
     "set": (KEY, "-", "XX", "PX", 1),
+    "setrange": (KEY, 0, ""),
     "subscribe": (CHANNEL,),
     "time": (),
     "unlink": (KEY,),
@@ -113,7 +122,7 @@ def _pattern(kind: str, prefix: str) -> str:
 def _try(client: redis.Redis, command: str, prefix: str) -> str:
     """Return why a command can't be run. "": it can."""
     # A key of a name that no lock can have.
-    replaced = {KEY: Keys.of(prefix, "{}").tail, CHANNEL: f"{prefix}:inbox:-"}
+    replaced = {KEY: Keys.of(prefix, "{}").history, CHANNEL: f"{prefix}:inbox:-"}
     words = [replaced.get(word, word) for word in HARMLESS[command]]
     try:
         if command == "subscribe":

@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
 
-from ..base import label
+from ..base import label, tokens
 from ..base.exceptions import LockUnavailable
 from ..base.holder import Holder
 from ..lease import claims
-from ..lease.watchdog import PRESENCE
+from ..lease.watchdog import PRESENCE, watchdog
 from ..primitives import mutex, permits, timestamp
 from ..primitives.asking import batches
 from ..primitives.contract import Primitive, Sight, run
@@ -100,8 +100,8 @@ class Inspector:
     def past(self, lock: str | LockInfo) -> Past:
         """Return what is known about past holders."""
         keys = self._keys(lock)
-        fence, lasted, value, *known = self._ask(
-            "inspection_tail", [keys.tail, keys.lock, keys.holders], []
+        fence, value, *known = self._ask(
+            "inspection_history", [keys.history, keys.lock, keys.holders, keys.clock], []
         )
         present = value and Holder.parse(value, -1, 0).fencing_token
         read = list(map(reading.past_holder, known))
@@ -110,7 +110,7 @@ class Inspector:
         found.sort(key=lambda holder: holder.fencing_token, reverse=True)
         return Past(
             fencing_token=label.number(fence),
-            lasted=None if (time := label.number(lasted)) is None else time / 1e6,
+            lasted=found[0].lasted if found else None,
             holders=found[:PAST],
             unreadable=unreadable,
         )
@@ -237,7 +237,7 @@ class Inspector:
             ):
                 while looked < limit:
                     cursor, found = run(
-                        port.script("inspection_scan", [], [cursor, pattern, 1000])
+                        port.script("inspection_scan", [], [tokens.word(), cursor, pattern, 1000])
                     )
                     looked += 1000
                     for key in found:
@@ -264,7 +264,7 @@ class Inspector:
         return SyncPort(self._server)
 
     def _ask(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        return run(self._port().script(script, keys, args))
+        return run(self._port().script(script, keys, [tokens.word(), *args]))
 
     def _keys(self, lock: str | LockInfo) -> Keys:
         if isinstance(lock, LockInfo):
@@ -273,11 +273,12 @@ class Inspector:
 
     def _keys_of(self, name: str) -> Keys:
         if self._cache_locks:
-            return Keys.verbatim(self._prefix, name.encode())
+            return Keys.verbatim(self._prefix, name.encode(errors="surrogateescape"))
         return Keys.of(self._prefix, name)
 
     def _index_names(self) -> list[str]:
         """Return the names in the index; of overdue leases, only the last `MOST_KEYS`."""
+        watchdog(self._server).write_down()
         ends: dict[bytes, float] = {}
         first: Any = "-inf"
         while True:
@@ -290,7 +291,7 @@ class Inspector:
             first = some[-1]
         names = sorted(ends, key=ends.__getitem__)
         ended = sum(end < int(now) for end in ends.values())
-        return [name.decode(errors="replace") for name in names[max(0, ended - MOST_KEYS) :]]
+        return self._names_of(names[max(0, ended - MOST_KEYS) :])
 
     def _listed(self, offset: int, end: int | None) -> Page:
         """Read one page of the index, and only its locks.
@@ -314,9 +315,20 @@ class Inspector:
     def _names(self, offset: int, end: int) -> tuple[int, list[str], list[str]]:
         """Return how many leases should be live, by the index; the names whose leases should have
         ended; and the live names that may be at `offset` to `end` among all."""
-        number, *both = self._ask("inspection_names", [self._index], [offset, end, LOCKS_AT_ONCE])
-        ended, names = ([name.decode(errors="replace") for name in some] for some in both)
+        watchdog(self._server).write_down()
+        number, *both = self._ask("inspection_keys", [self._index], [offset, end, LOCKS_AT_ONCE])
+        ended, names = map(self._names_of, both)
         return number, ended, names
+
+    def _names_of(self, keys: Iterable[bytes]) -> list[str]:
+        """Return the names of locks by their keys."""
+        texts = (
+            key.decode(errors="surrogateescape" if self._cache_locks else "replace")
+            for key in keys
+        )
+        if self._cache_locks:
+            return [*texts]
+        return [name for text in texts if (name := name_of(text)) is not None]
 
     def _held(self, names: Sequence[str], *, lenient: bool = False) -> Iterator[LockInfo]:
         for start in range(0, len(names), LOCKS_AT_ONCE):
@@ -341,14 +353,12 @@ class Inspector:
         return [found[position] for position in sorted(found)]
 
     def _add_raw(self, found: dict[int, Raw], locks: Sequence[Keys], batch: list[int]) -> None:
-        port = self._port()
         unread = batch
         while unread:  # if locks have many holders, one answer does not have all locks
             some = [locks[position] for position in unread]
             keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
-            names = [lock.name for lock in some]
-            args: list[Any] = [*names, permits.SHOWN, int(self._cache_locks)]
-            time, *answers = run(port.script("inspection_locks", [*keys, self._index], args))
+            args = [permits.SHOWN, int(self._cache_locks)]
+            time, *answers = self._ask("inspection_locks", [*keys, self._index], args)
             for position, answer in zip(unread, answers, strict=False):
                 value, pttl, waiters, holding, *shared = answer
                 if value is not None:
@@ -359,7 +369,7 @@ class Inspector:
     def _add_written(self, found: list[Raw]) -> None:
         """Add what our holders of timestamp locks have written beside the keys."""
         times = [position for position, raw in enumerate(found) if raw.is_timestamp]
-        tails = [found[position].keys.tail for position in times]
+        tails = [found[position].keys.timestamp for position in times]
         for batch in batches(self._port(), tails, LOCKS_AT_ONCE):
             some = self._ask("inspection_written", [tails[number] for number in batch], [])
             for number, (holder, until) in zip(batch, some, strict=True):
@@ -376,7 +386,7 @@ class Inspector:
         for batch in batches(port, keys, LOCKS_AT_ONCE):
             some = [keys[position] for position in batch]
             try:
-                pttls = run(port.script("inspection_processes", some, []))
+                pttls = self._ask("inspection_processes", some, [])
             except LockUnavailable:
                 if not self._server.clustered:
                     raise

@@ -108,7 +108,7 @@ def _holder(
             value = raw.written or value
             holder = timestamp.holder_of(value, remains_ms, raw.now_us)
     if holder.owner is not None and state == State.HELD:
-        ttl = int(value.split(b"|", 4)[3]) / 1000
+        ttl = int(value[33:].split(b"|", 3)[2]) / 1000
         process = process_of(value[:8].decode())
         state, why = decide(holder, ttl, process is None, left.get(process or ""))
         sight = Sight.of(value, holder)
@@ -219,7 +219,7 @@ _ENDINGS = {b"": Ending.EXPIRED, **{ending.value.encode(): ending for ending in 
 
 
 def past_holder(text: bytes) -> PastHolder | None:
-    """Read a past holder in a lock's tail, as lua/mutex_end.lua writes it; None: unreadable."""
+    """Read a past holder, as lua/history.lua writes it. `None`: it can't be read."""
     value, _, end = text.partition(b"\t")
     holder = Holder.parse(value, -1, 0)
     if holder.owner is None or holder.fencing_token is None or holder.acquired_at is None:

@@ -14,6 +14,8 @@ from . import holds
 from .holds import Holds
 
 NEVER = float("inf")
+A_SECOND = 1.0
+"""Seconds after which a lease is written down for people; nobody could read of a shorter one."""
 
 
 class LeaseState(StrEnum):
@@ -60,6 +62,7 @@ class Lifetime:
         "released",
         "renew",
         "terms",
+        "write_at",
     )
 
     def __init__(self, lease: Renewable, claim: Claim, grant: Grant, policy: Policy) -> None:
@@ -81,6 +84,8 @@ class Lifetime:
         """The time under which the watchdog keeps it. An entry with another time is outdated."""
         self.early = 0.0
         """Seconds by which the renewal may come before that time."""
+        self.write_at = grant.sent + A_SECOND
+        """When the watchdog writes it down in the index and in the history."""
         self.renewed(grant.sent, claim.ttl)
 
     # The state. Nothing here asks the server, and reading a property changes nothing.
@@ -113,6 +118,11 @@ class Lifetime:
     def alive(self) -> bool:
         """Whether its holder may hold the lease once more."""
         return not self.closing and self.state in (LeaseState.HELD, LeaseState.UNKNOWN)
+
+    @property
+    def next(self) -> float:
+        """When the watchdog has something to do with it."""
+        return min(self.due, self.write_at)
 
     def remaining(self) -> float:
         """Return the seconds until the deadline, or 0 when the lease is no longer held."""

@@ -165,8 +165,8 @@ class Watchdog:
         if lease.claim.token not in self._leases:
             return
         self._news[lease.claim.token] = lease
-        if lease.due < self._next:
-            self.wake(lease.due)
+        if lease.next < self._next:
+            self.wake(lease.next)
 
     def wake(self, due: float = NEVER) -> None:
         """Let the thread look now, and again at the time `due`."""
@@ -220,6 +220,15 @@ class Watchdog:
             if me is None or holder == id(me)
         ]
         return _leases(found, me)
+
+    def write_down(self) -> None:
+        """Write down all leases that this process holds here, for a reader of the index."""
+        young = [
+            one for one in self._leases.copy().values() if one.write_at < now() + PRESENCE / 2
+        ]
+        for lease in young:
+            lease.write_at = now() + PRESENCE
+        self._write_down(young)
 
     def leases(self, me: Holding | None = None) -> list[Any]:
         """Return all leases that this process, or one thread or task of it, holds here."""
@@ -301,7 +310,9 @@ class Watchdog:
             ttl = lease.claim.ttl
             lease.early = EARLY * ttl / 3
             self._shortest = min(self._shortest, ttl)
-        lease.at = lease.due
+        lease.at = lease.next
+        if lease.at < lease.due:
+            lease.early = 0.0
         heapq.heappush(self._due, (lease.at, next(_order), lease))
 
     def _living(self, lifetime: Lifetime) -> Renewable | None:
@@ -330,14 +341,18 @@ class Watchdog:
             lease._abandon()
         return lease
 
-    def _gather(self, until: float) -> None:
-        """Move the leases that are due to their heaps."""
+    def _gather(self, until: float) -> list[Lifetime]:
+        """Make ready what is due to be renewed. Return what is due to be written down."""
         later = []
+        old = []
         while self._due and self._due[0][0] - self._due[0][2].early <= until:
             entry = heapq.heappop(self._due)
             lease = entry[2]
             if not self._valid(*entry) or self._living(lease) is None:
                 continue
+            if lease.write_at <= until:
+                lease.write_at = until + PRESENCE
+                old.append(lease)
             if lease.renew and lease.due - until <= EARLY * lease.claim.ttl / 3:
                 lease.at = READY
                 ready = self._ready.setdefault(self._together(lease), [])
@@ -346,6 +361,7 @@ class Watchdog:
                 later.append(lease)
         for lease in later:
             self._schedule(lease)
+        return old
 
     def _batch(self, together: tuple[Hashable, ...]) -> list[Lifetime]:
         """Return the most urgent leases that are ready and can be renewed in one request."""
@@ -363,7 +379,7 @@ class Watchdog:
         """Renew and release the leases that are due. Return when to look next."""
         began = now()
         self._admit()
-        self._gather(began)
+        old = self._gather(began)
         asked, silent = False, set[Node | None]()
         for together in sorted(self._ready, key=self._urgency):
             nodes = self._nodes_of(together)
@@ -380,6 +396,8 @@ class Watchdog:
                 for lease in leases:
                     if lease.claim.token in self._leases:
                         self._schedule(lease)
+        if not silent:
+            self._write_down(old)
         next_look = now() if self._ready else self._admit()
         if not silent or self.server.clustered:
             self._release_pending()
@@ -389,6 +407,19 @@ class Watchdog:
                 self._survey()
             next_look = min(next_look, self._show_at if self._leases else NEVER)
         return min(next_look, now() + 1.0) if self._to_release else next_look
+
+    def _write_down(self, leases: Iterable[Lifetime]) -> None:
+        """Write down leases that have been held for a while, for people."""
+        for _, some in itertools.groupby(sorted(leases, key=_kind), key=_kind):
+            batch = list(some)
+            try:
+                run(
+                    batch[0].claim.primitive.write_down(
+                        self._port(pools.BACKGROUND_TIMEOUT), [lease.claim for lease in batch]
+                    )
+                )
+            except LockError as error:
+                logger.debug("%d leases could not be written down: %s", len(batch), error)
 
     def _survey(self) -> None:
         """Look through all leases, and show that their process lives."""
@@ -494,6 +525,12 @@ class Watchdog:
         if self.server.clustered:
             within = min(within, PATIENCE * self._shortest)
         return SyncPort(self.server, pool=self._pool, terms=terms._replace(within=within))
+
+
+def _kind(lease: Lifetime) -> tuple[str, str]:
+    """Return what the leases of one request to write them down have in common."""
+    claim = lease.claim
+    return claim.primitive.kind, (claim.parts[0] if claim.parts else claim.keys).index
 
 
 def watchdog(server: Server) -> Watchdog:

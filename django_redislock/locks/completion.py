@@ -1,26 +1,25 @@
 """Work under a lock whose result is recorded beside the lock.
 
-`once`, `single_flight` and `idempotent_view` do it in the same way:
+`once`, `single_flight` and `idempotent_view` do it in the same way, in two round trips:
 
-1.  `acquire_unless_recorded` reads the record. If the record answers the caller, no lock is taken.
-2.  Otherwise it takes the lock and reads the record again, since the previous holder may just have
-    written it.
-3.  The record is written when the work is certain, and before the lock is released.
+1.  `acquire_unless_recorded` looks at the record and takes the lock, in one step. If the record
+    answers the caller, no lock is taken.
+2.  The lease is released when the work is certain, and the record is written in the same step.
 
-`Completion` writes it for work that may depend on database transactions (where the lock is held
+`Completion` does that for work that may depend on database transactions (where the lock is held
 until they end):
 
 1.  Each open transaction is watched from before the work and again after it. From before, since
     Django drops the later `on_commit` functions when one raises.
-2.  The record is written when the last transaction was committed, or at once if there is none.
-3.  If Redis is unreachable then, the work is done and must not be repeated. So the lease is
-    renewed until the watchdog can write the record, and released afterwards.
+2.  The record is handed to the lease when the last transaction was committed, or at once if there
+    is none.
+3.  If Redis is unreachable when the lease is released, the watchdog writes the record and releases
+    the lease as soon as it can.
 4.  Work that was rolled back is never recorded, nor is work under a lease that was lost.
 """
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -28,25 +27,23 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..base.clock import now
-from ..base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
+from ..base.exceptions import LeaseLost, LockNotAcquired, LockReentered, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock
 from ..lease.sides import beside_orm
 from ..lease.transactions import at_end, open_transactions
 from ..primitives import record
-from ..primitives.contract import Port, run
-from ..primitives.waiting import Deadline
+from ..primitives.contract import Port, Primitive
+from ..primitives.recorded import Answered, Recorded, Result
+from ..settings.policy import Policy
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
-
-logger = logging.getLogger("django_redislock")
 
 awaiting_commit: weakref.WeakSet[Lease] = weakref.WeakSet()
 """Leases whose work is done, but for a commit."""
 
 
-class Recorded(Exception):
+class Done(Exception):
     """The record answers the caller, so there is no work to do.
 
     An exception, since a signal's exception may come while a return value is tested: it would
@@ -57,47 +54,56 @@ class Recorded(Exception):
         self.value = value
 
 
+class _RecordedLock(Lock):
+    """A lock whose mutex has a record beside it."""
+
+    _recorded: Recorded
+
+    def _primitive(self, policy: Policy) -> Primitive:  # noqa: ARG002
+        return self._recorded
+
+
 async def acquire_unless_recorded(
     port_type: type[SyncPort | AsyncPort],
     lock: Lock,
     answers: Callable[[bytes | None, Lease | None], bool],
     *,
+    pattern: str,
     wait: float | None = UNSET,
 ) -> Lease:
     """Return the lease under which to do the work.
 
     `answers` decides whether a record (None: there is none) makes the work needless. It is called
-    first without a lease, and then with the lease that was taken. The first call is left out if
-    Redis was unreachable for a moment.
+    first without a lease, for the record when the caller came, and then with the lease that was
+    taken. A record that matches `pattern`, of Lua, makes the work needless in any case.
 
-    Raises `Recorded`, `LockNotAcquired`, `LockUnavailable`, `LockReentered`.
+    Raises `Done`, `LockNotAcquired`, `LockUnavailable`, `LockReentered`.
     """
-    policy, keys = lock._policy(), lock._keys()
-    port = port_type(server_of(policy.using))
-    deadline = Deadline(now(), policy.wait if wait is UNSET else wait)
-    port.limit(deadline.left(now()))
+    recorded = Recorded(pattern)
+    its = lock._copy(_RecordedLock, "")
+    its._recorded = recorded
     try:
-        value = await record.read(port, keys)
-    except LockUnavailable as error:
-        if not error.passing or deadline.over(now()):
-            raise
-        # Acquiring the lock waits until Redis is back.
-    else:
+        lease = await its._attempt(port_type, wait)
+    except Answered as answered:
+        raise Done(answered.value) from None
+    except LockReentered:
+        # This thread or task is doing the work, unless it was done before.
+        port = port_type(server_of(lock._policy().using))
+        value = await record.read(port, lock._keys())
         if answers(value, None):
-            raise Recorded(value)
-    port.limit(float("inf"))
-    lease = await lock._attempt(port_type, deadline.left(now()))
+            raise Done(value) from None
+        raise
     if isinstance(lease, LockNotAcquired):
         raise lease
     try:
-        value = await record.read(port, keys)
-        if not answers(value, lease):
+        needless = answers(recorded.first, None)
+        if not answers(recorded.found, lease) and not needless:
             return lease
-        await _give_back(port, lease)
+        await _give_back(port_type(lease._server), lease)
     except BaseException:
         lease._abandon()
         raise
-    raise Recorded(value)
+    raise Done(recorded.found)
 
 
 async def _give_back(port: Port, lease: Lease) -> None:
@@ -140,7 +146,7 @@ class Completion:
             await beside_orm(port, partial(self.when_committed, value))
         else:
             self.lease.check()
-            await self._write(port, value)
+            self._record(value)
 
     def when_committed(self, value: bytes) -> None:
         """`complete`, called in the thread that has the transactions."""
@@ -155,36 +161,20 @@ class Completion:
         self._steps += 1
         if self._value is not None and self._steps > len(self._transactions):
             awaiting_commit.discard(self.lease)
-            run(self._write(SyncPort(self.lease._server), self._value))
+            self._record(self._value)
 
     def _rolled_back(self) -> None:
         """One step will never come, so nothing is recorded. The work may be tried again at once,
         perhaps under this same lease."""
         awaiting_commit.discard(self.lease)
 
-    async def _write(self, port: Port, value: bytes) -> None:
-        lease = self.lease
-        try:
-            # Work that was committed is done even if the lease has ended since. If the record is
-            # refused, the release that follows is refused as well, and raises the reason.
-            held = not self._transactions
-            await record.write(port, lease._claim, value, self._ttl, held=held)
-        except LockUnavailable as error:
-            logger.error("The record of %s is written later: %s", lease.name, error)
-            self._value = value
-            lease._holds.outlive()
-            lease._watchdog.release_later(self.name, self._write_and_release)
+    def _record(self, value: bytes) -> None:
+        # Work that was committed is done even if the lease has ended since.
+        write_at_release(self.lease, value, self._ttl, held=not self._transactions)
 
-    @property
-    def name(self) -> str:
-        return self.lease.name
 
-    async def _write_and_release(self, port: Port) -> None:
-        """Write the record and release the lease. The watchdog calls this until it succeeds."""
-        assert self._value is not None
-        refusal = await record.write(port, self.lease._claim, self._value, self._ttl, held=False)
-        if refusal is not None:
-            logger.error(
-                "The record of %s is not written: %s", self.name, refusal.error(self.name)
-            )
-        await self.lease._release_in_background(port)
+def write_at_release(lease: Lease, value: bytes, ttl: float | None, *, held: bool) -> None:
+    """Let the release of `lease` write its record, as `record.write` says."""
+    recorded = lease._claim.primitive
+    assert isinstance(recorded, Recorded)
+    recorded.result = Result(value, ttl, held)

@@ -30,12 +30,13 @@ from ..primitives.keys import validate_name
 from ..settings.validators import refuse_unknown, validate_kept, validate_wait
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
-from .completion import Completion, Recorded, acquire_unless_recorded, awaiting_commit
+from .completion import Completion, Done, acquire_unless_recorded, awaiting_commit
 from .function_decorator import FunctionDecorator
 from .redis_lock import redis_lock
 from .wrappers import LockFor
 
 BEGUN, DONE = b"begun", b"done"
+IS_DONE = "^done$"
 
 ROLLBACK_RELEASE = 1.0
 """Seconds within which the watchdog releases the lease of a transaction that was rolled back."""
@@ -209,7 +210,7 @@ class once(FunctionDecorator):
         """Return the work for the first caller, or None if there is nothing to do."""
         try:
             lease = await self._acquire(lock, port_type)
-        except Recorded:
+        except Done:
             return None
         except LockNotAcquired:
             if self._skips:
@@ -229,7 +230,7 @@ class once(FunctionDecorator):
 
     async def _acquire(self, lock: Lock, port_type: type[SyncPort | AsyncPort]) -> Lease:
         try:
-            return await acquire_unless_recorded(port_type, lock, _answers)
+            return await acquire_unless_recorded(port_type, lock, _answers, pattern=IS_DONE)
         except LockNotAcquired as conflict:
             if conflict.holder.owner != label.owner(label.holder()):
                 raise
@@ -237,7 +238,7 @@ class once(FunctionDecorator):
         # watchdog has not released the lease yet.
         wait = lock._policy().wait
         wait = None if wait is None else max(wait, ROLLBACK_RELEASE)
-        return await acquire_unless_recorded(port_type, lock, _answers, wait=wait)
+        return await acquire_unless_recorded(port_type, lock, _answers, pattern=IS_DONE, wait=wait)
 
     async def _forget(self, port_type: type[SyncPort | AsyncPort]) -> None:
         lock = self._named()

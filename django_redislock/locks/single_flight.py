@@ -27,15 +27,14 @@ from typing import Any, NamedTuple, Protocol
 
 from ..base import fork, label
 from ..base.clock import now
-from ..base.exceptions import ComputationFailed, LeaseLost, LockUnavailable
+from ..base.exceptions import ComputationFailed, LeaseLost
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
-from ..primitives import record
-from ..primitives.contract import Port, run
+from ..primitives.contract import run
 from ..primitives.waiting import Deadline
 from ..settings.validators import refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort
-from .completion import Recorded, acquire_unless_recorded
+from .completion import Done, acquire_unless_recorded, write_at_release
 from .function_decorator import FunctionDecorator
 from .redis_lock import redis_lock
 from .wrappers import LockFor
@@ -129,7 +128,7 @@ class single_flight(FunctionDecorator):
                 with (
                     caller.unless_known(),
                     run(caller.acquire(SyncPort)) as lease,
-                    _Publication(caller, lease),
+                    caller.publishing(lease),
                 ):
                     caller.result = self._result(lease, call(function, args, kwargs))
                 return self._value(caller.result, caller)
@@ -140,11 +139,9 @@ class single_flight(FunctionDecorator):
                     if (result := await caller.await_(other)) is not None:
                         return self._value(result, caller)
                 with caller.unless_known():
-                    async with (
-                        await caller.acquire(AsyncPort) as lease,
-                        _Publication(caller, lease),
-                    ):
-                        caller.result = self._result(lease, await function(*args, **kwargs))
+                    async with await caller.acquire(AsyncPort) as lease:
+                        with caller.publishing(lease):
+                            caller.result = self._result(lease, await function(*args, **kwargs))
                 return self._value(caller.result, caller)
 
         return adecorated if kind == "coroutine" else decorated
@@ -175,6 +172,8 @@ class single_flight(FunctionDecorator):
         return self._serializer.loads(text)
 
 
+KEPT = "^%d+|[bt][ey][xt][te]s?|"
+"""Matches, in Lua, a result that is kept for later callers: a failure is not."""
 _WRITTEN = re.compile(rb"(\d{1,19})\|(text|bytes|failed)\|(.*)", re.DOTALL)
 
 
@@ -284,9 +283,18 @@ class _Caller:
         return None if left == float("inf") else left
 
     async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
-        """Return the lease under which to compute. Raises `Recorded` if there is a result."""
-        wait = self._left()
-        return await acquire_unless_recorded(port_type, self.lock, self._answers, wait=wait)
+        """Return the lease under which to compute. Raises `Done` if there is a result."""
+        pattern = "" if self.ttl is None else KEPT
+        while True:
+            try:
+                return await acquire_unless_recorded(
+                    port_type, self.lock, self._answers, pattern=pattern, wait=self._left()
+                )
+            except Done as done:
+                self.result = self.result or _Result.parse(done.value)
+                if self.result is not None:
+                    raise
+                pattern = ""  # the record is damaged
 
     def _answers(self, value: bytes | None, lease: Lease | None) -> bool:
         found = _Result.parse(value)
@@ -305,42 +313,24 @@ class _Caller:
         """Leave the block when there is a result, whatever has become of the lease."""
         try:
             yield
-        except Recorded:
+        except Done:
             pass
         except LeaseLost:
             if self.result is None or self.result.failed:
                 raise
 
-
-class _Publication:
-    """A block in which `caller` computes under `lease`. Its result is recorded at the end."""
-
-    def __init__(self, caller: _Caller, lease: Lease) -> None:
-        self._caller = caller
-        self._lease = lease
-
-    def __enter__(self) -> None: ...
-
-    async def __aenter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        run(self._publish(SyncPort(self._lease._server), error))
-
-    async def __aexit__(
-        self, kind: object, error: BaseException | None, traceback: object
-    ) -> None:
-        await self._publish(AsyncPort(self._lease._server), error)
-
-    async def _publish(self, port: Port, error: BaseException | None) -> None:
-        caller, lease = self._caller, self._lease
-        if isinstance(error, Exception):
-            caller.result = _Result.of_error(lease, error)
-        result = caller.result
-        if result is None:
-            return  # cut short: the next caller computes
-        # Without a ttl only those who wait read the result. They came within the life of a lease.
-        ttl = lease.ttl if caller.ttl is None or result.failed else caller.ttl
+    @contextmanager
+    def publishing(self, lease: Lease) -> Iterator[None]:
+        """Compute in this block. The release of `lease` records what came of it."""
         try:
-            await record.write(port, lease._claim, result.pack(), ttl, held=True)
-        except LockUnavailable as unavailable:
-            logger.warning("The result of %r is not shared: %s", lease.name, unavailable)
+            yield
+        except Exception as error:
+            self.result = _Result.of_error(lease, error)
+            raise
+        finally:
+            result = self.result
+            if result is not None:  # else it was cut short: the next caller computes
+                # Without a ttl only those who wait read the result. They came within the life of
+                # a lease.
+                ttl = lease.ttl if self.ttl is None or result.failed else self.ttl
+                write_at_release(lease, result.pack(), ttl, held=True)

@@ -47,8 +47,8 @@ class Port(Protocol):
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
 
-        All keys must be in one slot, except an `Index`. On a cluster the first key is sent instead
-        of the index, which shows the scripts that there is no index.
+        The answer is known by the first of `args`: the token of a claim, or `tokens.word()`. All
+        keys must be in one slot, except those that are `Shared`.
         """
 
     def limit(self, left: float) -> None:
@@ -136,6 +136,11 @@ class Claim:
     """The keys of each name, if the claim is on several names. `keys` are then not in Redis."""
     fencing_tokens: dict[str, int] = field(default_factory=dict)
     """The fencing token of each of these names."""
+
+    @property
+    def says(self) -> str:
+        """What the claim says of itself in Redis: owner|label. The owner has no "|"."""
+        return f"{self.owner}|{self.label}"
 
     @property
     def watched_keys(self) -> tuple[Keys, ...]:
@@ -236,6 +241,10 @@ class Primitive(Protocol):
     ) -> Sequence[Refusal | LockUnavailable | None]:
         """Let leases of this kind live for these times from now. Returns for each lease None if it
         was extended, a refusal, or an error if nothing is known of it."""
+
+    async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
+        """Write down leases of this kind that have been held for a while: in the index, for lists,
+        and in the history."""
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         """Hold, as `claim`, the lease that `token` has held until now."""

@@ -9,11 +9,21 @@ from ..base.tokens import Secret
 MAX_NAME = 512
 
 
-class Index(str):
-    """The key of an index of locks. It belongs to no single lock, so it may be in another slot
-    than the other keys of a script."""
+class Shared(str):
+    """A key that belongs to all locks, so on a cluster it may be in another slot than the other
+    keys of a script."""
 
-    __slots__ = ()
+    __slots__ = ("alone",)
+
+    alone: str
+    """The key that is sent to a cluster instead; "": the script's first key, by which the script
+    knows that there is no such key."""
+
+    @classmethod
+    def of(cls, key: str, alone: str = "") -> Shared:
+        self = cls(key)
+        self.alone = alone
+        return self
 
 
 @dataclass(
@@ -24,7 +34,7 @@ class Keys:
 
     name: str
     lock: str
-    index: Index
+    index: Shared
     beside: str = ""
     """The beginning of the keys beside the lock; "": the key of the lock."""
     timestamp_key: str = ""
@@ -33,7 +43,7 @@ class Keys:
 
     @classmethod
     def of(cls, prefix: str, name: str) -> Keys:
-        return cls(name, f"{prefix}:{{{name}}}", Index(f"{prefix}:index"))
+        return cls(name, f"{prefix}:{{{name}}}", Shared.of(f"{prefix}:index"))
 
     @classmethod
     def verbatim(cls, prefix: str, key: bytes) -> Keys:
@@ -45,7 +55,7 @@ class Keys:
         lock = key.decode(errors="surrogateescape")  # any bytes, as a str
         # If the key has a hash tag, this comes first here, too; else the whole key becomes one.
         beside = f"{prefix}:tagged:{lock}" if _hash_tag(lock) else f"{prefix}:key:{{{lock}}}"
-        index = Index(f"{prefix}:key:index")
+        index = Shared.of(f"{prefix}:key:index")
         return cls(key.decode(errors="backslashreplace"), lock, index, beside)
 
     def of_timestamp(self) -> Keys:
@@ -65,7 +75,7 @@ class Keys:
     @property
     def prefix(self) -> str:
         """The beginning of all keys of a project."""
-        return self.index.removesuffix(":index")
+        return self.index.removesuffix(":index").removesuffix(":key")
 
     @property
     def queue(self) -> str:
@@ -78,9 +88,19 @@ class Keys:
         return f"{self._beside}:waiters"
 
     @property
-    def tail(self) -> str:
-        """The part that outlives the lock: the last fencing token, and the past holders."""
-        return f"{self._beside}:tail"
+    def history(self) -> str:
+        """The past holders, for people."""
+        return f"{self._beside}:history"
+
+    @property
+    def clock(self) -> Shared:
+        """The last fencing token that was given; on a cluster, given for this lock."""
+        return Shared.of(f"{self.prefix}:clock", f"{self._beside}:clock")
+
+    @property
+    def timestamp(self) -> str:
+        """What we know of the holder of a timestamp lock, whose key only has a time."""
+        return f"{self._beside}:timestamp"
 
     @property
     def holders(self) -> str:
@@ -102,17 +122,22 @@ class Keys:
         return Secret(f"{self.beside or self.lock}:gone:{token}")
 
     def mutex(self, token: str) -> list[str]:
-        """Return KEYS for the scripts of the mutex and of the timestamp lock, in the order of
-        lua/lock.lua."""
+        """Return KEYS for the scripts of the mutex, in the order of lua/lock.lua."""
         beside = self.beside or self.lock
         return [
             self.lock,
             f"{beside}:queue",
             f"{beside}:waiters",
-            f"{beside}:tail",
+            f"{beside}:history",
             self.index,
             Secret(f"{beside}:gone:{token}"),
+            self.clock,
         ]
+
+    def timestamps(self, token: str) -> list[str]:
+        """Return KEYS for the scripts of the timestamp lock, in the order of
+        lua/timestamp_keys.lua."""
+        return [self.lock, self.timestamp, self.history, self.index, self.gone(token)]
 
     def permits(self, token: str) -> list[str]:
         """Return KEYS for the scripts of semaphores and read-write locks."""

@@ -28,7 +28,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ..base import label
+from ..base import label, tokens
 from ..base.holder import Holder, server_time
 from .asking import batches, milliseconds
 from .contract import Claim, Grant
@@ -222,10 +222,8 @@ async def claim(port: Port, lock: Claim, job: str, run_id: str, wanted: Wanted) 
     keys = lock.keys
     args: list[str | int] = [
         lock.token,
-        keys.name,
         milliseconds(lock.ttl),
-        lock.owner,
-        lock.label,
+        lock.says,
         run_id,
         "" if wanted.tick is None else wanted.tick,
         wanted.ready,
@@ -260,7 +258,7 @@ async def finish(
 
     Raises `LockUnavailable`.
     """
-    text = await port.script("ledger_finish", [keys.ledger], [run.id, outcome, why])
+    text = await port.script("ledger_finish", [keys.ledger], [tokens.word(), run.id, outcome, why])
     known = _run(run.job, run.id.encode(), text or b"")
     return None if known is None or known.outcome == RunOutcome.UNREADABLE else known
 
@@ -293,7 +291,7 @@ async def _ask(port: Port, script: str, keys: Sequence[Keys]) -> tuple[int, list
     said: dict[int, Any] = {}
     for batch in batches(port, [its.lock for its in keys], JOBS_PER_REQUEST):
         both = [key for i in batch for key in (keys[i].lock, keys[i].ledger)]
-        now, *replies = await port.script(script, both, [])
+        now, *replies = await port.script(script, both, [tokens.word()])
         said.update(zip(batch, replies, strict=True))
     return int(now), [said[i] for i in range(len(keys))]
 
@@ -318,9 +316,9 @@ def _pause(text: bytes) -> Pause | None:
 
 async def pause(port: Port, keys: Keys, by: str, why: str) -> None:
     """Pass over the ticks of a job from now on. Raises `LockUnavailable`."""
-    await port.script("ledger_pause", [keys.ledger], [by, why])
+    await port.script("ledger_pause", [keys.ledger], [tokens.word(), by, why])
 
 
 async def resume(port: Port, keys: Keys) -> bool:
     """End a pause: ticks are claimed again. False: it was not paused. Raises `LockUnavailable`."""
-    return bool(await port.script("ledger_resume", [keys.ledger], []))
+    return bool(await port.script("ledger_resume", [keys.ledger], [tokens.word()]))

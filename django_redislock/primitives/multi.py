@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from . import mutex, queued
-from .asking import batches, milliseconds, verdicts
+from .asking import batches, milliseconds
 from .contract import Claim, Grant, Refusal
 
 if TYPE_CHECKING:
@@ -44,9 +44,6 @@ unfenced = (
     "A lease on several names has a fencing token for each: write "
     "lease.fencing_tokens['account:1'], or queryset.fenced(lease.fencing_tokens['account:1'])."
 )
-
-NAMES_PER_REQUEST = 250
-"""Names that are extended in one request."""
 
 
 async def acquire(port: Port, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
@@ -77,13 +74,12 @@ class _Asking:
         groups = _groups(port, claim.parts)
         for slot in sorted(groups, key=lambda slot: slot != self._away):
             group = groups[slot]
-            first, *others = (its.name for its in group)
             self._asked[slot] = None
             try:
                 code, *rest = await port.script(
                     "multi_acquire",
                     _keys(group, claim),
-                    [claim.token, first, ttl, claim.owner, claim.label, inbox, ticket, *others],
+                    [claim.token, ttl, claim.says, inbox, ticket],
                 )
             except LockUnavailable:
                 self._away = slot
@@ -92,11 +88,14 @@ class _Asking:
             self._away = None
             if code == 1:
                 acquired = acquired or rest[0]
-                fences = zip((its.name for its in group), map(int, rest[1:]), strict=True)
-                claim.fencing_tokens.update(fences)
+                fences = [int(fence) for fence in rest[1:]]
+                if len(fences) == 1:  # of all
+                    fences *= len(group)
+                names = (its.name for its in group)
+                claim.fencing_tokens.update(zip(names, fences, strict=True))
                 continue
             if code == 2:
-                return [code, *rest], first
+                return [code, *rest], group[0].name
             *rest, number = rest
             if code == 0:
                 # While we wait here, hold nothing and wait nowhere else.
@@ -145,16 +144,13 @@ async def release(port: Port, claim: Claim) -> Refusal | None:
 async def _give_back(
     port: Port, claim: Claim, group: Sequence[Keys], *, withdraw: bool
 ) -> Refusal | None:
-    names = [its.name for its in group]
     released, *rest = await port.script(
-        "multi_release",
-        _keys(group, claim),
-        [claim.token, names[0], int(withdraw), *names[1:]],
+        "multi_release", _keys(group, claim), [claim.token, int(withdraw)]
     )
     if released:
         return None
     value, gone, number = rest
-    return Refusal(value, gone, names[number - 1])
+    return Refusal(value, gone, group[number - 1].name)
 
 
 async def extend(
@@ -165,15 +161,15 @@ async def extend(
     Raises `LockUnavailable`: nothing is known of any of them.
     """
     found: list[Refusal | None] = [None] * len(claims)
+    store = mutex.another_ttl(claims, ttls)
     held = [
         (number, its, claim.token, ttl)
         for number, (claim, ttl) in enumerate(zip(claims, ttls, strict=True))
         for its in claim.parts
     ]
-    for positions in batches(port, [its.lock for _, its, *_ in held], NAMES_PER_REQUEST):
+    for positions in batches(port, [its.lock for _, its, *_ in held], mutex.MOST_AT_ONCE):
         batch = [held[position] for position in positions]
-        keys, args = mutex.extension([one[1:] for one in batch])
-        said = verdicts(await port.script("mutex_extend", keys, args), len(batch))
+        said = await mutex.extend_all(port, [one[1:] for one in batch], store=store)
         for (number, its, *_), refusal in zip(batch, said, strict=True):
             if refusal is not None:
                 found[number] = found[number] or refusal._replace(name=its.name)
@@ -185,7 +181,7 @@ async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:  # noq
     raise LockError(f"A lease of the kind {kind!r} can't be restored.", claim.keys.name)
 
 
-holders, clear = mutex.holders, mutex.clear  # of one name
+holders, clear, write_down = mutex.holders, mutex.clear, mutex.write_down
 
 
 def _groups(port: Port, parts: Iterable[Keys]) -> dict[int, list[Keys]]:
@@ -197,5 +193,11 @@ def _groups(port: Port, parts: Iterable[Keys]) -> dict[int, list[Keys]]:
     return groups
 
 
-def _keys(group: Iterable[Keys], claim: Claim) -> list[str]:
-    return [key for its in group for key in its.mutex(claim.token)]
+def _keys(group: Sequence[Keys], claim: Claim) -> list[str]:
+    """Return KEYS in the order of lua/multi.lua."""
+    keys = [
+        key
+        for its in group
+        for key in (its.lock, its.queue, its.waiters, its.history, its.gone(claim.token))
+    ]
+    return [*keys, group[0].index, group[0].clock]

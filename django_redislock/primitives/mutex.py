@@ -32,16 +32,20 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..base import tokens
 from ..base.exceptions import LockNotAcquired
 from ..base.holder import Holder
 from . import queued
-from .asking import milliseconds, verdicts
+from .asking import batches, milliseconds, verdicts
 from .contract import Claim, Grant, Refusal, Sight
 
 if TYPE_CHECKING:
     from .contract import Port
     from .keys import Keys
 
+
+MOST_AT_ONCE = 250
+"""Leases in one request, which keeps Redis busy for as long as a few hundred plain commands."""
 
 kind = "mutex"
 unfenced = ""
@@ -67,17 +71,57 @@ async def extend(
     Raises `LockUnavailable`: nothing is known of any of them.
     """
     held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
-    return verdicts(await port.script("mutex_extend", *extension(held)), len(held))
+    return await extend_all(port, held, store=another_ttl(claims, ttls))
 
 
-def extension(held: Sequence[tuple[Keys, str, float]]) -> tuple[list[str], list[str | int]]:
-    """Return KEYS and ARGV that let each token hold its keys for these seconds from now."""
-    keys: list[str] = []
-    args: list[str | int] = []
-    for its, token, ttl in held:
-        keys += its.lock, its.tail, its.gone(token)
-        args += token, its.name, milliseconds(ttl)
-    return [*keys, held[0][0].index], args
+Held = tuple["Keys", str, float]
+"""The keys of a lock, the token that holds it, and a ttl in seconds."""
+
+
+def another_ttl(claims: Sequence[Claim], ttls: Sequence[float]) -> bool:
+    """Return whether a lease gets another ttl than it had, which is then written at its lock."""
+    return any(claim.ttl != ttl for claim, ttl in zip(claims, ttls, strict=True))
+
+
+async def extend_all(port: Port, held: Sequence[Held], *, store: bool) -> list[Refusal | None]:
+    """Let each token hold its keys for so many seconds from now. Of those that don't hold them, it
+    is asked in a second request why."""
+    found = verdicts(await port.script("mutex_extend", *extension(held, store=store)), len(held))
+    refused = [number for number, refusal in enumerate(found) if refusal is not None]
+    if refused:
+        keys, args = extension([held[number] for number in refused], store=store, why=True)
+        answer = verdicts(await port.script("mutex_extend", keys, args), len(refused))
+        for number, refusal in zip(refused, answer, strict=True):
+            found[number] = refusal
+    return found
+
+
+def extension(
+    held: Sequence[Held], *, store: bool, why: bool = False
+) -> tuple[list[str], list[str | int]]:
+    """Return KEYS and ARGV that let each token hold its keys for so many seconds from now. With
+    `why`, the answer says why a token does not hold them."""
+    first = held[0][0]
+    keys = [*(its.lock for its, _, _ in held), first.index, first.clock]
+    if why:
+        keys += [its.gone(token) for its, token, _ in held]
+    args: list[str | int] = [tokens.word(), int(store)]
+    for _, token, ttl in held:
+        args += token, milliseconds(ttl)
+    return keys, args
+
+
+async def write_down(port: Port, claims: Sequence[Claim]) -> None:
+    """Write down leases that have been held for a while, in the index and in the history."""
+    held = [(its, claim.token) for claim in claims for its in claim.parts or (claim.keys,)]
+    for positions in batches(port, [its.lock for its, _ in held], MOST_AT_ONCE):
+        await port.script("mutex_write_down", *record_of([held[each] for each in positions]))
+
+
+def record_of(held: Sequence[tuple[Keys, str]]) -> tuple[list[str], list[str]]:
+    """Return KEYS and ARGV that write down that each token holds its keys."""
+    keys = [key for its, _ in held for key in (its.lock, its.history)]
+    return [*keys, held[0][0].index], [tokens.word(), *(token for _, token in held)]
 
 
 async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:
@@ -86,7 +130,7 @@ async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:
 
 
 async def holders(port: Port, keys: Keys) -> list[Sight]:
-    reply = await port.script("mutex_holder", [keys.lock], [])
+    reply = await port.script("mutex_holder", [keys.lock], [tokens.word()])
     if reply is None:
         return []
     value, pttl, now_us = reply
@@ -98,7 +142,7 @@ async def clear(port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: 
         "mutex_clear",
         keys.mutex(
             seen[0][:32].decode(errors="replace")
-        ),  # the writer of a foreign value learns nothing
-        [seen[0], keys.name, by, reason],
+        ),  # the writer of a foreign value is told nothing
+        [tokens.word(), by, reason, seen[0]],
     )
     return [bool(cleared)]

@@ -104,6 +104,9 @@ async def extend(
     return refusals
 
 
+write_down = mutex.write_down
+
+
 async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:
     """As `mutex.adopt`."""
     got = await mutex.adopt(port, token, claim)

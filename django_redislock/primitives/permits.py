@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ..base import tokens
 from ..base.exceptions import LockNotAcquired
 from ..base.holder import Holder
 from . import queued
@@ -68,11 +69,19 @@ class Permits:
         self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> list[Refusal | None]:
         keys: list[str] = []
-        args: list[str | int] = []
+        args: list[str | int] = [tokens.word()]
         for claim, ttl in zip(claims, ttls, strict=True):
-            keys += claim.keys.permits(claim.token)
-            args += claim.token, claim.keys.name, milliseconds(ttl)
+            its = claim.keys
+            keys += its.lock, its.holders, its.gone(claim.token)
+            args += claim.token, milliseconds(ttl)
+        keys += claims[0].keys.index, claims[0].keys.clock
         return verdicts(await port.script("permits_extend", keys, args), len(claims))
+
+    async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
+        """As `mutex.write_down`."""
+        keys = [key for claim in claims for key in (claim.keys.lock, claim.keys.holders)]
+        words = [tokens.word(), *(claim.token for claim in claims)]
+        await port.script("permits_write_down", [*keys, claims[0].keys.index], words)
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         ask = queued.Script("permits_adopt", claim.keys.permits(token), self._wants)
@@ -84,12 +93,14 @@ class Permits:
         Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
         """
         keys = claim.keys.permits(claim.token)
-        args: list[str | int] = [claim.token, claim.keys.name, *self._wants]
+        args: list[str | int] = [claim.token, *self._wants]
         done, *rest = await twice(lambda: port.script("permits_downgrade", keys, args), claim)
         return None if done else Refusal(*rest)
 
     async def holders(self, port: Port, keys: Keys) -> list[Sight]:
-        now_us, *found = await port.script("permits_holders", [keys.lock, keys.holders], [SHOWN])
+        now_us, *found = await port.script(
+            "permits_holders", [keys.lock, keys.holders], [tokens.word(), SHOWN]
+        )
         return [
             Sight(token, Holder.parse(record or b"", pttl, int(now_us)))
             for record, pttl, token in found
@@ -98,11 +109,10 @@ class Permits:
     async def clear(
         self, port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str
     ) -> list[bool]:
-        tokens = [token.decode() for token in seen]
         cleared = await port.script(
             "permits_clear",
-            [*keys.permits(""), *map(keys.gone, tokens)],
-            ["", keys.name, by, reason, *tokens],
+            [*keys.permits(""), *(keys.gone(token.decode()) for token in seen)],
+            [tokens.word(), by, reason, *seen],
         )
         return [bool(one) for one in cleared]
 

@@ -13,7 +13,7 @@ from ..base.clock import deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
 from .asking import milliseconds, too_late, twice
-from .contract import Claim, Grant, Refusal
+from .contract import Claim, Grant, Refusal, Word
 from .waiting import DEAF, Deadline, WaitLog, backoff, slice_for
 
 if TYPE_CHECKING:
@@ -41,20 +41,18 @@ class Script(NamedTuple):
 
     name: str
     keys: list[str]
-    more: Sequence[str | int] = ()
-    """The last arguments of the script."""
+    more: Sequence[Word] = ()
+    """Its last arguments."""
 
     async def acquire(
         self, port: Port, claim: Claim, inbox: str, ticket: str
     ) -> tuple[list[Any], str]:
-        name = claim.keys.name
-        ttl = milliseconds(claim.ttl)
-        args = [claim.token, name, ttl, claim.owner, claim.label, inbox, ticket, *self.more]
-        return await port.script(self.name, self.keys, args), name
+        args = [claim.token, milliseconds(claim.ttl), claim.says, inbox, ticket, *self.more]
+        return await port.script(self.name, self.keys, args), claim.keys.name
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
         own_inbox = port.own_inbox(claim.keys.prefix)
-        args = [claim.token, claim.keys.name, int(claim.doubtful), own_inbox, *self.more]
+        args = [claim.token, int(claim.doubtful), own_inbox, *self.more]
         sent = port.now()
         released, *rest = await port.script(self.name, self.keys, args)
         if not released:
@@ -218,7 +216,7 @@ async def adopt(port: Port, token: str, claim: Claim, ask: Script) -> Grant | Re
     `release` of `claim`, as after any other exception.
     """
     name = claim.keys.name
-    args = [token, name, claim.token, milliseconds(claim.ttl), claim.owner, claim.label, *ask.more]
+    args = [token, claim.token, milliseconds(claim.ttl), claim.says, *ask.more]
     claim.sent = True
 
     async def once() -> tuple[float, list[Any]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..base import tokens
 from .asking import milliseconds, twice
 from .contract import Claim, Refusal
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 async def read(port: Port, keys: Keys) -> bytes | None:
     """Return the record; None if there is none, or its ttl is over. Raises `LockUnavailable`."""
-    value: bytes | None = await twice(lambda: port.script("record_get", [keys.record], []))
+    value: bytes | None = await twice(
+        lambda: port.script("record_get", [keys.record], [tokens.word()])
+    )
     return value
 
 
@@ -38,27 +41,28 @@ async def write(
     """
     keys = claim.keys
     its_keys = [keys.record, keys.lock, keys.gone(claim.token)]
-    args = [claim.token, value, _milliseconds(ttl), int(held)]
+    args = [claim.token, value, milliseconds_of(ttl), int(held)]
     written, *rest = await twice(lambda: port.script("record_write", its_keys, args), claim)
     return None if written else Refusal(*rest)
 
 
 async def first(port: Port, keys: Keys, value: bytes, ttl: float | None) -> bytes:
     """Keep `value` unless there is a record. Returns the record. Raises `LockUnavailable`."""
-    args = [value, _milliseconds(ttl)]
+    args = [tokens.word(), value, milliseconds_of(ttl)]
     stands: bytes = await twice(lambda: port.script("record_first", [keys.record], args))
     return stands
 
 
 async def forget(port: Port, keys: Keys) -> None:
     """Remove the record. Raises `LockUnavailable`."""
-    await twice(lambda: port.script("record_delete", [keys.record], []))
+    await twice(lambda: port.script("record_delete", [keys.record], [tokens.word()]))
 
 
 async def keep(port: Port, key: str, ttl: float) -> None:
     """Let `key` exist for `ttl` seconds."""
-    await port.script("record_set", [key], [b"", milliseconds(ttl)])
+    await port.script("record_set", [key], [tokens.word(), b"", milliseconds(ttl)])
 
 
-def _milliseconds(ttl: float | None) -> int | str:
+def milliseconds_of(ttl: float | None) -> int | str:
+    """Return the argument that says for how long a record is kept."""
     return "" if ttl is None else milliseconds(ttl)

@@ -94,7 +94,7 @@ class Redlock:
                 self.servers.aliases,
                 "mutex_acquire",
                 claim.keys.mutex(claim.token),
-                [claim.token, name, milliseconds(claim.ttl), claim.owner, claim.label, "", ""],
+                [claim.token, milliseconds(claim.ttl), claim.says, "", ""],
                 within=within(claim.ttl),
                 enough=partial(self._decided, last=last),
             )
@@ -153,7 +153,7 @@ class Redlock:
             [self.servers.aliases[number] for number in at],
             "mutex_release",
             claim.keys.mutex(claim.token),
-            [claim.token, claim.keys.name, int(withdraw)],
+            [claim.token, int(withdraw), ""],
             within=within(claim.ttl),
             enough=enough,
         )
@@ -167,7 +167,7 @@ class Redlock:
             self.servers.aliases,
             "mutex_release",
             claim.keys.mutex(claim.token),
-            [claim.token, claim.keys.name, int(claim.doubtful)],
+            [claim.token, int(claim.doubtful), ""],
             within=within(claim.ttl),
             enough=lambda answers: self._settled(answers, _code),
         )
@@ -189,7 +189,7 @@ class Redlock:
         """As `Primitive.extend`. None: a majority has extended it. An error: no majority has given
         the same answer."""
         held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
-        keys, args = mutex.extension(held)
+        keys, args = mutex.extension(held, store=mutex.another_ttl(claims, ttls), why=True)
 
         def of_each(answers: Answers) -> list[Answers]:
             """Return for each claim what each server says: None, a refusal, or an error."""
@@ -222,6 +222,18 @@ class Redlock:
                 results.append(self._unavailable(claim.keys.name, answers))
         return results
 
+    async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
+        """As `mutex.write_down`, at every server."""
+        keys, args = mutex.record_of([(claim.keys, claim.token) for claim in claims])
+        await port.ask_all(
+            self.servers.aliases,
+            "mutex_write_down",
+            keys,
+            args,
+            within=WITHIN,
+            enough=self._most,
+        )
+
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG002
         """Raise `LockError`: such a lease stays in its process."""
         raise LockError("A lease of the kind 'redlock' can't be restored.", claim.keys.name)
@@ -232,7 +244,7 @@ class Redlock:
             self.servers.aliases,
             "mutex_holder",
             [keys.lock],
-            [],
+            [tokens.word()],
             within=within(10),
             enough=lambda answers: self._settled(answers, _token),
         )
@@ -254,7 +266,7 @@ class Redlock:
             self.servers.aliases,
             "mutex_clear",
             keys.mutex(seen[0][:32].decode(errors="replace")),
-            [seen[0], keys.name, by, reason],
+            [tokens.word(), by, reason, seen[0]],
             within=within(10),
             enough=lambda _: False,  # no server may be left out
         )
@@ -268,7 +280,7 @@ class Redlock:
             self.servers.aliases,
             "record_set",
             [key],
-            [b"", milliseconds(ttl)],
+            [tokens.word(), b"", milliseconds(ttl)],
             within=patience,
             enough=self._most,
         )

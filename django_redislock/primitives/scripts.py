@@ -1,9 +1,12 @@
 """The Lua scripts: which files each of them is made of, and the SHA1 by which the server knows it.
 
-A script is its own file, `lua/<name>.lua`, behind the parts that it shares with others. Each
-request to a script brings a nonce as the last of ARGV. Every script is put into a frame that takes
-the nonce away, and gives it back beside the answer: so the client knows which answer is its own
-(wire.py), and no script can forget to say so.
+A script is its own file, `lua/<name>.lua`, behind the parts that it shares with others. The first
+of ARGV is a word that no other request has: the token of a claim, or one that is made for the
+request. Each answer begins with that word, so the client knows which answer is its own (wire.py).
+Every script is put into a frame that does this, so no script can forget it.
+
+The most frequent case of some scripts stands before the frame, in `lua/<name>_at_once.lua`. It
+answers with one text, the word and what follows it, each behind a "|".
 """
 
 from __future__ import annotations
@@ -24,65 +27,77 @@ SOMETIMES = {
 }
 """Commands that are sent only sometimes, and what needs them."""
 
-_MUTEX = ("clock", "memory", "lock", "index", "mutex_grant")
-_QUEUE = ("value", "queue")
-_PERMITS = ("clock", "memory", "value", "lock", "index", "queue", "permits")
-_TIMESTAMP = ("clock", "memory", "value", "lock", "index", "timestamp")
+_LOCK = ("clock", "memory", "value", "lock", "index", "fence", "history")
+_MUTEX = (*_LOCK, "mutex_grant", "queue")
+_MULTI = (
+    *("clock", "memory", "value", "multi_keys", "index", "fence", "history", "mutex_grant"),
+    *("queue", "multi"),
+)
+_LEASES = ("clock", "memory", "value", "leases_keys", "index")
+_PERMITS = (*_LOCK, "queue", "permits")
+_TIMESTAMP = ("clock", "memory", "value", "timestamp_keys", "index", "history", "timestamp")
 _LEDGER = ("clock", "value", "ledger_key", "ledger")
 _LEDGERS = ("clock", "value", "ledger_keys", "ledger")
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "fence_raise": ("clock", "memory", "value", "lock"),
+    "fence_raise": ("clock", "memory"),
+    "inspection_history": ("clock", "memory", "value"),
     "inspection_index": ("clock",),
+    "inspection_keys": ("clock",),
     "inspection_locks": ("clock", "value"),
-    "inspection_names": ("clock",),
     "inspection_processes": (),
     "inspection_scan": (),
-    "inspection_tail": ("clock", "memory"),
     "inspection_waiters": ("clock",),
     "inspection_written": (),
-    "ledger_claim": (*_MUTEX, *_QUEUE, "ledger_key", "ledger"),
+    "ledger_claim": (*_MUTEX, "ledger_key", "ledger"),
     "ledger_finish": _LEDGER,
     "ledger_known": _LEDGERS,
     "ledger_pause": _LEDGER,
     "ledger_read": _LEDGERS,
     "ledger_resume": ("clock", "ledger_key"),
-    "multi_acquire": (*_MUTEX, *_QUEUE, "mutex_confirm", "multi"),
-    "multi_release": (*_MUTEX, *_QUEUE, "mutex_end", "mutex_give_back", "multi"),
-    "mutex_acquire": (*_MUTEX, "mutex_acquire_at_once", *_QUEUE, "mutex_confirm"),
-    "mutex_adopt": ("clock", "memory", "value", "lock", "index"),
-    "mutex_clear": (*_MUTEX, *_QUEUE, "types"),
-    "mutex_expire": ("clock", "memory", "value", "lock", "index"),
-    "mutex_extend": ("clock", "memory", "value"),
+    "multi_acquire": (*_MULTI, "mutex_confirm"),
+    "multi_release": (*_MULTI, "mutex_give_back"),
+    "mutex_acquire": (*_MUTEX, "mutex_confirm", "mutex_ask"),
+    "mutex_adopt": _LOCK,
+    "mutex_clear": (*_MUTEX, "types"),
+    "mutex_expire": _LOCK,
+    "mutex_extend": ("clock", "value", "fence_lost"),
     "mutex_holder": ("clock",),
-    "mutex_release": (
-        *("clock", "memory", "lock", "value", "mutex_end", "mutex_release_at_once"),
-        *("index", "mutex_grant", "queue", "mutex_give_back"),
-    ),
+    "mutex_release": (*_MUTEX, "mutex_give_back"),
+    "mutex_write_down": (*_LEASES, "history"),
     "permits_acquire": _PERMITS,
     "permits_adopt": _PERMITS,
     "permits_clear": (*_PERMITS, "types"),
     "permits_downgrade": _PERMITS,
-    "permits_extend": _PERMITS,
+    "permits_extend": ("clock", "memory", "value", "fence_lost"),
     "permits_holders": ("clock",),
     "permits_release": _PERMITS,
+    "permits_write_down": _LEASES,
+    "record_acquire": (*_MUTEX, "mutex_confirm", "mutex_ask", "mutex_give_back"),
     "record_delete": (),
     "record_first": ("record",),
     "record_get": (),
+    "record_release": (*_MUTEX, "mutex_give_back", "record"),
     "record_set": (),
     "record_write": ("value", "record"),
     "timestamp_acquire": _TIMESTAMP,
     "timestamp_adopt": _TIMESTAMP,
-    "timestamp_clear": (*_TIMESTAMP, "types"),
+    "timestamp_clear": _TIMESTAMP,
     "timestamp_extend": _TIMESTAMP,
     "timestamp_holder": _TIMESTAMP,
     "timestamp_release": _TIMESTAMP,
 }
 """All scripts, and the parts that stand before each of them, in order. What a part needs of others
-comes before it. Parts that the most frequent case does not need come after that case: Redis makes
-their functions anew at each call."""
+comes before it."""
 
-_FRAME = "return {{table.remove(ARGV), (function()\n{}\nend)()}}"
+AT_ONCE = {
+    *("multi_acquire", "multi_release", "mutex_acquire", "mutex_release"),
+    *("permits_acquire", "permits_release"),
+}
+"""Scripts whose most frequent case stands before the frame. Redis makes all functions of a script
+anew at each call, and this case needs none."""
+
+_FRAME = "{}return {{ARGV[1], (function()\n{}\nend)()}}"
 
 
 class Script(NamedTuple):
@@ -98,7 +113,8 @@ def _read(filename: str) -> str:
 def load(name: str) -> Script:
     """The script of this name, with its parts and in its frame."""
     body = "\n".join(_read(f"{part}.lua") for part in (*PARTS[name], name))
-    source = _FRAME.format(body)
+    at_once = _read(f"{name}_at_once.lua") if name in AT_ONCE else ""
+    source = _FRAME.format(at_once, body)
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 

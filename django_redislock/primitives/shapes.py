@@ -20,8 +20,8 @@ locks the script was asked about."""
 _DIGITS = re.compile(rb"-?\d{1,20}")
 _LATEST = 10**17
 """µs since the epoch: the year 5138. Python has no dates much later than that."""
-_MUTEX, _PERMITS, _EXTENDED = 6, 7, 3
-"""KEYS of one lock: `Keys.mutex()`, `Keys.permits()`, and what mutex_extend.lua takes."""
+_PERMITS, _EXTENDED_PERMITS, _EXTENDED_TIMESTAMP, _OF_SEVERAL = 8, 3, 5, 5
+"""KEYS of one lock: `Keys.permits()`; and of one of several in a script."""
 
 
 def _any(value: Any, keys: int) -> bool:  # noqa: ARG001
@@ -166,23 +166,24 @@ _ADOPT = _by_code({-2: _OTHER_KIND, 0: _REFUSED, 1: _GRANTED})
 _DONE_OR_REFUSED = _by_code({0: _REFUSED, 1: _done})
 
 
-def _extend(per: int) -> Shape:
+def _extend(per: int, besides: int = 2) -> Shape:
     refused = (_list(_one_of(per), _MAYBE, _MAYBE),)
-    return _by_code({0: _list(_flag, then=refused, per=per), 1: _list(_flag, then=refused)})
+    none = _list(_flag, then=refused, per=per, besides=besides)
+    return _by_code({0: none, 1: _list(_flag, then=refused)})
 
 
 SHAPES: dict[str, Shape] = {
     "fence_raise": _list(_integer, _time, _number),
     "inspection_index": _list(_time, _list(then=(_text, _score))),
+    "inspection_history": _list(_MAYBE, _MAYBE, then=(_text,)),
+    "inspection_keys": _list(_integer, _list(then=(_text,)), _list(then=(_text,))),
     "inspection_locks": _list(
         _time,
         then=(_list(_MAYBE, _integer, _integer, _integer, then=(_list(_text, _integer, _text),)),),
         least=1,
     ),
-    "inspection_names": _list(_integer, _list(then=(_text,)), _list(then=(_text,))),
     "inspection_processes": _list(then=(_integer,), per=1),
     "inspection_scan": _list(_number, _list(then=(_text,))),
-    "inspection_tail": _list(_MAYBE, _MAYBE, _MAYBE, then=(_text,)),
     "inspection_waiters": _list(_time, then=(_list(_text, _text, _MAYBE),)),
     "inspection_written": _list(then=(_list(_MAYBE, _MAYBE),), per=1),
     "ledger_claim": _ledger_claim,
@@ -195,27 +196,31 @@ SHAPES: dict[str, Shape] = {
     "ledger_resume": _flag,
     "multi_acquire": _by_code(
         {
-            -1: _list(_integer, _text, _one_of(_MUTEX)),
-            0: _list(_integer, *_HOLDER, _one_of(_MUTEX)),
-            1: _list(_integer, _time, then=(_number,), per=_MUTEX),
+            -1: _list(_integer, _text, _one_of(_OF_SEVERAL)),
+            0: _list(_integer, *_HOLDER, _one_of(_OF_SEVERAL)),
+            1: _either(
+                _list(_integer, _time, _number),
+                _list(_integer, _time, then=(_number,), per=_OF_SEVERAL, besides=2),
+            ),
             2: _AGAIN,
         }
     ),
-    "multi_release": _by_code({0: _list(_flag, _MAYBE, _MAYBE, _one_of(_MUTEX)), 1: _done}),
+    "multi_release": _by_code({0: _list(_flag, _MAYBE, _MAYBE, _one_of(_OF_SEVERAL)), 1: _done}),
     "mutex_acquire": _by_code(
         {
             -1: _WITHDRAWN,
             0: _list(_integer, *_HOLDER),
-            1: _numbers,
+            1: _either(_numbers, _GRANTED),
             2: _AGAIN,
         }
     ),
     "mutex_adopt": _ADOPT,
     "mutex_clear": _flag,
     "mutex_expire": _by_code({0: _list(_flag, _MAYBE), 1: _done}),
-    "mutex_extend": _extend(_EXTENDED),
+    "mutex_extend": _either(_extend(1), _extend(2)),
     "mutex_holder": _or_nil(_list(_text, _integer, _time)),
     "mutex_release": _RELEASE,
+    "mutex_write_down": _integer,
     "permits_acquire": _by_code(
         {
             -2: _OTHER_KIND,
@@ -227,13 +232,24 @@ SHAPES: dict[str, Shape] = {
     ),
     "permits_adopt": _ADOPT,
     "permits_clear": _list(then=(_flag,), per=1, besides=_PERMITS),
-    "permits_extend": _extend(_PERMITS),
+    "permits_extend": _extend(_EXTENDED_PERMITS),
     "permits_holders": _list(_time, then=(_list(_MAYBE, _integer, _text),)),
     "permits_release": _RELEASE,
+    "permits_write_down": _integer,
     "permits_downgrade": _DONE_OR_REFUSED,
+    "record_acquire": _by_code(
+        {
+            -1: _WITHDRAWN,
+            0: _either(_list(_integer, *_HOLDER), _list(_integer, *_HOLDER, _MAYBE)),
+            1: _either(_GRANTED, _list(_flag, _number, _time, _MAYBE)),
+            2: _AGAIN,
+            3: _list(_integer, _text),
+        }
+    ),
     "record_delete": _any,
     "record_first": _text,
     "record_get": _MAYBE,
+    "record_release": _RELEASE,
     "record_set": _any,
     "record_write": _DONE_OR_REFUSED,
     "timestamp_acquire": _by_code(
@@ -241,7 +257,7 @@ SHAPES: dict[str, Shape] = {
     ),
     "timestamp_adopt": _ADOPT,
     "timestamp_clear": _flag,
-    "timestamp_extend": _extend(_MUTEX),
+    "timestamp_extend": _extend(_EXTENDED_TIMESTAMP, 0),
     "timestamp_holder": _or_nil(_list(_text, _number, _time)),
     "timestamp_release": _RELEASE,
 }

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ..base import tokens
 from ..base.exceptions import LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
 from . import queued
@@ -72,8 +73,8 @@ class Timestamp:
             try:
                 code, *rest = await port.script(
                     "timestamp_acquire",
-                    keys.mutex(claim.token),
-                    [claim.token, keys.name, ttl, claim.owner, claim.label, fractions],
+                    keys.timestamps(claim.token),
+                    [claim.token, ttl, claim.says, fractions],
                 )
                 attempts.heard(code)
             except LockUnavailable as error:
@@ -92,7 +93,7 @@ class Timestamp:
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
         """As `mutex.release`."""
-        ask = queued.Script("timestamp_release", claim.keys.mutex(claim.token))
+        ask = queued.Script("timestamp_release", claim.keys.timestamps(claim.token))
         return await queued.release(port, claim, ask)
 
     async def extend(
@@ -100,20 +101,23 @@ class Timestamp:
     ) -> list[Refusal | None]:
         """As `mutex.extend`."""
         keys: list[str] = []
-        args: list[str | int] = []
+        args: list[str | int] = [tokens.word()]
         for claim, ttl in zip(claims, ttls, strict=True):
-            keys += claim.keys.mutex(claim.token)
-            args += claim.token, claim.keys.name, milliseconds(ttl)
+            keys += claim.keys.timestamps(claim.token)
+            args += claim.token, milliseconds(ttl)
         return verdicts(await port.script("timestamp_extend", keys, args), len(claims))
+
+    async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
+        """Do nothing: acquiring and extending have listed the lock."""
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         """As `mutex.adopt`."""
-        ask = queued.Script("timestamp_adopt", claim.keys.mutex(token))
+        ask = queued.Script("timestamp_adopt", claim.keys.timestamps(token))
         return await queued.adopt(port, token, claim, ask)
 
     async def holders(self, port: Port, keys: Keys) -> list[Sight]:
         """Return the present holder; nobody, if its time is over."""
-        reply = await port.script("timestamp_holder", keys.mutex(""), [])
+        reply = await port.script("timestamp_holder", keys.timestamps(""), [tokens.word()])
         return [Sight.of(reply[0], holder_of(*reply))] if reply else []
 
     async def clear(
@@ -122,8 +126,9 @@ class Timestamp:
         """As `mutex.clear`."""
         cleared = await port.script(
             "timestamp_clear",
-            keys.mutex(seen[0][:32].decode(errors="replace")),  # an old client learns nothing
-            [seen[0], keys.name, by, reason],
+            # An old client is told nothing.
+            keys.timestamps(seen[0][:32].decode(errors="replace")),
+            [tokens.word(), by, reason, seen[0]],
         )
         return [bool(cleared)]
 

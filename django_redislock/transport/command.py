@@ -47,7 +47,6 @@ from .wire import (
     ask_plainly,
     checkout,
     give_back,
-    make_nonce,
 )
 
 FOREGROUND_TIMEOUT = 5.0
@@ -91,8 +90,7 @@ class Exchange:
     ) -> Any:
         """Send the command, behind ASKING if a cluster wants that, and return its answer."""
         script = command[0] in ("EVALSHA", "EVAL")
-        nonce = make_nonce()
-        packed = _packed((*command, nonce) if script else command)
+        packed = _packed(command)
         handled = sys.exception()
         until = _end(terms)
         carried_out = False
@@ -107,7 +105,8 @@ class Exchange:
                 if not script:
                     return await self._ask_plainly(connection, packed, until)
                 clean = terms.replicas > 0
-                answer = await self._ask(connection, packed, nonce, until, clean)
+                word = str(command[3 + int(command[2])])  # the first of ARGV
+                answer = await self._ask(connection, packed, word, until, clean)
                 if clean and _granted(answer):
                     carried_out = True
                     # On the same connection, since WAIT is about what this one has written.
@@ -134,7 +133,7 @@ class Exchange:
         raise NotImplementedError
 
     async def _ask(
-        self, connection: Any, packed: bytes, nonce: str, until: float, clean: bool
+        self, connection: Any, packed: bytes, word: str, until: float, clean: bool
     ) -> Any:
         """Return the answer of a script. `clean`: another request follows on this connection."""
         raise NotImplementedError
@@ -161,9 +160,9 @@ class SyncExchange(Exchange):
         return checkout(self._pool, self._hand, within)
 
     async def _ask(
-        self, connection: Any, packed: bytes, nonce: str, until: float, clean: bool
+        self, connection: Any, packed: bytes, word: str, until: float, clean: bool
     ) -> Any:
-        return ask(connection, packed, nonce, _left(until, connection.socket_timeout), clean=clean)
+        return ask(connection, packed, word, _left(until, connection.socket_timeout), clean=clean)
 
     async def _ask_plainly(
         self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None
@@ -185,11 +184,11 @@ class AsyncExchange(Exchange):
         self._hand.append(await acheckout(self._pool, within))
         return self._hand[0]
 
-    async def _ask(self, connection: Any, packed: bytes, nonce: str, until: float, _: bool) -> Any:
+    async def _ask(self, connection: Any, packed: bytes, word: str, until: float, _: bool) -> Any:
         if isinstance(self._pool, KeptPool):
             within = _left(until, self._pool.answer_timeout)
-            return await self._pool.ask(connection, packed, nonce, within)
-        return await aask(connection, packed, nonce, _left(until, connection.socket_timeout))
+            return await self._pool.ask(connection, packed, word, within)
+        return await aask(connection, packed, word, _left(until, connection.socket_timeout))
 
     async def _ask_plainly(
         self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None

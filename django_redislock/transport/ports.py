@@ -23,7 +23,7 @@ from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import scripts, waiting
 from ..primitives.contract import NO_TERMS, Grant, Terms, Word, run
-from ..primitives.keys import Index, name_of
+from ..primitives.keys import Shared, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
 from . import pools
@@ -122,7 +122,7 @@ class BasePort:
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         if self._server.clustered:
-            keys = [keys[0] if isinstance(key, Index) else key for key in keys]
+            keys = [key.alone or keys[0] if isinstance(key, Shared) else key for key in keys]
         script = scripts.load(name)
         handled = sys.exception()
         try:

@@ -13,7 +13,6 @@ Only this module uses private attributes of redis-py.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import queue
 import select
 import socket
@@ -48,9 +47,6 @@ SHORT = 128
 """Bytes of an answer that is read here, at most."""
 LAST_MOMENT = 0.001
 """Seconds that a step gets when its time is over. With 0 it could not wait at all."""
-
-_counter = itertools.count()
-
 
 # The caller's list `hand` holds the connection from checkout to give_back. An exception from
 # outside, such as a signal's, may come after any call in here. So no call is made between the
@@ -222,22 +218,17 @@ def _returns(pool: Any, connection: Any) -> bool:
     return its == process == fork.process and connection in used and not reconnects()
 
 
-def make_nonce() -> str:
-    """Return a word that no other request of any process has: small letters and digits."""
-    return f"{tokens.process}{next(_counter):x}"
-
-
 class StrayAnswer(redis.RedisError):
     """An answer that does not belong to our request. The connection can no longer be used."""
 
 
 def ask(
-    connection: Any, packed: bytes, nonce: str, within: float | None = None, *, clean: bool = False
+    connection: Any, packed: bytes, word: str, within: float | None = None, *, clean: bool = False
 ) -> Any:
-    """Send a request to a script, with `nonce` as its last word, and return its answer.
+    """Send a request to a script, whose first argument is `word`, and return its answer.
 
     A connection may have unread answers of earlier requests: a pipeline of the project that was
-    interrupted leaves some. So only an answer with our nonce is believed. An error has no nonce;
+    interrupted leaves some. So only an answer with our word is believed. An error has no word;
     `_answer_before` finds out whether it is ours.
 
     `within` is in seconds; with `None` the connection's own time-out counts. With `clean` nothing
@@ -249,18 +240,18 @@ def ask(
         connection.send_packed_command([packed])
         sock = getattr(connection, "_sock", None)  # it may have connected just now
     if within is None:
-        return _ask(sock, connection, packed, nonce, lean=lean)
+        return _ask(sock, connection, packed, word, lean=lean)
     with _patient(sock, connection, within):
-        return _ask(sock, connection, packed, nonce, lean=lean)
+        return _ask(sock, connection, packed, word, lean=lean)
 
 
-def _ask(sock: Any, connection: Any, packed: bytes, nonce: str, *, lean: bool) -> Any:
+def _ask(sock: Any, connection: Any, packed: bytes, word: str, *, lean: bool) -> Any:
     if lean:
         try:
             sock.sendall(packed)
-            # Other answers than a short list of numbers are left to redis-py.
+            # Other answers than a short text are left to redis-py.
             seen = sock.recv(SHORT, socket.MSG_PEEK)
-            numbers = _numbers(seen, nonce)
+            numbers = _numbers(seen, word)
             if numbers is not None:
                 sock.recv(len(seen))
                 return numbers
@@ -269,14 +260,14 @@ def _ask(sock: Any, connection: Any, packed: bytes, nonce: str, *, lean: bool) -
         except OSError as error:
             raise redis.ConnectionError(str(error)) from error
     answer = _read(connection)
-    if _is_ours(answer, nonce):
+    if _is_ours(answer, word):
         return _said(answer)
-    marker = make_nonce()
+    marker = tokens.word()
     if hasattr(sock, "sendall"):  # not over a new socket, if this one was closed meanwhile
         sock.sendall(packed_marker(marker))
     else:
         connection.send_packed_command([packed_marker(marker)], check_health=False)
-    return _believed(run(_answer_before(partial(_aread, connection), marker, answer)), nonce)
+    return _believed(run(_answer_before(partial(_aread, connection), marker, answer)), word)
 
 
 def ask_plainly(
@@ -284,7 +275,7 @@ def ask_plainly(
 ) -> Any:
     """Send a command that is no script, and return its answer: the one before the marker's. If
     the connection is `clean`, it is the next one."""
-    marker = make_nonce()
+    marker = tokens.word()
     connection.send_packed_command([packed if clean else packed + packed_marker(marker)])
     with _patient(getattr(connection, "_sock", None), connection, within):
         if clean:
@@ -331,22 +322,28 @@ async def _answer_before(
     raise StrayAnswer("too many answers to other requests")
 
 
-def _is_ours(answer: Any, nonce: str) -> bool:
-    return isinstance(answer, list) and answer[:1] == [nonce.encode()]
+def _is_ours(answer: Any, word: str) -> bool:
+    first = word.encode()
+    if isinstance(answer, bytes):
+        return answer.startswith(first) and answer[len(first) : len(first) + 1] in (b"", b"|")
+    return isinstance(answer, list) and answer[:1] == [first]
 
 
-def _said(answer: list[Any]) -> Any:
-    """Return the script's answer without the nonce. A nil is missing, and returned as `None`."""
+def _said(answer: Any) -> Any:
+    """Return the script's answer without the word. A nil is missing, and returned as `None`. A
+    text is the short form of a list that begins with 1."""
+    if isinstance(answer, bytes):
+        return _short(answer)
     said = answer[1] if len(answer) > 1 else None
     if isinstance(said, Exception):
         raise said
     return said
 
 
-def _believed(answer: Any, nonce: str) -> Any:
-    """Return the last answer before the marker's, without its nonce, or raise it if it is an
+def _believed(answer: Any, word: str) -> Any:
+    """Return the last answer before the marker's, without its word, or raise it if it is an
     error."""
-    if _is_ours(answer, nonce):
+    if _is_ours(answer, word):
         return _said(answer)
     if isinstance(answer, redis.ResponseError):
         raise answer
@@ -372,16 +369,19 @@ def _patient(sock: Any, connection: Any, within: float | None) -> Iterator[None]
                 sock.settimeout(connection.socket_timeout)
 
 
-def _numbers(answer: bytes, nonce: str) -> list[int] | None:
-    """Return the numbers of an answer that is just our nonce and a list of numbers."""
-    frame = b"*2\r\n$%d\r\n%b\r\n*" % (len(nonce), nonce.encode())
-    if not answer.startswith(frame) or answer[-2:] != b"\r\n":
-        return None
-    size, *numbers = answer[len(frame) :].split(b"\r\n:")
+def _short(text: bytes) -> Any:
     try:
-        return list(map(int, numbers)) if int(size) == len(numbers) else None
-    except ValueError:  # something else is among them
+        return [1, *map(int, text.split(b"|")[1:])]
+    except ValueError:  # it is nonsense, which has no shape
+        return text
+
+
+def _numbers(answer: bytes, word: str) -> Any:
+    """Return the answer if it is a text that begins with our word; else `None`."""
+    head, _, text = answer.partition(b"\r\n")
+    if head != b"$%d" % (len(text) - 2) or text[-2:] != b"\r\n" or not _is_ours(text[:-2], word):
         return None
+    return _said(text[:-2])
 
 
 # On an event loop the pool is our own, and public methods are enough.
@@ -407,14 +407,14 @@ class KeptPool(aioredis.BlockingConnectionPool):
         self._timer: asyncio.TimerHandle | None = None
 
     async def ask(
-        self, connection: Any, packed: bytes, nonce: str, within: float | None = None
+        self, connection: Any, packed: bytes, word: str, within: float | None = None
     ) -> Any:
         """As the function `ask`."""
         writer = None if connection.health_check_interval else _writer(connection)
         if within is None:
             within = self.answer_timeout
         if writer is None or within is None:
-            return await aask(connection, packed, nonce, within)
+            return await aask(connection, packed, word, within)
         loop = asyncio.get_running_loop()
         self._expected[connection] = until = loop.time() + within
         if self._timer is not None and until < self._timer.when():
@@ -424,7 +424,7 @@ class KeptPool(aioredis.BlockingConnectionPool):
             self._timer = loop.call_at(until, self._look)
         try:
             writer.write(packed)  # can't pile up: the next request waits for this answer
-            return await _afind(connection, nonce)
+            return await _afind(connection, word)
         except redis.ConnectionError as error:
             if connection in self._expected:
                 raise
@@ -492,12 +492,12 @@ async def acheckout(pool: aioredis.ConnectionPool, within: float | None) -> Any:
         raise _late(within) from error
 
 
-async def aask(connection: Any, packed: bytes, nonce: str, within: float | None) -> Any:
+async def aask(connection: Any, packed: bytes, word: str, within: float | None) -> Any:
     """`ask` on an event loop, over any connection, within so many seconds."""
     try:
         async with asyncio.timeout(within):
             await connection.send_packed_command([packed])
-            return await _afind(connection, nonce)
+            return await _afind(connection, word)
     except TimeoutError as error:
         raise _late(within) from error
 
@@ -506,7 +506,7 @@ async def aask_plainly(
     connection: Any, packed: bytes, within: float | None, *, clean: bool = False
 ) -> Any:
     """`ask_plainly` on an event loop."""
-    marker = make_nonce()
+    marker = tokens.word()
     try:
         async with asyncio.timeout(within):
             if clean:
@@ -521,17 +521,17 @@ async def aask_plainly(
     return answer
 
 
-async def _afind(connection: Any, nonce: str) -> Any:
+async def _afind(connection: Any, word: str) -> Any:
     answer = await _next(connection)
-    if _is_ours(answer, nonce):
+    if _is_ours(answer, word):
         return _said(answer)
-    marker = make_nonce()
+    marker = tokens.word()
     writer = _writer(connection)
     if writer is not None:  # as in `_ask`
         writer.write(packed_marker(marker))
     else:
         await connection.send_packed_command([packed_marker(marker)], check_health=False)
-    return _believed(await _answer_before(partial(_next, connection), marker, answer), nonce)
+    return _believed(await _answer_before(partial(_next, connection), marker, answer), word)
 
 
 async def _next(connection: Any) -> Any:

@@ -33,7 +33,7 @@ from django.template.response import SimpleTemplateResponse
 from ..base.exceptions import LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import refuse_event_loop
-from ..locks.completion import Completion, Recorded, acquire_unless_recorded
+from ..locks.completion import Completion, Done, acquire_unless_recorded
 from ..locks.redis_lock import redis_lock
 from ..primitives import record
 from ..primitives.contract import run
@@ -124,7 +124,7 @@ class idempotent_view(ViewDecorator):
         refuse_event_loop()
         try:
             lease = run(request.acquire(SyncPort))
-        except (LockNotAcquired, LockUnavailable, Recorded) as reason:
+        except (LockNotAcquired, LockUnavailable, Done) as reason:
             return request.answer(reason)
         with lease:
             completion = Completion(lease, self._ttl)
@@ -153,7 +153,7 @@ class idempotent_view(ViewDecorator):
             return await call.arun()
         try:
             lease = await request.acquire(AsyncPort)
-        except (LockNotAcquired, LockUnavailable, Recorded) as reason:
+        except (LockNotAcquired, LockUnavailable, Done) as reason:
             return await sync_to_async(request.answer)(reason)
         async with lease:
             response = await call.arun()
@@ -213,21 +213,21 @@ class _KeyedRequest:
     async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
         """Return the lease under which to carry the request out.
 
-        Raises `Recorded` if it was carried out; `LockNotAcquired` if another request with this key
+        Raises `Done` if it was carried out; `LockNotAcquired` if another request with this key
         is being carried out; `LockUnavailable`.
         """
         lock = self._lock
         try:
-            return await acquire_unless_recorded(port_type, lock, _is_written)
+            return await acquire_unless_recorded(port_type, lock, _is_written, pattern=".")
         except LockNotAcquired:
             known = await record.read(port_type(server_of(lock._policy().using)), lock._keys())
             if known is None:
                 raise
-        raise Recorded(known)
+        raise Done(known)
 
-    def answer(self, reason: NoLock | Recorded) -> HttpResponseBase:
+    def answer(self, reason: NoLock | Done) -> HttpResponseBase:
         """Return the response of a request that is not carried out."""
-        if not isinstance(reason, Recorded):
+        if not isinstance(reason, Done):
             return without_lock(self._call, reason, KEY_IN_USE)
         known = unpack(reason.value)
         if known.fingerprint != self._fingerprint:

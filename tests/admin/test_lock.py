@@ -150,7 +150,7 @@ def test_a_key_of_a_wrong_type(operator: Client, redis: Redis) -> None:
     granted(redis, "job")
     redis.set("redislock:{job}:queue", "x")
     assert operator.get(LIST).status_code == 200
-    redis.set("redislock:{job}:tail", "x")
+    redis.set("redislock:{job}:history", "x")
     page = operator.get(PAGE)
     assert page.status_code == 200
     assert page.content.decode().count("what is written there can") == 2

@@ -23,7 +23,7 @@ from django_redislock import (
 )
 from django_redislock.fencing import Fence
 from django_redislock.lease.watchdog import BATCH, held
-from django_redislock.primitives import multi
+from django_redislock.primitives import mutex
 from django_redislock.transport.server import Server, server_of
 from tests.contract.api import Api, queued
 from tests.contract.test_mutex import round_trips
@@ -226,7 +226,7 @@ def test_many_leases_are_extended_at_once(api: Api, redis: Redis) -> None:
 
 def test_more_names_than_one_request_extends(api: Api, redis: Redis) -> None:
     """They are extended in several requests."""
-    assert multi.NAMES_PER_REQUEST == BATCH
+    assert mutex.MOST_AT_ONCE == BATCH
     lease = api.acquire(MultiLock([str(n) for n in range(BATCH)], ttl=10, renew=False))
     api.extend(lease, 60)
     assert all(redis.pttl(key(str(n))) > 55_000 for n in (0, BATCH - 1))
@@ -262,13 +262,6 @@ def test_clear_wants_one_name(api: Api) -> None:
     """Each name may have another holder, so the error says to clear one of them."""
     with pytest.raises(TypeError, match=r"redis_lock\('a'\)\.clear"):
         api.clear(MultiLock(["a", "b"]), reason="none")
-
-
-def test_a_released_lease_has_been_a_holder_of_each(api: Api, redis: Redis) -> None:
-    """The history of each name knows how long the lease lasted."""
-    api.release(api.acquire(MultiLock(["a", "b"])))
-    for name in "ab":
-        assert redis.hget(key(name, ":tail"), "lasted") is not None
 
 
 def test_as_a_decorator(api: Api, redis: Redis) -> None:

@@ -38,7 +38,9 @@ class Work(Computation):
 
 
 def is_free(redis: Redis) -> bool:
-    return not redis.exists(KEY) and redis.zscore("redislock:index", "once:job") is None
+    return (
+        not redis.exists(KEY) and redis.zscore("redislock:index", "redislock:{once:job}") is None
+    )
 
 
 class TestOnce:
@@ -165,7 +167,7 @@ class TestOnce:
         settings.REDISLOCK = {"LOCKS": {"once:*": {"TTL": 2}}}
 
         def ends() -> float:
-            return float(redis.zscore("redislock:index", "once:job") or 0)
+            return float(redis.pexpiretime("redislock:{once:job}") or 0)
 
         def body(first: bool) -> None:
             began = ends()

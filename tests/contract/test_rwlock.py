@@ -24,7 +24,7 @@ from tests.contract.api import Api, elsewhere, queued
 from tests.waiting import PATIENCE
 
 KEY = "redislock:{catalogue}"
-QUEUE, TAIL, HOLDERS = f"{KEY}:queue", f"{KEY}:tail", f"{KEY}:holders"
+QUEUE, HOLDERS = f"{KEY}:queue", f"{KEY}:holders"
 KEYS = KEY, QUEUE, HOLDERS, f"{KEY}:waiters"
 
 

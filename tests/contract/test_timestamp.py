@@ -19,7 +19,7 @@ from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 KEY = "lock.import"
-TAIL = "redislock:key:{lock.import}:tail"
+BESIDE = "redislock:key:{lock.import}:timestamp"
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def set_time(redis: Redis, left: float) -> None:
     """As if the lock ended in so many seconds: at the key, and for us who remember it."""
     value = str(int(server_time(redis) + left))
     redis.set(KEY, value)
-    redis.hset(TAIL, "until", value)
+    redis.hset(BESIDE, "until", value)
 
 
 def elsewhere(api: Api, wait: float | None = 0, **options: object) -> object:
@@ -53,10 +53,10 @@ def test_acquire_and_release(api: Api, redis: Redis) -> None:
     assert value.isdecimal()
     assert int(before) + 31 <= int(value) <= server_time(redis) + 31
     assert redis.ttl(KEY) > 31, "it has to be there until its time is over"
-    assert 80 < redis.ttl(TAIL) <= 90, "it goes by itself, after three leases"
+    assert 80 < redis.ttl(BESIDE) <= 90, "it goes by itself, after three leases"
     api.release(lease)
     assert not redis.exists(KEY)
-    assert 0 < redis.ttl(TAIL) <= 60
+    assert not redis.exists(BESIDE)
 
 
 def test_fractions(api: Api, redis: Redis) -> None:
@@ -121,7 +121,7 @@ def test_one_that_overran_leaves_its_successor_alone(api: Api, redis: Redis) -> 
 
     lease = api.acquire(TimestampLock("lock.other", renew=False))
     redis.set("lock.other", int(server_time(redis)) - 5)
-    redis.hset("redislock:key:{lock.other}:tail", "until", redis.get("lock.other"))
+    redis.hset("redislock:key:{lock.other}:timestamp", "until", redis.get("lock.other"))
     other = api.start(lambda: api.acquire(TimestampLock("lock.other"), wait=0)).result()
     value = redis.get("lock.other")
     with pytest.raises(LeaseLost, match="holds the lock now"):
@@ -154,10 +154,10 @@ def test_extend(api: Api, redis: Redis) -> None:
     api.release(lease)
 
 
-def test_a_lost_tail(api: Api, redis: Redis) -> None:
-    """If the tail was evicted or flushed, nobody knows whose lock it is, so the lease is lost."""
+def test_a_holder_that_is_forgotten(api: Api, redis: Redis) -> None:
+    """If the key beside the lock was evicted or flushed, nobody knows whose lock it is, so the lease is lost."""
     lease = api.acquire(TimestampLock(KEY))
-    redis.delete(TAIL)
+    redis.delete(BESIDE)
     value = redis.get(KEY)
     with pytest.raises(LeaseLost):
         api.extend(lease)

@@ -63,9 +63,9 @@ def remains(redis: Redis, name: str = "job", *, prefix: str = "redislock") -> li
     What may outlive it says nothing of a holder, and goes by itself.
     """
     lock, index = f"{prefix}:{{{name}}}", f"{prefix}:index"
-    for key in (f"{lock}:tail", *redis.scan_iter(match=f"{lock}:gone:*", count=1000)):
+    for key in (f"{lock}:history", *redis.scan_iter(match=f"{lock}:gone:*", count=1000)):
         assert redis.pttl(key) != -1, f"{key!r} would stay for ever"
     found = [key for key in (lock, f"{lock}:queue", f"{lock}:waiters") if redis.exists(key)]
-    if redis.zscore(index, name) is not None:
+    if redis.zscore(index, lock) is not None:
         found.append(index)
     return found

@@ -188,17 +188,18 @@ class Scene:
         assert lease is not None, "told that somebody else holds it"
         assert lease.state == LeaseState.HELD
         value = (self.redis.get(self.key) or b"").decode()
-        assert value.startswith(f"{lease.token}|{lease.fencing_token}|")
+        assert value[:32] == lease.token
+        assert value[33:].startswith(f"{lease.fencing_token}|")
 
     def left(self) -> list[str]:
         """What is left of the lock, without what goes by itself.
 
-        What outlives a lock on purpose, its tail and its tombstones, has to have a TTL.
+        What outlives a lock on purpose, its history and its tombstones, has to have a TTL.
         """
-        outlives = f"{self.key}:tail", f"{self.key}:gone:"
+        outlives = f"{self.key}:history", f"{self.key}:gone:"
         keys = [key.decode() for key in self.redis.scan_iter(match=f"{self.key}*", count=1000)]
         keys = [key for key in keys if not (key.startswith(outlives) and self.redis.ttl(key) > 0)]
-        if self.redis.zscore("redislock:index", self.name) is not None:
+        if self.redis.zscore("redislock:index", f"redislock:{{{self.name}}}") is not None:
             keys.append("redislock:index")
         return keys
 

@@ -32,9 +32,9 @@ from tests.worker import say, told
 
 def renewed(redis: Redis, name: str = "job") -> None:
     """Wait until the lease has been renewed once more."""
-    before = redis.zscore("redislock:index", name)
+    before = redis.pexpiretime(f"redislock:{{{name}}}")
     assert before is not None
-    eventually(lambda: (redis.zscore("redislock:index", name) or 0) > before)
+    eventually(lambda: (redis.pexpiretime(f"redislock:{{{name}}}") or 0) > before)
 
 
 def test_fork(start: Start, redis: Redis) -> None:

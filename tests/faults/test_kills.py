@@ -169,7 +169,7 @@ def test_a_waiter_after_it_has_confirmed(
     handed = seen(redis)
     assert handed is not None
     # The index says when a lease ends, and now it is more than a claim window.
-    eventually(lambda: redis.zscore("redislock:index", "job") / 1000 > handed.ends + 0.1)
+    eventually(lambda: redis.pexpiretime("redislock:{job}") / 1000 > handed.ends + 0.1)
     woken.kill()
     before = seen(redis)
     assert before is not None

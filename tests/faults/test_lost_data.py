@@ -14,7 +14,7 @@ from django_redislock import LeaseLost, LeaseState, redis_lock
 from django_redislock.transport import ports
 from django_redislock.transport.server import Server, server_of
 from tests.contract.api import Api
-from tests.faults.waiters import LOCK, NAME, QUEUE, TAIL, Line, renew_now
+from tests.faults.waiters import HISTORY, LOCK, NAME, QUEUE, Line, renew_now
 from tests.waiting import PATIENCE, eventually
 
 
@@ -46,9 +46,9 @@ def test_scripts_forgotten(api: Api, redis: Redis, flushed: list[str]) -> None:
     lease = api.acquire(redis_lock(NAME))
     line = Line(api, redis, 3)
     api.extend(lease)
-    ends = redis.zscore("redislock:index", NAME)
+    ends = redis.pexpiretime(f"redislock:{{{NAME}}}")
     renew_now(lease)
-    eventually(lambda: redis.zscore("redislock:index", NAME) > ends)
+    eventually(lambda: redis.pexpiretime(f"redislock:{{{NAME}}}") > ends)
     assert api.holder(redis_lock(NAME)).fencing_token == lease.fencing_token
     api.release(lease)
     line.all_enter(after=lease)
@@ -76,7 +76,7 @@ def test_all_keys_flushed(api: Api, harmed: Redis) -> None:
     assert line.order == [first, *(number for number in range(5) if number != first)]
 
 
-@pytest.mark.parametrize("key", [QUEUE, f"{LOCK}:waiters", TAIL, "redislock:index"])
+@pytest.mark.parametrize("key", [QUEUE, f"{LOCK}:waiters", HISTORY, "redislock:index"])
 def test_one_key_lost(api: Api, harmed: Redis, key: str) -> None:
     """Besides that of the lock itself, none matters to the holder, nor to the order of those
     who have looked again since."""

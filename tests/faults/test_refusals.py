@@ -70,7 +70,7 @@ class Harmed:
     def left(self) -> set[str]:
         """The keys of this test's locks, but for those that outlive a lock for a minute."""
         keys = {key.decode() for key in self.redis.scan_iter(f"*{self.name('')}}}*", count=1000)}
-        return {key for key in keys if not (key.endswith(":tail") or ":gone:" in key)}
+        return {key for key in keys if not (key.endswith(":history") or ":gone:" in key)}
 
     def close(self) -> None:
         self.redis.close()

@@ -45,7 +45,7 @@ def ends(redis: Redis) -> float:
 
 def free(redis: Redis) -> bool:
     keys = [KEY, *(f"{KEY}:{what}" for what in ("queue", "waiters", "holders"))]
-    return not redis.exists(*keys) and redis.zscore("redislock:index", "job") is None
+    return not redis.exists(*keys) and redis.zscore("redislock:index", "redislock:{job}") is None
 
 
 def lease_of(future: Future[Lease | None]) -> Lease:

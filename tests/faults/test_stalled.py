@@ -62,7 +62,7 @@ def redis(server: RedisServer) -> Iterator[Redis]:
 def left(redis: Redis) -> set[str]:
     """The names of which anything is left that does not go by itself."""
     keys = {key.decode() for key in redis.scan_iter(match="redislock:{*", count=1000)}
-    gone = {key for key in keys if (":tail" in key or ":gone:" in key) and redis.ttl(key) > 0}
+    gone = {key for key in keys if (":history" in key or ":gone:" in key) and redis.ttl(key) > 0}
     index = {name.decode() for name in redis.zrange("redislock:index", 0, -1)}
     return {key.partition("{")[2].partition("}")[0] for key in keys - gone} | index
 

@@ -56,7 +56,7 @@ def free(redis: Redis) -> bool:
 
 
 def held_by(redis: Redis, lease: Lease) -> bool:
-    holder = redis.hget(f"redislock:key:{{{KEY}}}:tail", "holder") or b""
+    holder = redis.hget(f"redislock:key:{{{KEY}}}:timestamp", "holder") or b""
     return bool(redis.exists(KEY)) and holder.startswith(lease.token.encode())
 
 

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE, eventually
 NAME = "invoice:42"
 LOCK = f"redislock:{{{NAME}}}"
 QUEUE = f"{LOCK}:queue"
-TAIL = f"{LOCK}:tail"
+HISTORY = f"{LOCK}:history"
 
 
 def renew_now(lease: Lease) -> None:

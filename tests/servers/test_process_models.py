@@ -74,9 +74,11 @@ class Server(Started):
     def renewed(self, name: str, times: int = 1) -> None:
         """Wait until the lease of a lock has been renewed so often."""
         for _ in range(times):
-            before = self.redis.zscore("redislock:index", name) or 0.0
+            before = self.redis.pexpiretime(f"redislock:{{{name}}}") or 0.0
             eventually(
-                lambda before=before: (self.redis.zscore("redislock:index", name) or 0) > before
+                lambda before=before: (
+                    (self.redis.pexpiretime(f"redislock:{{{name}}}") or 0) > before
+                )
             )
 
     def close(self) -> None:
@@ -140,7 +142,7 @@ def test_a_lease_of_the_master(tmp_path: Path) -> None:
             holder = int(eventually(lambda: server.redis.get("holder")))
             os.kill(holder, signal.SIGQUIT)
             eventually(lambda: not server.redis.exists("redislock:{held}"))
-            assert server.redis.zscore("redislock:index", "held") is None
+            assert server.redis.zscore("redislock:index", "redislock:{held}") is None
         server.renewed("loaded")
 
         server.terminate()

@@ -395,10 +395,8 @@ class TestConflict:
 
     def test_the_hint_knows_the_last_hold(self, redis: Redis) -> None:
         """The server knows how long the last hold was, whichever process it was."""
-        with redis_lock("order:7"):
-            redis.delete("nothing")
-        # As if it had been held for a while.
-        redis.hset("redislock:{order:7}:tail", "lasted", 12_000_000)
+        value = f"{'a' * 32}|1|1|30000|web|here\treleased|12000000"
+        redis.lpush("redislock:{order:7}:history", value)
         assert 10 <= int(self.ask().headers["Retry-After"]) <= 12
 
 

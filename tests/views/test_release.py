@@ -217,8 +217,8 @@ class TestStreaming:
         """For longer than the lease lives."""
         response = locked(stream, ttl=0.3)(post(), 7)
         for _ in range(4):
-            before = redis.zscore("redislock:index", "order:7")
-            eventually(lambda before=before: redis.zscore("redislock:index", "order:7") != before)
+            before = redis.pexpiretime("redislock:{order:7}")
+            eventually(lambda before=before: redis.pexpiretime("redislock:{order:7}") != before)
         response.close()
         assert not redis.exists(KEY)
 

@@ -17,21 +17,18 @@ from django.core.exceptions import FieldDoesNotExist, FieldError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, connections, models
 
-from ...base import label, tokens
-from ...base.exceptions import LockNotAcquired
 from ...base.servers import aliases_of
-from ...commands import BUSY
 from ...fencing import FencingTokenField
 from ...inspection.words import clean, count, duration
-from ...primitives import mutex, raising
-from ...primitives.contract import Claim, run
+from ...primitives import raising
+from ...primitives.contract import run
 from ...primitives.keys import Keys, validate_name
 from ...primitives.raising import Raised
 from ...settings import conf
 from ...settings.validators import validate_using
 from ...transport.ports import SyncPort
 from ...transport.server import server_of
-from ..arguments import add_json, add_using, command_line, seconds_argument
+from ..arguments import add_json, add_using, command_line
 from ..failing import USAGE
 from ..output import Printer
 
@@ -40,8 +37,6 @@ LARGEST = 2**53 - 1000
 """Beyond it, Lua can't count one by one. As a time in microseconds it is in the year 2255."""
 A_DAY = 86_400_000_000
 """Microseconds by which the clocks of several servers may differ."""
-TTL = 30.0
-"""Seconds for which a mutex is held while its name is raised."""
 
 
 class _Target(NamedTuple):
@@ -79,13 +74,6 @@ class Fence:
             default=DEFAULT_DB_ALIAS,
             help="The database of the rows; by default the default database.",
         )
-        parser.add_argument(
-            "--wait",
-            type=seconds_argument,
-            default=10.0,
-            metavar="SECONDS",
-            help="How long to wait for a lock that somebody holds; by default 10.",
-        )
         parser.add_argument("--yes", action="store_true", help="Do it.")
         add_using(parser)
         add_json(parser)
@@ -109,14 +97,13 @@ class Fence:
             printer.json({"done": options["yes"], "items": items})
         else:
             _sum_up(numbers, options, printer)
-        return BUSY if numbers["held"] else 0
+        return 0
 
 
 _SENTENCES = {
     "above": "",
     "would": "{name} is {behind} behind the newest token that was seen.",
     "raised": "Raised {name}, which was {behind} behind.",
-    "held": "{name} is {behind} behind, and was left alone: somebody holds it.",
 }
 
 
@@ -218,27 +205,17 @@ def _raise(target: _Target, options: dict[str, Any]) -> tuple[str, Raised]:
         return "above", found
     if not options["yes"]:
         return "would", found
-    claim, port = _claim(target.name, options)
-    done = run(raising.above(port, claim, target.seen, options["wait"]))
-    held = isinstance(done, LockNotAcquired) or done.code == raising.HELD
-    return "held" if held else "raised", found
+    run(raising.above(*_where(target.name, options), target.seen))
+    return "raised", found
 
 
 def _read(name: str, seen: int, options: dict[str, Any]) -> Raised:
-    claim, port = _claim(name, options)
-    return run(raising.check(port, claim, seen))
+    return run(raising.check(*_where(name, options), seen))
 
 
-def _claim(name: str, options: dict[str, Any]) -> tuple[Claim, SyncPort]:
+def _where(name: str, options: dict[str, Any]) -> tuple[SyncPort, Keys]:
     prefix, policy = conf.prefix(), conf.policy(name, {})
     using = validate_using(options["using"] or aliases_of(policy.using)[0])
     cache_locks = options["cache_locks"]
-    claim = Claim(
-        keys=Keys.verbatim(prefix, name.encode()) if cache_locks else Keys.of(prefix, name),
-        token=tokens.new(),
-        ttl=TTL,
-        owner=label.owner(label.holder()),
-        label="manage.py redislock fence",
-        primitive=mutex,
-    )
-    return claim, SyncPort(server_of(using), prefix, terms=policy.terms())
+    keys = Keys.verbatim(prefix, name.encode()) if cache_locks else Keys.of(prefix, name)
+    return SyncPort(server_of(using), prefix, terms=policy.terms()), keys

@@ -1,16 +1,25 @@
--- Part: the index of locks.
+-- Part: the index of locks. It has the locks that were held for a second, and those for which somebody
+-- waits: nobody could have read a line about the others.
 --
--- Gives  enlist(ends)    list the name; its lease ends at that time, ms
---        unlist()        remove the name
---        unlist_ended()  remove names whose leases have ended without a release: no other script does
--- luacheck: read globals now integer lock index name CLUSTER MINUTE MOST
+-- Gives  enlist(ends)    list the lock; its lease ends at that time, ms
+--        list(value, pttl)  list the lock of a mutex that has this value, since somebody waits for it
+--        unlist()        remove the lock
+--        unlist_ended()  remove locks whose leases have ended without a release: nobody else does it
+-- luacheck: read globals now integer lock index CLUSTER MINUTE MOST mark_of VALUE
 
 local function enlist(ends)
-  if not CLUSTER then redis.call('ZADD', index, integer(ends), name) end
+  if not CLUSTER then redis.call('ZADD', index, integer(ends), lock) end
+end
+
+local function list(value, pttl)
+  if mark_of(value) == '|' and string.find(value, VALUE) then
+    redis.call('SETRANGE', lock, 32, '+')
+    enlist(now / 1000 + math.max(0, pttl))
+  end
 end
 
 local function unlist()
-  if not CLUSTER then redis.call('ZREM', index, name) end
+  if not CLUSTER then redis.call('ZREM', index, lock) end
 end
 
 local function unlist_ended()

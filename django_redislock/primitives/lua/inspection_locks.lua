@@ -1,14 +1,15 @@
 -- Look at many locks, without writing anything: a Redis user who may only read can call it.
 --
 -- KEYS     for each lock: lock, queue, holders; then index (as in lock.lua and permits.lua)
--- ARGV     for each lock: name
---          then most    return at most this number of holders of one lock; and after this number of
---                       holders in all, begin no other lock: Redis serves nobody else meanwhile
---          then listed  1: only locks in the index, since other keys may be anything; else 0
+-- ARGV     1 the word that the answer begins with
+--          2 most    so many holders of one lock at most; and after so many in all, no other
+--                  lock is begun: Redis stands still meanwhile
+--          3 listed  1: only locks in the index, since of other keys nobody knows what they are;
+--                  else 0
 -- Returns  {now µs, {value or nil, pttl ms, number of waiters, number of holders, ...}, ...} of the
---          first locks, and perhaps not of all: ask again for the others. If several may hold a
---          lock, value and pttl belong to the holder whose lease ends first, and then follows
---          {value, pttl ms, token} of each holder; "" is the value of a holder whose record is lost
+--          first locks, and perhaps not of all: ask again for the others. Of a lock that several
+--          may hold, value and pttl are those of the holder whose lease ends first, and then come
+--          {value, pttl ms, token} of all; "" is the value of a holder whose record is lost
 -- luacheck: read globals now integer NO_STRING
 
 local millis = math.floor(now / 1000)
@@ -18,10 +19,10 @@ local index = KEYS[#KEYS]
 -- As in lock.lua: then there is no index, and each lock counts as listed.
 local CLUSTER = index == KEYS[1]
 local found = {integer(now)}
-local most, listed = ARGV[#ARGV - 1], ARGV[#ARGV] == '1'
+local most, listed = ARGV[2], ARGV[3] == '1'
 local looked_at = 0
 
--- The holders of a lock that several may hold; nil: it is another kind of lock.
+-- The holders of a lock that several may hold; nil: it is no such lock.
 local function holders_of(lock, holders)
   local alive = '(' .. integer(millis)
   local number = redis.pcall('ZCOUNT', lock, alive, '+inf')
@@ -40,9 +41,9 @@ local function holders_of(lock, holders)
   return each
 end
 
-for i = 1, #ARGV - 2 do
+for i = 1, (#KEYS - 1) / 3 do
   if looked_at >= tonumber(most) then break end
-  local lock, queue, holders, name = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], ARGV[i]
+  local lock, queue, holders = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
   local value, pttl, each = redis.pcall('GET', lock), redis.call('PTTL', lock), {1}
   if type(value) == 'table' then
     each = holders_of(lock, holders)
@@ -54,7 +55,7 @@ for i = 1, #ARGV - 2 do
       value, pttl = each[2][1], each[2][2]
     end
   end
-  if listed and not CLUSTER and not redis.call('ZSCORE', index, name) then value = false end
+  if listed and not CLUSTER and not redis.call('ZSCORE', index, lock) then value = false end
   local waiters = redis.pcall('ZCARD', queue)
   found[i + 1] = {value, pttl, type(waiters) == 'number' and waiters or 0, unpack(each)}
 end

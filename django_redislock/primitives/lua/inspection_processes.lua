@@ -1,6 +1,7 @@
--- How long processes still count as alive.
+-- For how long processes are still believed to live.
 --
--- KEYS     for each process: the key of its sign of life
+-- KEYS     for each process: where it shows a sign of life
+-- ARGV     1 the word that the answer begins with
 -- Returns  for each: pttl in ms, or -2
 
 local left = {}

@@ -1,12 +1,13 @@
 -- Some of the waiters of a lock, in order.
 --
 -- KEYS     1 queue  2 waiters  (as in lock.lua)
--- ARGV     1 first  time of arrival of the first one, µs, or "-inf"
---          2 limit
--- Returns  {now µs, {token, time of arrival µs, the waiter's entry or nil}, ...}
+-- ARGV     1 the word that the answer begins with
+--          2 first  time of arrival of the first one, µs, or "-inf"
+--          3 limit
+-- Returns  {now µs, {token, time of arrival µs, what the waiter says or nil}, ...}
 -- luacheck: read globals now integer
 
-local waiting, waiters, first, limit = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local waiting, waiters, first, limit = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 local queue = redis.pcall('ZRANGE', waiting, first, '+inf', 'BYSCORE', 'LIMIT', 0, limit,
   'WITHSCORES')
 local found = {integer(now)}

@@ -38,7 +38,7 @@ end
 
 -- The fencing token of a lock's value.
 local function fence_of(value)
-  local _, fence = string.match(value or '', VALUE)
+  local _, _, fence = string.match(value or '', VALUE)
   return fence
 end
 

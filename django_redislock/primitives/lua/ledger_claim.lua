@@ -1,35 +1,35 @@
 -- Claim a tick of a periodic job and take the job's lock, in one step: so a tick has one run at a time,
--- and the process of the run also has the lock. Idempotent: sent again with the same id, it finds that the
--- run is open already.
+-- and whoever has the run also has the lock. Idempotent: sent again with the same id, it finds the run
+-- its own.
 --
--- KEYS     1 to 6 as in mutex_grant.lua; 7 ledger, as in ledger.lua
--- ARGV     1, 2 as in lock.lua
---          3 ttl       ms
---          4 owner     without "|"
---          5 label
---          6 id        of the run, if there will be one
---          7 tick      µs; "": no tick, but a run at once
---          8 ready     the earliest start, µs
---          9 deadline  the latest start, µs; "": at any time
---          10 overlap  "skip" or "wait": what to do if the lock is held
---          11 attempts the most runs of a tick, if they lose their leases
+-- KEYS     1 to 7 as in mutex_grant.lua; 8 ledger, as in ledger.lua
+-- ARGV     1 as in lock.lua
+--          2 ttl       ms
+--          3 says      owner|label; the owner has no "|"
+--          4 id        of the run, if there will be one
+--          5 tick      µs; "": no tick, a run is wanted now
+--          6 ready     when it may be started, µs
+--          7 deadline  until when, µs; "": at any time
+--          8 overlap   "skip" or "wait": what to do if the lock is held
+--          9 attempts  so many for a tick whose runs lose their leases
 -- Returns  {1 or 0, what, now µs, run, a, b, closed id, closed run}: 1 for "run"; what is
---            "run"      we have the run; a: fencing token, b: when the lock was acquired, µs
+--            "run"      it is ours; a: fencing token, b: when the lock was acquired, µs
 --            "skipped"  this tick is passed over; run says why, a is its id
 --            "early"    a: µs until it is ready
 --            "taken"    a: the last tick that was claimed, µs
 --            "paused"   so this tick is not tried again
---            "busy"     a: the holder's value, b: its ms left
+--            "busy"     a: who holds the lock, b: for how many ms
 --            "again"    ask again, at once, as in mutex_acquire.lua
 --          and closed is a run that turned out to be lost; or "", ""
--- luacheck: read globals now integer lock queue gone token VALUE enlist grant hand_over
+-- luacheck: read globals now integer lock queue gone token VALUE mark_of enlist grant hand_over
 -- luacheck: read globals ledger parts readable instant fence_of enter close
 
--- Even a job that does not wait waits for a lock that no run holds, for this time, in µs.
+-- A lock that no run holds is waited for so long, in µs, even by a job that does not wait.
 local GIVING_BACK = 1000000
 
-local ttl, owner, label, id, tick = tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-local ready, deadline, overlap, attempts = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
+local ttl, says, id, tick = tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local ready, deadline, overlap, attempts = ARGV[6], ARGV[7], ARGV[8], tonumber(ARGV[9])
+local owner = string.match(says, '^[^|]*')
 
 local value = redis.call('GET', lock)
 local claimed = instant(redis.call('HGET', ledger, 'claimed')) or 0
@@ -47,15 +47,15 @@ if run then
     -- As an acquire does: the sender believes in another ttl from this sending on.
     if redis.call('PTTL', lock) < ttl then
       redis.call('PEXPIRE', lock, ttl)
-      enlist(now / 1000 + ttl)
+      if mark_of(value) ~= '|' then enlist(now / 1000 + ttl) end
     end
-    local _, fencing_token, acquired_at = string.match(value, VALUE)
-    return {1, 'run', integer(now), run, fencing_token, acquired_at, '', ''}
+    local _, _, its_fence, acquired_at = string.match(value, VALUE)
+    return {1, 'run', integer(now), run, its_fence, acquired_at, '', ''}
   end
 end
 
 local closed_id, closed_run = '', ''
--- Enter that the open run, whose process is gone, is lost.
+-- Write down as lost the open run, whose process is gone.
 local function bury()
   if orphan and not ours then
     closed_id = open
@@ -68,8 +68,8 @@ local function answer(what, its_run, a, b)
     closed_id, closed_run}
 end
 
--- If ticks are passed over for the same reason, only the last one is kept: otherwise a long pause would
--- push out the runs before it.
+-- Of ticks that are passed over for the same reason, only the last one is kept: else a long pause
+-- would push out the runs before it.
 local function forget_skipped(why)
   local ids = redis.call('HGET', ledger, 'runs') or ''
   local last = string.match(ids, '(%S+) $')
@@ -128,15 +128,15 @@ if value then
   -- If no run is open, somebody is most likely giving it back at this very moment.
   local held = run or now - tonumber(ready) > GIVING_BACK
   if tick ~= '' and not again and overlap == 'skip' and held then
-    local _, _, _, _, rest = string.match(value, VALUE)
-    local its_owner = string.match(rest or '', '^|([^|]*)')
-    return skip('the lock was held by ' .. (its_owner or 'others'))
+    local _, _, _, _, _, its_says = string.match(value, VALUE)
+    local its_owner = string.match(its_says or '', '^[^|]*')
+    return skip('the lock was held by ' .. (its_owner ~= '' and its_owner or 'others'))
   end
   return answer('busy', '', value, redis.call('PTTL', lock))
 end
 
 bury()
-local fencing_token = grant(token, ttl, ttl, owner, label)
+local fencing_token = grant(token, ttl, ttl, says, '|')
 run = table.concat({tick, integer(now), '', 'running', attempt, fencing_token, owner, ''}, '|')
 redis.call('HSET', ledger, 'open', id)
 if tick ~= '' and tonumber(tick) > claimed then

@@ -2,6 +2,7 @@
 -- it.
 --
 -- KEYS     for each job: lock, ledger
+-- ARGV     1 the word that the answer begins with
 -- Returns  {now µs, then for each job {claimed µs, tick of its open run or "", left ms}}, where
 --          left is the rest of that run's lease; negative: it has ended; claimed is ""
 --          if something else is at the ledger's key, or in its field

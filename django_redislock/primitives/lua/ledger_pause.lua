@@ -1,12 +1,13 @@
 -- Pause a periodic job: its ticks are passed over from now on. A run that is open continues.
 --
 -- KEYS     1 ledger, as in ledger.lua
--- ARGV     1 by   without "|"
---          2 why
+-- ARGV     1 the word that the answer begins with
+--          2 by   without "|"
+--          3 why
 -- Returns  1
 -- luacheck: read globals now integer ledger YEAR
 
-local by, why = ARGV[1], ARGV[2]
+local by, why = ARGV[2], ARGV[3]
 
 if not redis.call('HGET', ledger, 'claimed') then
   redis.call('HSET', ledger, 'claimed', integer(now))

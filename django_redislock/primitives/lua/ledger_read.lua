@@ -1,6 +1,7 @@
 -- The known facts about jobs, for people.
 --
 -- KEYS     for each job: lock, ledger
+-- ARGV     1 the word that the answer begins with
 -- Returns  {now µs, then for each job {claimed µs, paused, done µs, fencing token of the lock,
 --          id, run, id, run, …}}, the newest run first; "" is an unknown fact. If something else is at
 --          the ledger's key, there is one run, which can't be read

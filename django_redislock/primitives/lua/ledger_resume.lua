@@ -1,6 +1,7 @@
 -- End the pause of a periodic job. Ticks that came due meanwhile are not caught up with.
 --
 -- KEYS     1 ledger, as in ledger.lua
+-- ARGV     1 the word that the answer begins with
 -- Returns  1; or 0: it was not paused
 -- luacheck: read globals now integer ledger
 

@@ -1,20 +1,19 @@
--- Give back the locks of all names, or the place in a queue; each is handed to its next waiter.
--- Idempotent, as mutex_release.lua.
+-- Give back the locks, or the place in a queue; each is handed to its next waiter.
+-- Repeated, it changes nothing, as mutex_release.lua.
 --
 -- KEYS     as in multi.lua
--- ARGV     1, 2 as in multi.lua
---          3 withdraw  as in mutex_release.lua
---          4 on        the other names
--- Returns  {1}                          all released, now or before
---          {0, value, gone, number}     the name of this number, and perhaps others, was not held:
---                                       its value, why our token may not have it
--- luacheck: read globals lock name NAMES turn_to give_back, globals busy
+-- ARGV     1 as in lock.lua
+--          2 withdraw  as in mutex_release.lua
+-- Returns  {1}                          all released
+--          {0, value, gone, number}     the lock of this number, and perhaps others, was not held:
+--                                       who holds it now, what was written of our token
+-- luacheck: read globals lock LOCKS turn_to give_back, globals busy
 
 local answer = {1}
-for i = 1, NAMES do
-  turn_to(i, 4)
-  local reply = give_back(ARGV[3] == '1')
-  if redis.call('EXISTS', lock) == 1 then busy[name] = i end
+for i = 1, LOCKS do
+  turn_to(i)
+  local reply = give_back(ARGV[2] == '1')
+  if redis.call('EXISTS', lock) == 1 then busy[lock] = i end
   if reply[1] == 0 and answer[1] == 1 then
     answer = {0, reply[2], reply[3], i}
   end

@@ -1,19 +1,17 @@
 -- Continue a lease in another process, under a new token: if two processes were given the old token,
--- only the first one gets the lease. Idempotent: sent again, it finds that the new token has the lock.
+-- only the first one gets the lease. Idempotent: sent again, it finds the lock its own.
 --
 -- KEYS     as in mutex_grant.lua; 6 is for the old token
--- ARGV     1, 2 as in lock.lua: the old token
---          3 new_token
---          4 ttl       ms
---          5 owner     without "|"
---          6 label
+-- ARGV     1 as in lock.lua: the old token
+--          2 new_token
+--          3 ttl       ms
+--          4 says      owner|label; the owner has no "|"
 -- Returns  {1, fencing token, acquired at µs}  the new token holds it
---          {0, value, gone}                    not held: the value at the lock, why the old
---                                              token may not have it
--- luacheck: read globals now lock tail gone token token_of look VALUE enlist MINUTE PAST_HOLDERS
--- luacheck: read globals remembers
+--          {0, value, gone}                    not held: who holds it, what was written of the
+--                                              old token
+-- luacheck: read globals now lock history gone token token_of look VALUE enlist MINUTE write_down
 
-local new_token, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local new_token, ttl, says = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
 local value = look(lock)
 local held = token_of(value)
@@ -21,13 +19,14 @@ if held ~= token and held ~= new_token then
   return {0, value, redis.call('GET', gone)}
 end
 
-local _, fencing_token, acquired_at = string.match(value, VALUE)
+local _, _, fence, acquired_at = string.match(value, VALUE)
 local lives = math.max(redis.call('PTTL', lock), ttl)
-value = table.concat({new_token, fencing_token, acquired_at, ttl, owner, label}, '|')
+value = new_token .. '+' .. table.concat({fence, acquired_at, ttl, says}, '|')
 redis.call('SET', lock, value, 'PX', lives)
 enlist(now / 1000 + lives)
+-- The history has one entry for the whole hold.
+if token_of(redis.call('LINDEX', history, 0)) == token then redis.call('LPOP', history) end
+write_down(value)
 -- An acquire of the old token may still be on its way.
 redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
-redis.call('HSET', tail, 'fence', fencing_token, fencing_token % PAST_HOLDERS, value)
-redis.call('PEXPIRE', tail, remembers(ttl, fencing_token))
-return {1, fencing_token, acquired_at}
+return {1, fence, acquired_at}

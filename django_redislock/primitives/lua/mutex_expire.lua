@@ -2,15 +2,15 @@
 -- shorter than the time that the lock has, or be added to that time. Not idempotent, as there.
 --
 -- KEYS     as in mutex_grant.lua
--- ARGV     1, 2 as in lock.lua
---          3 lives  ms
---          4 how    "add" to the time that it has, "replace" that time, or "repair": replace it even
+-- ARGV     1 as in lock.lua
+--          2 lives  ms
+--          3 how    "add" to the time that it has, "replace" that time, or "repair": replace it even
 --                   if the lock has lost its TTL
--- Returns  {1}         it has this time to live now
---          {0, value}  not held, or without a TTL; the value at the lock
--- luacheck: read globals now integer lock tail token token_of VALUE enlist remembers
+-- Returns  {1}         it lives for so long
+--          {0, value}  not held, or without a TTL; who holds it
+-- luacheck: read globals now integer lock token token_of mark_of enlist
 
-local lives, how = tonumber(ARGV[3]), ARGV[4]
+local lives, how = tonumber(ARGV[2]), ARGV[3]
 
 local value = redis.call('GET', lock)
 local pttl = redis.call('PTTL', lock)
@@ -20,11 +20,5 @@ end
 
 if how == 'add' then lives = lives + pttl end
 redis.call('PEXPIRE', lock, integer(lives))
-enlist(now / 1000 + lives)
--- The last fencing token has to be known when the lock has ended.
-local _, fence = string.match(value, VALUE)
-if redis.call('PEXPIRE', tail, remembers(lives, fence)) == 0 then
-  redis.call('HSET', tail, 'fence', fence)
-  redis.call('PEXPIRE', tail, remembers(lives, fence))
-end
+if mark_of(value) ~= '|' then enlist(now / 1000 + lives) end
 return {1}

@@ -1,40 +1,51 @@
 -- Let many leases live for another ttl from now; a TTL that somebody removed is repaired. It
 -- never takes away what a lease has: an early request that arrives late would shorten what the
--- answer to a later one has promised. The lock of another token is not touched.
+-- answer to a later one has promised. A lease that is not ours is not touched.
 --
--- KEYS     for each lease: lock, tail, gone; then index (as in lock.lua)
--- ARGV     for each lease: token, name, ttl in ms
+-- KEYS     for each lease its lock; then index, clock (as in lock.lua); then, if it is wanted why a lease
+--          is not held, for each lease its gone
+-- ARGV     1 the word that the answer begins with
+--          2 store  1: the ttl is another one than at the lock, and is written there
+--          then for each lease: token, ttl in ms
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
---          {position, value, gone}  its position, the value at the lock, why the
---                                   token may not have it}
--- luacheck: read globals now integer look token_of with_ttl VALUE remembers
+--          {position, value, gone}  which one it is, who holds it, why we don't}
+-- luacheck: read globals now integer look with_ttl VALUE is_lost remember_fence
 
-local index = KEYS[#KEYS]
-local listed = index ~= KEYS[1]  -- otherwise it is a cluster, as in lock.lua
-local reply = {0}
-for i = 1, (#KEYS - 1) / 3 do
-  local lock, tail, gone = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
-  local token, name, ttl = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
-  local value = look(lock)
-  if token_of(value) == token then
-    local _, fence, _, stored = string.match(value, VALUE)
-    local lives = math.max(redis.call('PTTL', lock), ttl)
-    if stored == ttl then
-      redis.call('PEXPIRE', lock, lives)
-    else
-      redis.call('SET', lock, with_ttl(value, ttl), 'PX', lives)
+local number, store = #ARGV / 2 - 1, ARGV[2] == '1'
+local index, clock = KEYS[number + 1], KEYS[number + 2]
+local listed = index ~= KEYS[1]  -- else it is a cluster, as in lock.lua
+local lost = is_lost(clock)
+local millis = math.floor(now / 1000)
+local reply, scores, newest = {0}, {}, 0
+local ttl, lives, ends
+for i = 1, number do
+  local lock, value = KEYS[i], look(KEYS[i])
+  if value and string.sub(value, 1, 32) == ARGV[2 * i + 1] then
+    if ttl ~= ARGV[2 * i + 2] then  -- most leases have the same
+      ttl = ARGV[2 * i + 2]
+      lives = tonumber(ttl)
+      ends = integer(millis + lives)
     end
-    if listed then
-      redis.call('ZADD', index, integer(math.floor(now / 1000) + lives), name)
+    local left = redis.call('PTTL', lock)
+    if store then
+      redis.call('SET', lock, with_ttl(value, ttl), 'PX', math.max(left, lives))
+    elseif left < lives then
+      redis.call('PEXPIRE', lock, ttl)
     end
-    -- The last fencing token has to be known when this lease has ended.
-    if redis.call('PEXPIRE', tail, remembers(ttl, fence)) == 0 then
-      redis.call('HSET', tail, 'fence', fence)
-      redis.call('PEXPIRE', tail, remembers(ttl, fence))
+    if listed and left < lives and string.sub(value, 33, 33) ~= '|' then
+      scores[#scores + 1] = ends
+      scores[#scores + 1] = lock
+    end
+    if lost then
+      local _, _, fence = string.match(value, VALUE)
+      newest = math.max(newest, fence)
     end
     reply[1] = 1
   else
-    reply[#reply + 1] = {i, value, redis.call('GET', gone)}
+    local gone = KEYS[number + 2 + i]
+    reply[#reply + 1] = {i, value, gone and redis.call('GET', gone) or false}
   end
 end
+if scores[1] then redis.call('ZADD', index, unpack(scores)) end
+if lost then remember_fence(clock, newest) end
 return reply

@@ -5,7 +5,7 @@
 --          release the lock of our token, or its place in the queue, and hand the lock to the next
 --          waiter. `withdraw`: an acquire of this token may still be on its way, so leave a
 --          tombstone. Returns what mutex_release.lua does, without `granted`
--- luacheck: read globals lock tail gone token look token_of MINUTE unlist end_hold grant hand_over
+-- luacheck: read globals lock gone token look token_of mark_of MINUTE unlist write_end grant hand_over
 -- luacheck: read globals leave_queue
 
 local function give_back(withdraw)
@@ -14,10 +14,10 @@ local function give_back(withdraw)
   local why = (withdraw or not held) and redis.call('GET', gone)
 
   if held then
-    end_hold(value)
-    if not hand_over(grant) then
-      unlist()
-    end
+    -- First, since a full Redis denies other writes, but not after one that it has allowed.
+    redis.call('DEL', lock)
+    if mark_of(value) == '+' then write_end(value, 'released') end
+    if not hand_over(grant) and mark_of(value) ~= '|' then unlist() end
   else
     leave_queue(token)
   end
@@ -25,9 +25,6 @@ local function give_back(withdraw)
   if withdraw and not why then
     redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
   end
-
-  if held or redis.call('HGET', tail, 'released') == token then
-    return {1}
-  end
+  if held then return {1} end
   return {0, value, why}
 end

@@ -1,6 +1,7 @@
 -- Look at a lock without touching it.
 --
 -- KEYS     1 lock (as in mutex_grant.lua)
+-- ARGV     1 the word that the answer begins with
 -- Returns  nil when it is free, else {value, pttl ms, now µs}
 -- luacheck: read globals now integer
 

@@ -1,18 +1,14 @@
--- Part: the case of most releases. Our token still has the lock, and nobody waits for it. Like
--- mutex_acquire_at_once.lua it comes before the parts that are not needed here.
+-- The case of most releases, before everything else: the lock is still ours, nothing else was written
+-- down of its holder, and nobody waits for it.
 --
--- KEYS, ARGV, answer  as in mutex_release.lua
--- Gives  withdraw  the argument, as a truth value
--- luacheck: read globals lock queue index name token CLUSTER end_hold
+-- KEYS, ARGV  as in mutex_release.lua
+-- Returns     token
 
-local withdraw = ARGV[3] == '1'
-
-do
-  local value = not withdraw and redis.pcall('GET', lock)
-  if type(value) == 'string' and string.sub(value, 1, 32) == token
-    and redis.call('EXISTS', queue) == 0 then
-    end_hold(value)
-    if not CLUSTER then redis.call('ZREM', index, name) end
-    return {1}
+if ARGV[2] == '0' then
+  local value = redis.pcall('GET', KEYS[1])
+  if type(value) == 'string' and string.sub(value, 1, 33) == ARGV[1] .. '|'
+    and redis.call('EXISTS', KEYS[2]) == 0 then
+    redis.call('DEL', KEYS[1])
+    return ARGV[1]
   end
 end

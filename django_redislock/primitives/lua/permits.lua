@@ -1,7 +1,7 @@
 -- Part: permits, for semaphores and read-write locks.
 --
--- A name has permits, and each holder takes some of them: in a semaphore, one of its `limit`; in a
--- read-write lock, a reader takes one of very many, and a writer all. So both follow one rule, in `fits`.
+-- A name has permits, and each holder takes some of them: of a semaphore, one of its `limit`; of a
+-- read-write lock, a reader one of very many, and a writer all. So this is one rule, which `fits` has.
 -- First come, first served: nobody passes the first waiter of the queue, even if there were room for
 -- the second. So a writer that waits keeps new readers out; and permits that become free are handed to
 -- as many waiters as there is room for, so readers that have waited behind a writer go in together.
@@ -12,23 +12,18 @@
 --
 -- KEYS   as in lock.lua, of which
 --        1 lock     zset     token → when its lease ends, ms
---        4 tail     hash     fence   the last fencing token
---                            lasted  how long the last released holder held it, µs
---                            slot    the field of the last past holder
---                            0 to 5  the past holders, as in mutex_grant.lua
---        7 holders  hash     the present holders: token → a value as in value.lua, and behind a tab
---                            kind|limit; then "|handed" if the permit was handed over, and that is
---                            not confirmed yet
--- ARGV   1, 2 as in lock.lua
+--        8 holders  hash     the present holders: token → a value as in value.lua, and behind a tab
+--                            kind|limit
+-- ARGV   1 as in lock.lua
 --
 -- A kind is semaphore, read or write.
 --
 -- Gives  holders, millis, foreign (the key is of another type), NO_ZSET, ends_first, number, ends_of,
---        held_as, differs, fits, is_handed, keep_tail, enter, drop, expire, settle, grant
--- luacheck: read globals now integer index token name VALUE MINUTE MOST PAST_HOLDERS remembers
--- luacheck: read globals enlist unlist unlist_ended lock tail
+--        held_as, differs, fits, past, drop, expire, settle, grant
+-- luacheck: read globals now integer lock MINUTE MOST PAST_HOLDERS mark_of write_end next_fence
+-- luacheck: read globals enlist unlist
 
-local holders = KEYS[7]
+local holders = KEYS[8]
 local millis = math.floor(now / 1000)
 
 local NO_ZSET = 'no sorted set'
@@ -54,15 +49,15 @@ local function ends_of(holder)
   return ends > millis and ends or nil
 end
 
--- The kind of lock of the holder whose lease ends first; nil: there is no holder, or it has no
--- record.
+-- The kind of lock that it is held as, by the holder whose lease ends first; nil: there is no holder, or
+-- nothing is known of it.
 local function held_as()
   local first = ends_first()
   local record = first and redis.call('HGET', holders, first)
   return record and string.match(record, '\t(%a+)')
 end
 
--- Whether the holders have a lock of another kind: a semaphore is not a read-write lock.
+-- Whether its holders have a lock of another kind: a semaphore is no read-write lock.
 local function differs(kind, held)
   return held and (kind == 'semaphore') ~= (held == 'semaphore')
 end
@@ -77,34 +72,14 @@ local function fits(wants)
   local held = held_as()
   if differs(kind, held) then return nil end
   if kind == 'write' or others >= tonumber(limit) then return false end
-  -- A holder without a record has all permits until its lease ends.
+  -- A holder of whom nothing is known has all permits until its lease ends.
   return others > 1 or held and held ~= 'write' or false
 end
 
-local function is_handed(record)
-  return string.sub(record, -7) == '|handed'
-end
-
--- Let the tail live as long as needed, and never shorter than before.
-local function keep_tail(ttl, fence)
-  redis.call('PEXPIRE', tail, math.max(redis.call('PTTL', tail), remembers(ttl, fence)))
-end
-
--- Remember a past holder, and how its hold ended, as in mutex_grant.lua; "": its lease ended.
-local function enter(record, ended, more)
-  if is_handed(record) then return end  -- it never learnt of its permit
-  local value = string.match(record, '^[^\t]*')
-  local _, fence, acquired_at, ttl = string.match(value, VALUE)
-  local known = redis.call('HMGET', tail, 'slot', 'fence')
-  local slot = (1 + (known[1] or -1)) % PAST_HOLDERS
-  if ended ~= '' then
-    local lasted = integer(now - acquired_at)
-    value = value .. '\t' .. ended .. '|' .. lasted .. (more or '')
-    redis.call('HSET', tail, 'lasted', lasted)
-  end
-  redis.call('HSET', tail, 'slot', slot, slot, value,
-    'fence', integer(math.max(fence, known[2] or 0)))
-  keep_tail(ttl, fence)
+-- Write down that a holder's hold has ended, and how, as in history.lua.
+local function past(record, how, more)
+  -- A waiter that was handed a permit and did not confirm it never knew of it.
+  if mark_of(record) ~= '?' then write_end(string.match(record, '^[^\t]*'), how, more) end
 end
 
 -- Remove a holder. Returns its record.
@@ -121,42 +96,39 @@ local function expire()
   if ended[1] then
     for i = math.max(1, #ended - PAST_HOLDERS + 1), #ended do
       local record = redis.call('HGET', holders, ended[i])
-      if record then enter(record, '') end
+      if record then past(record, '') end
     end
     redis.call('ZREM', lock, unpack(ended))
     redis.call('HDEL', holders, unpack(ended))
   end
-  -- The key expired with the last lease, or somebody deleted it.
+  -- The lock went with the last lease, or somebody has deleted it.
   if redis.call('EXISTS', lock) == 0 and redis.call('EXISTS', holders) == 1 then
     if redis.call('HLEN', holders) <= PAST_HOLDERS then
-      for _, record in ipairs(redis.call('HVALS', holders)) do enter(record, '') end
+      for _, record in ipairs(redis.call('HVALS', holders)) do past(record, '') end
     end
     redis.call('UNLINK', holders)
   end
 end
 
--- After a change: let the key live as long as the last lease, and update the index.
-local function settle()
+-- After a change: the key lives as long as the last lease. With `listed`, the index knows it.
+local function settle(listed)
   local ends = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
   local lives = ends and ends - millis or 0
-  if lives <= 0 then return unlist() end
+  if lives <= 0 then
+    if listed then unlist() end
+    return
+  end
   redis.call('PEXPIRE', lock, lives)
   redis.call('PEXPIRE', holders, lives + MINUTE)
-  enlist(ends)
+  if listed then enlist(ends) end
 end
 
--- Give `to` a permit for `lives` ms. Returns the fencing token: as in mutex_grant.lua the server's clock,
--- or more than the last one.
-local function grant(to, ttl, lives, owner, label, handed)
-  local fence = math.max(now, 1 + (redis.call('HGET', tail, 'fence') or 0))
-  local fencing_token = integer(fence)
-  local record = table.concat({to, fencing_token, integer(now), ttl, owner, label}, '|')
-  redis.call('HSET', tail, 'fence', fencing_token)
-  keep_tail(ttl, fence)
-  if fence % PAST_HOLDERS == 1 then unlist_ended() end
-  redis.call('HSET', holders, to, record .. (handed and '|handed' or ''))
-  -- Last, and together with its end: an error in the script leaves nothing locked.
+-- Give `to` a permit for `lives` ms. Returns the fencing token.
+local function grant(to, ttl, lives, says, mark)
+  local fence = next_fence()
+  redis.call('HSET', holders, to, to .. mark .. table.concat({fence, integer(now), ttl, says}, '|'))
+  -- Last, and at once with an end: whatever ends the script, nothing stays locked.
   redis.call('ZADD', lock, integer(millis + lives), to)
-  settle()
-  return fencing_token
+  settle(mark ~= '|')
+  return fence
 end

@@ -2,22 +2,20 @@
 -- it finds that the new token has the permit.
 --
 -- KEYS     as in permits.lua; 6 is for the old token
--- ARGV     1, 2 as in lock.lua: the old token
---          3 new_token
---          4 ttl       ms
---          5 owner     without "|"
---          6 label
---          7 kind
---          8 limit
+-- ARGV     1 as in lock.lua: the old token
+--          2 new_token
+--          3 ttl       ms
+--          4 says      owner|label; the owner has no "|"
+--          5 kind
+--          6 limit
 -- Returns  {1, fencing token, acquired at µs}  the new token holds it
 --          {0, value, gone}                    not held: NO_ZSET if the key has another type,
 --                                              why the old token may not have it
 --          {-2, kind}                          it is held as another kind of lock
--- luacheck: read globals integer lock tail gone token VALUE MINUTE holders millis foreign NO_ZSET
--- luacheck: read globals ends_of differs keep_tail drop expire settle
+-- luacheck: read globals integer lock gone token VALUE MINUTE holders millis foreign NO_ZSET
+-- luacheck: read globals ends_of differs drop expire settle
 
-local new_token, ttl, owner, label = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
-local kind, limit = ARGV[7], ARGV[8]
+local new_token, ttl, says, kind, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 
 local held
 if not foreign then
@@ -34,15 +32,12 @@ if differs(kind, is_held_as) then
 end
 
 local ends = math.max(ends_of(held), millis + ttl)
-local _, fencing_token, acquired_at = string.match(record, VALUE)
+local _, _, fence, acquired_at = string.match(record, VALUE)
 drop(held)
 redis.call('ZADD', lock, integer(ends), new_token)
-redis.call('HSET', holders, new_token, table.concat({new_token, fencing_token, acquired_at, ttl, owner,
-  label .. '\t' .. kind .. '|' .. limit}, '|'))
-settle()
+redis.call('HSET', holders, new_token, new_token .. '+'
+  .. table.concat({fence, acquired_at, ttl, says .. '\t' .. kind .. '|' .. limit}, '|'))
+settle(true)
 -- An acquire of the old token may still be on its way.
 redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
-redis.call('HSET', tail, 'fence',
-  integer(math.max(fencing_token, redis.call('HGET', tail, 'fence') or 0)))
-keep_tail(ttl, fencing_token)
-return {1, fencing_token, acquired_at}
+return {1, fence, acquired_at}

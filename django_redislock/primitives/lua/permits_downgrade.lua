@@ -2,15 +2,15 @@
 -- that have waited behind it go in. Idempotent.
 --
 -- KEYS     as in permits.lua
--- ARGV     1, 2 as in lock.lua
---          3 kind
---          4 limit
+-- ARGV     1 as in lock.lua
+--          2 kind
+--          3 limit
 -- Returns  {1}               it is held as this kind
 --          {0, value, gone}  not held: NO_ZSET if the key has another type, why our token may not have it
 -- luacheck: read globals lock gone token holders foreign NO_ZSET ends_of hand_over expire settle fits
 -- luacheck: read globals grant
 
-local kind, limit = ARGV[3], ARGV[4]
+local kind, limit = ARGV[2], ARGV[3]
 
 if not foreign then expire() end
 local record = not foreign and ends_of(token) and redis.call('HGET', holders, token)
@@ -21,6 +21,5 @@ end
 redis.call('PEXPIRE', lock, math.max(1, redis.call('PTTL', lock)))
 redis.call('HSET', holders, token,
   string.match(record, '^[^\t]*') .. '\t' .. kind .. '|' .. limit)
-hand_over(grant, nil, fits)
-settle()
+settle(hand_over(grant, nil, fits))
 return {1}

@@ -1,47 +1,46 @@
--- Release a permit, or the place in the queue, and hand the permit to the next waiters. Idempotent:
--- sent again, it finds its token in the tail.
+-- Give back a permit, or the place in the queue, and hand the permit to the next waiters.
+-- Repeated, it changes nothing: it does not find the permit its own.
 --
 -- KEYS     as in permits.lua
--- ARGV     1, 2 as in lock.lua
---          3 withdraw  1 when an acquire of this token may still be on its way: it leaves
---                      a tombstone, so that a late acquire is refused. Else 0.
---          4 own_inbox as in mutex_release.lua
--- Returns  {1, now µs, granted} released, now or before; as in mutex_release.lua
---          {0, value, gone}     not held: NO_ZSET if the key has another type, why our token may
---                               not have it
+-- ARGV     1 as in lock.lua
+--          2 withdraw  1 when an acquire of this token may still be on its way: it leaves
+--                      a tombstone, so that the late one is refused. Else 0.
+--          3 own_inbox as in mutex_release.lua
+-- Returns  {1, now µs, granted} released; as in mutex_release.lua
+--          {0, value, gone}     not held: what is at the key if that is not ours, what was written
+--                               of our token
 -- luacheck: globals own_inbox
--- luacheck: read globals now integer tail gone token MINUTE PAST_HOLDERS granted leave_queue hand_over
--- luacheck: read globals foreign NO_ZSET ends_of fits enter drop expire settle grant
+-- luacheck: read globals now integer gone token MINUTE granted leave_queue hand_over mark_of
+-- luacheck: read globals foreign NO_ZSET ends_of fits past drop expire settle grant
 
-local withdraw = ARGV[3] == '1'
-own_inbox = ARGV[4]
+local withdraw = ARGV[2] == '1'
+own_inbox = ARGV[3]
 
 if not foreign then expire() end
 local held = not foreign and ends_of(token)
 local why = (withdraw or not held) and redis.call('GET', gone)
-local before = false
+local listed = false
 
 if held then
   local record = drop(token)
-  if record then enter(record, 'released') end
+  if record then
+    listed = mark_of(record) ~= '|'
+    if listed then past(record, 'released') end
+  end
 else
   leave_queue(token)
-  for slot = 0, PAST_HOLDERS - 1 do
-    local past = redis.call('HGET', tail, slot)
-    before = before or past and string.sub(past, 1, 32) == token
-      and string.find(past, '\treleased|', 1, true)
-  end
 end
 if not foreign then
-  hand_over(grant, nil, fits)  -- even if we only stood in the queue: others may wait behind us
-  settle()
+  -- Even if we only stood in the queue: others may wait behind us.
+  local handed = hand_over(grant, nil, fits)
+  settle(listed or handed)
 end
 
 if withdraw and not why then
   redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
 end
 
-if held or before then
+if held then
   return {1, integer(now), granted}
 end
 return {0, foreign and NO_ZSET, why}

@@ -1,42 +1,42 @@
--- Part: the queue. Waiters join and leave it here, and a free lock or permit is handed to them. This part
--- comes as late as possible: most locks are free, and making these functions takes time.
+-- Part: the waiters. How somebody joins or leaves the queue, and how what is free is handed on. It comes
+-- as late as can be: most locks are free, and to make these functions takes its time.
 --
 -- KEYS   as in lock.lua
--- Gives  stand_in_line(ticket, inbox, ttl, owner, label)
+-- Gives  stand_in_line(ticket, inbox, ttl, says)
 --        leave_queue(waiter)
 --        hand_over(grant, caller, fits)
---        NEEDS      a waiter's token and this make the field beside its entry that has the names
---                   that it needs all at once, each on a line
+--        NEEDS      beside what a waiter says of itself: behind its token, the field that has the
+--                   keys of the locks that it needs all at once, each on a line
 -- Takes  elsewhere  a function that a script for several names sets (multi.lua); else nil
 --        own_inbox  the inbox of the process that asks, if the answer names those of its waiters
 --                   that were handed the lock
 -- Gives  granted    the tokens of these waiters, each with its fencing token
 -- luacheck: read globals now integer queue waiters token MINUTE MOST CLUSTER
 
--- The time that a waiter has to confirm a lock that was handed to it, in ms.
+-- A waiter to whom the lock was handed has so long to confirm it, in ms.
 local CLAIM_WINDOW = 1000
--- A waiter that was not seen for this time, in µs, is passed over: its process is
--- stopped. The time must be longer than the longest slice that waiting.py sleeps.
+-- A waiter is passed over when it was not seen for so long, in µs: its process is
+-- stopped. It must be longer than the longest slice that waiting.py sleeps.
 local SIGN_OF_LIFE = 5000000
 -- The inbox of a waiter that nobody can wake; it asks again before the window is over.
 local DEAF = '-'
 
--- The number of waiters that this script may still deal with.
+-- So many more waiters does this script deal with.
 local budget = MOST
 
 -- Take a place in the queue; without an inbox, only a ticket for it. Returns the ticket.
-local function stand_in_line(ticket, inbox, ttl, owner, label)
+local function stand_in_line(ticket, inbox, ttl, says)
   if ticket == '' then
-    -- Behind everybody who waits, even if the clock was set back meanwhile.
+    -- Behind whoever waits, also when the clock was set back meanwhile.
     local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
     ticket = integer(math.max(now, last and last + 1 or 0))
   end
   if inbox ~= '' then
-    -- The earlier ticket counts: a first send may come after a later one, or its answer may be lost.
+    -- The earlier one counts: a first send may come after a later one, or its answer be lost.
     redis.call('ZADD', queue, 'LT', ticket, token)
     ticket = redis.call('ZSCORE', queue, token)
     redis.call('HSET', waiters, token,
-      table.concat({integer(now), ttl, inbox, owner, label}, '|'))
+      table.concat({integer(now), ttl, inbox, says}, '|'))
     redis.call('PEXPIRE', queue, MINUTE)
     redis.call('PEXPIRE', waiters, MINUTE)
   end
@@ -58,7 +58,7 @@ local granted = {}
 
 -- Whether somebody listens at an inbox: a process that was killed does not. If a waiter can't listen
 -- (its connection is away), or the Redis user may not ask (which is an error), its sign of life has
--- to suffice. PUBLISH would count listeners, too, but also subscribers to a pattern.
+-- to do. PUBLISH would count listeners, too, but also those with a pattern.
 local function listens(inbox)
   if inbox == DEAF or CLUSTER then return true end
   local answer = redis.pcall('PUBSUB', 'NUMSUB', inbox)
@@ -67,21 +67,21 @@ end
 
 -- Whether there is room for a waiter; nil: it waits for a lock of another kind, which can't be held
 -- together with this one. A mutex has no `fits`, and its waiters have nothing behind a tab.
-local function has_room(label, fits)
-  if fits then return fits(label) end
-  if not string.find(label, '\t', 1, true) then return true end
+local function has_room(says, fits)
+  if fits then return fits(says) end
+  if not string.find(says, '\t', 1, true) then return true end
 end
 
--- Hand the free lock to the first waiter that can be reached, and wake it: `grant` gives it the lock for
+-- Hand what is free to the first waiter that can be reached, and wake it: `grant` gives it the lock for
 -- the claim window. A waiter of the process that asks has nothing to confirm: it has a whole lease at
 -- once, and the answer says so. With `fits`, hand it to all waiters at the head of
 -- the queue, as long as there is room for the next one; nobody passes a waiter for whom there is no
 -- room.
 --
--- Returns the token of the last waiter that got it, or of the first waiter for which there is no room;
--- or `caller` when everybody before it is served or gone; or nil when nobody else waits. After MOST
--- waiters it returns nil and true: others wait, and the lock stays free until one of them asks. Each
--- of them does so by itself within seconds, a `caller` at once (queued.py).
+-- Returns the token of the last waiter that it was handed to, or of the one for which there is no room;
+-- or `caller` when everybody before it is served or gone; or nil when nobody waits any more. After MOST
+-- waiters it returns nil and true: others wait, and what is free stays free until one of them asks.
+-- Each of them does so by itself within seconds, a `caller` at once (queued.py).
 --
 -- A waiter for a lock of another kind (the key that it waited for is gone) gets nothing: it is woken,
 -- asks again, and then the answer says why.
@@ -92,24 +92,23 @@ local function hand_over(grant, caller, fits)
     -- A caller that waits, too, was seen just now, and goes on where this script stops.
     local last = not first
       or budget == 0 and not (caller and redis.call('ZSCORE', queue, caller))
-    if last and unseen and (not fits or fits(unseen.label)) then
+    if last and unseen and (not fits or fits(unseen.says)) then
       -- Nobody was seen lately: it is less likely that all of them were stopped than that this
       -- server was, or that its clock was set. The first gets the lock; the others have been woken,
       -- and come back in order.
-      grant(unseen.waiter, unseen.ttl, CLAIM_WINDOW, unseen.owner, unseen.label, unseen.waiter)
+      grant(unseen.waiter, unseen.ttl, CLAIM_WINDOW, unseen.says, '?')
       return unseen.waiter
     end
     if not first or first == caller then return first end
     if budget == 0 then return nil, true end
     budget = budget - 1
-    local says = redis.call('HGET', waiters, first)
-    local seen, ttl, inbox, owner, label =
-      string.match(says or '', '^(%d+)|(%d+)|([^|]*)|([^|]*)|(.*)$')
+    local entry = redis.call('HGET', waiters, first)
+    local seen, ttl, inbox, says = string.match(entry or '', '^(%d+)|(%d+)|([^|]*)|(.*)$')
     local reached = seen and listens(inbox)
     local lately = reached and now - seen < SIGN_OF_LIFE
-    local room = seen and has_room(label, fits)
+    local room = seen and has_room(says, fits)
     if lately and room == false then return first end
-    local moved = lately and elsewhere and elsewhere(first, says)
+    local moved = lately and elsewhere and elsewhere(first, entry)
     leave_queue(first)
     ttl = tonumber(ttl)
     if moved then
@@ -118,16 +117,16 @@ local function hand_over(grant, caller, fits)
       unseen = nil
       if inbox == own_inbox then
         table.insert(granted, first)
-        table.insert(granted, grant(first, ttl, ttl, owner, label))
+        table.insert(granted, grant(first, ttl, ttl, says, '+'))
       else
         redis.pcall('PUBLISH', inbox, first)
-        grant(first, ttl, CLAIM_WINDOW, owner, label, first)
+        grant(first, ttl, CLAIM_WINDOW, says, '?')
       end
       if not fits then return first end
     elseif seen then
       redis.pcall('PUBLISH', inbox, first)
       if reached and room ~= nil then
-        unseen = unseen or {waiter = first, ttl = ttl, owner = owner, label = label}
+        unseen = unseen or {waiter = first, ttl = ttl, says = says}
       end
     end
   end

@@ -4,7 +4,7 @@
 -- KEYS     1 record  string
 --          2 lock    as in mutex_grant.lua
 --          3 gone    as in lock.lua
--- ARGV     1 token
+-- ARGV     1 token; the answer begins with it
 --          2 value
 --          3 ttl     ms; "" without an end
 --          4 held    1: only while the token holds the lock. 0: also after its lease has ended, as

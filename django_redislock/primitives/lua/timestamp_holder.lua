@@ -1,6 +1,6 @@
 -- Look at a lock without touching it.
 --
--- KEYS     as in timestamp.lua
+-- KEYS     as in timestamp_keys.lua
 -- Returns  nil when it is free or its time is over, else {holder, remains ms, now µs}
 -- luacheck: read globals now integer lock holder_of remains
 

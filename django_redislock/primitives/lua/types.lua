@@ -1,11 +1,11 @@
--- Part: a check before a script for an operator writes anything.
+-- Part: a check before an operator's script writes anything.
 --
--- Gives  check_types()  end the script with an error if a key beside the lock has another type. Otherwise
---                       half of the work would be done before the error
--- luacheck: read globals queue waiters tail
+-- Gives  check_types()  end the script with an error if a key beside the lock has another type. Else
+--                       half of the work would be done when the error came
+-- luacheck: read globals queue waiters history
 
 local function check_types()
   redis.call('ZCARD', queue)
   redis.call('HLEN', waiters)
-  redis.call('HLEN', tail)
+  redis.call('LLEN', history)
 end

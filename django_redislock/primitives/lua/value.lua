@@ -1,21 +1,36 @@
 -- Part: the value that describes one holder. A mutex has it at the key of the lock, a timestamp lock
--- in its tail, a semaphore or a read-write lock in the hash of its holders:
+-- beside it, a semaphore or a read-write lock in the hash of its holders:
 --
---   token|fencing token|acquired at, µs|ttl, ms|owner|label
+--   token, mark, fencing token|acquired at, µs|ttl, ms|owner|label
 --
--- Gives  VALUE        its pattern; the captures are: everything before the ttl, the fencing token, the
---                     time of acquiring, the ttl, and everything behind the ttl
---        NO_STRING    stands for the value of a key of another type, which has no token
+-- The mark is one character. A release looks at it, and does no more than it has to:
+--   |  nothing else is written down of this holder
+--   +  the index has the lock, and the history may have the holder
+--   ?  the lock was handed to a waiter, which has not confirmed it yet; the index has the lock
+--
+-- Gives  VALUE        its pattern; the captures are token, mark, fencing token, time of acquiring, ttl,
+--                     and owner|label
+--        NO_STRING    stands for the value of a key of another type, which is certainly not ours
 --        token_of(v)  the token of a value; nil or false stay as they are
+--        mark_of(v)   its mark
+--        marked(v, mark)  the same value with another mark
 --        look(key)    the value at a key, or NO_STRING
 --        with_ttl(v, ttl)  the same value with another ttl
 
-local VALUE = '^([^|]*|(%d+)|(%d+)|)(%d+)(|.*)$'
+local VALUE = '^(%w*)([|+?])(%d+)|(%d+)|(%d+)|(.*)$'
 local NO_STRING = 'no string'
 
--- The token comes first and has a fixed length, so no foreign value looks like one by accident.
+-- The token comes first and has a fixed length, so no foreign value looks like ours by accident.
 local function token_of(value)
   return value and string.sub(value, 1, 32)
+end
+
+local function mark_of(value)
+  return string.sub(value, 33, 33)
+end
+
+local function marked(value, mark)
+  return string.sub(value, 1, 32) .. mark .. string.sub(value, 34)
 end
 
 local function look(key)
@@ -24,6 +39,6 @@ local function look(key)
 end
 
 local function with_ttl(value, ttl)
-  local before, _, _, _, after = string.match(value, VALUE)
-  return before .. ttl .. after
+  local its_token, mark, fence, acquired_at, _, says = string.match(value, VALUE)
+  return its_token .. mark .. table.concat({fence, acquired_at, ttl, says}, '|')
 end

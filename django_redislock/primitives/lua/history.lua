@@ -1,0 +1,49 @@
+-- Part: the history of a lock, for people. It has the holders that held it for a second, and those that
+-- were cleared or ended by themselves. The newest comes first.
+--
+--   value (with "|" for its mark), and when the hold has ended, behind a tab, how:
+--   released|lasted, µs  or  cleared|lasted, µs|by whom|reason
+--
+-- A holder without an end that does not hold the lock has lost it: its lease has ended by itself.
+--
+-- KEYS   as in lock.lua
+-- Gives  write_down(value)                write down a present holder
+--        write_end(value, how, more)      write down that its hold has ended now; "": by itself, earlier
+--        lasted()                         for how long the last one held it, µs; or false
+-- luacheck: read globals now integer history PAST_HOLDERS VALUE token_of marked outlives
+
+local A_SECOND = 1000000
+
+local function put(entry, ttl)
+  -- A holder is written down while it holds the lock, so it is the newest.
+  if token_of(redis.call('LINDEX', history, 0)) == token_of(entry) then
+    redis.call('LSET', history, 0, entry)
+  else
+    redis.call('LPUSH', history, entry)
+    redis.call('LTRIM', history, 0, PAST_HOLDERS - 1)
+  end
+  redis.call('PEXPIRE', history, outlives(ttl))
+end
+
+local function write_down(value)
+  local _, _, _, _, ttl = string.match(value, VALUE)
+  put(marked(value, '|'), ttl)
+end
+
+local function write_end(value, how, more)
+  local _, _, _, acquired_at, ttl = string.match(value, VALUE)
+  local time = now - acquired_at
+  if how == '' then
+    put(marked(value, '|'), ttl)
+  elseif time >= A_SECOND or how ~= 'released' then
+    put(marked(value, '|') .. '\t' .. how .. '|' .. integer(time) .. (more or ''), ttl)
+  end
+end
+
+local function lasted()
+  for _, entry in ipairs(redis.call('LRANGE', history, 0, 1)) do
+    local time = string.match(entry, '\t%a+|(%d+)')
+    if time then return time end
+  end
+  return false
+end

@@ -1,0 +1,25 @@
+-- Write down leases that have been held for a while: in the index, for lists, and in the history, for whoever
+-- asks later. A lease that is not ours is left alone.
+--
+-- KEYS     for each lease: lock, history; then index (as in lock.lua)
+-- ARGV     1 the word that the answer begins with
+--          then for each lease its token
+-- Returns  how many were written down
+-- luacheck: globals lock history
+-- luacheck: read globals now integer index look token_of mark_of CLUSTER write_down unlist_ended
+
+local written, scores = 0, {}
+for i = 1, #ARGV - 1 do
+  lock, history = KEYS[2 * i - 1], KEYS[2 * i]
+  local value = look(lock)
+  if token_of(value) == ARGV[i + 1] and mark_of(value) ~= '?' then
+    if mark_of(value) == '|' then redis.call('SETRANGE', lock, 32, '+') end
+    write_down(value)
+    scores[#scores + 1] = integer(math.floor(now / 1000) + math.max(0, redis.call('PTTL', lock)))
+    scores[#scores + 1] = lock
+    written = written + 1
+  end
+end
+if scores[1] and not CLUSTER then redis.call('ZADD', index, unpack(scores)) end
+unlist_ended()
+return written

@@ -1,0 +1,112 @@
+"""A mutex with a record beside it: the result of the work that the lock protects.
+
+1.  *Acquire* looks at the record in the same step. A record that answers the caller makes the lock
+    needless: it is not taken, and what was handed to the caller goes to the next waiter.
+2.  *Release* writes the record in the same step, before the lock is handed on. So the next holder
+    finds the record whenever the work was done.
+
+record.py says what a record is, and who may write it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..base.exceptions import LockError, LockNotAcquired
+from . import mutex, queued, record
+from .contract import Claim, Grant, Refusal
+
+if TYPE_CHECKING:
+    from .contract import Port
+
+
+class Answered(LockError):
+    """A record answers the caller. Nothing is held."""
+
+    def __init__(self, name: str, value: bytes) -> None:
+        super().__init__("", name)
+        self.value = value
+
+
+class Result(NamedTuple):
+    """A record that is to be written."""
+
+    value: bytes
+    ttl: float | None
+    """Seconds for which it is kept; None: for good."""
+    held: bool
+    """Whether it is written only while the lease is held. Else also if the lease has ended and
+    nobody else has taken the lock."""
+
+
+class Recorded:
+    """The algorithm for one claim. Everything else is that of the mutex."""
+
+    kind, unfenced = mutex.kind, mutex.unfenced
+    extend, write_down = staticmethod(mutex.extend), staticmethod(mutex.write_down)
+    adopt = staticmethod(mutex.adopt)
+    holders, clear = staticmethod(mutex.holders), staticmethod(mutex.clear)
+
+    def __init__(self, answers: str) -> None:
+        self._answers = answers
+        """A Lua pattern of the records that answer the caller; "": none does."""
+        self.first: bytes | None = None
+        """The record when the lock was first asked for."""
+        self.found: bytes | None = None
+        """The record when the lock was taken."""
+        self.result: Result | None = None
+        """What the release writes."""
+
+    async def acquire(
+        self, port: Port, claim: Claim, wait: float | None
+    ) -> Grant | LockNotAcquired:
+        """As `mutex.acquire`. Raises `Answered`."""
+        asking = _Asking(self, claim)
+        got = await queued.acquire(port, claim, wait, asking)
+        if isinstance(got, Grant) and not asking.granted:
+            # Another claim of this process has handed it over.
+            self.found = await record.read(port, claim.keys)
+        return got
+
+    async def release(self, port: Port, claim: Claim) -> Refusal | None:
+        """As `mutex.release`."""
+        if self.result is None:
+            return await mutex.release(port, claim)
+        value, ttl, held = self.result
+        ask = queued.Script(
+            "record_release",
+            [*claim.keys.mutex(claim.token), claim.keys.record],
+            # A release that is repeated must not overwrite what was written since the first one.
+            (value, record.milliseconds_of(ttl), int(held or claim.given_back)),
+        )
+        return await queued.release(port, claim, ask)
+
+
+class _Asking:
+    """Requests for the lock and for the record."""
+
+    def __init__(self, recorded: Recorded, claim: Claim) -> None:
+        self._recorded = recorded
+        self._first = True
+        self.granted = False
+        keys = [*claim.keys.mutex(claim.token), claim.keys.record]
+        self._script = queued.Script("record_acquire", keys, (recorded._answers,))
+
+    async def acquire(
+        self, port: Port, claim: Claim, inbox: str, ticket: str
+    ) -> tuple[list[Any], str]:
+        (code, *rest), name = await self._script.acquire(port, claim, inbox, ticket)
+        recorded = self._recorded
+        if code == 3:
+            # Only a request whose answer was lost may still lock it for us.
+            claim.sent = claim.doubtful
+            raise Answered(name, rest[0])
+        value = None
+        if code == 1:
+            rest, value = rest[:2], rest[2] if len(rest) > 2 else None
+            recorded.found, self.granted = value, True
+        elif code == 0:
+            *rest, value = rest
+        if self._first and code in (0, 1):
+            recorded.first, self._first = value, False
+        return [code, *rest], name
