@@ -155,7 +155,8 @@ def test_extend(api: Api, redis: Redis) -> None:
 
 
 def test_a_holder_that_is_forgotten(api: Api, redis: Redis) -> None:
-    """If the key beside the lock was evicted or flushed, nobody knows whose lock it is, so the lease is lost."""
+    """Without the key beside the lock, evicted or flushed, nobody knows whose lock it is: the
+    lease is lost."""
     lease = api.acquire(TimestampLock(KEY))
     redis.delete(BESIDE)
     value = redis.get(KEY)
