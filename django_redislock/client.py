@@ -103,6 +103,7 @@ class Lock(RedisLock):
             owner=label.owner(label.holder()),
             label=label.of_caller(),
             primitive=mutex,
+            guarded=policy.after_loss == "wait",
         )
         return _ask(self._attempt(token, claim, policy, wait))
 

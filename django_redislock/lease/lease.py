@@ -30,7 +30,7 @@ from ..settings import kinds
 from ..settings.policy import Policy
 from ..settings.validators import validate_on_lost, validate_ttl
 from ..transport.ports import AsyncPort, SyncPort
-from ..transport.server import Server, server_of
+from ..transport.server import Server, clustered, server_of
 from . import claims, holds, transactions
 from .cancellation import Cancellation
 from .holds import Counts, Holds
@@ -73,7 +73,7 @@ class Lease:
     ) -> None:
         self._server = server
         self._claim = claim
-        self._grant = grant
+        self._grant = claim.granted = grant
         self._policy = policy
         self._holds = Holds(holder)
         self._lifetime = Lifetime(self, claim, grant, policy)
@@ -326,6 +326,7 @@ class Lease:
             owner=owner_of(me),
             label=exported.label,
             primitive=kinds.primitive(policy),
+            guarded=kinds.guarded(policy, clustered),
         )
         server = server_of(policy.using)
         try:

@@ -68,6 +68,10 @@ class LeaseOptions(TypedDict, total=False):
     """The number of replicas that have to confirm the lease, and each renewal of it."""
     replicas_timeout: float
     """How long replicas have to confirm, before the lease is asked for again or given up."""
+    after_loss: Literal["go", "wait"]
+    """What becomes of the lock when Redis has lost its data: `"go"`, whoever asks gets it;
+    `"wait"`, nobody new gets it for a `ttl`, and a holder that is still there keeps it. Only for a
+    mutex."""
     max_hold: float | None
     """When renewal ends, counted from the acquire; None: never."""
     label: str
@@ -341,7 +345,12 @@ class Lock:
             owner=label.owner(me),
             label=label.clean(self._label) if self._label else label.of_caller(),
             primitive=primitive,
+            guarded=self._guarded(policy),
         )
+
+    def _guarded(self, policy: Policy) -> bool:
+        """Return whether nobody new gets the lock for a while after lost data."""
+        return kinds.guarded(policy, clustered)
 
     def _hold(
         self, server: Server, claim: Claim, policy: Policy, me: label.Holding, grant: Grant

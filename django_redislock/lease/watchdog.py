@@ -37,8 +37,8 @@ from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.label import Holding
 from ..base.servers import Servers
-from ..primitives import record
-from ..primitives.contract import NO_TERMS, Claim, Port, Terms, run
+from ..primitives import guard, record
+from ..primitives.contract import NO_TERMS, Claim, Port, Refusal, Terms, run
 from ..primitives.keys import presence
 from ..primitives.redlock import Redlock
 from ..transport import pools
@@ -80,6 +80,7 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
         for lease in leases:
             lease.unknown()
         raise
+    refusals = await _put_back(port, leases, ttls, refusals)
     for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
         if refusal is None:
             # If the deadline came before the answer, that is final: others may have held the
@@ -96,6 +97,35 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
     errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
     if len(errors) == len(leases):
         raise errors[0]
+
+
+async def _put_back(
+    port: Port,
+    leases: Sequence[Lifetime],
+    ttls: Sequence[float],
+    refusals: Sequence[Refusal | LockUnavailable | None],
+) -> Sequence[Refusal | LockUnavailable | None]:
+    """Put back the guarded leases that the server has forgotten. Return what is known of all
+    leases then."""
+    forgotten = []
+    for number, (lease, refusal) in enumerate(zip(leases, refusals, strict=True)):
+        if isinstance(refusal, Refusal) and refusal.forgotten and lease.claim.guarded:
+            # First, since its release may begin now: either it leaves a tombstone, or we see it.
+            lease.claim.doubtful = True
+            if not lease.closing:
+                forgotten.append(number)
+    if not forgotten:
+        return refusals
+    found = list(refusals)
+    try:
+        answers: Sequence[Refusal | LockUnavailable | None] = await guard.put_back(
+            port, [leases[each].claim for each in forgotten], [ttls[each] for each in forgotten]
+        )
+    except LockUnavailable as error:
+        answers = [error] * len(forgotten)
+    for number, answer in zip(forgotten, answers, strict=True):
+        found[number] = answer
+    return found
 
 
 Release = Callable[[Port], Coroutine[Any, Any, None]]

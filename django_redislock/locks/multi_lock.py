@@ -18,7 +18,7 @@ from ..settings import conf, kinds
 from ..settings.naming import name_maker
 from ..settings.policy import Policy
 from ..transport.ports import AsyncPort, SyncPort
-from ..transport.server import Server, server_of
+from ..transport.server import Server, clustered, server_of
 from .function_decorator import FunctionDecorator
 
 MAX_NAMES = 250
@@ -87,6 +87,12 @@ class MultiLock(FunctionDecorator, Lock):
                 what = "to be migrated" if own.kind == "mutex" else f"a {own.kind}"
                 raise ValueError(f"MultiLock takes plain locks; LOCKS has {name!r} as {what}")
         return multi
+
+    def _guarded(self, policy: Policy) -> bool:
+        # One name that is guarded is enough: it must not be taken in another way.
+        own = [conf.policy(name, {}).after_loss for name in self.names]
+        after_loss = "wait" if "wait" in own else policy.after_loss
+        return kinds.guarded(policy._replace(after_loss=after_loss), clustered)
 
     def _keys(self, policy: Policy | None = None) -> Keys:  # noqa: ARG002
         return Keys.of(conf.prefix(), self.name)  # no key of Redis: it carries the name

@@ -132,6 +132,10 @@ class Claim:
     """An answer was lost, so a request may still be on its way."""
     given_back: bool = False
     """A release was sent whose answer was lost."""
+    guarded: bool = False
+    """After lost data the lock is not given to it for a ttl, and its lease is put back."""
+    granted: Grant | None = None
+    """What the server has granted."""
     parts: tuple[Keys, ...] = ()
     """The keys of each name, if the claim is on several names. `keys` are then not in Redis."""
     fencing_tokens: dict[str, int] = field(default_factory=dict)
@@ -180,6 +184,11 @@ class Refusal(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<Refusal: {self.error('…').why}>"  # the holder's token is not to be shown
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether the server knows nothing of the lease, nor of another one."""
+        return self.holder is None and self.gone is None
 
     @property
     def revoked(self) -> bool:

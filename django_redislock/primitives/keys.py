@@ -98,6 +98,12 @@ class Keys:
         return Shared.of(f"{self.prefix}:clock", f"{self._beside}:clock")
 
     @property
+    def guard(self) -> str:
+        """The time since which the server has forgotten no lock. Not on a cluster, where it would
+        be in another slot."""
+        return f"{self.prefix}:guard"
+
+    @property
     def timestamp(self) -> str:
         """What we know of the holder of a timestamp lock, whose key only has a time."""
         return f"{self._beside}:timestamp"

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
-from . import mutex, queued
+from . import guard, mutex, queued
 from .asking import batches, milliseconds
 from .contract import Claim, Grant, Refusal
 
@@ -75,11 +75,10 @@ class _Asking:
         for slot in sorted(groups, key=lambda slot: slot != self._away):
             group = groups[slot]
             self._asked[slot] = None
+            script, keys = guard.guarded(claim, "multi_acquire", _keys(group, claim), before=2)
             try:
                 code, *rest = await port.script(
-                    "multi_acquire",
-                    _keys(group, claim),
-                    [claim.token, ttl, claim.says, inbox, ticket],
+                    script, keys, [claim.token, ttl, claim.says, inbox, ticket]
                 )
             except LockUnavailable:
                 self._away = slot
@@ -94,7 +93,7 @@ class _Asking:
                 names = (its.name for its in group)
                 claim.fencing_tokens.update(zip(names, fences, strict=True))
                 continue
-            if code == 2:
+            if code in (2, 4):
                 return [code, *rest], group[0].name
             *rest, number = rest
             if code == 0:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from ..base import tokens
 from ..base.exceptions import LockNotAcquired
 from ..base.holder import Holder
-from . import queued
+from . import guard, queued
 from .asking import batches, milliseconds, verdicts
 from .contract import Claim, Grant, Refusal, Sight
 
@@ -54,7 +54,7 @@ unfenced = ""
 def acquire(
     port: Port, claim: Claim, wait: float | None
 ) -> Coroutine[Any, Any, Grant | LockNotAcquired]:
-    ask = queued.Script("mutex_acquire", claim.keys.mutex(claim.token))
+    ask = queued.Script(*guard.guarded(claim, "mutex_acquire", claim.keys.mutex(claim.token)))
     return queued.acquire(port, claim, wait, ask)
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ..base.clock import deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
+from . import guard
 from .asking import milliseconds, too_late, twice
 from .contract import Claim, Grant, Refusal, Word
-from .waiting import DEAF, Deadline, WaitLog, backoff, slice_for
+from .waiting import DEAF, HEAD, Deadline, WaitLog, backoff, slice_for
 
 if TYPE_CHECKING:
     from .contract import Port
@@ -104,6 +105,10 @@ class Attempts:
         """Note that somebody holds the lock, which will be asked for again."""
         self._log.busy(name, holder, self.waited, position)
 
+    def paused(self, error: LockUnavailable) -> None:
+        """Note that nobody new gets the lock yet."""
+        self._log.unavailable(error, self.waited)
+
     def failed(self, error: LockUnavailable) -> float:
         """Note that there was no answer. Returns the seconds until the next request; raises
         `error` if there will be none."""
@@ -156,6 +161,21 @@ async def acquire(
                 # Killed waiters stood before us. A script removes only some of them, since Redis
                 # stands still meanwhile, and the lock may be free: so this is no refusal yet.
                 ticket = rest[0].decode()
+                continue
+            if code == 4:
+                left_ms, now_us, ticket_bytes = rest
+                paused = guard.paused(name, left_ms, int(now_us))
+                if attempts.last:
+                    paused.after(attempts.waited)
+                    # The script has given up the place in the queue, too.
+                    claim.sent = claim.doubtful
+                    raise paused
+                attempts.paused(paused)
+                ticket = ticket_bytes.decode()
+                # As who is far behind in a queue: nobody gets it sooner, and many may wait for it.
+                pause = slice_for(HEAD, left_ms / 1000, attempts.left, port.uniform)
+                await port.wait(pause, attempts.left)
+                inbox = await port.listen(token, within=0)
                 continue
             if code == -1:
                 raise Refusal(None, rest[0]).error(name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..base.exceptions import LockError, LockNotAcquired
-from . import mutex, queued, record
+from . import guard, mutex, queued, record
 from .contract import Claim, Grant, Refusal
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class _Asking:
         self._first = True
         self.granted = False
         keys = [*claim.keys.mutex(claim.token), claim.keys.record]
-        self._script = queued.Script("record_acquire", keys, (recorded._answers,))
+        script, keys = guard.guarded(claim, "record_acquire", keys)
+        self._script = queued.Script(script, keys, (recorded._answers,))
 
     async def acquire(
         self, port: Port, claim: Claim, inbox: str, ticket: str

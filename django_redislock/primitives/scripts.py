@@ -29,6 +29,7 @@ SOMETIMES = {
 
 _LOCK = ("clock", "memory", "value", "lock", "index", "fence", "history")
 _MUTEX = (*_LOCK, "mutex_grant", "queue")
+_GUARD = ("guard", "mutex_guard")
 _MULTI = (
     *("clock", "memory", "value", "multi_keys", "index", "fence", "history", "mutex_grant"),
     *("queue", "multi"),
@@ -56,13 +57,16 @@ PARTS: dict[str, tuple[str, ...]] = {
     "ledger_read": _LEDGERS,
     "ledger_resume": ("clock", "ledger_key"),
     "multi_acquire": (*_MULTI, "mutex_confirm"),
+    "multi_acquire_guarded": (*_MULTI, "mutex_confirm", "guard", "multi_guard"),
     "multi_release": (*_MULTI, "mutex_give_back"),
     "mutex_acquire": (*_MUTEX, "mutex_confirm", "mutex_ask"),
+    "mutex_acquire_guarded": (*_MUTEX, "mutex_confirm", "mutex_ask", *_GUARD),
     "mutex_adopt": _LOCK,
     "mutex_clear": (*_MUTEX, "types"),
     "mutex_expire": _LOCK,
     "mutex_extend": ("clock", "value", "fence_lost"),
     "mutex_holder": ("clock",),
+    "mutex_put_back": ("clock", "value", "fence_lost", "guard"),
     "mutex_release": (*_MUTEX, "mutex_give_back"),
     "mutex_write_down": (*_LEASES, "history"),
     "permits_acquire": _PERMITS,
@@ -74,6 +78,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "permits_release": _PERMITS,
     "permits_write_down": _LEASES,
     "record_acquire": (*_MUTEX, "mutex_confirm", "mutex_ask", "mutex_give_back"),
+    "record_acquire_guarded": (*_MUTEX, "mutex_confirm", "mutex_ask", "mutex_give_back", *_GUARD),
     "record_delete": (),
     "record_first": ("record",),
     "record_get": (),
@@ -97,6 +102,10 @@ AT_ONCE = {
 """Scripts whose most frequent case stands before the frame. Redis makes all functions of a script
 anew at each call, and this case needs none."""
 
+GUARDED = "_guarded"
+"""The end of the name of a script that gives nothing to anybody new after lost data. It has the file
+of the script without it, and more parts."""
+
 _FRAME = "{}return {{ARGV[1], (function()\n{}\nend)()}}"
 
 
@@ -112,7 +121,8 @@ def _read(filename: str) -> str:
 @cache
 def load(name: str) -> Script:
     """The script of this name, with its parts and in its frame."""
-    body = "\n".join(_read(f"{part}.lua") for part in (*PARTS[name], name))
+    parts = (*PARTS[name], name.removesuffix(GUARDED))
+    body = "\n".join(_read(f"{part}.lua") for part in parts)
     at_once = _read(f"{name}_at_once.lua") if name in AT_ONCE else ""
     source = _FRAME.format(at_once, body)
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())

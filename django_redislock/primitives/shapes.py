@@ -159,6 +159,7 @@ _HOLDER = (_MAYBE, _integer, _time, _integer, _ascii, _or_nil(_number))
 _WITHDRAWN = _list(_integer, _text)
 _OTHER_KIND = _list(_integer, _ascii)
 _AGAIN = _list(_integer, _ascii)
+_PAUSED = _list(_integer, _integer, _time, _ascii)
 _RELEASE = _by_code(
     {0: _REFUSED, 1: _either(_done, _list(_flag, _time, _HEIRS))},
 )
@@ -171,6 +172,32 @@ def _extend(per: int, besides: int = 2) -> Shape:
     none = _list(_flag, then=refused, per=per, besides=besides)
     return _by_code({0: none, 1: _list(_flag, then=refused)})
 
+
+def _multi_acquire(besides: int) -> dict[int, Shape]:
+    return {
+        -1: _list(_integer, _text, _one_of(_OF_SEVERAL)),
+        0: _list(_integer, *_HOLDER, _one_of(_OF_SEVERAL)),
+        1: _either(
+            _list(_integer, _time, _number),
+            _list(_integer, _time, then=(_number,), per=_OF_SEVERAL, besides=besides),
+        ),
+        2: _AGAIN,
+    }
+
+
+_MUTEX_ACQUIRE = {
+    -1: _WITHDRAWN,
+    0: _list(_integer, *_HOLDER),
+    1: _either(_numbers, _GRANTED),
+    2: _AGAIN,
+}
+_RECORD_ACQUIRE = {
+    -1: _WITHDRAWN,
+    0: _either(_list(_integer, *_HOLDER), _list(_integer, *_HOLDER, _MAYBE)),
+    1: _either(_GRANTED, _list(_flag, _number, _time, _MAYBE)),
+    2: _AGAIN,
+    3: _list(_integer, _text),
+}
 
 SHAPES: dict[str, Shape] = {
     "fence_raise": _list(_integer, _time, _number),
@@ -194,31 +221,17 @@ SHAPES: dict[str, Shape] = {
         _time, then=(_list(_text, _text, _text, _text, then=(_text, _MAYBE)),), per=2
     ),
     "ledger_resume": _flag,
-    "multi_acquire": _by_code(
-        {
-            -1: _list(_integer, _text, _one_of(_OF_SEVERAL)),
-            0: _list(_integer, *_HOLDER, _one_of(_OF_SEVERAL)),
-            1: _either(
-                _list(_integer, _time, _number),
-                _list(_integer, _time, then=(_number,), per=_OF_SEVERAL, besides=2),
-            ),
-            2: _AGAIN,
-        }
-    ),
+    "multi_acquire": _by_code(_multi_acquire(besides=2)),
+    "multi_acquire_guarded": _by_code({**_multi_acquire(besides=3), 4: _PAUSED}),
     "multi_release": _by_code({0: _list(_flag, _MAYBE, _MAYBE, _one_of(_OF_SEVERAL)), 1: _done}),
-    "mutex_acquire": _by_code(
-        {
-            -1: _WITHDRAWN,
-            0: _list(_integer, *_HOLDER),
-            1: _either(_numbers, _GRANTED),
-            2: _AGAIN,
-        }
-    ),
+    "mutex_acquire": _by_code(_MUTEX_ACQUIRE),
+    "mutex_acquire_guarded": _by_code({**_MUTEX_ACQUIRE, 4: _PAUSED}),
     "mutex_adopt": _ADOPT,
     "mutex_clear": _flag,
     "mutex_expire": _by_code({0: _list(_flag, _MAYBE), 1: _done}),
     "mutex_extend": _either(_extend(1), _extend(2)),
     "mutex_holder": _or_nil(_list(_text, _integer, _time)),
+    "mutex_put_back": _extend(2, 3),
     "mutex_release": _RELEASE,
     "mutex_write_down": _integer,
     "permits_acquire": _by_code(
@@ -237,15 +250,8 @@ SHAPES: dict[str, Shape] = {
     "permits_release": _RELEASE,
     "permits_write_down": _integer,
     "permits_downgrade": _DONE_OR_REFUSED,
-    "record_acquire": _by_code(
-        {
-            -1: _WITHDRAWN,
-            0: _either(_list(_integer, *_HOLDER), _list(_integer, *_HOLDER, _MAYBE)),
-            1: _either(_GRANTED, _list(_flag, _number, _time, _MAYBE)),
-            2: _AGAIN,
-            3: _list(_integer, _text),
-        }
-    ),
+    "record_acquire": _by_code(_RECORD_ACQUIRE),
+    "record_acquire_guarded": _by_code({**_RECORD_ACQUIRE, 4: _PAUSED}),
     "record_delete": _any,
     "record_first": _text,
     "record_get": _MAYBE,

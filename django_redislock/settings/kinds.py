@@ -46,6 +46,25 @@ def primitive(policy: Policy) -> Primitive:
     return KINDS[policy.kind](policy)
 
 
+def guarded(policy: Policy, clustered: Callable[[str], bool]) -> bool:
+    """Return whether nobody new gets the lock for a while after lost data. Raises `ValueError` if
+    `after_loss` asks for that where it can't be kept."""
+    if policy.after_loss == "go":
+        return False
+    what = "a mutex with a timestamp_key" if policy.timestamp_key else f"a {policy.kind}"
+    if policy.timestamp_key or policy.kind != "mutex":
+        raise ValueError(
+            f"after_loss='wait' is for a mutex, not for {what}. Give it 'AFTER_LOSS': 'go' in "
+            f"LOCKS, or after_loss='go'"
+        )
+    if clustered(policy.using):
+        raise ValueError(
+            f"after_loss='wait' can't be kept on a Redis Cluster, as CACHES[{policy.using!r}] is: "
+            f"each slot has data of its own. Use one primary for such locks, or 'AFTER_LOSS': 'go'"
+        )
+    return True
+
+
 def keys(policy: Policy, name: str, clustered: Callable[[str], bool]) -> Keys:
     """Return the keys of a lock. Raises `ValueError` for a timestamp key that can't be locked
     where `policy.using` is `clustered`."""

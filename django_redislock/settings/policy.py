@@ -85,6 +85,9 @@ class Policy(NamedTuple):
     """How many replicas have to confirm a lease, and each renewal of it."""
     replicas_timeout: Annotated[float, Rule(validate_replicas_timeout, ANY_LEASE)] = 1.0
     """How long replicas have to confirm."""
+    after_loss: Annotated[str, Rule(one_of("go", "wait"), ANY_LEASE)] = "go"
+    """What a server does that has lost its data: give the lock to whoever asks, or let them wait
+    until its forgotten lease has ended or was put back."""
     max_hold: Annotated[float | None, Rule(validate_ttl_or_none, ANY_LEASE)] = None
     """When renewal ends, counted from the acquire. None: never."""
     release: Annotated[str, Rule(validate_release, ANY_LEASE)] = "exit"

@@ -1,7 +1,7 @@
 -- Part: several locks in one script. The functions of the mutex work on one after the other.
 --
--- KEYS   for each lock: lock, queue, waiters, history, gone (as in lock.lua); then index, clock.
---        On a cluster the index is the first lock's key, as in lock.lua
+-- KEYS   for each lock: lock, queue, waiters, history, gone (as in lock.lua); then perhaps guard (as in
+--        guard.lua); then index, clock. On a cluster the index is the first lock's key, as in lock.lua
 -- Gives  LOCKS              their number
 --        busy               the locks that others hold, as this script has seen: key → number
 --        turn_to(number)    let all functions work on the lock of this number from now on
@@ -9,7 +9,7 @@
 -- luacheck: read globals NEEDS MINUTE
 -- luacheck: globals lock queue waiters history gone elsewhere
 
-local LOCKS = (#KEYS - 2) / 5
+local LOCKS = math.floor((#KEYS - 2) / 5)
 
 local busy = {}
 

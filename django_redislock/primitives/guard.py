@@ -1,0 +1,94 @@
+"""The guard: what becomes of mutexes when a server has lost its data.
+
+1.  The key `redislock:guard` has the time since which the server has forgotten nothing. It is
+    there as long as the data are. So whoever misses it knows that they were lost, or that the
+    server is new, and writes it anew.
+2.  *Acquire* of a guarded claim gets no free lock until its own ttl has passed since that time. By
+    then every forgotten lease has ended whose ttl was not longer.
+3.  A *renewal* that finds nothing puts its lease back, with its own token and fencing token, as
+    long as that time is not over. So its holder keeps the lock, and whoever asks sees who it is.
+4.  A lease that was put back may be released and handed on at once: at most one lease on the name
+    was forgotten, and this is it. (A semaphore has several, so it can't be guarded.)
+5.  A request to put a lease back that arrives after its release would lock the name for nobody.
+    So the claim is doubtful from then on, and its release leaves a tombstone.
+
+A lock that is not guarded never reads the guard, and pays nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..base import tokens
+from ..base.exceptions import LockUnavailable
+from ..base.holder import server_time
+from .asking import batches, milliseconds, verdicts
+from .contract import Claim, Refusal
+
+if TYPE_CHECKING:
+    from .contract import Port
+    from .keys import Keys
+
+MOST_AT_ONCE = 250
+"""Leases in one request, as in mutex.py."""
+
+
+def guarded(
+    claim: Claim, script: str, keys: list[str], *, before: int = 0
+) -> tuple[str, list[str]]:
+    """Return the script that acquires this claim, and its KEYS. The guard comes last, or `before`
+    so many others."""
+    if not claim.guarded:
+        return script, keys
+    place = len(keys) - before
+    return f"{script}_guarded", [*keys[:place], claim.keys.guard, *keys[place:]]
+
+
+def paused(name: str, left_ms: int, now_us: int) -> LockUnavailable:
+    """The error for a lock that nobody new gets for so long."""
+    until = server_time(now_us + 1000 * left_ms)
+    return LockUnavailable(
+        f"Redis has lost its data, or is new: it may have forgotten who holds {name!r}. Nobody "
+        f"new gets it before {until:%H:%M:%S} UTC, in {left_ms / 1000:.1f} s (AFTER_LOSS is "
+        f"'wait').",
+        name,
+    )
+
+
+async def put_back(
+    port: Port, claims: Sequence[Claim], ttls: Sequence[float]
+) -> list[Refusal | None]:
+    """Let forgotten leases live for these times from now. None: put back.
+
+    Raises `LockUnavailable`: nothing is known of any of them.
+    """
+    found: list[Refusal | None] = [None] * len(claims)
+    leases = [
+        (number, its, _value(claim, its), milliseconds(ttl))
+        for number, (claim, ttl) in enumerate(zip(claims, ttls, strict=True))
+        for its in claim.parts or (claim.keys,)
+    ]
+    for positions in batches(port, [its.lock for _, its, *_ in leases], MOST_AT_ONCE):
+        batch = [leases[position] for position in positions]
+        keys = [
+            key for number, its, *_ in batch for key in (its.lock, its.gone(claims[number].token))
+        ]
+        first = batch[0][1]
+        args: list[str | int] = [tokens.word()]
+        for _, _, value, lives in batch:
+            args += value, lives
+        keys += first.guard, first.index, first.clock
+        said = verdicts(await port.script("mutex_put_back", keys, args), len(batch))
+        for (number, its, *_), refusal in zip(batch, said, strict=True):
+            if refusal is not None:
+                found[number] = found[number] or refusal._replace(name=its.name)
+    return found
+
+
+def _value(claim: Claim, keys: Keys) -> str:
+    """Return the value of a lease at its lock, as in lua/value.lua."""
+    assert claim.granted is not None
+    fence = claim.fencing_tokens.get(keys.name, claim.granted.fencing_token)
+    acquired_us, ttl = claim.granted.acquired_us, milliseconds(claim.ttl)
+    return f"{claim.token}+{fence}|{acquired_us}|{ttl}|{claim.says}"
