@@ -29,7 +29,7 @@ from .lease.lease import Lease
 from .primitives import mutex
 from .primitives.contract import Claim, Grant, Sight, run
 from .primitives.keys import Keys
-from .settings import conf
+from .settings import conf, kinds
 from .settings.policy import Policy
 from .transport.ports import SyncPort
 from .transport.server import Server, server_of_client
@@ -103,7 +103,7 @@ class Lock(RedisLock):
             owner=label.owner(label.holder()),
             label=label.of_caller(),
             primitive=mutex,
-            guarded=policy.after_loss == "wait",
+            guarded=kinds.guarded(Policy(after_loss=policy.after_loss), _never_clustered),
         )
         return _ask(self._attempt(token, claim, policy, wait))
 
@@ -271,6 +271,11 @@ class Lock(RedisLock):
         args = [claim.token, int(seconds * 1000), how]
         reply = _ask(self._port().script("mutex_expire", keys.mutex(claim.token), args))
         return bool(reply[0])
+
+
+def _never_clustered(_: str) -> bool:
+    """A cluster has no `cache.lock()`."""
+    return False
 
 
 def _tag(token: bytes) -> str:

@@ -210,6 +210,7 @@ WRONG = [
     ("RENEW", 1, "renew must be True or False"),
     ("REPLICAS_TIMEOUT", "1", "replicas_timeout must be a number of seconds"),
     ("REPLICAS_TIMEOUT", 0, "replicas_timeout must be between"),
+    ("AFTER_LOSS", "pause", "after_loss must be 'go' or 'wait'"),
     ("MAX_HOLD", 0, "max_hold must be between"),
     ("RELEASE", "never", "release must be 'exit' .*'warn' .* or 'commit'"),
     ("ON_CONFLICT", None, "on_conflict must be 'raise', 'skip' or a function"),
@@ -217,8 +218,8 @@ WRONG = [
 
 
 LOCKS, JOB = r"REDISLOCK\['LOCKS'\]", r"REDISLOCK\['LOCKS'\]\['job'\]"
-HAS = "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, MAX_HOLD, RELEASE, "
-HAS += "ON_CONFLICT, VIEW_WAIT, VIEW_STATUS, VIEW_RESPONSE, LOCK_ORDER"
+HAS = "it has USING, TTL, WAIT, RENEW, REPLICAS, REPLICAS_TIMEOUT, AFTER_LOSS, MAX_HOLD, "
+HAS += "RELEASE, ON_CONFLICT, VIEW_WAIT, VIEW_STATUS, VIEW_RESPONSE, LOCK_ORDER"
 OF_LOCKS = f"{HAS}, KIND, LIMIT, TIMESTAMP_KEY, FRACTIONS$"
 
 

@@ -323,14 +323,16 @@ def test_every_script_has_a_shape() -> None:
     """And every file in lua/ is a script, or a part of one."""
     assert shapes.SHAPES.keys() == scripts.PARTS.keys()
     lua = files("django_redislock.primitives").joinpath("lua")
-    used = set(scripts.PARTS).union(*scripts.PARTS.values())
+    used = {name.removesuffix(scripts.GUARDED) for name in scripts.PARTS}
+    used = used.union(*scripts.PARTS.values(), (f"{name}_at_once" for name in scripts.AT_ONCE))
     assert {path.name for path in lua.iterdir()} == {f"{name}.lua" for name in used}
 
 
 @pytest.mark.parametrize("name", scripts.PARTS)
 def test_every_script_says_what_it_is(name: str) -> None:
     """Its purpose comes first, then KEYS, ARGV and the answer."""
-    source = files("django_redislock.primitives").joinpath("lua", f"{name}.lua").read_text()
+    file = f"{name.removesuffix(scripts.GUARDED)}.lua"
+    source = files("django_redislock.primitives").joinpath("lua", file).read_text()
     head = source[: source.index("\n\n")]
     assert not head.startswith("-- Part")
     assert "\n-- Returns  " in head

@@ -16,6 +16,7 @@ from typing import Any
 import redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
+from ..primitives.keys import Keys
 from ..settings import conf, configured
 from ..transport import pools
 from ..transport.server import server_of
@@ -37,6 +38,10 @@ class ServerFacts:
     """The number of the database."""
     replicas: int
     """How many replicas have to confirm a lock."""
+    after_loss: str = "go"
+    """wait: a lock here waits after lost data; go: none does."""
+    guard: float | None = None
+    """Since when the server has forgotten nothing, by its clock. None: nobody has seen."""
     unneeded: frozenset[str] = frozenset()
     """Commands that locks don't send to this server."""
     round_trip: float
@@ -103,6 +108,10 @@ class _Asking:
         options = self._client.connection_pool.connection_kwargs
         db, replicas = int(options.get("db") or 0), configured.replicas(self._alias)
         unneeded = permissions.unneeded(database=db, replicas=replicas, clustered=clustered)
+        after_loss, guard = configured.after_loss(self._alias), None
+        if after_loss == "wait":
+            with self._perhaps("its guard"):
+                guard = self._client.get(Keys.of(prefix, "-").guard)
         keys, refused = keyspace.KeyFacts(), permissions.Refused()
         if thorough:
             with self._perhaps("what is left of locks"):
@@ -117,6 +126,8 @@ class _Asking:
             user=_user(options),
             db=db,
             replicas=replicas,
+            after_loss=after_loss,
+            guard=None if guard is None else float(guard) / 1e6,  # type: ignore[arg-type]
             unneeded=unneeded,
             round_trip=round_trip,
             skew=skew,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from difflib import SequenceMatcher, get_close_matches
 from typing import Any, NamedTuple
 
@@ -11,9 +12,10 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from ..primitives.keys import MAX_NAME
-from ..settings import conf
+from ..settings import conf, kinds
 from ..settings.configured import aliases, entries, source
 from ..settings.policy import DEFAULTS, JOB_SETTINGS
+from ..transport.server import clustered
 from .finding import Finding
 from .in_caches import alias_findings
 
@@ -76,6 +78,8 @@ def settings_findings() -> Iterator[Finding]:
         return  # the other checks need settings without errors
     for alias in aliases():
         yield from [*alias_findings(alias)] or _key_prefix(alias)
+    for name in ("", *entries()):
+        yield from _after_loss(name)
     for name in entries():
         if "{" in name or "}" in name:
             pattern = re.sub("{[^}]*}?", "*", name).replace("}", "")
@@ -125,6 +129,20 @@ def _key_prefix(alias: str) -> Iterator[Finding]:
             f"project uses this database. Change it while no lock is held.",
             alias=alias,
         )
+
+
+def _after_loss(name: str) -> Iterator[Finding]:
+    """Return the finding about an `AFTER_LOSS` that can't be kept, for the locks of an entry."""
+    with suppress(ImproperlyConfigured):  # the alias has a finding of its own
+        try:
+            kinds.guarded(conf.policy(name, {}), clustered)
+        except ValueError as error:
+            where = f"['LOCKS'][{name!r}]" if name else ""
+            yield Finding(
+                id="redislock.E004",
+                message=f"REDISLOCK{where}: {error}.",
+                hint=f'"LOCKS": {{"{name or "*"}": {{"AFTER_LOSS": "go"}}}}',
+            )
 
 
 _ENTRIES = {

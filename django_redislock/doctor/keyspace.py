@@ -72,7 +72,7 @@ class _Looking:
             if self._listed:
                 unlisted += self._twice(self._unlisted, names)
             # A record that is kept for good has no TTL.
-            passing = [key for key in keys if not key.endswith((":index", "}:record"))]
+            passing = [key for key in keys if not key.endswith((":index", ":guard", "}:record"))]
             endless += self._twice(self._endless, passing)
             if cursor == 0:
                 break

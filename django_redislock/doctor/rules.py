@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from . import permissions
 from .facts import ServerFacts
@@ -146,7 +147,8 @@ def persistence(server: ServerFacts) -> Iterator[Finding]:
             "redislock.W102",
             "The server saves nothing to disk: when it restarts, all locks are free at once, and "
             "the order of waiters is lost. Fencing tokens still grow, by its clock.",
-            "CONFIG SET appendonly yes; and add appendonly yes to its configuration file",
+            "CONFIG SET appendonly yes; and add appendonly yes to its configuration file. "
+            'Besides, "AFTER_LOSS": "wait" lets holders keep their locks.',
         )
 
 
@@ -208,6 +210,15 @@ def leftovers(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
+def _after_loss(server: ServerFacts) -> str:
+    if server.after_loss == "go":
+        return "AFTER_LOSS: go"
+    if server.guard is None:
+        return "AFTER_LOSS: wait (no guard: from the first acquire on, new locks wait for a ttl)"
+    since = datetime.fromtimestamp(server.guard, UTC)
+    return f"AFTER_LOSS: wait (nothing was lost since {since:%Y-%m-%d %H:%M:%S} UTC)"
+
+
 def summary(server: ServerFacts) -> Iterator[Finding]:
     info = server.info
     parts = []
@@ -218,6 +229,7 @@ def summary(server: ServerFacts) -> Iterator[Finding]:
     if info:
         parts += [f"clients: {info.get('connected_clients')} of {info.get('maxclients', '?')}"]
         parts += [f"replicas: {info.get('connected_slaves')}"]
+    parts += [_after_loss(server)]
     text = ", ".join(parts)
     yield Finding("redislock.I101", f"{text[0].upper()}{text[1:]}.", "")
     if server.unseen:

@@ -24,7 +24,7 @@ from ..base.holder import server_time
 from ..base.label import Holding
 from ..base.label import holder as current_holder
 from ..base.label import owner as owner_of
-from ..primitives import permits
+from ..primitives import guard, permits
 from ..primitives.contract import Claim, Grant, Port, Refusal, run
 from ..settings import kinds
 from ..settings.policy import Policy
@@ -406,6 +406,9 @@ class Lease:
             # Even if it is lost: by its own deadline, it may exist at the server for another
             # moment.
             refusal = await claim.primitive.release(port, claim)
+            if lost is None and refusal is not None and refusal.forgotten and claim.guarded:
+                refusal = await guard.put_back_for_release(port, claim)
+                refusal = refusal or await claim.primitive.release(port, claim)
             if lost is None and refusal is not None:
                 lost = refusal.error(self.name)
                 lifetime.lose(lost)

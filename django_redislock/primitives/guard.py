@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 250
 """Leases in one request, as in mutex.py."""
+A_MOMENT = 1.0
+"""Seconds for which a lease is put back that is released next. A request that arrives late locks
+the name for no longer."""
 
 
 def guarded(
@@ -57,9 +60,10 @@ def paused(name: str, left_ms: int, now_us: int) -> LockUnavailable:
 
 
 async def put_back(
-    port: Port, claims: Sequence[Claim], ttls: Sequence[float]
+    port: Port, claims: Sequence[Claim], ttls: Sequence[float], *, withdrawn: bool = False
 ) -> list[Refusal | None]:
-    """Let forgotten leases live for these times from now. None: put back.
+    """Let forgotten leases live for these times from now; with `withdrawn`, even if they were
+    withdrawn. None: put back.
 
     Raises `LockUnavailable`: nothing is known of any of them.
     """
@@ -75,7 +79,7 @@ async def put_back(
             key for number, its, *_ in batch for key in (its.lock, its.gone(claims[number].token))
         ]
         first = batch[0][1]
-        args: list[str | int] = [tokens.word()]
+        args: list[str | int] = [tokens.word(), int(withdrawn)]
         for _, _, value, lives in batch:
             args += value, lives
         keys += first.guard, first.index, first.clock
@@ -84,6 +88,13 @@ async def put_back(
             if refusal is not None:
                 found[number] = found[number] or refusal._replace(name=its.name)
     return found
+
+
+async def put_back_for_release(port: Port, claim: Claim) -> Refusal | None:
+    """Put back, for a moment, a forgotten lease whose release has not found it. None: put back, so
+    nobody else has held the lock since, and it can be released."""
+    [refusal] = await put_back(port, [claim], [A_MOMENT], withdrawn=True)
+    return refusal
 
 
 def _value(claim: Claim, keys: Keys) -> str:

@@ -103,8 +103,8 @@ AT_ONCE = {
 anew at each call, and this case needs none."""
 
 GUARDED = "_guarded"
-"""The end of the name of a script that gives nothing to anybody new after lost data. It has the file
-of the script without it, and more parts."""
+"""The end of the name of a script that gives nothing to anybody new after lost data. It is the
+file of the script without it, with more parts."""
 
 _FRAME = "{}return {{ARGV[1], (function()\n{}\nend)()}}"
 

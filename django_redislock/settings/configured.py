@@ -44,6 +44,12 @@ def replicas(alias: str) -> int:
     return max((policy.replicas for policy in policies() if policy.using == alias), default=0)
 
 
+def after_loss(alias: str) -> str:
+    """Return "wait" if a lock on an alias waits after lost data."""
+    its = [policy.after_loss for policy in policies() if alias in aliases_of(policy.using)]
+    return "wait" if "wait" in its else "go"
+
+
 def replicas_timeout(alias: str) -> float | None:
     """Return the longest `replicas_timeout` of a lock on an alias. None: no lock asks replicas."""
     asking = (policy for policy in policies() if policy.using == alias and policy.replicas)
