@@ -550,6 +550,44 @@ class TestW005:
         assert advice(locks("redis://localhost:1/1"), **APART, REPLICAS=1) == {}
 
 
+class TestE004:
+    """E004: AFTER_LOSS is "wait" where it can't be kept."""
+
+    def test_a_kind(self, settings: Any) -> None:
+        settings.REDISLOCK = {
+            "AFTER_LOSS": "wait",
+            "LOCKS": {"exports": {"KIND": "semaphore", "LIMIT": 3}, "report:*": {"TTL": 60}},
+        }
+        [one] = static()
+        assert one.id == "redislock.E004"
+        assert one.msg.startswith(
+            "REDISLOCK['LOCKS']['exports']: after_loss='wait' is for a mutex, not for a semaphore."
+        )
+        assert one.hint == '"LOCKS": {"exports": {"AFTER_LOSS": "go"}}'
+        settings.REDISLOCK["LOCKS"]["exports"]["AFTER_LOSS"] = "go"
+        assert not static()
+
+    def test_a_cluster(self, settings: Any) -> None:
+        settings.CACHES = {
+            "default": {
+                "BACKEND": "django_redis.cache.RedisCache",
+                "LOCATION": "redis://localhost:1/0",
+                "OPTIONS": {
+                    "CONNECTION_FACTORY": "django_redislock.cluster.ClusterConnectionFactory"
+                },
+            }
+        }
+        settings.REDISLOCK = {"LOCKS": {"invoice:*": {"AFTER_LOSS": "wait"}}}
+        [one] = static()
+        assert one.id == "redislock.E004"
+        assert "can't be kept on a Redis Cluster, as CACHES['default'] is" in one.msg
+
+    def test_an_alias_that_is_wrong(self, settings: Any) -> None:
+        """That is said, and nothing more."""
+        settings.REDISLOCK = {"AFTER_LOSS": "wait", "USING": "missing"}
+        assert [one.id for one in static()] == ["redislock.E002"]
+
+
 def test_each_id_is_documented() -> None:
     """docs/checks.md has one row for each, and this file or that of the doctor a test."""
     package = ROOT / "django_redislock"

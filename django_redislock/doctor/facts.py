@@ -127,7 +127,7 @@ class _Asking:
             db=db,
             replicas=replicas,
             after_loss=after_loss,
-            guard=None if guard is None else float(guard) / 1e6,  # type: ignore[arg-type]
+            guard=None if guard is None else float(guard) / 1e6,
             unneeded=unneeded,
             round_trip=round_trip,
             skew=skew,
