@@ -127,8 +127,8 @@ def test_nothing_is_wrong(good: Redis) -> None:
     report = doctor()
     assert (report.code, list(report.findings)) == (0, ["I101"])
     assert re.match(
-        r"(Redis|Valkey) [\d.]+, a round trip takes [\d.]+ ms, clients: \d+ of 10000, replicas: 0, "
-        r"AFTER_LOSS: go\.",
+        r"(Redis|Valkey) [\d.]+, a round trip takes [\d.]+ ms, clients: \d+ of 10000, "
+        r"replicas: 0, AFTER_LOSS: go\.",
         report.findings["I101"]["message"],
     )
     assert not good.keys("*")
@@ -142,7 +142,7 @@ def test_after_loss(good: Redis, settings: Any) -> None:
     assert "AFTER_LOSS: wait (no guard: from the first acquire on, new locks wait for a" in says
     good.set("redislock:guard", 1_790_000_000_000_000)
     report = doctor()
-    assert list(report.findings) == ["I101"], "the guard has no TTL, rightly"
+    assert not report.wrong, "the guard has no TTL, rightly"
     says = report.findings["I101"]["message"]
     assert "AFTER_LOSS: wait (nothing was lost since 2026-09-21 14:13:20 UTC)" in says
 
