@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 Commands = list[tuple[Any, ...]]
 
 WRONGTYPE = "return redis.error_reply('WRONGTYPE Operation against a key')"
-FRAMED = scripts._FRAME.format("return {1, 1732423423423423, 1732423423423424}")
+FRAMED = scripts._FRAME.format("", "return {1, 1732423423423423, 1732423423423424}")
 
 LEFT: dict[str, Commands] = {
     "a grant": [("EVAL", "return {1, 1732423423423423, 1732423423423424}", 0)] * 3,
