@@ -29,9 +29,11 @@ def seen(redis: Redis, name: str = "job") -> Seen | None:
         value, time, ttl = pipeline.get(key).time().pttl(key).execute()
     if value is None:
         return None
-    token, fencing_token, acquired, _ = value.decode().split("|", 3)
+    text = value.decode()
+    fencing_token, acquired, _ = text[33:].split("|", 2)  # the token, and a mark, come first
     assert ttl >= 0, "a lock has a TTL at every moment"
-    return Seen(token, int(fencing_token), int(acquired) / 1e6, server_time(time) + ttl / 1000)
+    ends = server_time(time) + ttl / 1000
+    return Seen(text[:32], int(fencing_token), int(acquired) / 1e6, ends)
 
 
 def late(lease: Lease, before: Seen) -> float:

@@ -82,7 +82,7 @@ def test_one_key_lost(api: Api, harmed: Redis, key: str) -> None:
     who have looked again since."""
     lease = api.acquire(redis_lock(NAME))
     line = Line(api, harmed, 5)
-    assert harmed.delete(key)
+    eventually(lambda: harmed.delete(key))  # the history is written when a hold is a second old
     eventually(lambda: harmed.zcard(QUEUE) == harmed.hlen(f"{LOCK}:waiters") == 5)
     api.extend(lease)
     api.release(lease)
@@ -123,7 +123,7 @@ def test_flushed_after_a_grant_that_came_twice(
     real = ports.BasePort.script
 
     async def script(self: Any, name: str, keys: Any, args: Any) -> Any:
-        if name != "mutex_acquire" or "waits" not in args:
+        if name != "mutex_acquire" or not args[2].endswith("|waits"):
             return await real(self, name, keys, args)
         asked.append(name)
         if len(asked) == 3:  # the waiter listens by now, and is handed the lock before it asks
