@@ -391,7 +391,12 @@ class Lease:
 
     async def _release_in_background(self, port: Port) -> None:
         """Release it in the watchdog's thread, which calls no receivers."""
-        await self._end_hold(port, in_background=True)
+        claim = self._claim
+        if claim.owed and self._lifetime.over and not self._lifetime.released:
+            # The lease has ended before Redis answered; its record is still to be written.
+            await claim.primitive.release(port, claim)
+        else:
+            await self._end_hold(port, in_background=True)
 
     async def _end_hold(self, port: Port, *, in_background: bool = False) -> None:
         """End a hold, and release the lease if it was the last one."""
@@ -415,7 +420,7 @@ class Lease:
             elif lost is None:
                 lifetime.end()
         except LockUnavailable:
-            if lost is None:
+            if lost is None or claim.owed:
                 raise
         except BaseException as error:
             claim.doubtful = True

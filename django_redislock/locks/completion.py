@@ -171,6 +171,7 @@ class Completion:
     def _record(self, value: bytes) -> None:
         # Work that was committed is done even if the lease has ended since.
         write_at_release(self.lease, value, self._ttl, held=not self._transactions)
+        self.lease._claim.owed = True
 
 
 def write_at_release(lease: Lease, value: bytes, ttl: float | None, *, held: bool) -> None:

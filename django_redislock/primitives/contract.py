@@ -136,6 +136,9 @@ class Claim:
     """After lost data the lock is not given to it for a ttl, and its lease is put back."""
     granted: Grant | None = None
     """What the server has granted."""
+    owed: bool = False
+    """The release writes a record that has to be written, even if the lease ends before Redis
+    answers."""
     parts: tuple[Keys, ...] = ()
     """The keys of each name, if the claim is on several names. `keys` are then not in Redis."""
     fencing_tokens: dict[str, int] = field(default_factory=dict)

@@ -56,6 +56,8 @@ class Recorded:
         """The record when the lock was taken."""
         self.result: Result | None = None
         """What the release writes."""
+        self.tried = False
+        """Whether a release was tried. The lease may end before it is repeated."""
 
     async def acquire(
         self, port: Port, claim: Claim, wait: float | None
@@ -72,14 +74,25 @@ class Recorded:
         """As `mutex.release`."""
         if self.result is None:
             return await mutex.release(port, claim)
-        value, ttl, held = self.result
-        ask = queued.Script(
-            "record_release",
-            [*claim.keys.mutex(claim.token), claim.keys.record],
-            # A release that is repeated must not overwrite what was written since the first one.
-            (value, record.milliseconds_of(ttl), int(held or claim.given_back)),
-        )
-        return await queued.release(port, claim, ask)
+        return await queued.release(port, claim, _Releasing(self, self.result))
+
+
+class _Releasing:
+    """Requests that write the record and give back the lock."""
+
+    def __init__(self, recorded: Recorded, result: Result) -> None:
+        self._recorded, self._result = recorded, result
+
+    async def release(self, port: Port, claim: Claim) -> Refusal | None:
+        value, ttl, held = self._result
+        if self._recorded.tried:
+            # The first request had a lease. But a result that may change must not overwrite what
+            # was written since that request, if it was carried out.
+            held = not claim.owed
+        self._recorded.tried = True
+        keys = [*claim.keys.mutex(claim.token), claim.keys.record]
+        more = (value, record.milliseconds_of(ttl), int(held))
+        return await queued.Script("record_release", keys, more).release(port, claim)
 
 
 class _Asking:

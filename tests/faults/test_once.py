@@ -18,7 +18,7 @@ from tests.contract.api import Api, queued
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
-from tests.faults.scene import FAULTS, PATIENT, RESETS
+from tests.faults.scene import FAULTS, FOR_EVER, PATIENT, RESETS
 from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
 from tests.worker import say, told
@@ -27,7 +27,7 @@ KEY = "redislock:{once:job}"
 RECORD = f"{KEY}:record"
 FLIGHT = "redislock:{single_flight:number}"
 
-WRITE = script("record_write")
+ACQUIRE, RELEASE = script("record_acquire"), script("record_release")
 PROGRAMS = "tests.faults.test_once"
 
 
@@ -100,18 +100,55 @@ class TestLostMessages:
     ) -> None:
         """The job counts as done, whatever happens to the message that says so."""
         settings.CACHES = caches(proxy.url, SOCKET_TIMEOUT=PATIENT if fault in RESETS else 1)
-        rule = proxy.on(WRITE, fault)
+        rule = proxy.on(RELEASE, fault)
         assert api.enter(once("job"), lambda first: first) is True
         rule.happened()
         assert eventually(lambda: redis.get(RECORD)) == b"done"
         eventually(lambda: not redis.exists(KEY))
         assert api.enter(once("job"), lambda first: first) is False
 
-    def test_the_question(self, api: Api, proxy: Proxy) -> None:
+    @pytest.mark.parametrize("fault", [Fault.RESET_BEFORE, Fault.RESET_AFTER])
+    def test_the_question(self, api: Api, proxy: Proxy, fault: Fault) -> None:
         """A connection that was closed while it was idle is no reason not to do it."""
-        rule = proxy.on(script("record_get"), Fault.RESET_BEFORE)
+        rule = proxy.on(ACQUIRE, fault)
         assert api.enter(once("job"), lambda first: first) is True
         rule.happened()
+        rule = proxy.on(ACQUIRE, fault)
+        assert api.enter(once("job"), lambda first: first) is False
+        rule.happened()
+
+    @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+    def test_the_question_of_one_who_waits(
+        self, api: Api, proxy: Proxy, redis: Redis, settings: Any, fault: Fault
+    ) -> None:
+        """It is asked again, and answered by the record of the one who was first. Nothing is left
+        of the waiter."""
+        settings.CACHES = caches(proxy.url, SOCKET_TIMEOUT=PATIENT if fault in RESETS else 1)
+        first = redis_lock("once:job", using="default").acquire(wait=0)
+        rule = proxy.on(ACQUIRE, fault)
+        waits = api.start(lambda: api.enter(once("job", wait=PATIENCE), lambda first: first))
+        rule.happened()
+        queued(redis, "once:job", 1)
+        redis.set(RECORD, b"done")
+        first.release()
+        assert waits.result(PATIENCE) is False
+        eventually(lambda: not redis.exists(KEY, f"{KEY}:queue", f"{KEY}:waiters"))
+
+    def test_a_question_that_comes_late(
+        self, api: Api, proxy: Proxy, redis: Redis, settings: Any
+    ) -> None:
+        """The lock is not taken for a caller that has found the record meanwhile."""
+        settings.CACHES = caches(proxy.url, SOCKET_TIMEOUT=0.5)
+        late = proxy.on(ACQUIRE, Fault.HOLD_REQUEST)
+        waits = api.start(lambda: api.enter(once("job", wait=PATIENCE), lambda first: first))
+        late.happened()
+        redis.set(RECORD, b"done")
+        assert waits.result(PATIENCE) is False
+        redis.delete(RECORD)
+        eventually(lambda: [*redis.scan_iter(match=f"{KEY}:gone:*")])
+        late.let_go()
+        eventually(lambda: late.carried_out)
+        assert not redis.exists(KEY)
 
     @pytest.mark.parametrize("release", ["exit", "commit"])
     @pytest.mark.django_db(transaction=True)
@@ -120,7 +157,7 @@ class TestLostMessages:
     ) -> None:
         """A record that was forgotten meanwhile stays forgotten."""
         settings.CACHES = caches(proxy.url, SOCKET_TIMEOUT=0.5)
-        late = proxy.on(WRITE, Fault.HOLD_REQUEST)
+        late = proxy.on(RELEASE, Fault.HOLD_REQUEST)
         with transaction.atomic(), once("job", release=release) as first:
             assert first
         eventually(lambda: redis.get(RECORD) == b"done" and not redis.exists(KEY))
@@ -128,6 +165,34 @@ class TestLostMessages:
         late.let_go()
         eventually(lambda: late.carried_out)
         assert not redis.exists(RECORD)
+
+    def test_a_release_that_is_repeated_after_the_lease(
+        self, api: Api, proxy: Proxy, redis: Redis
+    ) -> None:
+        """The job counts as done, although Redis was away until its lease had ended."""
+
+        def cut(first: bool) -> bool:
+            proxy.cut()
+            redis.pexpire(KEY, 1)
+            return first
+
+        assert api.enter(once("job", ttl=600), cut) is True
+        eventually(lambda: not redis.exists(KEY))
+        assert not redis.exists(RECORD)
+        proxy.mend()
+        assert eventually(lambda: redis.get(RECORD)) == b"done"
+
+    def test_a_release_that_is_repeated_after_others_had_the_lock(
+        self, api: Api, proxy: Proxy, redis: Redis
+    ) -> None:
+        """A result that others have replaced does not come back."""
+        function = single_flight("number", 600)(api.function(lambda: proxy.cut() or 7))
+        assert api.call(function) == 7
+        redis.delete(FLIGHT)
+        redis.set(f"{FLIGHT}:record", "newer")
+        proxy.mend()
+        eventually(lambda: [*redis.scan_iter(match=f"{FLIGHT}:gone:*")])
+        assert redis.get(f"{FLIGHT}:record") == b"newer"
 
 
 class TestRedisAway:
@@ -226,14 +291,20 @@ class TestSingleFlight:
         assert second.says() == "got 8"
         assert third.lines(2) == ["asking", "got 8"]
 
-    def test_it_could_not_look_first(self, api: Api, proxy: Proxy) -> None:
+    def test_it_could_not_look_first(
+        self, api: Api, proxy: Proxy, start: Start, redis: Redis
+    ) -> None:
         """A caller that does not know which result was there when it came takes no result."""
-        runs: list[int] = []
-        function = single_flight("number")(api.function(lambda: runs.append(1) or len(runs)))
-        assert api.call(function) == 1
-        rule = proxy.on(script("record_get"), Fault.RESET_BEFORE, times=2)
-        assert api.call(function) == 2
-        rule.happened(2)
+        first = start(f"{PROGRAMS}:share")
+        assert first.lines(2) == ["asking", "computing"]
+        lost = proxy.on(ACQUIRE, Fault.RESET_AFTER, times=FOR_EVER)
+        function = single_flight("number", wait=PATIENCE)(api.function(lambda: 8))
+        waits = api.start(lambda: api.call(function))
+        queued(redis, "single_flight:number", 1)
+        first.go_on("7")
+        assert first.says() == "got 7"
+        lost.let_go()
+        assert waits.result(PATIENCE) == 8
 
     def test_forked(self, start: Start) -> None:
         """A child does not wait for a thread that stayed in its parent."""
