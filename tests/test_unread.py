@@ -35,9 +35,13 @@ Commands = list[tuple[Any, ...]]
 WRONGTYPE = "return redis.error_reply('WRONGTYPE Operation against a key')"
 FRAMED = scripts._FRAME.format("", "return {1, 1732423423423423, 1732423423423424}")
 
+AT_ONCE = "return ARGV[1] .. '|1732423423423423|1732423423423424'"
+ANOTHER = "0123456789abcdef0123456789abcdef"
+
 LEFT: dict[str, Commands] = {
     "a grant": [("EVAL", "return {1, 1732423423423423, 1732423423423424}", 0)] * 3,
-    "another's grant": [("EVAL", FRAMED, 0, "0123456789abcdef01")] * 3,
+    "another's grant": [("EVAL", FRAMED, 0, ANOTHER)] * 3,
+    "another's grant at once": [("EVAL", AT_ONCE, 0, ANOTHER)] * 3,
     "a refusal": [("EVAL", "return {0, 'x', 1, '1', 1, '1', false}", 0)] * 2,
     "released": [("EVAL", "return {1}", 0)] * 3,
     "extended": [("EVAL", "return {}", 0)] * 3,
