@@ -1,7 +1,7 @@
 -- Part: the TimestampLock.
 --
 -- Gives  time_of, ours, holder_of, remains, writes_fractions, hold
--- luacheck: read globals now integer lock beside MINUTE outlives enlist unlist_ended
+-- luacheck: read globals now integer lock beside MINUTE enlist unlist_ended
 
 -- The loser of a GETSET moves the time that the winner has written by about the time between
 -- the two commands, and by the difference of their clocks; whole seconds add one. In µs.
@@ -52,11 +52,13 @@ local function hold(holder, ttl, fractions, value)
   local stands = time_of(value)
   if stands and stands > time_of(text) then text = value end
   ends = time_of(text)
+  -- Both keys are removed when the time of the lock has long been over.
+  local lives = integer((ends - now) / 1000 + MINUTE)
   redis.call('HSET', beside, 'holder', holder, 'until', text)
-  redis.call('PEXPIRE', beside, outlives(ttl))
+  redis.call('PEXPIRE', beside, lives)
   enlist(ends / 1000)
   unlist_ended()
   -- Last, so that a key of a wrong type, which ends the script, leaves nothing locked. The key has no
-  -- TTL in the old algorithm; here it is removed when its time has long been over.
-  redis.call('SET', lock, text, 'PX', integer((ends - now) / 1000 + MINUTE))
+  -- TTL in the old algorithm.
+  redis.call('SET', lock, text, 'PX', lives)
 end
