@@ -20,7 +20,7 @@
 --
 -- Gives  holders, millis, foreign (the key is of another type), NO_ZSET, ends_first, number, ends_of,
 --        held_as, differs, fits, past, drop, expire, settle, grant
--- luacheck: read globals now integer lock MINUTE MOST PAST_HOLDERS mark_of write_end next_fence
+-- luacheck: read globals now integer lock MINUTE MOST PAST_HOLDERS mark_of marked write_end next_fence
 -- luacheck: read globals enlist unlist
 
 local holders = KEYS[8]
@@ -110,9 +110,10 @@ local function expire()
   end
 end
 
--- After a change: the key lives as long as the last lease. With `listed`, the index knows it.
+-- After a change: the key lives as long as the last lease. With `listed`, the index knows it, and a holder
+-- has the mark: its release removes the lock from the index, or leaves that to another holder.
 local function settle(listed)
-  local ends = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
+  local last, ends = unpack(redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES'))
   local lives = ends and ends - millis or 0
   if lives <= 0 then
     if listed then unlist() end
@@ -120,7 +121,13 @@ local function settle(listed)
   end
   redis.call('PEXPIRE', lock, lives)
   redis.call('PEXPIRE', holders, lives + MINUTE)
-  if listed then enlist(ends) end
+  if listed then
+    enlist(ends)
+    local record = redis.call('HGET', holders, last)
+    if record and mark_of(record) == '|' then
+      redis.call('HSET', holders, last, marked(record, '+'))
+    end
+  end
 end
 
 -- Give `to` a permit for `lives` ms. Returns the fencing token.
