@@ -128,6 +128,8 @@ class _Asking:
             except LockUnavailable as error:
                 unavailable = unavailable or error
         if unavailable is not None:
+            # The others are released, and refuse the release that is repeated.
+            claim.given_back |= None in refusals
             raise unavailable
         return next(filter(None, refusals), None)
 

@@ -84,7 +84,12 @@ async def release(port: Port, claim: Claim) -> Refusal | None:
         refusal = await WHOLE.release(port, second)
     finally:
         _remember(claim, second)
-    return await mutex.release(port, claim) or refusal
+    try:
+        return await mutex.release(port, claim) or refusal
+    except LockUnavailable:
+        # The timestamp lock is released, and refuses the release that is repeated.
+        claim.given_back |= refusal is None
+        raise
 
 
 async def extend(

@@ -10,7 +10,8 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import MultiLock, redis_lock
+from django_redislock import LeaseState, LockUnavailable, MultiLock, redis_lock
+from django_redislock.transport import ports
 from django_redislock.transport.server import Server
 from tests.contract.api import Api
 from tests.contract.test_contract import keys
@@ -103,3 +104,26 @@ def test_names_that_were_lost_while_it_waited(api: Api, proxy: Proxy, redis: Red
     assert all(redis.get(key(name)).decode().startswith(lease.token) for name in NAMES)
     assert single.token != lease.token
     api.release(lease)
+
+
+def test_a_node_of_a_cluster_is_away_at_the_release(
+    api: Api, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release that is repeated finds that the other names are free, which is no loss."""
+    monkeypatch.setattr(Server, "slot", lambda self, key: crc32(key.encode()))
+    lease = api.acquire(MultiLock(NAMES))
+    real = ports.BasePort.script
+
+    async def away(self: Any, name: str, keys: Any, args: Any) -> Any:
+        if name == "multi_release" and keys[0] == key("b"):
+            raise LockUnavailable("nobody listens")  # so the request was not sent
+        return await real(self, name, keys, args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ports.BasePort, "script", away)
+        with pytest.raises(LockUnavailable):
+            api.release(lease)
+    assert [redis.exists(key(name)) for name in NAMES] == [0, 1, 0]
+    api.release(lease)
+    assert lease.state == LeaseState.RELEASED
+    assert not redis.exists(*map(key, NAMES))

@@ -10,12 +10,13 @@ import pytest
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import Lease, LockUnavailable, TimestampLock, redis_lock
+from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, redis_lock
 from django_redislock.base import tokens
 from django_redislock.base.clock import deadline
 from django_redislock.base.exceptions import LockNotAcquired
 from django_redislock.primitives import mutex_and_timestamp, timestamp
-from django_redislock.primitives.contract import run
+from django_redislock.primitives.contract import Refusal, run
+from django_redislock.transport import ports
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.classic import Classic
@@ -143,11 +144,38 @@ def test_the_second_comes_after_the_first_is_over(redis: Redis, wait: float | No
 
 
 def test_a_release_by_who_does_not_know_of_the_first(api: Api, redis: Redis) -> None:
-    """The server remembers that it was released."""
+    """The server remembers nothing of it. A claim knows that an answer was lost, and believes that
+    the lock was released then."""
     lease = api.acquire(TimestampLock(KEY))
     first, second = replace(lease._claim), replace(lease._claim)
     assert run(timestamp.WHOLE.release(SyncPort(server_of("default")), first)) is None
+    assert free(redis)
+    refusal = run(timestamp.WHOLE.release(SyncPort(server_of("default")), second))
+    assert refusal == Refusal(None, None)
+    second.given_back = True
     assert run(timestamp.WHOLE.release(SyncPort(server_of("default")), second)) is None
+
+
+def test_redis_goes_away_between_the_two_releases(
+    api: Api, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release that is repeated finds that the timestamp lock is free, which is no loss."""
+    real = ports.BasePort.script
+
+    async def away(self: Any, name: str, keys: Any, args: Any) -> Any:
+        if name == "mutex_release":
+            raise LockUnavailable("nobody listens")  # so the request was not sent
+        return await real(self, name, keys, args)
+
+    lease = api.acquire(lock(True))
+    monkeypatch.setattr(ports.BasePort, "script", away)
+    with pytest.raises(LockUnavailable):
+        api.release(lease)
+    assert not redis.exists(KEY)
+    assert redis.exists(MUTEX)
+    monkeypatch.undo()
+    api.release(lease)
+    assert lease.state == LeaseState.RELEASED
     assert free(redis)
 
 
