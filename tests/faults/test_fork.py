@@ -126,7 +126,9 @@ def test_a_fork_in_the_middle_of_everything(start: Start, beside: Proxy, redis: 
     """While other threads have an acquire and a renewal under way, and wait: the child is not
     held up by what they held at that moment, and takes no answer that was meant for them."""
     acquire, extend = script("mutex_acquire"), script("mutex_extend")
-    acquiring = beside.on(lambda words: acquire(words) and b"slow" in words, Fault.HOLD_REQUEST)
+    acquiring = beside.on(
+        lambda words: acquire(words) and b"redislock:{slow}" in words, Fault.HOLD_REQUEST
+    )
     renewing = beside.on(extend, Fault.HOLD_REPLY)
     with redis_lock("taken"):
         parent = start("tests.faults.test_fork:busy_threads", url=beside.url)

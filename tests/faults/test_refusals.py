@@ -23,6 +23,7 @@ from redis.exceptions import MaxConnectionsError, RedisError, ResponseError
 
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, LeaseState, LockUnavailable, ReadWriteLock, redis_lock
+from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives import queued, waiting
 from django_redislock.transport.server import Server, server_of
 from tests.contract.api import Api, SyncApi
@@ -396,6 +397,10 @@ CALLED = {
 @pytest.mark.parametrize("command", sorted({"EVAL", "EVALSHA"} | CALLED - {"PUBLISH", "PUBSUB"}))
 def test_a_missing_permission(api: Api, harmed: Harmed, command: str) -> None:
     """Whatever needs it fails at once, and names what the user may not do."""
+    travels = api.acquire(harmed.lock("travels", ttl=20))
+    watchdog(travels._server).write_down()  # in the history, too
+    exported = travels.export()
+    young = api.acquire(harmed.lock("young"))
     given = api.acquire(harmed.lock("given"))
     waiter = api.start(lambda: api.acquire(harmed.lock("given"), wait=None))
     eventually(lambda: harmed.queued("given") == 1)
@@ -414,6 +419,8 @@ def test_a_missing_permission(api: Api, harmed: Harmed, command: str) -> None:
         taken = attempt(lambda: api.acquire(harmed.lock("free"), wait=PATIENCE))
         attempt(lambda: api.acquire(harmed.lock("given"), wait=0))
         attempt(lambda: api.acquire(harmed.lock("given"), wait=0.1))
+        attempt(lambda: api.acquire(harmed.lock("young"), wait=0.1))
+        restored = attempt(lambda: api.restore(exported))
         attempt(lambda: api.release(given))
         took = time.monotonic() - began
     assert errors
@@ -426,8 +433,12 @@ def test_a_missing_permission(api: Api, harmed: Harmed, command: str) -> None:
         api.release(given)
     with suppress(LockUnavailable):
         api.release(waiter.result(PATIENCE))
-    if taken is not None:
-        api.release(taken)
+    if restored is None:
+        with suppress(LeaseLost):
+            restored = api.restore(exported)
+    for lease in (taken, restored, young):
+        if lease is not None:
+            api.release(lease)
     # A script that ended halfway may have left a place in the queue, of which the next one takes
     # care, and a waiter's description, which lives for a minute.
     api.release(api.acquire(harmed.lock("given"), wait=PATIENCE))
