@@ -83,26 +83,37 @@ def another_ttl(claims: Sequence[Claim], ttls: Sequence[float]) -> bool:
     return any(claim.ttl != ttl for claim, ttl in zip(claims, ttls, strict=True))
 
 
-async def extend_all(port: Port, held: Sequence[Held], *, store: bool) -> list[Refusal | None]:
+async def extend_all(
+    port: Port, held: Sequence[Held], *, store: bool, permits: bool = False
+) -> list[Refusal | None]:
     """Let each token hold its keys for so many seconds from now. Of those that don't hold them, it
     is asked in a second request why."""
-    found = verdicts(await port.script("mutex_extend", *extension(held, store=store)), len(held))
+    script = "permits_extend" if permits else "mutex_extend"
+
+    async def ask(some: Sequence[Held], *, why: bool = False) -> list[Refusal | None]:
+        keys, args = extension(some, store=store, permits=permits, why=why)
+        return verdicts(await port.script(script, keys, args), len(some))
+
+    found = await ask(held)
     refused = [number for number, refusal in enumerate(found) if refusal is not None]
     if refused:
-        keys, args = extension([held[number] for number in refused], store=store, why=True)
-        answer = verdicts(await port.script("mutex_extend", keys, args), len(refused))
+        answer = await ask([held[number] for number in refused], why=True)
         for number, refusal in zip(refused, answer, strict=True):
             found[number] = refusal
     return found
 
 
 def extension(
-    held: Sequence[Held], *, store: bool, why: bool = False
+    held: Sequence[Held], *, store: bool, permits: bool = False, why: bool = False
 ) -> tuple[list[str], list[str | int]]:
     """Return KEYS and ARGV that let each token hold its keys for so many seconds from now. With
     `why`, the answer says why a token does not hold them."""
     first = held[0][0]
-    keys = [*(its.lock for its, _, _ in held), first.index, first.clock]
+    if permits:
+        keys = [key for its, _, _ in held for key in (its.lock, its.holders)]
+    else:
+        keys = [its.lock for its, _, _ in held]
+    keys += first.index, first.clock
     if why:
         keys += [its.gone(token) for its, token, _ in held]
     args: list[str | int] = [tokens.word(), int(store)]

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, ClassVar
 from ..base import tokens
 from ..base.exceptions import LockNotAcquired
 from ..base.holder import Holder
-from . import queued
-from .asking import milliseconds, twice, verdicts
+from . import mutex, queued
+from .asking import twice
 from .contract import Claim, Grant, Refusal, Sight
 
 if TYPE_CHECKING:
@@ -68,14 +68,10 @@ class Permits:
     async def extend(
         self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
     ) -> list[Refusal | None]:
-        keys: list[str] = []
-        args: list[str | int] = [tokens.word()]
-        for claim, ttl in zip(claims, ttls, strict=True):
-            its = claim.keys
-            keys += its.lock, its.holders, its.gone(claim.token)
-            args += claim.token, milliseconds(ttl)
-        keys += claims[0].keys.index, claims[0].keys.clock
-        return verdicts(await port.script("permits_extend", keys, args), len(claims))
+        """As `mutex.extend`."""
+        held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
+        store = mutex.another_ttl(claims, ttls)
+        return await mutex.extend_all(port, held, store=store, permits=True)
 
     async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
         """As `mutex.write_down`."""

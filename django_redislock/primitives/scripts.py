@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -100,7 +101,8 @@ AT_ONCE = {
     *("permits_acquire", "permits_release"),
 }
 """Scripts whose most frequent case stands before the frame. Redis makes all functions of a script
-anew at each call, and this case needs none."""
+anew at each call, and this case needs none. They take an argument that is missing for "" or 0,
+which is not sent at the end: each argument takes the server a fortieth of a cycle."""
 
 GUARDED = "_guarded"
 """The end of the name of a script that gives nothing to anybody new after lost data. It is the
@@ -126,6 +128,15 @@ def load(name: str) -> Script:
     at_once = _read(f"{name}_at_once.lua") if name in AT_ONCE else ""
     source = _FRAME.format(at_once, body)
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+def shortened(name: str, args: Sequence[str | int | bytes]) -> Sequence[str | int | bytes]:
+    """Return the arguments that are sent to this script."""
+    number = len(args)
+    if name in AT_ONCE:
+        while args[number - 1] in ("", 0):
+            number -= 1
+    return args[:number]
 
 
 @cache

@@ -20,7 +20,7 @@ locks the script was asked about."""
 _DIGITS = re.compile(rb"-?\d{1,20}")
 _LATEST = 10**17
 """µs since the epoch: the year 5138. Python has no dates much later than that."""
-_PERMITS, _EXTENDED_PERMITS, _EXTENDED_TIMESTAMP, _OF_SEVERAL = 8, 3, 5, 5
+_PERMITS, _EXTENDED_TIMESTAMP, _OF_SEVERAL = 8, 5, 5
 """KEYS of one lock: `Keys.permits()`; and of one of several in a script."""
 
 
@@ -245,7 +245,7 @@ SHAPES: dict[str, Shape] = {
     ),
     "permits_adopt": _ADOPT,
     "permits_clear": _list(then=(_flag,), per=1, besides=_PERMITS),
-    "permits_extend": _extend(_EXTENDED_PERMITS),
+    "permits_extend": _either(_extend(2), _extend(3)),
     "permits_holders": _list(_time, then=(_list(_MAYBE, _integer, _text),)),
     "permits_release": _RELEASE,
     "permits_write_down": _integer,

@@ -124,12 +124,13 @@ class BasePort:
         if self._server.clustered:
             keys = [key.alone or keys[0] if isinstance(key, Shared) else key for key in keys]
         script = scripts.load(name)
+        words = (len(keys), *keys, *scripts.shortened(name, args))
         handled = sys.exception()
         try:
             try:
-                answer = await self._execute(("EVALSHA", script.sha, len(keys), *keys, *args))
+                answer = await self._execute(("EVALSHA", script.sha, *words))
             except NoScriptError:  # after a restart, or SCRIPT FLUSH
-                answer = await self._execute(("EVAL", script.source, len(keys), *keys, *args))
+                answer = await self._execute(("EVAL", script.source, *words))
             if not SHAPES[name](answer, len(keys)):
                 raise _unreadable(name, keys)
             return answer

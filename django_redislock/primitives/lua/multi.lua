@@ -6,7 +6,7 @@
 --        busy               the locks that others hold, as this script has seen: key → number
 --        turn_to(number)    let all functions work on the lock of this number from now on
 -- Sets   elsewhere          for hand_over()
--- luacheck: read globals NEEDS MINUTE
+-- luacheck: read globals NEEDS MINUTE list look
 -- luacheck: globals lock queue waiters history gone elsewhere
 
 local LOCKS = math.floor((#KEYS - 2) / 5)
@@ -24,6 +24,10 @@ elsewhere = function(waiter, entry)
       redis.call('HSET', KEYS[before + 3], waiter, entry, waiter .. NEEDS, needs)
       redis.call('PEXPIRE', KEYS[before + 2], MINUTE)
       redis.call('PEXPIRE', KEYS[before + 3], MINUTE)
+      local here = lock
+      lock = other
+      list(look(other), redis.call('PTTL', other))
+      lock = here
       return true
     end
   end

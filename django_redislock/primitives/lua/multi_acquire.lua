@@ -18,7 +18,7 @@
 -- luacheck: read globals stand_in_line leave_queue hand_over lasted NEEDS LOCKS turn_to list unlist
 -- luacheck: globals busy
 
-local ttl, says, inbox, ticket = tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local ttl, says, inbox, ticket = tonumber(ARGV[2]), ARGV[3], ARGV[4] or '', ARGV[5] or ''
 
 -- What is at each lock, and for which locks somebody waits.
 local values, waited, anybody = {}, {}, false

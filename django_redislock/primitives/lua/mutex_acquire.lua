@@ -20,4 +20,4 @@
 --                                                                   before us
 -- luacheck: read globals acquire
 
-return acquire(tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5])
+return acquire(tonumber(ARGV[2]), ARGV[3], ARGV[4] or '', ARGV[5] or '')

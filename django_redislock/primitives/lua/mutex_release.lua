@@ -12,7 +12,7 @@
 --          {0, value, gone}     not held: who holds it now, what was written of our token
 -- luacheck: read globals now integer give_back granted, globals own_inbox
 
-own_inbox = ARGV[3]
+own_inbox = ARGV[3] or ''
 local answer = give_back(ARGV[2] == '1')
 if granted[1] then return {1, integer(now), granted} end
 return answer

@@ -1,8 +1,10 @@
 -- Let many leases live for another ttl from now; a TTL that somebody removed is repaired. As
 -- mutex_extend.lua: it never takes away what a lease has, and a lease that is not ours is not touched.
 --
--- KEYS     for each lease: lock, holders, gone; then index, clock (as in permits.lua)
+-- KEYS     for each lease: lock, holders; then index, clock (as in permits.lua); then, if it is wanted
+--          why a lease is not held, for each lease its gone
 -- ARGV     1 the word that the answer begins with
+--          2 store  1: the ttl is another one than at the lock, and is written there
 --          then for each lease: token, ttl in ms
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
 --          {position, value, gone}  which one it is, what is at the key if that is not ours, why
@@ -10,37 +12,47 @@
 -- luacheck: read globals now integer VALUE with_ttl mark_of MINUTE is_lost remember_fence
 
 local NO_ZSET = 'no sorted set'
-local index, clock = KEYS[#KEYS - 1], KEYS[#KEYS]
+local number, store = #ARGV / 2 - 1, ARGV[2] == '1'
+local index, clock = KEYS[2 * number + 1], KEYS[2 * number + 2]
 local listed = index ~= KEYS[1]  -- else it is a cluster, as in lock.lua
 local lost = is_lost(clock)
 local millis = math.floor(now / 1000)
 local reply, scores, newest = {0}, {}, 0
-for i = 1, (#KEYS - 2) / 3 do
-  local lock, holders, token, ttl = KEYS[3 * i - 2], KEYS[3 * i - 1], ARGV[2 * i], ARGV[2 * i + 1]
-  local ends = redis.pcall('ZSCORE', lock, token)
-  local value = type(ends) == 'table' and NO_ZSET
-  local record = not value and ends and tonumber(ends) > millis
+local ttl, lives, ends
+for i = 1, number do
+  local lock, holders, token = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i + 1]
+  local its_end = redis.pcall('ZSCORE', lock, token)
+  local value = type(its_end) == 'table' and NO_ZSET
+  local record = not value and its_end and tonumber(its_end) > millis
     and redis.call('HGET', holders, token)
   if record then
-    -- First, since a full Redis denies other writes, but not after one that it has allowed.
-    local lives = math.max(redis.call('PTTL', lock), ttl)
-    redis.call('PEXPIRE', lock, lives)
-    redis.call('PEXPIRE', holders, lives + MINUTE)
-    redis.call('ZADD', lock, 'GT', integer(millis + ttl), token)
-    local _, _, fence, _, stored = string.match(record, VALUE)
-    newest = math.max(newest, fence)
-    if stored ~= ttl then
-      redis.call('HSET', holders, token, with_ttl(record, ttl))
+    if ttl ~= ARGV[2 * i + 2] then  -- most leases have the same
+      ttl = ARGV[2 * i + 2]
+      lives = tonumber(ttl)
+      ends = integer(millis + lives)
     end
-    if listed and mark_of(record) ~= '|' then
-      scores[#scores + 1] = integer(millis + lives)
+    -- First, since a full Redis denies other writes, but not after one that it has allowed.
+    local left = redis.call('PTTL', lock)
+    if left < lives then
+      redis.call('PEXPIRE', lock, ttl)
+      redis.call('PEXPIRE', holders, lives + MINUTE)
+    end
+    if tonumber(its_end) < millis + lives then redis.call('ZADD', lock, ends, token) end
+    if lost then
+      local _, _, fence = string.match(record, VALUE)
+      newest = math.max(newest, fence)
+    end
+    if store then redis.call('HSET', holders, token, with_ttl(record, ttl)) end
+    if listed and left < lives and mark_of(record) ~= '|' then
+      scores[#scores + 1] = ends
       scores[#scores + 1] = lock
     end
     reply[1] = 1
   else
-    reply[#reply + 1] = {i, value, redis.call('GET', KEYS[3 * i])}
+    local gone = KEYS[2 * number + 2 + i]
+    reply[#reply + 1] = {i, value, gone and redis.call('GET', gone) or false}
   end
 end
-if scores[1] then redis.call('ZADD', index, 'GT', unpack(scores)) end
+if scores[1] then redis.call('ZADD', index, unpack(scores)) end
 if lost then remember_fence(clock, newest) end
 return reply

@@ -14,7 +14,7 @@
 -- luacheck: read globals foreign NO_ZSET ends_of fits past drop expire settle grant
 
 local withdraw = ARGV[2] == '1'
-own_inbox = ARGV[3]
+own_inbox = ARGV[3] or ''
 
 if not foreign then expire() end
 local held = not foreign and ends_of(token)

@@ -4,7 +4,7 @@
 -- KEYS, ARGV  as in permits_release.lua
 -- Returns     token
 
-if ARGV[2] == '0' and redis.call('EXISTS', KEYS[2]) == 0 then
+if ARGV[2] ~= '1' and redis.call('EXISTS', KEYS[2]) == 0 then
   local lock, token, holders = KEYS[1], ARGV[1], KEYS[8]
   local record = redis.pcall('HGET', holders, token)
   -- A release that comes when the lease has just ended, and nobody has removed it, is in time: the work

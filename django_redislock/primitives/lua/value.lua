@@ -4,7 +4,7 @@
 --   token, mark, fencing token|acquired at, µs|ttl, ms|owner|label
 --
 -- The mark is one character. A release looks at it, and does no more than it has to:
---   |  nothing else is written down of this holder
+--   |  nothing else is written down of this holder, and nobody waits for a mutex that it holds
 --   +  the index has the lock, and the history may have the holder
 --   ?  the lock was handed to a waiter, which has not confirmed it yet; the index has the lock
 --
