@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from enum import StrEnum
 from typing import Protocol
@@ -16,6 +17,8 @@ from .holds import Holds
 NEVER = float("inf")
 A_SECOND = 1.0
 """Seconds after which a lease is written down for people; nobody could read of a shorter one."""
+TOGETHER = 0.5
+"""They are written down at multiples of this, so that one request has many of them."""
 
 
 class LeaseState(StrEnum):
@@ -84,7 +87,7 @@ class Lifetime:
         """The time under which the watchdog keeps it. An entry with another time is outdated."""
         self.early = 0.0
         """Seconds by which the renewal may come before that time."""
-        self.write_at = grant.sent + A_SECOND
+        self.write_at = math.ceil((grant.sent + A_SECOND) / TOGETHER) * TOGETHER
         """When the watchdog writes it down in the index and in the history."""
         self.renewed(grant.sent, claim.ttl)
 
