@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from django_redislock import MultiLock, ReadWriteLock, Semaphore, TimestampLock, redis_lock
+from django_redislock import (
+    MultiLock,
+    ReadWriteLock,
+    Semaphore,
+    TimestampLock,
+    once,
+    redis_lock,
+    single_flight,
+)
 from django_redislock.lease.lock import Lock
 from tests.contract.api import Api
 from tests.contract.conftest import no_signs_of_life  # noqa: F401  # a fixture
@@ -62,3 +70,22 @@ def test_what_it_costs(row: str, lock: Lock, most: int, api: Api, redis: Redis) 
     assert found
     assert (round_trips(redis) - before, held, keys(redis)) == tuple(map(int, found.groups()))
     assert ran <= most
+
+
+@pytest.mark.usefixtures("no_signs_of_life")
+def test_what_once_costs(api: Api, redis: Redis) -> None:
+    """Two round trips: the lock is taken and the record read, the record written and the lock
+    released."""
+    api.enter(once("import"), bool)  # a script that the server does not know is sent twice
+    before = round_trips(redis)
+    assert api.enter(once("export"), bool) is True
+    assert round_trips(redis) - before == 2
+
+
+@pytest.mark.usefixtures("no_signs_of_life")
+def test_what_single_flight_costs(api: Api, redis: Redis) -> None:
+    """Two round trips if nothing is kept, as `once`."""
+    api.call(single_flight("rates", ttl=60)(api.function(lambda: 1)))
+    before = round_trips(redis)
+    assert api.call(single_flight("taxes", ttl=60)(api.function(lambda: 2))) == 2
+    assert round_trips(redis) - before == 2
