@@ -28,6 +28,8 @@ for i = 1, number do
     end
     local left = redis.call('PTTL', lock)
     if store then
+      -- First, since a full Redis denies other writes, but not after one that it has allowed.
+      redis.call('PEXPIRE', lock, ttl)
       redis.call('SET', lock, with_ttl(value, ttl), 'PX', math.max(left, lives))
     elseif left < lives then
       redis.call('PEXPIRE', lock, ttl)
