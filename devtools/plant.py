@@ -51,38 +51,68 @@ FAULTS = [
     # The scripts.
     Fault(
         "mutex: somebody else's lock is granted",
-        "if token_of(value) == token then\n  local fencing_token, acquired_at = confirm",
-        "if value then\n  local fencing_token, acquired_at = confirm",
+        "if token_of(value) == token then\n    return {1, confirm(value, ttl)}",
+        "if value then\n    return {1, confirm(value, ttl)}",
         f"{CONTRACT} -k 'excludes and mutex'",
     ),
     Fault(
         "mutex: a newcomer passes those who wait",
-        "  if not first or first == token then\n    leave_queue(token)",
-        "  if true then\n    leave_queue(token)",
+        "EXISTS', lock, KEYS[2], KEYS[6]) == 0 then\n    local time",
+        "EXISTS', lock, KEYS[6]) == 0 then\n    local time",
         f"{CONTRACT} -k barges_in",
     ),
     Fault(
+        "mutex: a newcomer that asks again passes those who wait",
+        "    if not first or first == token then\n      leave_queue(token)",
+        "    if true then\n      leave_queue(token)",
+        f"tests/test_model.py {CONTRACT} -k 'barges_in or twin or story'",
+    ),
+    Fault(
+        "mutex: a release at once looks at no token",
+        "string.sub(value, 1, 33) == ARGV[1] .. '|'\n    and redis",
+        "string.sub(value, 33, 33) == '|'\n    and redis",
+        f"{CONTRACT} -k mutex",
+    ),
+    Fault(
+        "mutex: a release at once hands the lock to nobody",
+        "    and redis.call('EXISTS', KEYS[2]) == 0 then\n    redis.call('DEL', KEYS[1])",
+        "    then\n    redis.call('DEL', KEYS[1])",
+        f"{CONTRACT} -k mutex",
+    ),
+    Fault(
+        "mutex: a fencing token at once that is smaller than the last one",
+        "if (tonumber(last) or 0) < tonumber(fence) then\n      redis.call('SET', lock",
+        "if true then\n      redis.call('SET', lock",
+        f"{CONTRACT} tests/contract/test_mutex.py tests/faults/test_clock.py -k 'clock or fenc'",
+    ),
+    Fault(
+        "mutex: an acquire that was taken back is granted at once when it arrives late",
+        "EXISTS', lock, KEYS[2], KEYS[6]) == 0 then\n    local time",
+        "EXISTS', lock, KEYS[2]) == 0 then\n    local time",
+        "tests/test_model.py tests/faults/test_late.py -k 'story or late or acquire'",
+    ),
+    Fault(
         "mutex: an acquire that was taken back is granted when it arrives late",
-        "local why = redis.call('GET', gone)\nif why then\n  return {-1, why}\nend\n\nticket = ",
-        "ticket = ",
+        "  local why = redis.call('GET', gone)\n  if why then\n    return {-1, why}\n  end\n\n",
+        "",
         "tests/test_model.py tests/faults/test_late.py -k 'story or late or acquire'",
     ),
     Fault(
         "mutex: renewal does not look whose the lock is",
-        "  if token_of(value) == token then\n    local _, fence, _, stored",
-        "  if value then\n    local _, fence, _, stored",
+        "  if value and string.sub(value, 1, 32) == ARGV[2 * i + 1] then\n    if ttl",
+        "  if value then\n    if ttl",
         f"{CONTRACT} -k 'lost_lease and mutex'",
     ),
     Fault(
         "mutex: renewal does not tell the index",
-        "    if listed then\n      redis.call('ZADD', index",
-        "    if false then\n      redis.call('ZADD', index",
+        "if listed and left < lives and string.sub(value, 33, 33) ~= '|' then",
+        "if false then",
         "tests/contract/test_mutex.py",
     ),
     Fault(
         "mutex: renewal does not restore the last fencing token",
-        "      redis.call('HSET', tail, 'fence', fence)\n      redis.call('PEXPIRE', tail, rem",
-        "      redis.call('PEXPIRE', tail, rem",
+        "    if lost then\n      local _, _, fence",
+        "    if false then\n      local _, _, fence",
         f"{CONTRACT} -k restores_the_last",
     ),
     Fault(
@@ -105,15 +135,27 @@ FAULTS = [
     ),
     Fault(
         "permits: a late acquire shortens the lease",
-        "integer(math.max(ends, millis + ttl)), token)\n  settle()\n  local",
-        "integer(millis + ttl), token)\n  settle()\n  local",
+        "integer(math.max(ends, millis + ttl)), token)\n  settle(mark_of",
+        "integer(millis + ttl), token)\n  settle(mark_of",
         "tests/test_permits.py tests/faults/test_kinds.py",
     ),
     Fault(
-        "timestamp: a release that is sent again says that the lock was lost",
-        "if held or redis.call('HGET', tail, 'released') == token then\n  return {1}",
-        "if held then\n  return {1}",
+        "permits: nobody removes the lock from the index",
+        "      redis.call('HSET', holders, last, marked(record, '+'))",
+        "",
+        "tests/faults/test_shared.py -k test_a_holder",
+    ),
+    Fault(
+        "release: one that is sent again says that the lock was lost",
+        "if refusal and claim.given_back and not refusal.revoked:",
+        "if False:",
         "tests/faults/test_timestamp.py tests/faults/test_kinds.py -k release",
+    ),
+    Fault(
+        "release: one that was refused halfway says that the lock was lost",
+        "claim.given_back |= None in refusals",
+        "pass",
+        "tests/faults/test_multi.py -k at_the_release",
     ),
     Fault(
         "timestamp: the lock of an old client is taken",
@@ -123,14 +165,14 @@ FAULTS = [
     ),
     Fault(
         "clear: the holder does not learn by whom and why",
-        "if redis.call('HGET', tail, 'handed') ~= token then\n  redis.call('SET', gone, ",
-        "if redis.call('HGET', tail, 'handed') ~= token then\n  tostring(",
+        "if mark ~= '?' then\n  redis.call('SET', gone, ",
+        "if mark ~= '?' then\n  tostring(",
         f"{CONTRACT} -k 'clear and mutex'",
     ),
     Fault(
         "clear: a lock that changed hands is cleared as well",
-        "if not fencing_token or token_of(value) ~= token then return 0 end",
-        "if not fencing_token then return 0 end",
+        "if not fence or token_of(value) ~= seen then return 0 end",
+        "if not fence then return 0 end",
         "tests/test_inspection.py tests/operations/test_clear.py tests/admin/test_clear.py",
     ),
     Fault(
@@ -185,8 +227,14 @@ FAULTS = [
     # The transport.
     Fault(
         "transport: any answer is believed",
-        "return isinstance(answer, list) and answer[:1] == [nonce.encode()]",
+        "return isinstance(answer, list) and answer[:1] == [first]",
         "return isinstance(answer, list)",
+        "tests/test_shapes.py tests/test_unread.py tests/test_wire.py",
+    ),
+    Fault(
+        "transport: any answer at once is believed",
+        'return answer.startswith(first) and answer[len(first) : len(first) + 1] in (b"", b"|")',
+        "return True",
         "tests/test_shapes.py tests/test_unread.py tests/test_wire.py",
     ),
     Fault(
@@ -249,6 +297,24 @@ FAULTS = [
         "if other.by is self._own.by or self._deadline.over(now()):",
         "if other is self._own:",
         "tests/contract/test_single_flight.py tests/test_flights.py",
+    ),
+    Fault(
+        "record: one that comes late is written again",
+        "not value and not redis.call('GET', gone)) then",
+        "not value) then",
+        "tests/faults/test_once.py -k comes_late",
+    ),
+    Fault(
+        "record: it is forgotten when the lease ends before Redis answers",
+        "            held = not claim.owed\n",
+        "            pass\n",
+        "tests/faults/test_once.py -k after_the_lease",
+    ),
+    Fault(
+        "record: a waiter that a record answers keeps its place",
+        "  give_back(false)\n  return {3, record}",
+        "  return {3, record}",
+        "tests/faults/test_once.py tests/contract/test_once.py -k waits",
     ),
     Fault(
         "views: a key is answered whatever the request was",
