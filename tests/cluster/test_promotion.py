@@ -71,7 +71,7 @@ def test_a_lease_that_the_new_primary_does_not_know(cluster: RedisCluster, api: 
     key = f"redislock:{{{name}}}"
     lease = api.acquire(redis_lock(name, ttl=600))
     kill(cluster, primary)
-    cluster.call(replica, "DEL", key, f"{key}:tail")  # as if it had not arrived there
+    cluster.call(replica, "DEL", key, f"{key}:clock")  # as if it had not arrived there
     with pytest.raises(LeaseLost):
         eventually(lambda: extended(api, lease))
     assert lease.state == LeaseState.LOST

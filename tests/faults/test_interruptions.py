@@ -110,7 +110,7 @@ def nothing_remains(redis: Redis, places: dict[str, Place]) -> None:
     for name in left(redis, places):
         assert redis.ttl(f"redislock:{{{name}}}") > 0
         redis.delete(f"redislock:{{{name}}}")
-        redis.zrem("redislock:index", name)
+        redis.zrem("redislock:index", f"redislock:{{{name}}}")
     for name, place in places.items():
         assert not remains(redis, name), str(place)
 

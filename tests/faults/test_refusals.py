@@ -357,6 +357,8 @@ def check(api: Api, harmed: Harmed, refused: list[str | None], state: State) -> 
         block.result(PATIENCE)  # the body is done, and it was done under the lock
         with expecting(state, "extend"):
             api.extend(kept)
+        with expecting(state, "extend"):
+            api.extend(kept, 45)
         assert kept.state == ("unknown" if "extend" in state.refuses else "held")
         failed = refused.count(harmed.name("kept"))
         renew_now(kept)
