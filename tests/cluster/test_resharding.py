@@ -56,8 +56,8 @@ def test_a_slot_that_has_moved(
 def test_while_it_moves(
     cluster: RedisCluster, ends: tuple[RedisServer, RedisServer], api: Api
 ) -> None:
-    """The lease is renewed where its keys are. While they are on both nodes it is unknown, and then
-    it is held again. Who tries once is told, and who waits gets it."""
+    """The lease is renewed where its keys are. While they are on two nodes it is unknown, and held
+    again later. Who tries once is told, and who waits gets it."""
     source, target = ends
     lease = api.acquire(redis_lock("job", ttl=60))
     waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))

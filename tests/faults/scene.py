@@ -102,8 +102,9 @@ class Scene:
 
     # What its users do, each with a policy of their own.
 
-    def lock(self, **options: Any) -> redis_lock:
-        return redis_lock(self.name, using=self.using, **options)
+    def lock(self, ttl: float = 600, **options: Any) -> redis_lock:
+        """The lock, whose lease does not end while a test waits for something else."""
+        return redis_lock(self.name, using=self.using, ttl=ttl, **options)
 
     def acquire(self, wait: float | None = 20, **options: Any) -> Lease:
         """Get it through the proxy."""
