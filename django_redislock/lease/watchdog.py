@@ -80,7 +80,8 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
         for lease in leases:
             lease.unknown()
         raise
-    refusals = await _put_back(port, leases, ttls, refusals)
+    if any(refusals):
+        refusals = await _put_back(port, leases, ttls, refusals)
     for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
         if refusal is None:
             # If the deadline came before the answer, that is final: others may have held the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,12 +21,14 @@ from django_redislock import (
     once,
     redis_lock,
 )
+from django_redislock.lease import watchdog
 from django_redislock.lease.lock import Lock
 from django_redislock.transport.server import clustered
+from django_redislock.views import lock_view
 from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, script
-from tests.faults.scene import FAULTS, FOR_EVER, TIMEOUT, Scene
+from tests.faults.scene import EXTEND, FAULTS, FOR_EVER, TIMEOUT, Scene, through
 from tests.faults.test_late import arrive
 from tests.faults.waiters import LOCK, NAME, QUEUE, renew_now
 from tests.waiting import PATIENCE, eventually
@@ -342,6 +345,14 @@ def test_once(api: Api, harmed: Redis, settings: Any) -> None:
     assert not api.enter(work, bool), "it is done"
 
 
+@pytest.mark.usefixtures("harmed")
+def test_a_view(rf: Any, settings: Any) -> None:
+    """It answers that it can't be done now."""
+    settings.REDISLOCK = {"AFTER_LOSS": "wait"}
+    response = lock_view("checkout")(pytest.fail)(rf.get("/"))
+    assert response.status_code == 503
+
+
 def test_continued_elsewhere(api: Api, harmed: Redis) -> None:
     """An exported lease stays guarded."""
     know_all(harmed)
@@ -398,6 +409,36 @@ def test_put_back_after_its_release(scene: Scene) -> None:
     rule.happened()
     scene.release(lease)
     arrive(rule)
+    assert not scene.redis.exists(scene.key)
+
+
+def test_a_renewal_that_finds_nothing_after_the_release(
+    scene: Scene, redis_server: RedisServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was on its way when the lease was released. It puts nothing back."""
+    scene.fault = Fault.RESET_AFTER  # nothing is swallowed, so a slow machine may take its time
+    settings.CACHES = through(scene.proxy, redis_server, scene)
+    answered = threading.Event()
+    put_back = watchdog._put_back
+
+    async def looked(*args: Any) -> Any:
+        try:
+            return await put_back(*args)
+        finally:
+            answered.set()
+
+    monkeypatch.setattr(watchdog, "_put_back", looked)
+    scene.connect()
+    know_all(scene.redis)
+    lease = scene.acquire(ttl=60, after_loss="wait")
+    rule = scene.lose(EXTEND, fault=Fault.HOLD_REQUEST)
+    renew_now(lease)
+    rule.happened()
+    scene.redis.delete(scene.key, GUARD)
+    scene.release(lease)
+    arrive(rule)
+    assert answered.wait(PATIENCE)
+    assert lease.state == LeaseState.RELEASED
     assert not scene.redis.exists(scene.key)
 
 

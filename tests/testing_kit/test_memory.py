@@ -52,6 +52,16 @@ def waiting(name: str) -> bool:
     return lock is not None and lock.waiters == 1
 
 
+def test_nothing_was_lost(memory: Memory, settings: Any) -> None:
+    """With `AFTER_LOSS`, a server that is new for each test makes nobody wait. What can't be kept
+    is refused, as on a real server."""
+    settings.REDISLOCK = {"AFTER_LOSS": "wait"}
+    with redis_lock("invoice:42", wait=0):
+        pass
+    with pytest.raises(ValueError, match="after_loss='wait' is for a mutex"):
+        TimestampLock("lock.invoice").acquire(wait=0)
+
+
 class TestClock:
     def test_a_lease_runs_out(self, api: Api, memory: Memory) -> None:
         """When `advance` returns, the lease is lost, its callbacks have run, and others may have
