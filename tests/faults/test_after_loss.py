@@ -88,7 +88,6 @@ def test_its_holder_keeps_it(
     eventually(lambda: harmed.exists(LOCK))
     # But for the mark, which says that the index has it.
     assert harmed.get(LOCK)[:32] + harmed.get(LOCK)[33:] == before[:32] + before[33:]
-    assert harmed.zscore("redislock:index", LOCK) is not None
     assert int(harmed.get("redislock:clock")) >= lease.fencing_token
     time.sleep(TTL + 1)
     assert lease.state == LeaseState.HELD
@@ -237,6 +236,7 @@ def test_nothing_is_put_back_that_was_cleared(api: Api, harmed: Redis) -> None:
     lease = api.acquire(lock())
     harmed.flushall()
     api.extend(lease)
+    assert harmed.zscore("redislock:index", LOCK) is not None, "it is listed at once"
     assert api.clear(lock(), reason="test") is not None
     with pytest.raises(LeaseLost, match="cleared"):
         api.extend(lease)
@@ -387,9 +387,10 @@ def test_a_lost_message(scene: Scene, matches: Any, fault: Fault) -> None:
     know_all(scene.redis)
     rule = scene.lose(matches, fault=fault)
     lease = scene.acquire(ttl=6, after_loss="wait")
+    ends = lease._lifetime.deadline
     scene.redis.delete(scene.key, GUARD)
     renew_now(lease)
-    eventually(lambda: scene.redis.exists(scene.key) and lease.state == LeaseState.HELD)
+    eventually(lambda: lease._lifetime.deadline > ends)
     assert rule.count == 1
     with pytest.raises(LockUnavailable, match="lost its data"):
         scene.api.acquire(redis_lock("another", using="direct", after_loss="wait"), wait=0)
@@ -410,6 +411,21 @@ def test_put_back_after_its_release(scene: Scene) -> None:
     scene.release(lease)
     arrive(rule)
     assert not scene.redis.exists(scene.key)
+
+
+def test_put_back_after_somebody_else_has_it(scene: Scene) -> None:
+    """Somebody who does not wait, say. It takes nothing from them."""
+    scene.connect()
+    know_all(scene.redis)
+    lease = scene.acquire(ttl=30, after_loss="wait")
+    scene.redis.delete(scene.key, GUARD)
+    rule = scene.lose(PUT_BACK, fault=Fault.HOLD_REQUEST)
+    renew_now(lease)
+    rule.happened()
+    other = scene.acquire_direct(after_loss="go")
+    arrive(rule)
+    scene.owned(other)
+    scene.release(other)
 
 
 def test_a_renewal_that_finds_nothing_after_the_release(
