@@ -11,8 +11,10 @@ from redis import Redis
 
 from django_redislock import MultiLock, ReadWriteLock, Semaphore, redis_lock
 from django_redislock.inspection import Inspector
+from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.waiting import DEAF
+from django_redislock.transport.server import server_of
 from tests.contract.api import Api
 from tests.contract.conftest import no_signs_of_life  # noqa: F401  # a fixture
 from tests.waiting import PATIENCE, eventually
@@ -62,13 +64,16 @@ def counted(redis: Redis) -> Callable[[], Counted]:
 def crowd(
     redis: Redis, number: int, keys: Keys = KEYS, *, inbox: str = "gone", wants: str = ""
 ) -> None:
-    """So many wait who came first; those at the inbox "gone" are dead."""
+    """So many wait who came first; those at the inbox "gone" are dead. The mark of the lock says
+    that somebody waits."""
     seconds, micros = redis.time()
     now = seconds * 1_000_000 + micros
     tokens = [f"{one:032}" for one in range(number)]
     redis.zadd(keys.queue, {token: now - 2 * number + one for one, token in enumerate(tokens)})
     says = f"{now}|30000|{inbox}|owner|label{wants}"
     redis.hset(keys.waiters, mapping=dict.fromkeys(tokens, says))
+    if redis.type(keys.lock) == b"string":
+        redis.setrange(keys.lock, len(tokens[0]), "+")
 
 
 def test_a_release_before_dead_waiters(redis: Redis, counted: Any) -> None:
@@ -151,7 +156,8 @@ def test_expired_holders(redis: Redis, counted: Any) -> None:
     assert len(Semaphore("job", 2).holders()) == 2
     second.release()
     keep.release()
-    assert not redis.exists(KEYS.lock)
+    assert Semaphore("job", 2).holders() == []
+    assert 0 < redis.pttl(KEYS.lock) <= 30_000, "the others go with the key"
 
 
 def test_readers_behind_a_writer(redis: Redis, counted: Any) -> None:
@@ -170,10 +176,11 @@ def test_readers_behind_a_writer(redis: Redis, counted: Any) -> None:
 
 
 def test_names_whose_leases_have_ended(redis: Redis, counted: Any) -> None:
-    """They leave the index little by little."""
+    """They leave the index little by little, when others are written down."""
     redis.zadd(KEYS.index, {f"old {number}": number for number in range(MANY)})
     for number in range(1, 4):
         lease = redis_lock(f"new {number}").acquire()
+        watchdog(server_of("default")).write_down()
         assert redis.zcount(KEYS.index, 0, MANY) == MANY - number * MOST
         lease.release()
 
@@ -194,8 +201,13 @@ def test_the_index_is_read_in_pages(redis: Redis, counted: Any) -> None:
     """All of it, also the leases that should have ended, and in the order of their ends."""
     lease = redis_lock("job").acquire()
     seconds, _ = redis.time()
-    redis.zadd(KEYS.index, {f"old {number}": number for number in range(MANY)})
-    later = {f"new {number}": seconds * 1000 + 60_000 + number // 400 for number in range(MANY)}
+    lately = (seconds - 30) * 1000  # those of long ago are removed before the first page is read
+    old = {f"redislock:{{old {number}}}": lately + number for number in range(MANY)}
+    redis.zadd(KEYS.index, old)
+    later = {
+        f"redislock:{{new {number}}}": seconds * 1000 + 60_000 + number // 400
+        for number in range(MANY)
+    }
     redis.zadd(KEYS.index, later)
     with counted() as look:
         found = Inspector()._index_names()

@@ -15,7 +15,7 @@ from tests.classic import Classic, Naive
 from tests.waiting import PATIENCE
 
 KEY = "lock.import"
-TAIL = "redislock:key:{lock.import}:tail"
+BESIDE = "redislock:key:{lock.import}:timestamp"
 
 FORMS = pytest.mark.parametrize("fractions", [False, True], ids=["whole", "fractions"])
 
@@ -40,7 +40,7 @@ def overrun(redis: Redis) -> None:
     """The time of whoever holds it is over, without waiting for it."""
     value = str(int(time.time()) - 5)
     redis.set(KEY, value)
-    redis.hset(TAIL, "until", value)
+    redis.hset(BESIDE, "until", value)
 
 
 class TestTwoAfterAnExpiry:
@@ -201,7 +201,7 @@ class TestAHolderThatOverran:
         redis.delete(KEY)
         other = acquire_elsewhere()
         redis.set(KEY, value)
-        redis.hset(TAIL, "until", value)
+        redis.hset(BESIDE, "until", value)
         with pytest.raises(LeaseLost, match="holds the lock now"):
             lease.extend()
         other.release()
