@@ -106,7 +106,7 @@ def test_clear_of_a_strangers_value(api: Api, redis: Redis) -> None:
 
 
 def test_the_index_knows_what_is_held(api: Api, redis: Redis) -> None:
-    """It has a lease that was written down, with the time when it was to end, until its release."""
+    """It has a lease that was written down, with the time when it ends, until its release."""
     lease = api.acquire(redis_lock("invoice:42", ttl=10))
     assert redis.zscore(INDEX, KEY) is None
     watchdog(server_of("default")).write_down()

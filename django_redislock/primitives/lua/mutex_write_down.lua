@@ -8,6 +8,7 @@
 -- luacheck: globals lock history
 -- luacheck: read globals now integer index look token_of mark_of CLUSTER write_down unlist_ended
 
+unlist_ended() -- first: an index of a wrong type ends the script before a mark says that the lock is listed
 local written, scores = 0, {}
 for i = 1, #ARGV - 1 do
   lock, history = KEYS[2 * i - 1], KEYS[2 * i]
@@ -21,5 +22,4 @@ for i = 1, #ARGV - 1 do
   end
 end
 if scores[1] and not CLUSTER then redis.call('ZADD', index, unpack(scores)) end
-unlist_ended()
 return written

@@ -8,6 +8,7 @@
 -- Returns  how many were written down
 -- luacheck: read globals now integer index mark_of marked CLUSTER unlist_ended
 
+unlist_ended() -- first: an index of a wrong type ends the script before a mark says that the lock is listed
 local written, scores = 0, {}
 for i = 1, #ARGV - 1 do
   local lock, holders, token = KEYS[2 * i - 1], KEYS[2 * i], ARGV[i + 1]
@@ -21,5 +22,4 @@ for i = 1, #ARGV - 1 do
   end
 end
 if scores[1] and not CLUSTER then redis.call('ZADD', index, 'GT', unpack(scores)) end
-unlist_ended()
 return written
