@@ -95,7 +95,7 @@ def granted(
     now = time.time()
     began = int((now - silent) * 1e6)
     ends = int((now + (ttl - silent if left is None else left)) * 1000)
-    record = f"{token}|{fence or began}|{began}|{int(ttl * 1000)}|{owner}|{label}"
+    record = f"{token}+{fence or began}|{began}|{int(ttl * 1000)}|{owner}|{label}"
     key = f"redislock:{{{name}}}"
     if places:
         redis.zadd(key, {token: ends})
@@ -104,7 +104,7 @@ def granted(
         redis.pexpireat(f"{key}:holders", ends)
     else:
         redis.set(key, record, pxat=ends)
-    redis.zadd("redislock:index", {name: ends})
+    redis.zadd("redislock:index", {key: ends})
 
 
 def before_clearing(monkeypatch: pytest.MonkeyPatch, do: Callable[[LockInfo], object]) -> None:
