@@ -26,6 +26,7 @@ from .base.clock import now
 from .base.exceptions import LockNotAcquired, LockUnavailable
 from .lease import claims
 from .lease.lease import Lease
+from .lease.watchdog import watchdog
 from .primitives import mutex
 from .primitives.contract import Claim, Grant, Sight, run
 from .primitives.keys import Keys
@@ -201,6 +202,8 @@ class Lock(RedisLock):
         lease = None
         if not self.timeout:
             lease = Lease(server, claim, got, policy, label.holder())._watched()
+        else:
+            watchdog(server).write_down_later(claim)
         self._forget()  # an earlier claim is lost, or this acquire would have failed
         self.local.held = _Held(token, claim, got, lease, tokens.process)
         self.local.token = token
@@ -240,8 +243,11 @@ class Lock(RedisLock):
     def _forget(self) -> None:
         """Stop renewing the claim, which this lock no longer holds."""
         held: _Held | None = getattr(self.local, "held", None)
-        if held is not None and held.lease is not None:
-            held.lease._close()
+        if held is not None:
+            if held.lease is not None:
+                held.lease._close()
+            else:
+                watchdog(server_of_client(self.redis)).forget(held.claim)
         self.local.held = None
 
     def _find(self, token: Any) -> Claim | None:

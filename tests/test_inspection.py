@@ -203,7 +203,7 @@ class TestPages:
     ) -> None:
         """Locks that are gone are neither shown nor counted, and stay in the index."""
         redis.delete("redislock:{job:003}")
-        redis.zadd(INDEX, {f"ended:{number}": 1 for number in range(700)})
+        redis.zadd(INDEX, {f"redislock:{{ended:{number}}}": 1 for number in range(700)})
         before = redis.zrange(INDEX, 0, -1, withscores=True)
         names = [name for name in many if name != "job:003"]
         page = inspector.page()
@@ -218,7 +218,8 @@ class TestPages:
     ) -> None:
         """A lock that is held beyond its time in the index is shown first."""
         redis.persist("redislock:{job:007}")
-        redis.zadd(INDEX, {"job:007": 1, "ended": 2, "ended:too": 3})
+        ended = {"redislock:{job:007}": 1, "redislock:{ended}": 2, "redislock:{ended:too}": 3}
+        redis.zadd(INDEX, ended)
         names = ["job:007", *(name for name in many if name != "job:007")]
         assert self.in_pages(inspector, 4) == names
         assert [lock.name for lock in inspector.page(limit=None).items] == names
@@ -250,9 +251,10 @@ class TestDiscover:
         redis.set("other:{plain}", "no lock of ours")
         redis.rpush("redislock:{list}", "no string")
         granted(redis, "lost", process=tokens.NO_PROCESS)
-        redis.zrem(INDEX, "lost")
+        redis.zrem(INDEX, "redislock:{lost}")
         with redis_lock("known"), Semaphore("several", 2):
-            redis.zrem(INDEX, "several")
+            assert inspector.counts().total == 2  # this writes them down
+            assert redis.zrem(INDEX, "redislock:{several}")
             found = {lock.name: lock for lock in inspector.discover()}
         redis.delete("other:{plain}")
         assert set(found) == {"plain", "old", "old:future", "lost", "several"}
@@ -357,12 +359,13 @@ class TestStale:
         worker.holds()
         (presence,) = eventually(lambda: redis.keys("redislock:process:*"))
         assert get(inspector, "long").state == State.HELD
+        eventually(lambda: redis.zscore(INDEX, "redislock:{long}"))  # it is a second old
         worker.process.kill()
         worker.process.wait(PATIENCE)
         # As if it had been acquired, and had shown its last sign of life, some time ago.
-        token, fence, acquired, *rest = redis.get("redislock:{long}").split(b"|")
+        head, acquired, *rest = redis.get("redislock:{long}").split(b"|")
         earlier = str(int(acquired) - 600_000_000).encode()
-        value = b"|".join([token, fence, earlier, *rest])
+        value = b"|".join([head, earlier, *rest])
         redis.set("redislock:{long}", value, px=3_000_000)
         redis.pexpire(presence, 5000)
         lock = get(inspector, "long")
@@ -447,6 +450,7 @@ class TestCacheLocks:
         for expires in (False, True):
             assert lock.acquire()
             assert len(inspector.past(":1:import").holders) == expires
+            assert inspector.counts().total == 1  # this writes it down
             lock.extend(100)
             if expires:
                 redis.delete(":1:import")

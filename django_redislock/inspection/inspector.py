@@ -13,7 +13,7 @@ from ..base import label, tokens
 from ..base.exceptions import LockUnavailable
 from ..base.holder import Holder
 from ..lease import claims
-from ..lease.watchdog import PRESENCE, watchdog
+from ..lease.watchdog import PRESENCE, write_down
 from ..primitives import mutex, permits, timestamp
 from ..primitives.asking import batches
 from ..primitives.contract import Primitive, Sight, run
@@ -278,7 +278,7 @@ class Inspector:
 
     def _index_names(self) -> list[str]:
         """Return the names in the index; of overdue leases, only the last `MOST_KEYS`."""
-        watchdog(self._server).write_down()
+        write_down(self._server)
         ends: dict[bytes, float] = {}
         first: Any = "-inf"
         while True:
@@ -315,7 +315,7 @@ class Inspector:
     def _names(self, offset: int, end: int) -> tuple[int, list[str], list[str]]:
         """Return how many leases should be live, by the index; the names whose leases should have
         ended; and the live names that may be at `offset` to `end` among all."""
-        watchdog(self._server).write_down()
+        write_down(self._server)
         number, *both = self._ask("inspection_keys", [self._index], [offset, end, LOCKS_AT_ONCE])
         ended, names = map(self._names_of, both)
         return number, ended, names

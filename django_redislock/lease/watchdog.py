@@ -45,7 +45,7 @@ from ..transport import pools
 from ..transport.cluster import Node
 from ..transport.ports import SyncPort
 from ..transport.server import Server, every
-from .lifetime import NEVER, LeaseState, Lifetime, Renewable
+from .lifetime import A_SECOND, NEVER, LeaseState, Lifetime, Renewable
 
 logger = logging.getLogger("django_redislock")
 
@@ -153,6 +153,8 @@ class Watchdog:
         self._tokens: dict[str, dict[str, int]] = {}
         """By key: the tokens of the leases that this process holds on it, in order. Each has the
         id of the thread or task that holds the lease: an id keeps no task alive."""
+        self._unwatched: dict[str, tuple[float, Claim]] = {}
+        """By token: claims without a lease, and when each is written down."""
         self._news: dict[str, Lifetime] = {}
         """By token: leases whose due time the thread does not know yet. A lease that is released
         before the thread looks leaves nothing behind."""
@@ -207,6 +209,7 @@ class Watchdog:
         """Stop watching: this process no longer holds the lease."""
         lease = self._leases.pop(claim.token, None)
         self._news.pop(claim.token, None)
+        self._unwatched.pop(claim.token, None)
         if lease is not None:
             self._leave(lease.claim)
 
@@ -252,14 +255,22 @@ class Watchdog:
         ]
         return _leases(found, me)
 
+    def write_down_later(self, claim: Claim) -> None:
+        """Write down a claim in a second, if it is not forgotten before. It is not renewed."""
+        at = now() + A_SECOND
+        self._unwatched[claim.token] = (at, claim)
+        if at < self._next:
+            self.wake(at)
+        self._background.start()
+
     def write_down(self) -> None:
-        """Write down all leases that this process holds here, for a reader of the index."""
+        """Write down all young leases, and claims without a lease."""
         young = [
             one for one in self._leases.copy().values() if one.write_at < now() + PRESENCE / 2
         ]
         for lease in young:
             lease.write_at = now() + PRESENCE
-        self._write_down(young)
+        self._write_down([*(lease.claim for lease in young), *self._written_by(NEVER)])
 
     def leases(self, me: Holding | None = None) -> list[Any]:
         """Return all leases that this process, or one thread or task of it, holds here."""
@@ -314,7 +325,7 @@ class Watchdog:
     # When a lease is due.
 
     def _admit(self) -> float:
-        """Enter the new leases. Return when the next lease is due."""
+        """Enter the new leases. Return when the next lease or claim is due."""
         while self._news:
             try:
                 _, lease = self._news.popitem()
@@ -327,7 +338,8 @@ class Watchdog:
             heapq.heapify(self._due)
         while self._due and not self._valid(*self._due[0]):
             heapq.heappop(self._due)
-        return self._due[0][0] if self._due else NEVER
+        first = min((at for at, _ in tuple(self._unwatched.values())), default=NEVER)
+        return min(self._due[0][0], first) if self._due else first
 
     def _valid(self, at: float, _: int, lease: Lifetime) -> bool:
         return lease.at == at and lease.claim.token in self._leases
@@ -428,7 +440,8 @@ class Watchdog:
                     if lease.claim.token in self._leases:
                         self._schedule(lease)
         if not silent:
-            self._write_down(old)
+            claims = [*(lease.claim for lease in old), *self._written_by(began)]
+            self._write_down(claims)
         next_look = now() if self._ready else self._admit()
         if not silent or self.server.clustered:
             self._release_pending()
@@ -439,16 +452,20 @@ class Watchdog:
             next_look = min(next_look, self._show_at if self._leases else NEVER)
         return min(next_look, now() + 1.0) if self._to_release else next_look
 
-    def _write_down(self, leases: Iterable[Lifetime]) -> None:
-        """Write down leases that have been held for a while, for people."""
-        for _, some in itertools.groupby(sorted(leases, key=_kind), key=_kind):
+    def _written_by(self, time: float) -> list[Claim]:
+        """Return the claims without a lease that are due to be written down."""
+        found = [claim for at, claim in tuple(self._unwatched.values()) if at <= time]
+        for claim in found:
+            self._unwatched.pop(claim.token, None)
+        return found
+
+    def _write_down(self, claims: Iterable[Claim]) -> None:
+        """Write down what has been held for a while, for people."""
+        for _, some in itertools.groupby(sorted(claims, key=_kind), key=_kind):
             batch = list(some)
             try:
-                run(
-                    batch[0].claim.primitive.write_down(
-                        self._port(pools.BACKGROUND_TIMEOUT), [lease.claim for lease in batch]
-                    )
-                )
+                port = self._port(pools.BACKGROUND_TIMEOUT)
+                run(batch[0].primitive.write_down(port, batch))
             except LockError as error:
                 logger.debug("%d leases could not be written down: %s", len(batch), error)
 
@@ -558,9 +575,8 @@ class Watchdog:
         return SyncPort(self.server, pool=self._pool, terms=terms._replace(within=within))
 
 
-def _kind(lease: Lifetime) -> tuple[str, str]:
-    """Return what the leases of one request to write them down have in common."""
-    claim = lease.claim
+def _kind(claim: Claim) -> tuple[str, str]:
+    """Return what the claims of one request to write them down have in common."""
     return claim.primitive.kind, (claim.parts[0] if claim.parts else claim.keys).index
 
 
@@ -568,6 +584,13 @@ def watchdog(server: Server) -> Watchdog:
     """Return the watchdog of this process for a server."""
     fork.look()
     return server.kept(Watchdog)
+
+
+def write_down(server: Server) -> None:
+    """Write down all leases that this process holds at a server, for a reader of the index."""
+    for one in every(Watchdog):
+        if any(its.where == server.where for its in one.server.each or (one.server,)):
+            one.write_down()
 
 
 def _leases(found: Iterable[Lifetime | None], me: Holding | None) -> list[Any]:

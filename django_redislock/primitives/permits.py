@@ -30,7 +30,7 @@ from ..base import tokens
 from ..base.exceptions import LockNotAcquired
 from ..base.holder import Holder
 from . import mutex, queued
-from .asking import twice
+from .asking import batches, twice
 from .contract import Claim, Grant, Refusal, Sight
 
 if TYPE_CHECKING:
@@ -75,9 +75,11 @@ class Permits:
 
     async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
         """As `mutex.write_down`."""
-        keys = [key for claim in claims for key in (claim.keys.lock, claim.keys.holders)]
-        words = [tokens.word(), *(claim.token for claim in claims)]
-        await port.script("permits_write_down", [*keys, claims[0].keys.index], words)
+        for positions in batches(port, [claim.keys.lock for claim in claims], mutex.MOST_AT_ONCE):
+            some = [claims[each] for each in positions]
+            keys = [key for claim in some for key in (claim.keys.lock, claim.keys.holders)]
+            words = [tokens.word(), *(claim.token for claim in some)]
+            await port.script("permits_write_down", [*keys, some[0].keys.index], words)
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         ask = queued.Script("permits_adopt", claim.keys.permits(token), self._wants)

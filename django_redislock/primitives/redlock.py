@@ -224,15 +224,17 @@ class Redlock:
 
     async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
         """As `mutex.write_down`, at every server."""
-        keys, args = mutex.record_of([(claim.keys, claim.token) for claim in claims])
-        await port.ask_all(
-            self.servers.aliases,
-            "mutex_write_down",
-            keys,
-            args,
-            within=WITHIN,
-            enough=self._most,
-        )
+        for start in range(0, len(claims), mutex.MOST_AT_ONCE):
+            some = claims[start : start + mutex.MOST_AT_ONCE]
+            keys, args = mutex.record_of([(claim.keys, claim.token) for claim in some])
+            await port.ask_all(
+                self.servers.aliases,
+                "mutex_write_down",
+                keys,
+                args,
+                within=WITHIN,
+                enough=self._most,
+            )
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG002
         """Raise `LockError`: such a lease stays in its process."""

@@ -14,9 +14,13 @@
 
 local A_SECOND = 1000000
 
+-- A holder is written down while it holds the lock, so it is the newest.
+local function is_newest(entry)
+  return token_of(redis.call('LINDEX', history, 0)) == token_of(entry)
+end
+
 local function put(entry, ttl)
-  -- A holder is written down while it holds the lock, so it is the newest.
-  if token_of(redis.call('LINDEX', history, 0)) == token_of(entry) then
+  if is_newest(entry) then
     redis.call('LSET', history, 0, entry)
   else
     redis.call('LPUSH', history, entry)
@@ -35,7 +39,7 @@ local function write_end(value, how, more)
   local time = now - acquired_at
   if how == '' then
     put(marked(value, '|'), ttl)
-  elseif time >= A_SECOND or how ~= 'released' then
+  elseif time >= A_SECOND or how ~= 'released' or is_newest(value) then
     put(marked(value, '|') .. '\t' .. how .. '|' .. integer(time) .. (more or ''), ttl)
   end
 end

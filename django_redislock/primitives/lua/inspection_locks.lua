@@ -4,13 +4,13 @@
 -- ARGV     1 the word that the answer begins with
 --          2 most    so many holders of one lock at most; and after so many in all, no other
 --                  lock is begun: Redis stands still meanwhile
---          3 listed  1: only locks in the index, since of other keys nobody knows what they are;
---                  else 0
+--          3 listed  1: only values of this package and locks in the index, since of other keys
+--                  nobody knows what they are; else 0
 -- Returns  {now µs, {value or nil, pttl ms, number of waiters, number of holders, ...}, ...} of the
 --          first locks, and perhaps not of all: ask again for the others. Of a lock that several
 --          may hold, value and pttl are those of the holder whose lease ends first, and then come
 --          {value, pttl ms, token} of all; "" is the value of a holder whose record is lost
--- luacheck: read globals now integer NO_STRING
+-- luacheck: read globals now integer NO_STRING VALUE
 
 local millis = math.floor(now / 1000)
 local TOKEN = '^' .. string.rep('%w', 32) .. '$'
@@ -55,7 +55,10 @@ for i = 1, (#KEYS - 1) / 3 do
       value, pttl = each[2][1], each[2][2]
     end
   end
-  if listed and not CLUSTER and not redis.call('ZSCORE', index, lock) then value = false end
+  if listed and not CLUSTER and value and not string.find(value, VALUE)
+    and not redis.call('ZSCORE', index, lock) then
+    value = false
+  end
   local waiters = redis.pcall('ZCARD', queue)
   found[i + 1] = {value, pttl, type(waiters) == 'number' and waiters or 0, unpack(each)}
 end
