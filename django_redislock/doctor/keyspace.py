@@ -22,6 +22,8 @@ AT_ONCE = 500
 MOST_NAMES = 10_000
 MOST_KEYS = 100_000
 """How many keys of the database are looked at, of whatever kind."""
+FOR_GOOD = (":index", ":clock", ":guard", "}:record")
+"""Ends of keys that have no TTL, or need none: a record may be kept for good."""
 WITHIN = 2.0
 """Seconds after which the scan stops."""
 
@@ -31,7 +33,7 @@ class KeyFacts:
     gone: tuple[str, ...] = ()
     """Names in the index whose locks should still be held and are missing."""
     unlisted: tuple[str, ...] = ()
-    """Names of locks that are held and missing in the index."""
+    """Names of locks that are held, say that they are in the index, and are missing there."""
     endless: tuple[str, ...] = ()
     """Keys below the prefix without a TTL."""
     looked_at: int = 0
@@ -57,7 +59,8 @@ class _Looking:
             members = self._client.zrange(  # type: ignore[assignment]
                 self._index, 0, MOST_NAMES - 1
             )
-        gone = self._twice(self._gone, [_text(name) for name in members])
+        listed = [name for key in members if (name := self._name(_text(key))) is not None]
+        gone = self._twice(self._gone, listed)
         unlisted: list[str] = []
         endless: list[str] = []
         looked_at, cursor = 0, 0
@@ -71,8 +74,10 @@ class _Looking:
             names = [name for key in keys if (name := self._name(key)) is not None]
             if self._listed:
                 unlisted += self._twice(self._unlisted, names)
-            # A record that is kept for good has no TTL.
-            passing = [key for key in keys if not key.endswith((":index", ":guard", "}:record"))]
+            # A record that is kept for good has no TTL, and neither has the clock of the server.
+            passing = [
+                key for key in keys if not key.endswith((":index", ":clock", ":guard", "}:record"))
+            ]
             endless += self._twice(self._endless, passing)
             if cursor == 0:
                 break
@@ -103,7 +108,7 @@ class _Looking:
         if not names:
             return
         seconds, _ = self._client.time()
-        asked = [("ZSCORE", self._index, name) for name in names]
+        asked = [("ZSCORE", self._index, self._lock(name)) for name in names]
         asked += [("EXISTS", self._lock(name), "") for name in names]
         answers = self._ask(asked)
         for name, ends, there in zip(names, answers, answers[len(names) :], strict=False):
@@ -112,7 +117,7 @@ class _Looking:
                 yield name
 
     def _unlisted(self, names: list[str]) -> Iterator[str]:
-        asked = [("ZSCORE", self._index, name) for name in names]
+        asked = [("ZSCORE", self._index, self._lock(name)) for name in names]
         asked += [("PTTL", self._lock(name), "") for name in names]
         answers = self._ask(asked)
         # The index has no locks without a TTL.
@@ -122,13 +127,12 @@ class _Looking:
             if ends is None and pttl > 0
         ]
         asked = [("GET", self._lock(name), "") for name in found]
-        asked += [("EXISTS", Keys.of(self._prefix, name).holders, "") for name in found]
+        asked += [("HVALS", Keys.of(self._prefix, name).holders, "") for name in found]
         answers = self._ask(asked)
         for name, value, records in zip(found, answers, answers[len(found) :], strict=False):
-            ours = isinstance(value, bytes) and Holder.parse(value, 1, 0).owner is not None
             # If several hold the lock, its key is no string, so GET answers an error.
-            several = isinstance(value, ResponseError) and records
-            if ours or several:
+            several = isinstance(value, ResponseError) and isinstance(records, list)
+            if any(map(_says_listed, records if several else [value])):
                 yield name
 
     def _endless(self, keys: list[str]) -> Iterator[str]:
@@ -150,6 +154,14 @@ class _Looking:
             if isinstance(answer, ResponseError) and "WRONGTYPE" not in str(answer):
                 raise answer
         return answers
+
+
+def _says_listed(value: Any) -> bool:
+    """Return whether a value is ours, and has the mark of a lock in the index (lua/value.lua). A
+    lock that is young, or that nobody can hold yet, has another mark."""
+    if not isinstance(value, bytes) or value[32:33] != b"+":
+        return False
+    return Holder.parse(value, 1, 0).owner is not None
 
 
 def _text(raw: bytes) -> str:

@@ -34,7 +34,6 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "lindex": (KEY, 0),
     "llen": (KEY,),
     "lpop": (KEY,),
-    "lpush": (KEY,),  # without a value, which is refused
     "lrange": (KEY, 0, 0),
     "lset": (KEY, 0, "-"),
     "ltrim": (KEY, 0, 0),
@@ -61,6 +60,10 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "zscore": (KEY, "-"),
 }
 """Arguments with which each command that locks need does nothing."""
+
+WRITING = {"lpush": "return redis.call('LPUSH', KEYS[1], '-')"}
+"""Commands that have no such arguments. A script that may not write refuses them after it has
+looked at the permissions; before Redis 7 there is no such script, and they are not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +122,23 @@ def _pattern(kind: str, prefix: str) -> str:
     return f"{kind}{escaped(prefix)}:*"
 
 
+def _try_in_script(client: redis.Redis, script: str, key: str) -> str:
+    try:
+        client.eval(f"#!lua flags=no-writes\n{script}", 1, key)
+    except ResponseError as error:
+        text = str(error)
+        return text if "user executing the script" in text or "in script" in text else ""
+    return ""
+
+
 def _try(client: redis.Redis, command: str, prefix: str) -> str:
     """Return why a command can't be run. "": it can."""
     # A key of a name that no lock can have.
     replaced = {KEY: Keys.of(prefix, "{}").history, CHANNEL: f"{prefix}:inbox:-"}
-    words = [replaced.get(word, word) for word in HARMLESS[command]]
+    words = [replaced.get(word, word) for word in HARMLESS.get(command, ())]
     try:
+        if command in WRITING:
+            return _try_in_script(client, WRITING[command], str(replaced[KEY]))
         if command == "subscribe":
             with client.pubsub() as pubsub:
                 pubsub.subscribe(*words)

@@ -166,9 +166,11 @@ class PastHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """The past holders of a lock, as far as known, for at least a minute after the last one."""
+    """The past holders of a lock, as far as known, for at least a minute after the last one: those
+    that held it for a second, and those whose hold ended badly."""
 
     fencing_token: int | None
+    """The newest fencing token that is known, of a past holder or the present one."""
     lasted: float | None
     """Seconds for which the last holder held it."""
     holders: list[PastHolder]

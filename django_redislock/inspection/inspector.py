@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
 
-from ..base import label, tokens
+from ..base import tokens
 from ..base.exceptions import LockUnavailable
 from ..base.holder import Holder
 from ..lease import claims
@@ -100,16 +100,17 @@ class Inspector:
     def past(self, lock: str | LockInfo) -> Past:
         """Return what is known about past holders."""
         keys = self._keys(lock)
-        fence, value, *known = self._ask(
-            "inspection_history", [keys.history, keys.lock, keys.holders, keys.clock], []
+        value, *known = self._ask(
+            "inspection_history", [keys.history, keys.lock, keys.holders], []
         )
         present = value and Holder.parse(value, -1, 0).fencing_token
         read = list(map(reading.past_holder, known))
         unreadable = read.count(None)
         found = [one for one in read if one is not None and one.fencing_token != present]
         found.sort(key=lambda holder: holder.fencing_token, reverse=True)
+        fences = [one.fencing_token for one in found] + ([present] if present else [])
         return Past(
-            fencing_token=label.number(fence),
+            fencing_token=max(fences, default=None),
             lasted=found[0].lasted if found else None,
             holders=found[:PAST],
             unreadable=unreadable,

@@ -202,7 +202,7 @@ _RECORD_ACQUIRE = {
 SHAPES: dict[str, Shape] = {
     "fence_raise": _list(_integer, _time, _number),
     "inspection_index": _list(_time, _list(then=(_text, _score))),
-    "inspection_history": _list(_MAYBE, _MAYBE, then=(_text,)),
+    "inspection_history": _list(_MAYBE, then=(_text,)),
     "inspection_keys": _list(_integer, _list(then=(_text,)), _list(then=(_text,))),
     "inspection_locks": _list(
         _time,

@@ -18,7 +18,7 @@ from django_redislock import LeaseRevoked, redis_lock
 from django_redislock.admin import confirmation
 from django_redislock.inspection import Inspector, LockInfo
 from tests.admin.conftest import LIST, client_of
-from tests.operations.calling import AWAY, before_clearing, granted, strangers
+from tests.operations.calling import AWAY, before_clearing, granted, strangers, write_down
 from tests.waiting import PATIENCE, eventually
 
 CLEAR = f"{LIST}clear/"
@@ -66,7 +66,7 @@ def test_one_lock(operator: Client, redis: Redis) -> None:
     assert confirm(operator, page) == ["Cleared “job”."]
     assert Inspector().get("job") is None
     with redis_lock("a:job"):
-        pass
+        write_down()
     answer = operator.get(f"{LIST}default_3Aa_3Ajob/clear/", follow=True)
     assert "Nobody holds “a:job” any more." in answer.content.decode()
     answer = operator.get(f"{LIST}default_3Anix/clear/", follow=True)

@@ -17,7 +17,7 @@ from django_redislock import redis_lock
 from django_redislock.inspection import Inspector
 from django_redislock.models import Lock
 from tests.admin.conftest import LIST, client_of
-from tests.operations.calling import AWAY, granted
+from tests.operations.calling import AWAY, granted, write_down
 from tests.waiting import PATIENCE, eventually
 
 PAGE = f"{LIST}default_3Ajob/change/"
@@ -76,7 +76,7 @@ def test_of_which_nothing_is_known(operator: Client) -> None:
 def test_a_free_one(operator: Client) -> None:
     """The page of a lock that was released a moment ago has its past, and no link to clear it."""
     with redis_lock("job", label="here") as lease:
-        pass
+        write_down()
     successor = redis_lock("job").acquire()
     redis_lock("job").clear(by="eva", reason="it hung")
     assert successor is not None

@@ -11,7 +11,7 @@ from redis import Redis
 
 from django_redislock import LockUnavailable, ReadWriteLock, Semaphore, redis_lock
 from django_redislock.inspection import Inspector
-from tests.operations.calling import Done, call, granted, strangers
+from tests.operations.calling import Done, call, granted, strangers, write_down
 from tests.operations.schema import Seen
 from tests.processes import Worker
 from tests.waiting import eventually
@@ -73,6 +73,7 @@ def test_keys_and_types(
     assert say("show", "show", "job").json["state"] == "free"
     say("show", "show", "never")
     redis_lock("expired", renew=False).acquire()
+    write_down()
     redis.delete("redislock:{expired}")
     for name in ("expired", "lost"):
         (holder,) = say("show", "show", name).json["past"]["holders"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -82,7 +83,8 @@ class TestShow:
     def test_its_past(self, redis: Redis) -> None:
         """The past has released, cleared and expired holders, even if nobody has looked since."""
         with Semaphore("exports", 3, label="released"):
-            pass
+            eventually(lambda: redis.zscore("redislock:index", "redislock:{exports}"))
+            time.sleep(0.1)  # it has been held for a second
         Semaphore("exports", 3, label="cleared", renew=False).acquire()
         call("clear", "exports", "--yes", "--reason", "it hangs")
         Semaphore("exports", 3, label="expired", renew=False).acquire()

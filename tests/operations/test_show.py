@@ -10,7 +10,7 @@ from redis import Redis
 
 from django_redislock import redis_lock
 from tests.contract.api import InThreads
-from tests.operations.calling import call, granted, strangers
+from tests.operations.calling import call, granted, strangers, write_down
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -43,7 +43,7 @@ def test_free() -> None:
     """A free lock has an exit code of its own; its last holder is shown."""
     assert call("show", "job").code == 3
     with redis_lock("job") as lease:
-        pass
+        write_down()
     done = call("show", "job")
     assert done.code == 3
     assert "free\n" in done.out
@@ -59,6 +59,7 @@ def test_its_past(redis: Redis) -> None:
         lock = redis_lock("job", label=f"was {end}", renew=False)
         lease = InThreads().start(lock.acquire).result(PATIENCE)
         leases.append(lease)
+        write_down()
         if end == "released":
             lease.release()
         elif end == "cleared":

@@ -1,16 +1,15 @@
 -- What is known of a lock's past.
 --
--- KEYS     1 history  2 lock  3 holders  4 clock  (as in lock.lua and permits.lua)
+-- KEYS     1 history  2 lock  3 holders  (as in lock.lua and permits.lua)
 -- ARGV     1 the word that the answer begins with
--- Returns  {last fencing token given at this server, the lock's value or nil, the past holders, or the
---           present ones, the newest first ...}; one "" if the history is of another type
+-- Returns  {the lock's value or nil, the past holders, or the present ones, the newest first ...}; one ""
+--          if the history is of another type
 -- luacheck: read globals now PAST_HOLDERS mark_of marked
 
-local history, lock, holders, clock = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local history, lock, holders = KEYS[1], KEYS[2], KEYS[3]
 local value = redis.pcall('GET', lock)
 if type(value) == 'table' then value = false end  -- a key of another type is no mutex
-local last = redis.pcall('GET', clock)
-local found = {type(last) == 'string' and last, value}
+local found = {value}
 -- Holders of a lock that several may hold: leases that have ended, and that are not in the history yet.
 local number = redis.pcall('HLEN', holders)
 if type(number) == 'number' and number > 0 and number <= PAST_HOLDERS then
