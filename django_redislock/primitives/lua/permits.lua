@@ -117,8 +117,6 @@ local function settle(listed)
   local lives = ends and ends - millis or 0
   if lives <= 0 then
     if listed then unlist() end
-    -- If leases have ended that `expire` did not reach: nobody needs them.
-    if ends then redis.call('UNLINK', lock, holders) end
     return
   end
   redis.call('PEXPIRE', lock, lives)
