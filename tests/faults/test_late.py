@@ -39,6 +39,7 @@ def test_acquire_after_its_withdrawal(scene: Scene) -> None:
     with pytest.raises(LockUnavailable):
         scene.acquire(wait=1.5 * TIMEOUT)
     assert rule.count == 2
+    eventually(lambda: scene.redis.keys(f"{scene.key}:gone:*"))
     arrive(rule)
     scene.is_free()
 
