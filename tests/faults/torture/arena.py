@@ -30,6 +30,10 @@ from .history import History, Journal, Reader, read
 from .register import RegisterServer
 from .worker import NAME, Task, take_once, work
 
+CLOCK = b"redislock:clock"
+"""The last fencing token, which is to stay."""
+INDEX = b"redislock:index"
+"""It forgets a lease that has ended by itself when others are written down a minute later."""
 CLAIM_WINDOW = 1.0
 """For so long a lock may be promised to a waiter that was killed (lua/queue.lua)."""
 
@@ -112,7 +116,10 @@ def _look(plan: Plan, path: Path, server: RedisServer) -> None:
             left.append(f"{lock}, which can't be had")
             process.kill()
             process.join()
-        left += [key.decode() for key in redis.keys("*") if redis.ttl(key) == -1]
+        lasting = {key for key in redis.keys("*") if redis.ttl(key) == -1}
+        left += [key.decode() for key in lasting - {CLOCK, INDEX}]
+        millis = redis.time()[0] * 1000
+        left += [name.decode() for name in redis.zrangebyscore(INDEX, millis, "+inf")]
     journal.write("left", keys=left)
     journal.close()
 
