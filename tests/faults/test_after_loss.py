@@ -318,6 +318,17 @@ def test_several_names(api: Api, harmed: Redis) -> None:
     api.release(newcomer.result(PATIENCE))
 
 
+def test_one_of_several_names(api: Api, harmed: Redis) -> None:
+    """Those that are still there are extended as ever."""
+    know_all(harmed)
+    lease = api.acquire(MultiLock(["a", "b"], ttl=TTL, after_loss="wait"))
+    harmed.delete("redislock:{a}", GUARD)
+    api.extend(lease)
+    assert harmed.exists("redislock:{a}", "redislock:{b}") == 2
+    api.release(lease)
+    assert not harmed.exists("redislock:{a}", "redislock:{b}")
+
+
 def test_a_name_that_is_guarded(api: Api, harmed: Redis, settings: Any) -> None:
     """A `MultiLock` does not take it in another way than `redis_lock` does."""
     settings.REDISLOCK = {"LOCKS": {"a": {"AFTER_LOSS": "wait"}}}
