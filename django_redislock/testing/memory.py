@@ -26,7 +26,6 @@ from ..transport.inbox import Inbox
 from ..transport.server import every
 from .condition import Condition
 from .no_server import Caches
-from .own_prefix import nothing_lost
 
 SETTLE_WITHIN = 2.0
 """Seconds that other threads have to act after a test has moved the clock."""
@@ -143,7 +142,6 @@ def _in_memory() -> Iterator[Memory]:
             stack.enter_context(mock.patch.multiple(module, **others))
 
         stack.enter_context(_memory.in_place())
-        stack.enter_context(nothing_lost())
         replace(pools, _async_twin=lambda using, kind: FakeAsyncRedisConnection)  # noqa: ARG005
         # Without replicas, every WAIT is confirmed.
         replace(command, _wait=lambda terms: ("PING",))  # noqa: ARG005

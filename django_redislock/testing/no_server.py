@@ -20,7 +20,8 @@ from ..lease.lease import Lease
 from ..lease.lock import Lock
 from ..lease.watchdog import Watchdog
 from ..locks.multi_lock import MultiLock
-from ..settings import conf
+from ..settings import conf, kinds
+from ..settings.policy import Policy
 from ..transport import ports, server
 from ..transport.server import every, server_of
 
@@ -58,6 +59,7 @@ class Caches(CacheHandler):
             mock.patch.object(server, "caches", self),
             answering(script),
             finding(PRIMITIVES),
+            nothing_lost(),
         ):
             try:
                 yield
@@ -93,6 +95,20 @@ def finding(primitives: list[tuple[type[Lock], Any]]) -> Iterator[None]:
     """Let locks of these classes find their primitives by these methods."""
     (one, its), (other, others) = primitives
     with mock.patch.object(one, "_primitive", its), mock.patch.object(other, "_primitive", others):
+        yield
+
+
+@contextmanager
+def nothing_lost() -> Iterator[None]:
+    """Let locks with `AFTER_LOSS = "wait"` behave as on a server that has forgotten nothing. A
+    server that is new for each test looks like one that has lost its data."""
+    guarded = kinds.guarded
+
+    def never(policy: Policy, clustered: Callable[[str], bool]) -> bool:
+        guarded(policy, clustered)  # raises where it can't be kept
+        return False
+
+    with mock.patch.object(kinds, "guarded", never):
         yield
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from ..settings import conf, kinds
+from ..settings import conf
 from ..settings.policy import Policy
 from .condition import Condition
+from .no_server import nothing_lost
 
 
 def names_apart() -> Condition[None]:
@@ -33,18 +34,4 @@ def _apart() -> Iterator[None]:
         return its._replace(given=given, policies={})
 
     with mock.patch.object(conf, "_settings", apart), nothing_lost():
-        yield
-
-
-@contextmanager
-def nothing_lost() -> Iterator[None]:
-    """Let locks with `AFTER_LOSS = "wait"` behave as on a server that has forgotten nothing. A
-    server that is new for each test looks like one that has lost its data."""
-    guarded = kinds.guarded
-
-    def never(policy: Policy, clustered: Callable[[str], bool]) -> bool:
-        guarded(policy, clustered)  # raises where it can't be kept
-        return False
-
-    with mock.patch.object(kinds, "guarded", never):
         yield

@@ -19,7 +19,15 @@ from ..primitives.keys import Keys, name_of
 from ..settings.policy import Policy
 from .condition import Condition
 from .matching import matches, validate_pattern
-from .no_server import PRIMITIVES, Caches, answering, configured, finding, replaced
+from .no_server import (
+    PRIMITIVES,
+    Caches,
+    answering,
+    configured,
+    finding,
+    nothing_lost,
+    replaced,
+)
 
 NOWHERE = Caches("nowhere")
 
@@ -105,7 +113,8 @@ def _unavailable() -> Iterator[None]:
             passing=not script.endswith("_acquire"),
         ) from redis.ConnectionError("redis_unavailable()")
 
-    with nullcontext() if configured() else NOWHERE.in_place(), answering(refuse):
+    place = nullcontext() if configured() else NOWHERE.in_place()
+    with place, answering(refuse), nothing_lost():
         yield
 
 

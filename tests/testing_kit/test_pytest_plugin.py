@@ -119,7 +119,7 @@ from django_redislock import redis_lock
 
 @pytest.mark.parametrize("number", range(2))
 def test_both(number, settings):
-    settings.REDISLOCK = {"TTL": 60}
+    settings.REDISLOCK = {"TTL": 60, "AFTER_LOSS": "wait"}
     with redis_lock("invoice:42", wait=0):
         here = pathlib.Path(os.environ["MEETING"])
         (here / str(number)).touch()

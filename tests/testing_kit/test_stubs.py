@@ -68,6 +68,7 @@ def at_once() -> Iterator[None]:
 LOCKS = {
     "mutex": lambda: redis_lock("invoice:42", wait=20),
     "for ever": lambda: redis_lock("invoice:42", wait=None),
+    "guarded": lambda: redis_lock("invoice:42", wait=20, after_loss="wait"),
     "semaphore": lambda: Semaphore("invoice:42", 2, wait=20),
     "read": lambda: ReadWriteLock("invoice:42", wait=20).read(),
     "write": lambda: ReadWriteLock("invoice:42", wait=20).write(),
