@@ -1,66 +1,82 @@
-"""The cost of held leases, and of waiting: up to 10,000 of each in one process.
+"""The cost of held leases, and of waiting: up to 100,000 of them in one process.
 
-Nothing else goes on in a process that holds them, so what it takes of a processor is the cost of
-renewing. It is looked at for `WINDOW` seconds, again and again; meanwhile each lease of ours is
-renewed twice, and each of python-redis-lock's once. Figures are for ten seconds, which is a third
-of the TTL. As all of that is next to nothing, all numbers of leases are held at the same time,
-each in a process of its own with a server of its own.
+A reference holds as many keys as we hold leases: one thread extends them at a third of their ttl,
+250 in one script that compares each token and writes the end of each lease into an index, as one
+would write it by hand. Both are held at the same time, each in a process of its own with a server
+of its own, and nothing else goes on there. Figures of a window are for ten seconds.
 
 How late a renewal comes is seen from outside, five times a second: the end of that lease that ends
-next is never nearer than two thirds of the TTL, or its renewal was late. Memory is what Python has
-given out. What the renewal has of that is told apart by holding as many leases that nobody renews.
+next is never nearer than two thirds of the ttl, or its renewal was late. Memory is what Python has
+given out: of ours what is there beside the lease objects that the project itself keeps, of the
+reference the list of keys and tokens, both with what a renewal needs for a moment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import secrets
 import threading
 import time
 import tracemalloc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from importlib.util import find_spec
+from itertools import count
 from typing import Any
 
-from .harness import TTL, Meter, Row, add, django_project, in_child, private_server, say, url
+from .harness import TTL, Meter, Row, add, django_project, in_child, private_server, say, turns, url
+from .uncontended import FLOOR, OURS, contestants
 
-LEASES = [100, 1000, 10_000]
+LEASES = 10_000
+TTLS = [3, 10, TTL]
 WAITING = [10, 100, 1000]
-WINDOW = 2 / 3 * TTL
+PILE = 100_000
 EVERY = 10.0
 """Figures are for so many seconds."""
 
-OURS, THEIRS = "redis_lock", "python-redis-lock, renewing"
-MOST = {THEIRS: 1000}
-"""The same for a contestant that has a thread for each of them."""
+HAND = "a hand-written batch"
+BATCH = 250
 RUNNING = "benchmark:running"
+
+EXTEND = """
+for i = 1, #KEYS - 1 do
+  local token = redis.call('GET', KEYS[i])
+  if token and string.sub(token, 1, 32) == ARGV[i + 2] then
+    redis.call('PEXPIRE', KEYS[i], ARGV[1])
+    redis.call('ZADD', KEYS[#KEYS], ARGV[2], KEYS[i])
+  end
+end
+return 1
+"""
 
 
 def measure(
     *,
     rounds: int,
-    window: float = WINDOW,
-    leases: Sequence[int] = LEASES,
+    leases: int = LEASES,
+    ttls: Sequence[float] = TTLS,
     waiting: Sequence[int] = WAITING,
+    pile: int = PILE,
 ) -> list[Row]:
-    say(f"leases: held, for {rounds * window:.0f} s")
-    titles = [OURS, THEIRS] if find_spec("redis_lock") else [OURS]
-    cases = [(title, n) for title in titles for n in leases if n <= MOST.get(title, n)]
-    with ThreadPoolExecutor(len(cases)) as pool:
-        held = [pool.submit(watch, title, n, rounds, window) for title, n in cases]
-        rows = [row for one in held for row in one.result()]
-    for number in leases:
-        say(f"leases: the memory of {number}")
-        rows += in_child("benchmarks.leases:remember", number=number, window=window)
+    rows: list[Row] = []
+    for ttl in ttls:
+        say(f"leases: {leases} held, with a ttl of {ttl} s")
+        with ThreadPoolExecutor(2) as pool:
+            held = [pool.submit(watch, title, leases, rounds, ttl) for title in (OURS, HAND)]
+            rows += [row for one in held for row in one.result()]
+    say("leases: their memory")
+    for title in (OURS, HAND):
+        rows += in_child("benchmarks.leases:remember", title=title, number=leases)
+    say(f"leases: {pile} pile up")
+    rows += in_child("benchmarks.leases:pile_up", number=pile)
     for number in waiting:
         say(f"leases: {number} wait")
         rows += in_child("benchmarks.leases:wait", number=number, rounds=rounds)
     return rows
 
 
-def watch(title: str, number: int, rounds: int, window: float) -> list[Row]:
+def watch(title: str, number: int, rounds: int, ttl: float) -> list[Row]:
     """Hold the leases in a child, and measure from here how late their renewals come."""
     with private_server() as server, ThreadPoolExecutor(1) as pool:
         from redis import Redis
@@ -73,7 +89,7 @@ def watch(title: str, number: int, rounds: int, window: float) -> list[Row]:
             port=server.tcp_port,
             number=number,
             rounds=rounds,
-            window=window,
+            ttl=ttl,
         )
         late = 0.0
         while not child.done():
@@ -83,27 +99,28 @@ def watch(title: str, number: int, rounds: int, window: float) -> list[Row]:
             running, (seconds, microseconds), ends = pipeline.execute()
             if running and ends:
                 left = ends[0][1] / 1000 - seconds - microseconds / 1e6
-                late = max(late, 2 / 3 * TTL - left)
+                late = max(late, 2 / 3 * ttl - left)
         rows: list[Row] = child.result()
         for row in rows:
-            if title == OURS:
-                row["values"]["late"] = [round(late, 3)] * rounds
+            row["values"]["late"] = [round(late, 3)] * rounds
         return rows
 
 
 class Server:
-    """A holder in another process."""
+    """A server that another process has started."""
 
     def __init__(self, port: int) -> None:
         self.tcp_port = port
 
 
-def hold(*, title: str, port: int, number: int, rounds: int, window: float) -> list[Row]:
+def hold(*, title: str, port: int, number: int, rounds: int, ttl: float) -> list[Row]:
     rows: list[Row] = []
     server = Server(port)
-    leases = held(title, number, server)
+    django_project(default=url(server))
+    keeper = HOLDERS[title](number, ttl)
     meter = Meter(server)
-    time.sleep(min(EVERY, window))  # the first renewals; connections are made
+    window = max(2.0, 2 / 3 * ttl)
+    time.sleep(window)  # the first renewals; connections are made
     meter.redis.set(RUNNING, "1")
     for _ in range(rounds):
         before = scripts(meter)
@@ -112,12 +129,13 @@ def hold(*, title: str, port: int, number: int, rounds: int, window: float) -> l
         spent = meter.stop()
         found = {
             "client_cpu": round(spent["client_cpu"] * EVERY / window, 6),
+            "server_cpu": round(spent["server_cpu"] * EVERY / window, 6),
             "requests": round((scripts(meter) - before) * EVERY / window, 1),
             "threads": threading.active_count() - 1,
         }
-        add(rows, {"kind": "held", "leases": number}, title, found)
+        add(rows, {"kind": "held", "leases": number, "ttl": ttl}, title, found)
     meter.redis.delete(RUNNING)
-    assert len(leases) == number
+    assert keeper is not None
     return rows
 
 
@@ -127,70 +145,123 @@ def scripts(meter: Meter) -> int:
     return sum(counted.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
 
 
-def held(title: str, number: int, server: Any) -> list[Any]:
-    django_project(default=url(server))
-    if title == THEIRS:
-        import redis_lock as python_redis_lock
-        from django_redis import get_redis_connection
-
-        client = get_redis_connection("default")
-        locks = [
-            python_redis_lock.Lock(client, f"job:{one}", expire=TTL, auto_renewal=True)
-            for one in range(number)
-        ]
-        return [lock for lock in locks if lock.acquire(blocking=False)]
+def hold_ours(number: int, ttl: float, name: str = "job") -> list[Any]:
     from django.conf import settings
 
     from django_redislock import redis_lock
 
     # As many connections as django-redis and redis-py have by default, at most.
     settings.CACHES["default"]["OPTIONS"] = {}
-
-    leases = [redis_lock(f"job:{one}", ttl=TTL).acquire(wait=0) for one in range(number)]
-    return [lease for lease in leases if lease is not None]
+    return [redis_lock(f"{name}:{one}", ttl=ttl).acquire(wait=0) for one in range(number)]
 
 
-def remember(*, number: int, window: float) -> list[Row]:
-    """Bytes for each lease: of it and what it consists of, and of what renews it. This is the same
-    in each round."""
+class Hand:
+    """Keys that one thread extends."""
+
+    def __init__(self, number: int, ttl: float, name: str = "job") -> None:
+        from django_redis import get_redis_connection
+
+        self.client = get_redis_connection("default")
+        self.script = self.client.script_load(EXTEND)
+        self.ttl = ttl
+        self.held: list[tuple[str, str]] = []
+        for one in range(number):
+            key, token = f"redislock:{{{name}:{one}}}", secrets.token_hex(16)
+            self.client.set(key, token, nx=True, px=int(ttl * 1000))
+            self.held.append((key, token))
+        self.extend()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while True:
+            due += self.ttl / 3
+            time.sleep(max(0.0, due - time.monotonic()))
+            self.extend()
+
+    def extend(self) -> None:
+        for start in range(0, len(self.held), BATCH):
+            some = self.held[start : start + BATCH]
+            keys = [key for key, _ in some]
+            tokens = [token for _, token in some]
+            ends = int((time.time() + self.ttl) * 1000)
+            words = [*keys, "redislock:index", int(self.ttl * 1000), ends, *tokens]
+            self.client.evalsha(self.script, len(some) + 1, *words)
+
+
+HOLDERS: dict[str, Any] = {OURS: hold_ours, HAND: Hand}
+
+
+def remember(*, title: str, number: int) -> list[Row]:
+    """Bytes for each lease beside the lease objects, as they are held and renewed. This is the
+    same in each round."""
+    ttl = 3.0
     with private_server() as server:
-        leases = held(OURS, 1, server)
-        from django_redislock import redis_lock
+        django_project(default=url(server))
+        first = HOLDERS[title](1, ttl, "first")  # imports, connections, scripts, the thread
         from django_redislock.lease.watchdog import Watchdog
 
-        watched = Watchdog.watch
         tracemalloc.start()
 
-        def acquire(first: int, ttl: float) -> float:
-            before, _ = tracemalloc.get_traced_memory()
-            for one in range(first, first + number):
-                leases.append(redis_lock(f"task:{one}", ttl=ttl).acquire(wait=0))
+        def size() -> int:
             gc.collect()
-            after, _ = tracemalloc.get_traced_memory()
-            return (after - before) / number
+            return tracemalloc.get_traced_memory()[0]
 
-        Watchdog.watch = lambda *_: None  # type: ignore[method-assign]
-        lease = acquire(0, 300.0)
-        Watchdog.watch = watched  # type: ignore[method-assign]
-        both = acquire(number, TTL)
-        before, _ = tracemalloc.get_traced_memory()
+        before, objects = size(), 0
+        if title == OURS:
+            watched, Watchdog.watch = Watchdog.watch, lambda *_: None  # type: ignore[method-assign]
+            leases = hold_ours(number, 600.0)
+            objects = size() - before
+            for lease in leases:
+                lease.release()
+            del leases, lease
+            Watchdog.watch = watched  # type: ignore[method-assign]
+            before = size()
+        keeper = HOLDERS[title](number, ttl)
+        time.sleep(ttl)
         tracemalloc.reset_peak()
-        time.sleep(window)  # the leases are renewed
+        time.sleep(ttl)
         _, peak = tracemalloc.get_traced_memory()
-        found = {
-            "bytes": lease,
-            "renewal_bytes": both - lease,
-            "renewing_bytes": (peak - before) / number,
-        }
+        assert first is not None
+        assert keeper is not None
+        found = {"bytes": objects / number, "over": (peak - before - objects) / number}
         rows: list[Row] = []
-        add(rows, {"kind": "memory", "leases": number}, OURS, found)
+        add(rows, {"kind": "memory", "leases": number}, title, found)
         return rows
+
+
+def pile_up(*, number: int, steps: int = 10, cycles: int = 300) -> list[Row]:
+    """Take many leases and keep them: what does one take meanwhile, and what does a free cycle
+    take beside them?"""
+    rows: list[Row] = []
+    numbers = count()
+    kept: list[Any] = []
+    with private_server() as server:
+        competing = [one for one in contestants(server) if one[0] in (OURS, FLOOR)]
+        from django_redislock import redis_lock
+
+        for step in range(steps + 1):
+            for title, cycle in turns(competing, 5):
+                begun = time.perf_counter()
+                for _ in range(cycles):
+                    cycle(next(numbers))
+                spent = {"seconds": round((time.perf_counter() - begun) / cycles, 9)}
+                add(rows, {"kind": "beside", "held": len(kept)}, title, spent)
+            if step < steps:
+                share = number // steps
+                begun = time.perf_counter()
+                for _ in range(share):
+                    kept.append(redis_lock(f"held:{len(kept)}", ttl=600).acquire(wait=0))
+                spent = {"seconds": round((time.perf_counter() - begun) / share, 9)}
+                add(rows, {"kind": "piling", "held": len(kept)}, OURS, spent)
+    return rows
 
 
 def wait(*, number: int, rounds: int) -> list[Row]:
     """Let this number of tasks wait for as many names, all of which somebody else holds."""
     with private_server() as server:
-        others = held(OURS, number, server)
+        django_project(default=url(server))
+        others = hold_ours(number, TTL)
         return asyncio.run(_wait(server, number, rounds, others))
 
 

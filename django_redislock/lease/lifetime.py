@@ -117,6 +117,13 @@ class Lifetime:
             return LeaseLost(self.claim.keys.name, why)
         return self.error
 
+    def sound(self, time: float) -> bool:
+        """Return whether at this time nothing has ended it, and nobody is releasing it. This is
+        the common case of `over` and `expire`, which the watchdog asks for each of many leases."""
+        return (
+            time < self.deadline and not self.closing and not self.released and self.error is None
+        )
+
     @property
     def alive(self) -> bool:
         """Whether its holder may hold the lease once more."""

@@ -82,11 +82,12 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
         raise
     if any(refusals):
         refusals = await _put_back(port, leases, ttls, refusals)
+    heard = port.now()
     for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
         if refusal is None:
             # If the deadline came before the answer, that is final: others may have held the
             # lock since.
-            if lease.expire() is None:
+            if lease.sound(heard) or lease.expire() is None:
                 lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
                 lease.renewed(sent, its_ttl)
         elif isinstance(refusal, LockUnavailable):
@@ -138,7 +139,7 @@ READY = -1.0
 _order = itertools.count()
 """Orders entries of a heap that have the same time, since lifetimes can't be compared."""
 
-_Heap = list[tuple[float, int, Lifetime]]
+_Entries = list[tuple[float, int, Lifetime]]
 
 
 class Watchdog:
@@ -159,11 +160,11 @@ class Watchdog:
         """By token: leases whose due time the thread does not know yet. A lease that is released
         before the thread looks leaves nothing behind."""
         # Only the thread uses these two.
-        self._due: _Heap = []
+        self._due: _Entries = []
         """The leases that are not due yet, by their due time."""
-        self._ready: dict[tuple[Hashable, ...], _Heap] = {}
-        """The leases that are due, by deadline. One heap has the leases that one request can
-        renew."""
+        self._ready: dict[tuple[Hashable, ...], _Entries] = {}
+        """The leases that are due, the most urgent one last. One list has the leases that one
+        request can renew."""
         self._next = NEVER
         """When the thread looks next. A lease that is due earlier has to wake it."""
         self._show_at = 0.0
@@ -344,9 +345,9 @@ class Watchdog:
     def _valid(self, at: float, _: int, lease: Lifetime) -> bool:
         return lease.at == at and lease.claim.token in self._leases
 
-    def _schedule(self, lease: Lifetime) -> None:
-        """Look at a lease when it is due."""
-        if self._living(lease) is None:
+    def _schedule(self, lease: Lifetime, time: float = NEVER) -> None:
+        """Look at a lease when it is due. It is not looked at now if it lived at this `time`."""
+        if not lease.sound(time) and self._living(lease) is None:
             return
         lease.early = 0.0
         if lease.renew:
@@ -361,6 +362,8 @@ class Watchdog:
     def _living(self, lifetime: Lifetime) -> Renewable | None:
         """Return the lease if somebody has it and it is not over. Otherwise forget it."""
         lease = lifetime.lease()
+        if lease is not None and lifetime.sound(now()) and not lease._holds.orphaned:
+            return lease
         claim = lifetime.claim
         if lease is None:
             if claim.token in self._leases:
@@ -399,11 +402,13 @@ class Watchdog:
             if lease.renew and lease.due - until <= EARLY * lease.claim.ttl / 3:
                 lease.at = READY
                 ready = self._ready.setdefault(self._together(lease), [])
-                heapq.heappush(ready, (until + lease.remaining(), entry[1], lease))
+                ready.append((lease.deadline, entry[1], lease))
             else:  # it was extended meanwhile, or is not renewed
                 later.append(lease)
+        for ready in self._ready.values():
+            ready.sort(reverse=True)
         for lease in later:
-            self._schedule(lease)
+            self._schedule(lease, until)
         return old
 
     def _batch(self, together: tuple[Hashable, ...]) -> list[Lifetime]:
@@ -411,7 +416,7 @@ class Watchdog:
         ready = self._ready[together]
         leases: list[Lifetime] = []
         while ready and len(leases) < BATCH:
-            lease = heapq.heappop(ready)[2]
+            lease = ready.pop()[2]
             if self._valid(READY, 0, lease) and self._living(lease) is not None:
                 leases.append(lease)
         if not ready:
@@ -436,9 +441,10 @@ class Watchdog:
                 asked |= bool(leases)
                 if leases and not self._renew(leases, ask=not nodes & silent):
                     silent |= self._failed(nodes)
+                answered = now()
                 for lease in leases:
                     if lease.claim.token in self._leases:
-                        self._schedule(lease)
+                        self._schedule(lease, answered)
         if not silent:
             claims = [*(lease.claim for lease in old), *self._written_by(began)]
             self._write_down(claims)
@@ -497,7 +503,7 @@ class Watchdog:
         """Return the order of requests: first those that delay no others, then those of leases
         that end soon."""
         nodes = self._nodes_of(together)
-        return bool(self._failed(nodes)), len(nodes) > 1, self._ready[together][0][0]
+        return bool(self._failed(nodes)), len(nodes) > 1, self._ready[together][-1][0]
 
     def _nodes_of(self, together: tuple[Hashable, ...]) -> set[Node | None]:
         """Return the nodes of a cluster that a request goes to. Without a cluster: {None}."""
