@@ -24,8 +24,8 @@ PARTS = {
     "uncontended": ["rounds", "cycles"],
     "contended": ["rounds", "seconds", "waiters"],
     "inspection": ["rounds"],
+    "server": ["rounds"],
     "leases": ["rounds"],
-    "names": ["names"],
     "latency": ["rounds"],
     "fleet": ["rounds", "seconds"],
     "startup": ["rounds"],
@@ -37,8 +37,8 @@ SMOKE = {
     "uncontended": {"rounds": 1, "cycles": 20},
     "contended": {"rounds": 1, "seconds": 0.2, "waiters": [2]},
     "inspection": {"rounds": 1, "locks": 100, "others": 1000},
-    "leases": {"rounds": 1, "window": 0.5, "leases": [20], "waiting": [5]},
-    "names": {"names": 50, "afterwards": 0.1},
+    "server": {"rounds": 1, "cycles": 50},
+    "leases": {"rounds": 1, "leases": 20, "ttls": [3], "waiting": [5], "pile": 100},
     "latency": {"rounds": 1, "cycles": 3, "delays": [0.2]},
     "fleet": {"rounds": 1, "seconds": 0.1, "processes": [2]},
     "startup": {"rounds": 1},
@@ -57,7 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cycles", type=int, default=500, help="of a free lock, in each turn")
     parser.add_argument("--seconds", type=float, default=0.35, help="of a turn of few who wait")
     parser.add_argument("--waiters", type=int, nargs="+", default=[2, 8, 32, 128])
-    parser.add_argument("--names", type=int, default=100_000, help="that are locked once")
     parser.add_argument("--smoke", action="store_true")
     given = parser.parse_args(arguments)
     unknown = set(given.parts) - {*PARTS, "report"}

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 from devtools.pages import table
 
-from . import fleet, latency, leases, startup
+from . import fleet, latency, leases, server, startup
 from .harness import Row, find, median, ratio
-from .style import MARKERS, OTHERS, OURS, colours
-from .tables import Record, micro, rows_of
+from .style import MARKERS, colours
+from .tables import Record, micro, rows_of, shown
 from .tables import conditions as _conditions
 from .targets import Seen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-MB = 1e6
 
 
 def conditions(record: Record) -> str:
@@ -27,41 +25,91 @@ def conditions(record: Record) -> str:
 
 def held(record: Record) -> str:
     """The table of the cost of held leases."""
-    head = [
-        "leases",
-        "",
-        "client CPU, s in 10 s",
-        "requests in 10 s",
-        "threads",
-        "latest renewal, s",
+    head = ["leases", "ttl, s", "", "client CPU, s in 10 s", "server CPU, s in 10 s"]
+    lines = [[*head, "requests in 10 s", "threads", "latest renewal, s"]]
+    lines += [
+        [
+            f"{row['case']['leases']:,}",
+            f"{row['case']['ttl']:g}",
+            shown(row["contestant"]),
+            f"{median(row, 'client_cpu'):.3f}",
+            f"{median(row, 'server_cpu'):.3f}",
+            f"{median(row, 'requests'):.0f}",
+            f"{median(row, 'threads'):.0f}",
+            f"{max(row['values']['late']):.2f}",
+        ]
+        for row in rows_of(record, kind="held")
     ]
-    lines = [head]
-    for row in rows_of(record, kind="held"):
-        late = f"{max(row['values']['late']):.2f}" if "late" in row["values"] else ""
-        lines.append(
-            [
-                f"{row['case']['leases']:,}",
-                row["contestant"],
-                f"{median(row, 'client_cpu'):.3f}",
-                f"{median(row, 'requests'):.0f}",
-                f"{median(row, 'threads'):.0f}",
-                late,
-            ]
-        )
     return f"{conditions(record)}\n\n{table(lines)}"
 
 
 def memory(record: Record) -> str:
     """The table of the memory that leases need in their process."""
-    lines = [["leases", "bytes of a lease", "bytes for renewing it", "more while renewing, MB"]]
-    for row in rows_of(record, kind="memory"):
-        number = row["case"]["leases"]
+    lines = [["leases", "", "bytes of the lease objects", "bytes beside them"]]
+    lines += [
+        [
+            f"{row['case']['leases']:,}",
+            shown(row["contestant"]),
+            f"{median(row, 'bytes'):.0f}" if median(row, "bytes") else "",
+            f"{median(row, 'over'):.0f}",
+        ]
+        for row in rows_of(record, kind="memory")
+    ]
+    return table(lines)
+
+
+def piling(record: Record) -> str:
+    """The table of what it costs to take leases as they pile up, and free locks beside them."""
+    lines = [["leases held", "one more, µs", "a free lock, µs", "two plain commands, µs", "×"]]
+    for row in rows_of(record, kind="beside"):
+        if row["contestant"] == leases.OURS:
+            held = row["case"]["held"]
+            floor = find(record["rows"], leases.FLOOR, kind="beside", held=held)
+            more = find(record["rows"], leases.OURS, kind="piling", held=held)
+            assert floor is not None
+            lines.append(
+                [
+                    f"{held:,}",
+                    micro(median(more, "seconds")) if more else "",
+                    micro(median(row, "seconds")),
+                    micro(median(floor, "seconds")),
+                    f"{ratio(row, floor):.2f}",
+                ]
+            )
+    return table(lines)
+
+
+def cycle(record: Record) -> str:
+    """The table of what a free cycle costs the server."""
+    head = ["acquire and release", "server CPU, µs", "÷ plain", "commands"]
+    head += ["bytes held", "bytes left", "bytes for replicas", "÷ plain"]
+    lines = [head]
+    floor = find(record["rows"], server.FLOOR, kind="free")
+    assert floor is not None
+    lines += [
+        [
+            shown(row["contestant"]),
+            f"{median(row, 'server_cpu') * 1e6:.1f}",
+            f"{ratio(row, floor, 'server_cpu'):.2f}",
+            *(f"{median(row, name):.0f}" for name in ("commands", "held", "left", "stream")),
+            f"{ratio(row, floor, 'stream'):.2f}",
+        ]
+        for row in rows_of(record, kind="free")
+    ]
+    return f"{conditions(record)}\n\n{table(lines)}"
+
+
+def batch(record: Record) -> str:
+    """The table of what 250 renewals in one request cost the server."""
+    lines = [["250 renewals in one request", "server CPU, µs", "÷ by hand"]]
+    for row in rows_of(record, kind="renewals"):
+        floor = find(record["rows"], server.BY_HAND[row["contestant"]], kind="renewals")
+        assert floor is not None
         lines.append(
             [
-                f"{number:,}",
-                f"{median(row, 'bytes'):.0f}",
-                f"{median(row, 'renewal_bytes'):.0f}",
-                f"{median(row, 'renewing_bytes') * number / MB:.2f}",
+                shown(row["contestant"]),
+                micro(median(row, "server_cpu")),
+                f"{ratio(row, floor, 'server_cpu'):.2f}",
             ]
         )
     return table(lines)
@@ -84,32 +132,6 @@ def waiting(record: Record) -> str:
         for row in rows_of(record, kind="waiting")
     ]
     return table(lines)
-
-
-def _back(record: Record) -> tuple[float, float]:
-    """Bytes of a name at most; and the seconds from the last release until Redis has its memory
-    back, all but a hundredth of it: whole ones, since it is looked at each second."""
-    [row] = rows_of(record)[:1]
-    end = find(record["rows"], "the last release")
-    assert end is not None
-    readings = list(zip(row["values"]["second"], row["values"]["bytes"], strict=True))
-    most = max(bytes_ for _, bytes_ in readings)
-    released = median(end, "released")
-    free = (second for second, bytes_ in readings if second > released and bytes_ <= most / 100)
-    return most / row["case"]["names"], float(round(min(free) - released))
-
-
-def forgotten(record: Record) -> str:
-    """The table of the cost of names that are locked once."""
-    most, seconds = _back(record)
-    number = record["rows"][0]["case"]["names"]
-    end = find(record["rows"], "the last release")
-    assert end is not None
-    lines = [
-        ["names", "seconds of locking", "bytes of Redis' memory for each", "gone after, s"],
-        [f"{number:,}", f"{median(end, 'released'):.0f}", f"{most:.0f}", f"{seconds:.0f}"],
-    ]
-    return f"{conditions(record)}\n\n{table(lines)}"
 
 
 def far(record: Record) -> str:
@@ -196,80 +218,74 @@ def _added(record: Record, value: str) -> float:
     return (min(with_["values"][value]) - min(without["values"][value])) * 1e3
 
 
-def targets(of_leases: Record, of_names: Record, of_start: Record) -> Iterator[Seen]:
+def targets(of_server: Record, of_leases: Record, of_start: Record) -> Iterator[Seen]:
+    yield from _of_server(of_server["rows"])
     rows = of_leases["rows"]
-    most = max(row["case"]["leases"] for row in rows_of(of_leases, kind="held"))
-    row = find(rows, leases.OURS, kind="held", leases=most)
-    assert row is not None
-    where = f"{most:,} leases"
-    yield Seen("CPU s in 10 s, to renew", 0.08, median(row, "client_cpu"), where)
-    yield Seen("requests in 10 s", 400, median(row, "requests"), where)
-    yield Seen("threads", 1, median(row, "threads"), where)
-    yield Seen("latest renewal, s", 3, max(row["values"]["late"]), where)
-    row = find(rows, leases.OURS, kind="memory", leases=most)
-    assert row is not None
-    all_of_it = (median(row, "renewal_bytes") + median(row, "renewing_bytes")) * most / MB
-    yield Seen("MB over the leases themselves", 6, all_of_it, where)
+    for row in rows_of(of_leases, kind="held"):
+        if row["contestant"] == leases.OURS:
+            floor = find(rows, leases.HAND, **row["case"])
+            assert floor is not None
+            where = f"{row['case']['leases']:,} leases, ttl {row['case']['ttl']:g} s"
+            client, its = (ratio(row, floor, name) for name in ("client_cpu", "server_cpu"))
+            yield Seen("client CPU to renew, ÷ by hand", 2, client, where)
+            yield Seen("server CPU to renew, ÷ by hand", 1.5, its, where)
+            yield Seen("threads", 1, median(row, "threads"), where)
+            late = max(row["values"]["late"]) / row["case"]["ttl"]
+            yield Seen("latest renewal, ÷ ttl", 0.1, late, where)
+    ours, floor = (find(rows, title, kind="memory") for title in (leases.OURS, leases.HAND))
+    assert ours is not None
+    assert floor is not None
+    where = f"{ours['case']['leases']:,} leases"
+    yield Seen(
+        "memory beside the lease objects, ÷ by hand", 1.5, ratio(ours, floor, "over"), where
+    )
+    yield from _growth(of_leases)
     row = rows_of(of_leases, kind="waiting")[-1]
     where = f"{row['case']['names']:,} tasks that wait"
     yield Seen("threads of waiters", 2, median(row, "threads"), where)
     yield Seen("connections of waiters, of a pool of 50", 53, median(row, "connections"), where)
-    _, seconds = _back(of_names)
-    number = of_names["rows"][0]["case"]["names"]
-    yield Seen("s until Redis has its memory back", 60, seconds, f"{number:,} names")
     yield Seen("ms of CPU that the import adds", 30, _added(of_start, "client_cpu"), "")
 
 
+def _of_server(rows: list[Row]) -> Iterator[Seen]:
+    named = {row["contestant"]: row for row in rows if row["case"]["kind"] == "free"}
+    ours, floor = named[server.OURS], named[server.FLOOR]
+    cpu = ratio(ours, floor, "server_cpu")
+    yield Seen("server CPU of a free cycle, pipelined, ÷ plain", 3, cpu, server.OURS)
+    for title, most in ((server.OURS, 9), (server.SEMAPHORE, 14), (server.MULTI, 13)):
+        commands = float(round(median(named[title], "commands")))
+        yield Seen(f"commands of a cycle: {title}", most, commands, "")
+    yield Seen("bytes of a held lock", 300, median(ours, "held"), server.OURS)
+    for title in (server.OURS, server.SEMAPHORE, server.MULTI):
+        yield Seen("bytes that a released name leaves", 0, median(named[title], "left"), title)
+    stream = ratio(ours, floor, "stream")
+    yield Seen("bytes for replicas, ÷ plain", 2, stream, server.OURS)
+    for title, by_hand in server.BY_HAND.items():
+        pair = [find(rows, one, kind="renewals") for one in (title, by_hand)]
+        if title != by_hand and pair[0] and pair[1]:
+            slower = ratio(pair[0], pair[1], "server_cpu")
+            yield Seen("250 renewals in one request, ÷ by hand", 1.3, slower, title)
+    for row in rows:
+        if row["case"]["kind"] == "round trips":
+            trips = float(min(row["values"]["round_trips"]))
+            yield Seen("round trips of shared results", 2, trips, row["contestant"])
+
+
+def _growth(record: Record) -> Iterator[Seen]:
+    """How much slower it gets, beside the plain commands of the same moment."""
+    beside = []
+    for row in rows_of(record, kind="beside"):
+        floor = find(record["rows"], leases.FLOOR, **row["case"])
+        if row["contestant"] == leases.OURS and floor:
+            beside.append((row["case"]["held"], ratio(row, floor)))
+    slower = beside[-1][1] / beside[0][1]
+    where = f"{beside[-1][0]:,} leases held"
+    yield Seen("a free lock beside them, ÷ beside none", 1.25, slower, where)
+    steps = [median(row, "seconds") for row in rows_of(record, kind="piling")]
+    yield Seen("one more lease, the slowest tenth ÷ the first", 1.25, max(steps) / steps[0], where)
+
+
 # Pictures.
-
-
-def curve(record: Record) -> Figure:
-    """The memory of Redis while names are locked, and afterwards."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.2))
-    axes = figure.subplots()
-    [row] = rows_of(record)[:1]
-    end = find(record["rows"], "the last release")
-    assert end is not None
-    at = median(end, "released")
-    seconds = [second - at for second in row["values"]["second"]]
-    axes.plot(seconds, [bytes_ / MB for bytes_ in row["values"]["bytes"]], color=OURS)
-    axes.axvline(0, color="#7d7d7d", linestyle=":")
-    axes.set_xlabel("seconds since the last release")
-    axes.set_ylabel("MB of Redis' memory")
-    axes.set_ylim(bottom=0)
-    axes.grid(visible=True)
-    return figure
-
-
-def growth(record: Record) -> Figure:
-    """What leases cost as they become more."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.2))
-    panels = figure.subplots(1, 3)
-    measures = [
-        ("client_cpu", "CPU s in 10 s"),
-        ("requests", "requests in 10 s"),
-        ("threads", "threads"),
-    ]
-    for axes, (value, label) in zip(panels, measures, strict=True):
-        looks = zip((leases.OURS, leases.THEIRS), (OURS, OTHERS[0]), MARKERS, strict=False)
-        for title, colour, marker in looks:
-            mine = [row for row in rows_of(record, kind="held") if row["contestant"] == title]
-            numbers = [row["case"]["leases"] for row in mine]
-            values = [median(row, value) for row in mine]
-            axes.plot(numbers, values, color=colour, marker=marker, label=title)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_title(label, fontsize=10)
-        axes.set_xlabel("leases")
-        axes.grid(visible=True)
-        axes.minorticks_off()
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    return figure
 
 
 def distance(record: Record) -> Figure:
@@ -323,8 +339,6 @@ def hosts(record: Record) -> Figure:
 
 
 PICTURES = {
-    "benchmark-leases.svg": ("leases", growth),
-    "benchmark-names.svg": ("names", curve),
     "benchmark-latency.svg": ("latency", distance),
     "benchmark-fleet.svg": ("fleet", hosts),
 }

@@ -44,6 +44,7 @@ PACKAGES = [
     "hiredis",
     "python-redis-lock",
     "pottery",
+    "sherlock",
 ]
 
 

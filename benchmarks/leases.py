@@ -25,7 +25,18 @@ from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any
 
-from .harness import TTL, Meter, Row, add, django_project, in_child, private_server, say, turns, url
+from .harness import (
+    TTL,
+    Meter,
+    Row,
+    add,
+    django_project,
+    in_child,
+    private_server,
+    say,
+    turns,
+    url,
+)
 from .uncontended import FLOOR, OURS, contestants
 
 LEASES = 10_000

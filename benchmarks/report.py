@@ -37,12 +37,14 @@ SECTIONS: Mapping[tuple[Path, str], tuple[list[str], Callable[..., str]]] = {
     (CAPACITY, "latency"): (["latency"], growth.far),
     (CAPACITY, "leases"): (["leases"], growth.held),
     (CAPACITY, "memory"): (["leases"], growth.memory),
+    (CAPACITY, "piling"): (["leases"], growth.piling),
     (CAPACITY, "waiting"): (["leases"], growth.waiting),
-    (CAPACITY, "names"): (["names"], growth.forgotten),
+    (CAPACITY, "server"): (["server"], growth.cycle),
+    (CAPACITY, "renewals"): (["server"], growth.batch),
     (CAPACITY, "listing"): (["inspection"], growth.listing),
     (CAPACITY, "start"): (["startup"], growth.start),
     (CAPACITY, "growth-targets"): (
-        ["leases", "names", "startup"],
+        ["server", "leases", "startup"],
         lambda *records: targets.text(growth.targets(*records)),
     ),
 }

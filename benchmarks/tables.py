@@ -84,7 +84,7 @@ def free_async(record: Record) -> str:
 def _free(one: list[Row], two: list[Row]) -> str:
     head = ["acquire and release"]
     for where in WHERE.values():
-        head += [f"µs {where}", "× plain"]
+        head += [f"µs {where}", "× plain", "× socket"]
     head += ["client CPU, µs", "server CPU, µs", "both, × plain", "round trips", "commands"]
     lines = [head]
     for row in one:
@@ -93,7 +93,9 @@ def _free(one: list[Row], two: list[Row]) -> str:
             [same] = (same for same in rows if same["contestant"] == row["contestant"])
             _, low, high = quartiles(same, "seconds")
             time = f"{micro(median(same, 'seconds'))} ({micro(low)}–{micro(high)})"
+            bare = find(rows, uncontended.BARE)
             line += [time, f"{ratio(same, plain_of(rows)):.2f}"]
+            line.append(f"{ratio(same, bare):.2f}" if bare else "")
         line += [micro(median(row, name)) for name in ("client_cpu", "server_cpu")]
         line.append(f"{cpu(row) / cpu(plain_of(one)):.2f}")
         line += [f"{median(row, name):.0f}" for name in ("round_trips", "commands")]

@@ -27,8 +27,10 @@ class Seen(NamedTuple):
     @property
     def excess(self) -> float:
         """The figure in relation to the target; above 1 the target is missed. A negative bound is
-        a minimum."""
+        a minimum; of a bound of zero it is the figure itself."""
         value = round(self.measured, 3)
+        if self.bound == 0:
+            return value
         return value / self.bound if self.bound > 0 else -self.bound / max(value, 1e-9)
 
 
@@ -46,7 +48,7 @@ def text(*figures: Iterator[Seen]) -> str:
         if holding < len(every):
             share = f"in {holding} of {len(every)}" if len(every) > 1 else "no"
         mark = "✓" if holding == len(every) else "✗"
-        wanted = f"{'≤' if bound > 0 else '≥'} {abs(bound):g}"
+        wanted = f"{'≤' if bound >= 0 else '≥'} {abs(bound):g}"
         lines.append([what, wanted, f"{worst.measured:.2f}", worst.where, f"{mark} {share}"])
     return table(lines)
 

@@ -36,6 +36,7 @@ AsyncCycle = Callable[[int], Awaitable[object]]
 
 OURS = "redis_lock"
 FLOOR = "two plain commands"
+BARE = "two commands on a socket"
 
 WARM_UP = 30
 TASKS = [1, 50]
@@ -129,7 +130,7 @@ def contestants(server: Any) -> list[tuple[str, Cycle]]:
         ("cache.lock by LockingClient", drop_in),
         *_peers(client),
         (FLOOR, plain),
-        ("two commands on a socket", _bare(server, script)),
+        (BARE, _bare(server, script)),
     ]
 
 
@@ -158,6 +159,14 @@ def _peers(client: Any) -> Iterator[tuple[str, Cycle]]:
                 pass
 
         yield "pottery Redlock", pottery
+    with suppress(ImportError):
+        from sherlock import RedisLock
+
+        def sherlock(number: int) -> None:
+            with RedisLock(f"invoice:{number}", client=client, expire=TTL):
+                pass
+
+        yield "sherlock", sherlock
 
 
 def _bare(server: Any, script: str) -> Cycle:
