@@ -21,9 +21,11 @@ import time
 import tracemalloc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from itertools import count
 from typing import Any
+
+from redis.exceptions import RedisError
 
 from .harness import (
     TTL,
@@ -185,10 +187,11 @@ class Hand:
 
     def _run(self) -> None:
         due = time.monotonic()
-        while True:
-            due += self.ttl / 3
-            time.sleep(max(0.0, due - time.monotonic()))
-            self.extend()
+        with suppress(RedisError):  # the server is gone: the turn is over
+            while True:
+                due += self.ttl / 3
+                time.sleep(max(0.0, due - time.monotonic()))
+                self.extend()
 
     def extend(self) -> None:
         for start in range(0, len(self.held), BATCH):
