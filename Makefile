@@ -55,7 +55,7 @@ peers: $(VENV)/.peers ## scenarios and torture beside other libraries, into docs
 	$(RUN) -m tests.peers --write
 	$(RUN) -m tests.faults.torture --peers --write
 
-bench: $(VENV)/.bench ## what a lock costs, beside others, into docs/benchmarks.md; ten minutes
+bench: $(VENV)/.bench ## what a lock costs, beside others, into docs/benchmarks.md and docs/capacity.md; a quarter of an hour
 	$(RUN) -m benchmarks $(ARGS)
 
 screenshots: $(VENV)/.test ## the pictures in docs/images; needs chromium

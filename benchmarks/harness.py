@@ -31,7 +31,7 @@ T = TypeVar("T")
 Row = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
-ROUNDS = 9
+ROUNDS = 5
 LOAD = os.getloadavg()[0]
 """The load of the machine in the minute before the start."""
 TTL = 30

@@ -31,7 +31,7 @@ SECTIONS: Mapping[tuple[Path, str], tuple[list[str], Callable[..., str]]] = {
     (PAGE, "others"): (["contended"], tables.others),
     (PAGE, "targets"): (
         ["uncontended", "contended"],
-        lambda free, crowd: targets.text(targets.free(free), targets.crowded(crowd)),
+        lambda free, crowd: targets.text(free, targets.free(free), targets.crowded(crowd)),
     ),
     (CAPACITY, "fleet"): (["fleet"], growth.carries),
     (CAPACITY, "latency"): (["latency"], growth.far),
@@ -45,7 +45,7 @@ SECTIONS: Mapping[tuple[Path, str], tuple[list[str], Callable[..., str]]] = {
     (CAPACITY, "start"): (["startup"], growth.start),
     (CAPACITY, "growth-targets"): (
         ["server", "leases", "startup"],
-        lambda *records: targets.text(growth.targets(*records)),
+        lambda *records: targets.text(records[0], growth.targets(*records)),
     ),
 }
 """A section: its place, the records that it needs, and the function that makes its text."""

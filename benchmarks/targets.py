@@ -13,7 +13,7 @@ from devtools.pages import table
 
 from . import crowd, uncontended
 from .harness import Row, find, median, ratio
-from .tables import WHERE, Record, parsers_of, ratio_within, rows_of
+from .tables import WHERE, Record, conditions, parsers_of, ratio_within, rows_of
 
 
 class Seen(NamedTuple):
@@ -34,8 +34,9 @@ class Seen(NamedTuple):
         return value / self.bound if self.bound > 0 else -self.bound / max(value, 1e-9)
 
 
-def text(*figures: Iterator[Seen]) -> str:
-    """Return a line for each target, with the worst figure, and where it occurred."""
+def text(record: Record, *figures: Iterator[Seen]) -> str:
+    """Return the commit, the date and the machine; and a line for each target, with the worst
+    figure, and where it occurred."""
     targets: dict[tuple[str, float], list[Seen]] = {}
     for some in figures:
         for seen in some:
@@ -50,7 +51,7 @@ def text(*figures: Iterator[Seen]) -> str:
         mark = "✓" if holding == len(every) else "✗"
         wanted = f"{'≤' if bound >= 0 else '≥'} {abs(bound):g}"
         lines.append([what, wanted, f"{worst.measured:.2f}", worst.where, f"{mark} {share}"])
-    return table(lines)
+    return f"{conditions(record)}\n\n{table(lines)}"
 
 
 def free(record: Record) -> Iterator[Seen]:
