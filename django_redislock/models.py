@@ -3,6 +3,7 @@ rows for code that goes through all models, such as `dumpdata`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Self
 
@@ -74,27 +75,53 @@ class Lock(Live):
         verbose_name_plural = _("locks")
 
     @classmethod
-    def snapshot(cls, *, foreign: bool = False) -> Snapshot:
-        """Read all held locks.
+    def snapshot(cls, *, foreign: bool = False, most: int | None = None) -> Snapshot:
+        """Read all held locks; with `most`, up to so many of each server, those whose leases end
+        first.
 
         `foreign` adds foreign values below our prefix; for that, all keys of the database are
         looked at. Raises `LockError`, usually `LockUnavailable`, if none of the servers can be
         asked. If only some can't, `away` has their errors.
         """
         found: list[LockInfo] = []
-        away: dict[str, LockError] = {}
-        using = servers()
-        for alias in using:
-            try:
-                inspector = Inspector(alias)
-                found += [*inspector.all(), *Inspector(alias, cache_locks=True).all()]
+        left_out = 0
+
+        def read(alias: str) -> None:
+            nonlocal left_out
+            for inspector in _inspectors(alias):
+                some = [*inspector.all(most=most)]
+                found.extend(some)
+                if most is not None and len(some) >= most:
+                    left_out += max(0, inspector.page(limit=0).total - len(some))
                 if foreign:
-                    found += inspector.discover()
-            except LockError as error:
-                away[alias] = error
-        if len(away) == len(using):
-            raise next(iter(away.values()))
-        return Snapshot([cls.of(info) for info in found], away)
+                    found.extend(inspector.discover())
+
+        away = _ask_all(read)
+        total = len(found) + left_out if left_out else None
+        return Snapshot([cls.of(info) for info in found], away, total)
+
+    @classmethod
+    def page(cls, offset: int, limit: int) -> Snapshot:
+        """Read one page of the held locks, and count the others: those of one server after those
+        of another one, and of each in the order in which their leases end. Raises as `snapshot`.
+
+        If the page has all locks, it is the same as a snapshot.
+        """
+        found: list[LockInfo] = []
+        total = 0
+
+        def read(alias: str) -> None:
+            nonlocal total
+            for inspector in _inspectors(alias):
+                first, number = max(0, offset - total), limit - len(found)
+                some = inspector.page(offset=first, limit=number)
+                found.extend(some.items)
+                total += some.total
+
+        away = _ask_all(read)
+        rows = [cls.of(info) for info in found]
+        whole = offset == 0 and total <= len(rows)
+        return Snapshot(rows, away) if whole else Snapshot(rows, away, total, offset)
 
     @classmethod
     def of(cls, info: LockInfo) -> Self:
@@ -133,6 +160,25 @@ class Lock(Live):
         """A lock that nobody holds. Raises as `LockId.parse`."""
         where = LockId.parse(id)
         return cls(id=id, name=where.name, using=where.using, state=FREE)
+
+
+def _inspectors(alias: str) -> list[Inspector]:
+    return [Inspector(alias), Inspector(alias, cache_locks=True)]
+
+
+def _ask_all(read: Callable[[str], None]) -> dict[str, LockError]:
+    """Read each server. Return the errors of those that can't be asked; raise the first one if
+    that is true of all."""
+    away: dict[str, LockError] = {}
+    using = servers()
+    for alias in using:
+        try:
+            read(alias)
+        except LockError as error:
+            away[alias] = error
+    if len(away) == len(using):
+        raise next(iter(away.values()))
+    return away
 
 
 def servers() -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import ERROR_FLAG, PAGE_VAR, ChangeList
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
@@ -24,6 +24,10 @@ from . import cells, confirmation, tables
 from .clear_pages import ClearPages
 from .health import health
 from .pages import FieldFilter, or_away
+
+MOST_LOCKS = 10_000
+"""The locks of one server that the list looks at for a filter, a search, another order or counts;
+of these the leases end first."""
 
 
 class StateFilter(FieldFilter):
@@ -88,11 +92,20 @@ class LockAdmin(ClearPages):
         ForeignFilter,
     )
     search_fields = ("name", "owner", "label")
+    show_facets = admin.ShowFacets.ALLOW  # to count, all locks have to be read
 
     # The rows.
 
     def take_snapshot(self, request: HttpRequest) -> Snapshot:
-        return Lock.snapshot(foreign="foreign" in request.GET)
+        """Read a page; or, if the question is about more than that, up to `MOST_LOCKS`, and all
+        for an action."""
+        if request.method == "POST":
+            return Lock.snapshot(foreign="foreign" in request.GET)
+        if set(request.GET) - {PAGE_VAR, ERROR_FLAG}:
+            return Lock.snapshot(foreign="foreign" in request.GET, most=MOST_LOCKS)
+        number = request.GET.get(PAGE_VAR, "1")
+        before = max(1, int(number)) - 1 if number.isdecimal() else 0
+        return Lock.page(before * self.list_per_page, self.list_per_page)
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
@@ -127,16 +140,27 @@ class LockAdmin(ClearPages):
         ]
 
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
-        states = Counter(row.state for row in snapshot.rows)
-        counts = [
-            (name, states[value]) for value, name in STATES if states[value] or value == State.HELD
-        ]
-        counts.append((_("contended"), sum(row.contended for row in snapshot.rows)))
+        counts: list[tuple[Any, int]]
+        note: Any = ""
+        if snapshot.total is not None:
+            counts = [(self.opts.verbose_name_plural, snapshot.total)]
+            note = _("Filters, search, order and counts look at up to %(most)s locks.")
+            if snapshot.offset is None:
+                note = _("Only the %(most)s locks whose leases end first were looked at.")
+            note = note % {"most": len(snapshot.rows) if snapshot.offset is None else MOST_LOCKS}
+        else:
+            states = Counter(row.state for row in snapshot.rows)
+            counts = [
+                (name, states[value])
+                for value, name in STATES
+                if states[value] or value == State.HELD
+            ]
+            counts.append((_("contended"), sum(row.contended for row in snapshot.rows)))
         seen = [
             {"alias": alias, "away": str(snapshot.away.get(alias, "")), "health": health(alias)}
             for alias in servers()
         ]
-        return {"counts": counts, "servers": seen}
+        return {"counts": counts, "servers": seen, "note": note}
 
     # One lock.
 

@@ -174,14 +174,16 @@ class Inspector:
         )
         return Page(items=found[offset:end], total=len(found))
 
-    def all(self, pattern: str = "*") -> Iterator[LockInfo]:
-        """Yield all locks whose names match, in the order in which their leases end."""
+    def all(self, pattern: str = "*", *, most: int | None = None) -> Iterator[LockInfo]:
+        """Yield all locks whose names match, in the order in which their leases end. With `most`,
+        only about so many locks are looked at."""
         if self._server.clustered:
             names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
             ours = filter(_is_ours, self._held(names, lenient=True))
-            yield from sorted(ours, key=ORDERS["remaining"])
+            yield from sorted(ours, key=ORDERS["remaining"])[:most]
             return
-        yield from self.held([name for name in self._index_names() if fnmatchcase(name, pattern)])
+        names = self._index_names(most)
+        yield from self.held([name for name in names if fnmatchcase(name, pattern)])
 
     def held(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """Yield the locks of these names that are held. They are read in batches."""
@@ -277,8 +279,9 @@ class Inspector:
             return Keys.verbatim(self._prefix, name.encode(errors="surrogateescape"))
         return Keys.of(self._prefix, name)
 
-    def _index_names(self) -> list[str]:
-        """Return the names in the index; of overdue leases, only the last `MOST_KEYS`."""
+    def _index_names(self, most: int | None = None) -> list[str]:
+        """Return the names in the index, or about `most` of them; of overdue leases, only the last
+        `MOST_KEYS`."""
         write_down(self._server)
         ends: dict[bytes, float] = {}
         first: Any = "-inf"
@@ -287,12 +290,12 @@ class Inspector:
             before = len(ends)
             # A lease that is renewed meanwhile comes again later, so none is missed.
             ends.update(zip(some[::2], map(float, some[1::2]), strict=True))
-            if len(ends) == before:
+            if len(ends) == before or (most is not None and len(ends) >= most):
                 break
             first = some[-1]
         names = sorted(ends, key=ends.__getitem__)
         ended = sum(end < int(now) for end in ends.values())
-        return self._names_of(names[max(0, ended - MOST_KEYS) :])
+        return self._names_of(names[max(0, ended - MOST_KEYS) :][:most])
 
     def _listed(self, offset: int, end: int | None) -> Page:
         """Read one page of the index, and only its locks.

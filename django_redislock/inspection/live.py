@@ -46,11 +46,16 @@ Test = Callable[[Any], bool]
 
 
 class Snapshot(NamedTuple):
-    """All rows, as they were at one time."""
+    """All rows, as they were at one time; or, with `total`, some of them."""
 
     rows: Sequence[Any]
     away: Mapping[str, LockError] = {}
     """The aliases whose servers can't be asked while others can, with the reason."""
+    total: int | None = None
+    """The number of all rows, if these are not all."""
+    offset: int | None = None
+    """The position of the first of these rows among all, if they are a page. None: they are the
+    first ones, and all questions are about them."""
 
 
 class LiveRows:
@@ -93,6 +98,8 @@ class LiveRows:
         return self._with(_order=[(name, not descending) for name, descending in self._order])
 
     def count(self) -> int:
+        if (page := self._page) is not None and page.total is not None:
+            return page.total
         return len(self._found if "_found" in self.__dict__ else self._matching())
 
     def exists(self) -> bool:
@@ -119,6 +126,9 @@ class LiveRows:
         return iter(self._found)
 
     def __getitem__(self, key: int | slice) -> Any:
+        if (page := self._page) is not None and page.offset and isinstance(key, slice):
+            stop = None if key.stop is None else key.stop - page.offset
+            key = slice((key.start or 0) - page.offset, stop)
         found = self._found[key]
         if not isinstance(key, slice):
             return found
@@ -143,6 +153,13 @@ class LiveRows:
         given = {name: value for name, value in self.__dict__.items() if name != "_found"}
         clone.__dict__.update(given, **changes)
         return clone
+
+    @property
+    def _page(self) -> Snapshot | None:
+        """The snapshot, if it is a page of all rows."""
+        snapshot = self._snapshot
+        paged = snapshot is not None and snapshot.offset is not None and not self._tests
+        return snapshot if paged else None
 
     def _matching(self) -> list[Any]:
         # A snapshot made here is not kept: the next question is about the locks at that time.

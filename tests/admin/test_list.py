@@ -63,7 +63,8 @@ def test_filters_and_their_counts(operator: Client, redis: Redis) -> None:
     granted(redis, "old", owner="web1:1:x")
     granted(redis, "older", owner="web2:1:x")
     with redis_lock("job"):
-        page = operator.get(LIST, {"state": "stale"})
+        assert "held (1)" not in operator.get(LIST, {"state": "stale"}).content.decode()
+        page = operator.get(LIST, {"state": "stale", "_facets": "True"})
         text = page.content.decode()
         assert set(shown(page)) == {"old", "older"}
         assert "held (1)" in text
@@ -73,7 +74,9 @@ def test_filters_and_their_counts(operator: Client, redis: Redis) -> None:
         assert shown(operator.get(LIST, {"contended": "True"})) == []
         assert len(shown(operator.get(LIST, {"contended": "False", "kind": "mutex"}))) == 3
         assert shown(operator.get(LIST, {"host": "gone"})) == []
-        assert "gone (0)" in operator.get(LIST, {"host": "gone"}).content.decode()
+        assert (
+            "gone (0)" in operator.get(LIST, {"host": "gone", "_facets": "True"}).content.decode()
+        )
 
 
 def test_values_of_others(operator: Client, redis: Redis) -> None:
@@ -119,6 +122,40 @@ def test_pages(operator: Client, redis: Redis) -> None:
         last = operator.get(LIST, {"o": "1", "p": "3"})
     assert shown(last) == [f"job:{number:03}" for number in range(200, 230)]
     assert len(queries) == 4  # the session, the user, and its permissions and its groups'
+
+
+def test_only_the_page_is_read(operator: Client, redis: Redis) -> None:
+    """Without a question about all locks, a page costs as many reads as it has rows."""
+    for number in range(230):
+        granted(redis, f"job:{number:03}", ttl=2000 + number)
+
+    def gets() -> int:
+        return int(redis.info("commandstats")["cmdstat_get"]["calls"])
+
+    operator.get(LIST)
+    for number, first, last in ((1, 0, 100), (2, 100, 200), (3, 200, 230)):
+        before = gets()
+        page = operator.get(LIST, {"p": number})
+        assert gets() - before <= 100 + 10
+        assert shown(page) == [f"job:{number:03}" for number in range(first, last)]
+        summary = page.context["summary"]
+        assert [(str(name), count) for name, count in summary["counts"]] == [("locks", 230)]
+        assert "look at up to 10000 locks" in page.content.decode()
+    assert operator.get(LIST, {"p": 4}).status_code == 302
+
+
+def test_questions_about_all_are_bounded(
+    operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page says that it did not look at all locks."""
+    for number in range(30):
+        granted(redis, f"job:{number:03}", ttl=2000 + number)
+    assert "were looked at" not in operator.get(LIST, {"o": "-1"}).content.decode()
+    monkeypatch.setattr("django_redislock.admin.locks.MOST_LOCKS", 20)
+    page = operator.get(LIST, {"o": "-1"})
+    assert shown(page) == [f"job:{number:03}" for number in range(19, -1, -1)]
+    assert "Only the 20 locks whose leases end first were looked at" in page.content.decode()
+    assert [count for _, count in page.context["summary"]["counts"]] == [30]
 
 
 @pytest.mark.parametrize(
