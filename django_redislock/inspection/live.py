@@ -86,7 +86,10 @@ class LiveRows:
     _clone = all
 
     def filter(self, *conditions: Q, **lookups: Any) -> Self:
-        return self._with(_tests=(*self._tests, self._test(Q(*conditions, **lookups))))
+        condition = Q(*conditions, **lookups)
+        if not condition:
+            return self.all()
+        return self._with(_tests=(*self._tests, self._test(condition)))
 
     def exclude(self, *conditions: Q, **lookups: Any) -> Self:
         return self.filter(~Q(*conditions, **lookups))

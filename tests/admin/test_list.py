@@ -141,6 +141,7 @@ def test_only_the_page_is_read(operator: Client, redis: Redis) -> None:
         summary = page.context["summary"]
         assert [(str(name), count) for name, count in summary["counts"]] == [("locks", 230)]
         assert "look at up to 10000 locks" in page.content.decode()
+    assert page.context["cl"].result_count == 230
     assert operator.get(LIST, {"p": 4}).status_code == 302
 
 
