@@ -54,7 +54,7 @@ class Done(Exception):
         self.value = value
 
 
-class _RecordedLock(Lock):
+class RecordedLock(Lock):
     """A lock whose mutex has a record beside it."""
 
     _recorded: Recorded
@@ -80,7 +80,7 @@ async def acquire_unless_recorded(
     Raises `Done`, `LockNotAcquired`, `LockUnavailable`, `LockReentered`.
     """
     recorded = Recorded(pattern)
-    its = lock._copy(_RecordedLock, "")
+    its = lock._copy(RecordedLock, "")
     its._recorded = recorded
     try:
         lease = await its._attempt(port_type, wait)

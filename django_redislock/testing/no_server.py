@@ -6,7 +6,7 @@ The CACHES of the test settings stay as they are, and may be any, `LocMemCache` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 from urllib.parse import quote
@@ -19,6 +19,7 @@ from django.utils.module_loading import import_string
 from ..lease.lease import Lease
 from ..lease.lock import Lock
 from ..lease.watchdog import Watchdog
+from ..locks.completion import RecordedLock
 from ..locks.multi_lock import MultiLock
 from ..settings import conf, kinds
 from ..settings.policy import Policy
@@ -26,7 +27,7 @@ from ..transport import ports, server
 from ..transport.server import every, server_of
 
 SCRIPT = ports.BasePort.script
-PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, MultiLock)]
+PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, RecordedLock, MultiLock)]
 
 
 class Caches(CacheHandler):
@@ -93,8 +94,9 @@ def answering(script: Callable[..., Any]) -> Any:
 @contextmanager
 def finding(primitives: list[tuple[type[Lock], Any]]) -> Iterator[None]:
     """Let locks of these classes find their primitives by these methods."""
-    (one, its), (other, others) = primitives
-    with mock.patch.object(one, "_primitive", its), mock.patch.object(other, "_primitive", others):
+    with ExitStack() as stack:
+        for kind, its in primitives:
+            stack.enter_context(mock.patch.object(kind, "_primitive", its))
         yield
 
 

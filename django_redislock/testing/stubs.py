@@ -76,20 +76,22 @@ async def _grant(
     """Return the answer of a script on an empty server, in the form that its header documents."""
     now = str(time.time_ns() // 1000).encode()
     match script:
-        case "mutex_acquire" | "mutex_adopt" | "permits_acquire" | "permits_adopt":
+        case "mutex_acquire" | "record_acquire" | "permits_acquire":
+            return [1, next(_fences), now]
+        case "mutex_adopt" | "permits_adopt":
             return [1, next(_fences), now]
         case "timestamp_acquire":
             return [1, now]
         case "timestamp_adopt":
             return [1, None, now]
         case "multi_acquire":
-            return [1, now, *(next(_fences) for _ in keys[::6])]
+            return [1, now, next(_fences)]
         case "mutex_holder" | "timestamp_holder" | "record_get":
             return None
         case "permits_holders":
             return [now]
         case "record_first":
-            return args[0] if isinstance(args[0], bytes) else str(args[0]).encode()
+            return args[1] if isinstance(args[1], bytes) else str(args[1]).encode()
         case "record_set" | "record_delete":
             return 0
         case "permits_downgrade" | "record_write":

@@ -350,13 +350,15 @@ def shards(world: World, text: str) -> None:
     entries = {alias: caches(url)["default"] for alias, url in urls.items()}
     with override_settings(CACHES={**settings.CACHES, **entries}), ExitStack() as stack:
         clients = {alias: stack.enter_context(Redis.from_url(url)) for alias, url in urls.items()}
-        used = {number: world["visit"](number) for number in range(30)}
-        for number, using in used.items():
-            tail = Keys.of("redislock", f"customer:{number}").tail
-            assert [alias for alias, redis in clients.items() if redis.exists(tail)] == [using]
+        used = []
+        for number in range(30):
+            before = {alias: redis.get("redislock:clock") for alias, redis in clients.items()}
+            used.append(world["visit"](number))
+            after = {alias: redis.get("redislock:clock") for alias, redis in clients.items()}
+            assert [alias for alias in after if after[alias] != before[alias]] == used[-1:]
         for redis in clients.values():
             redis.flushdb()
-    assert set(used.values()) == set(clients)
+    assert set(used) == set(clients)
 
 
 def waited_for(world: World, text: str) -> None:
