@@ -76,10 +76,10 @@ async def _grant(
     """Return the answer of a script on an empty server, in the form that its header documents."""
     now = str(time.time_ns() // 1000).encode()
     match script:
-        case "mutex_acquire" | "record_acquire" | "permits_acquire":
+        case "mutex_acquire" | "mutex_adopt" | "permits_acquire" | "permits_adopt":
             return [1, next(_fences), now]
-        case "mutex_adopt" | "permits_adopt":
-            return [1, next(_fences), now]
+        case "record_acquire":
+            return [1, next(_fences), now, None]
         case "timestamp_acquire":
             return [1, now]
         case "timestamp_adopt":

@@ -52,7 +52,6 @@ from django_redislock.lease import lock_order
 from django_redislock.models import Lock
 from django_redislock.periodic import RunOutcome, job_finished, registry
 from django_redislock.primitives import redlock
-from django_redislock.primitives.keys import Keys
 from django_redislock.testing import check_lock_order
 from django_redislock.views import idempotent_view, lock_view
 from tests.classic import Classic

@@ -27,7 +27,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from django_redislock import LockUnavailable, current_lease, redis_lock
+from django_redislock import current_lease, redis_lock
 from django_redislock.lease.watchdog import Watchdog
 from django_redislock.signals import lock_not_acquired
 from django_redislock.views import idempotency, idempotent_view, lock_view
