@@ -86,7 +86,7 @@ class LiveRows:
     _clone = all
 
     def filter(self, *conditions: Q, **lookups: Any) -> Self:
-        condition = Q(*conditions, **lookups)
+        condition = Q(*filter(None, conditions), **lookups)
         if not condition:
             return self.all()
         return self._with(_tests=(*self._tests, self._test(condition)))
