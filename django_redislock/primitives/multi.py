@@ -94,7 +94,7 @@ class _Asking:
                 claim.fencing_tokens.update(zip(names, fences, strict=True))
                 continue
             if code in (2, 4):
-                return [code, *rest], group[0].name
+                return [code, *rest], group[0].name if code == 2 else claim.keys.name
             *rest, number = rest
             if code == 0:
                 # While we wait here, hold nothing and wait nowhere else.

@@ -318,6 +318,25 @@ def test_several_names(api: Api, harmed: Redis) -> None:
     api.release(newcomer.result(PATIENCE))
 
 
+def test_several_names_of_which_one_is_held(api: Api, harmed: Redis) -> None:
+    """The other one is free, so its holder may have been forgotten."""
+    know_all(harmed)
+    forgotten = api.acquire(redis_lock("b", ttl=TTL, renew=False, after_loss="wait"))
+    began = time.monotonic()
+    harmed.flushall()
+    known = api.acquire(redis_lock("a", ttl=TTL))
+    both = MultiLock(["a", "b"], ttl=TTL, after_loss="wait")
+    with pytest.raises(LockUnavailable, match="who holds 'a, b'"):
+        by_another(api, both, wait=0)
+    waiter = api.start(lambda: api.acquire(both, wait=PATIENCE))
+    time.sleep(0.5)
+    api.release(known)
+    second = waiter.result(PATIENCE)
+    assert time.monotonic() - began >= TTL
+    assert forgotten.state == LeaseState.LOST
+    api.release(second)
+
+
 def test_one_of_several_names(api: Api, harmed: Redis) -> None:
     """Those that are still there are extended as ever."""
     know_all(harmed)
