@@ -148,6 +148,21 @@ def test_a_wait_that_is_over_first(api: Api, harmed: Redis) -> None:
     assert set(harmed.scan_iter("redislock:{*")) == set()
 
 
+def test_a_wait_that_has_begun_before(api: Api, harmed: Redis) -> None:
+    """Its place in the queue was not lost, and it gives that up, too."""
+    know_all(harmed)
+    forgotten = api.acquire(lock(renew=False, ttl=60))
+    waiter = api.start(lambda: api.acquire(lock(ttl=60, wait=3)))
+    eventually(lambda: harmed.zcard(QUEUE) == 1)
+    harmed.delete(LOCK, GUARD)
+    with pytest.raises(LockUnavailable, match="lost its data"):
+        waiter.result(PATIENCE)
+    assert not harmed.exists(QUEUE)
+    with pytest.raises(LeaseLost):
+        harmed.set(GUARD, 0)
+        api.release(forgotten)
+
+
 def test_a_new_server(api: Api, harmed: Redis) -> None:
     """It can't be told from one that has lost its data, so the first ones wait, unless an operator
     says that nothing was lost."""
@@ -237,6 +252,7 @@ def test_nothing_is_put_back_that_was_cleared(api: Api, harmed: Redis) -> None:
     harmed.flushall()
     api.extend(lease)
     assert harmed.zscore("redislock:index", LOCK) is not None, "it is listed at once"
+    assert TTL - 1 < harmed.pttl(LOCK) / 1000 <= TTL
     assert api.clear(lock(), reason="test") is not None
     with pytest.raises(LeaseLost, match="cleared"):
         api.extend(lease)
