@@ -470,10 +470,12 @@ class Watchdog:
         for _, some in itertools.groupby(sorted(claims, key=_kind), key=_kind):
             batch = list(some)
             try:
-                port = self._port(pools.BACKGROUND_TIMEOUT)
+                port = self._port(PATIENCE * self._shortest)  # more time could cost a lease
                 run(batch[0].primitive.write_down(port, batch))
             except LockError as error:
                 logger.debug("%d leases could not be written down: %s", len(batch), error)
+                if isinstance(error, LockUnavailable) and error.silent:
+                    return  # the others would take as long again
 
     def _survey(self) -> None:
         """Look through all leases, and show that their process lives."""

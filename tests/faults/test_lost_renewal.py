@@ -8,9 +8,10 @@ import time
 
 import pytest
 
-from django_redislock import Lease, LeaseLost, LeaseState, LockUnavailable
+from django_redislock import Lease, LeaseLost, LeaseState, LockUnavailable, redis_lock
 from django_redislock.base.clock import now
-from tests.faults.proxy import Fault, anything
+from tests.contract.api import Api
+from tests.faults.proxy import Fault, Proxy, anything, script
 from tests.faults.scene import (
     EXTEND,
     FOR_EVER,
@@ -177,3 +178,14 @@ def test_a_ttl_that_somebody_removed_when_nobody_renews(scene: Scene) -> None:
     with pytest.raises(LeaseLost):
         scene.api.release(lease)
     scene.is_free(after=lease)
+
+
+def test_a_lost_answer_to_what_is_written_down(api: Api, proxy: Proxy) -> None:
+    """Writing a lease down, for people, costs no renewal more than an answer that is lost."""
+    rule = proxy.on(script("mutex_write_down"), Fault.LOSE_REPLY)
+    lease = api.acquire(redis_lock("job", ttl=1.5))
+    rule.happened()
+    ends = now() + 3
+    eventually(lambda: lease.state != HELD or now() > ends)
+    assert lease.state == HELD
+    api.release(lease)
