@@ -69,9 +69,15 @@ FAULTS = [
     ),
     Fault(
         "mutex: a release at once looks at no token",
-        "string.sub(value, 1, 33) == ARGV[1] .. '|'\n    and redis",
-        "string.sub(value, 33, 33) == '|'\n    and redis",
+        "string.sub(value, 1, 33) == ARGV[1] .. '|' then\n    redis.call('DEL'",
+        "string.sub(value, 33, 33) == '|' then\n    redis.call('DEL'",
         f"{CONTRACT} -k mutex",
+    ),
+    Fault(
+        "mutex: a release at once hands the lock to nobody",
+        "    redis.call('SETRANGE', lock, 32, '+')\n    enlist(now",
+        "    enlist(now",
+        "tests/test_memory.py tests/contract/test_mutex.py",
     ),
     Fault(
         "mutex: a fencing token at once that is smaller than the last one",
@@ -105,8 +111,8 @@ FAULTS = [
     ),
     Fault(
         "mutex: renewal does not restore the last fencing token",
-        "    if lost then\n      local _, _, fence",
-        "    if false then\n      local _, _, fence",
+        "    if lost then\n      local _, _, fence = string.match(value",
+        "    if false then\n      local _, _, fence = string.match(value",
         f"{CONTRACT} -k restores_the_last",
     ),
     Fault(
@@ -308,7 +314,7 @@ FAULTS = [
         "record: a waiter that a record answers keeps its place",
         "  give_back(false)\n  return {3, record}",
         "  return {3, record}",
-        "tests/faults/test_once.py tests/contract/test_once.py -k waits",
+        "tests/faults/test_once.py -k while_it_waits",
     ),
     Fault(
         "views: a key is answered whatever the request was",

@@ -81,6 +81,16 @@ class TestOnce:
         assert other.says() == "left"
         assert redis.exists(RECORD)
 
+    def test_found_done_while_it_waits(self, api: Api, redis: Redis) -> None:
+        """The answer ends the wait at the server, too, although somebody still holds the lock."""
+        holder = redis_lock("once:job").acquire(wait=0)
+        waits = api.start(lambda: api.enter(once("job", wait=PATIENCE), lambda first: first))
+        queued(redis, "once:job", 1)
+        redis.set(RECORD, b"done")
+        assert waits.result(PATIENCE) is False
+        assert not redis.exists(f"{KEY}:queue", f"{KEY}:waiters")
+        holder.release()
+
 
 def next_first(workers: list[Worker]) -> Worker:
     """The one of them that is the first now; the others say nothing yet."""
@@ -132,9 +142,10 @@ class TestLostMessages:
         rule.happened()
         queued(redis, "once:job", 1)
         redis.set(RECORD, b"done")
-        first.release()
         assert waits.result(PATIENCE) is False
-        eventually(lambda: not redis.exists(KEY, f"{KEY}:queue", f"{KEY}:waiters"))
+        eventually(lambda: not redis.exists(f"{KEY}:queue", f"{KEY}:waiters"))
+        first.release()
+        assert not redis.exists(KEY)
 
     def test_a_question_that_comes_late(
         self, api: Api, proxy: Proxy, redis: Redis, settings: Any
