@@ -191,7 +191,8 @@ def _listed(pks: Sequence[Any]) -> str:
 
 
 class LockUnavailable(LockError):
-    """Redis could not be asked. The original error is `__cause__`."""
+    """Redis could not be asked; the original error is `__cause__`. Or it has lost its data, and
+    nobody new gets the lock yet (`AFTER_LOSS` is `"wait"`)."""
 
     def __init__(
         self,
