@@ -22,6 +22,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, redis_lock
+from django_redislock.base import tokens
 from django_redislock.primitives import scripts
 from django_redislock.transport import command, wire
 from django_redislock.transport.server import server_of
@@ -47,13 +48,13 @@ ANSWERS = [
 
 
 def framed(script: str) -> str:
-    return scripts._FRAME.format(script)
+    return scripts._FRAME.format("", script)
 
 
 def ask(connection: Any, script: str, within: float | None = None) -> Any:
-    nonce = wire.make_nonce()
-    packed = command._packed(("EVAL", framed(script), 0, nonce))
-    return wire.ask(connection, packed, nonce, within)
+    word = tokens.word()
+    packed = command._packed(("EVAL", framed(script), 0, word))
+    return wire.ask(connection, packed, word, within)
 
 
 def checkout(pool: Any, within: float | None = None) -> Any:
@@ -97,15 +98,15 @@ def test_an_error_is_theirs(pool: ConnectionPool) -> None:
 
 
 def test_half_an_answer_is_none() -> None:
-    """A list is taken for one when all of it is there."""
-    numbers = b"*3\r\n:1\r\n:1732423423423423\r\n:1732423423423424\r\n"
-    answer = b"*2\r\n$4\r\nmine\r\n" + numbers
+    """A short text is taken for the answer when all of it is there, and begins with our word."""
+    text = b"mine|1732423423423423|1732423423423424"
+    answer = b"$%d\r\n%b\r\n" % (len(text), text)
     assert wire._numbers(answer, "mine") == [1, 1732423423423423, 1732423423423424]
     for end in range(len(answer)):
         assert wire._numbers(answer[:end], "mine") is None
     assert wire._numbers(answer + b"*1\r\n:1\r\n", "mine") is None
     assert wire._numbers(answer, "nine") is None
-    assert wire._numbers(numbers, "mine") is None
+    assert wire._numbers(b"$4\r\nmine\r\n", "mine") == [1]
 
 
 def test_a_connection_comes_and_goes_as_with_redis_py(pool: ConnectionPool) -> None:
