@@ -326,12 +326,12 @@ class TestValues:
         """The holder is known from our own record only."""
         lease = TimestampLock("redislock:old", ttl=60).acquire()
         assert lease is not None
-        write(redis, lease._claim.keys.tail)
+        write(redis, lease._claim.keys.timestamp)
         assert "1 lock" in printed("list", "--cache-locks")
         seen = Inspector(cache_locks=True).get("redislock:old")
         assert seen is not None
         assert (seen.kind, seen.holder.owner) == (Kind.TIMESTAMP, None)
-        redis.delete("redislock:old", lease._claim.keys.tail)
+        redis.delete("redislock:old", lease._claim.keys.timestamp)
 
     def test_a_value_that_was_given_once(self, redis: Redis) -> None:
         """It is an error of ours, which names the key."""
@@ -347,12 +347,12 @@ class TestValues:
         lease = lock.acquire()
         assert lease is not None
         keys = lease._claim.keys
-        redis.delete(keys.tail)
-        redis.set(keys.tail, "x")
+        redis.delete(keys.history)
+        redis.set(keys.history, "x")
         with pytest.raises(LockError, match="has a type that such a lock does not use"):
             lock.clear(by="eva", reason="hostile")
         assert redis.exists(keys.lock)
-        redis.delete(keys.tail)
+        redis.delete(keys.history)
         assert lock.clear(by="eva", reason="hostile")
         assert not redis.exists(keys.lock)
 
