@@ -58,7 +58,7 @@ def measure(*, rounds: int, locks: int = LOCKS, others: int = OTHERS) -> list[Ro
         }
         rows: list[Row] = []
         for what, pair in looks.items():
-            contestants = list(zip(("ours", "by hand"), pair, strict=True))
+            contestants = list(zip(("ours", "raw read"), pair, strict=True))
             for title, look in turns(contestants, rounds):
                 begun = time.perf_counter()
                 look()

@@ -56,6 +56,7 @@ def clean(text: str, most: int = MAX_LABEL) -> str:
     return text
 
 
+@lru_cache(maxsize=1024)  # in a list of locks, most owners and labels come again
 def read(text: bytes) -> str:
     """Return a text from Redis for people: an owner, a label, a reason. Any bytes may come."""
     return clean(text[: 4 * MAX_LABEL].decode(errors="replace"))

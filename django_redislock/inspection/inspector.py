@@ -364,8 +364,9 @@ class Inspector:
             args = [permits.SHOWN, int(self._cache_locks)]
             time, *answers = self._ask("inspection_locks", [*keys, self._index], args)
             for position, answer in zip(unread, answers, strict=False):
-                value, pttl, waiters, holding, *shared = answer
+                value, pttl = answer[:2]
                 if value is not None:
+                    waiters, holding, *shared = answer[2:] or (0, 1)
                     values = shared or [[value, pttl, None]]
                     found[position] = Raw(locks[position], waiters, holding, values, int(time))
             unread = unread[len(answers) :]

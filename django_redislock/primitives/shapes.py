@@ -81,6 +81,17 @@ def _numbers(value: Any, keys: int) -> bool:  # noqa: ARG001
     )
 
 
+def _plain_lock(value: Any, keys: int) -> bool:  # noqa: ARG001
+    """A value and its pttl: most of many locks, so they are compared without further calls."""
+    return (
+        type(value) is list
+        and len(value) == 2
+        and (value[0] is None or type(value[0]) is bytes)
+        and type(value[1]) is int
+        and -(2**63) <= value[1] < 2**63
+    )
+
+
 def _or_nil(shape: Shape) -> Shape:
     return lambda value, keys: value is None or shape(value, keys)
 
@@ -206,7 +217,12 @@ SHAPES: dict[str, Shape] = {
     "inspection_keys": _list(_integer, _list(then=(_text,)), _list(then=(_text,))),
     "inspection_locks": _list(
         _time,
-        then=(_list(_MAYBE, _integer, _integer, _integer, then=(_list(_text, _integer, _text),)),),
+        then=(
+            _either(
+                _plain_lock,
+                _list(_MAYBE, _integer, _integer, _integer, then=(_list(_text, _integer, _text),)),
+            ),
+        ),
         least=1,
     ),
     "inspection_processes": _list(then=(_integer,), per=1),

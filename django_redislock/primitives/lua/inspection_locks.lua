@@ -7,7 +7,8 @@
 --          3 listed  1: only values of this package and locks in the index, since of other keys
 --                  nobody knows what they are; else 0
 -- Returns  {now µs, {value or nil, pttl ms, number of waiters, number of holders, ...}, ...} of the
---          first locks, and perhaps not of all: ask again for the others. Of a lock that several
+--          first locks, and perhaps not of all: ask again for the others. {value or nil, pttl ms} is
+--          a lock with one holder, for which nobody waits. Of a lock that several
 --          may hold, value and pttl are those of the holder whose lease ends first, and then come
 --          {value, pttl ms, token} of all; "" is the value of a holder whose record is lost
 -- luacheck: read globals now integer NO_STRING VALUE
@@ -60,6 +61,11 @@ for i = 1, (#KEYS - 1) / 3 do
     value = false
   end
   local waiters = redis.pcall('ZCARD', queue)
-  found[i + 1] = {value, pttl, type(waiters) == 'number' and waiters or 0, unpack(each)}
+  waiters = type(waiters) == 'number' and waiters or 0
+  if waiters == 0 and each[1] == 1 and not each[2] then
+    found[i + 1] = {value, pttl}
+  else
+    found[i + 1] = {value, pttl, waiters, unpack(each)}
+  end
 end
 return found
