@@ -366,6 +366,7 @@ class Inspector:
             for position, answer in zip(unread, answers, strict=False):
                 value, pttl = answer[:2]
                 if value is not None:
+                    shared: list[Any]
                     waiters, holding, *shared = answer[2:] or (0, 1)
                     values = shared or [[value, pttl, None]]
                     found[position] = Raw(locks[position], waiters, holding, values, int(time))

@@ -21,7 +21,7 @@ if type(number) == 'number' and number > 0 and number <= PAST_HOLDERS then
     end
   end
 end
-local entries = redis.pcall('LRANGE', history, 0, -1)
+local entries = redis.pcall('LRANGE', history, 0, PAST_HOLDERS - 1)
 if entries.err then entries = {''} end
 for _, entry in ipairs(entries) do found[#found + 1] = entry end
 return found
