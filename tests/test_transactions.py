@@ -218,6 +218,7 @@ def test_a_release_that_fails_after_the_commit(
         with lock():
             pass
         transaction.on_commit(lambda: reached.append("commit"))
+        redis.setrange(KEY, 32, "+")  # so the release does more than the least
         redis.set(f"{KEY}:queue", "no queue")
     assert reached == ["commit"]
     assert "could not be released after a commit" in caplog.text
