@@ -119,8 +119,8 @@ class LockAdmin(ClearPages):
             return Lock.free(object_id)  # the database has the history, also while Redis is away
         lock = Lock.at(object_id)
         if lock is None and (where.cache_locks or _is_name(where.name)):
-            past = where.inspector().past(where.name).fencing_token
-            if past is not None or confirmation.history(object_id).exists():
+            past = where.inspector().past(where.name)
+            if past.holders or past.unreadable or confirmation.history(object_id).exists():
                 lock = Lock.free(object_id)
         return lock
 

@@ -341,6 +341,8 @@ class Inspector:
 
     def _read(self, locks: Sequence[Keys], *, lenient: bool = False) -> list[LockInfo]:
         """Return the locks of these keys that are held."""
+        if self._cache_locks:  # a key of one of our own names is no lock of the cache
+            locks = [its for its in locks if not its.lock.startswith(f"{self._prefix}:{{")]
         found = self._raw(locks, lenient)
         if self._cache_locks:
             self._add_written(found)
