@@ -180,10 +180,9 @@ class TestFree:
         api.downgrade(lease)
         api.release(lease)
         api.enter(MultiLock(["account:1", "account:2"]), lambda lease: lease.extend())
-        run = once("import")
-        api.enter(run, lambda first: first)
+        api.enter(once("import", on_failure="lose"), lambda first: first)
         api.forget(once("report"))
-        api.initialise("salt", "abc")
+        api.initialise("salt", lambda: "abc")
         granted = {name for name in scripts.PARTS if f'"{name}"' in getsource(_grant)}
         granted |= {name for name in scripts.PARTS if name.endswith(("_extend", "_release"))}
         # Signs of life are shown by a thread, now and then.
