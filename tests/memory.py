@@ -242,7 +242,8 @@ class MemoryServer:
             assert value is not None
             name.value = None
             lasted = self._now() - int(_fields(value)[1])
-            if _mark(value) == "+" and lasted >= A_SECOND:
+            newest = bool(name.history) and name.history[0][0] == token
+            if _mark(value) == "+" and (lasted >= A_SECOND or newest):
                 name.write_down(token, lasted)
             if self._hand_over(name, key) is None and _mark(value) != "|":
                 self.index.pop(key, None)

@@ -65,7 +65,7 @@ BODIES = {
     "a granted huge number": b"*3\r\n:1\r\n:%d\r\n:%d\r\n" % (10**30, 10**30),
     "a granted text": b"*3\r\n:1\r\n" + bulk(b"x") + bulk(b"y"),
     "a granted list": b"*3\r\n:1\r\n*1\r\n:1\r\n*1\r\n:1\r\n",
-    "granted for ever": b"*3\r\n:1\r\n:1\r\n:%d\r\n" % 10**18,
+    "granted for ever": b"*3\r\n:1\r\n:%d\r\n:%d\r\n" % (10**18, 10**18),
     "text for the code": b"*4\r\n" + bulk(b"1") + b":1\r\n:1\r\n:1\r\n",
     "a list for the code": b"*3\r\n*1\r\n:1\r\n:1\r\n:1\r\n",
     "an unknown code": b"*7\r\n" + b":9\r\n" * 7,
@@ -88,7 +88,10 @@ ANSWERS: dict[str, Answer] = {
     ),
     "a grant without a nonce": lambda _: b"*3\r\n:1\r\n:1\r\n:1\r\n",
     "nil without a nonce": lambda _: b"_\r\n",
-    "a nonce alone": bulk,
+    "at once: no number": lambda nonce: bulk(nonce + b"|x|y"),
+    "at once: nothing": lambda nonce: bulk(nonce + b"|"),
+    "at once: too many": lambda nonce: bulk(nonce + b"|5|6|7|8"),
+    "at once: another's": lambda _: bulk(b"0123456789abcdef0123456789abcdef|5|6"),
 }
 
 
@@ -125,7 +128,7 @@ class Handler(socketserver.StreamRequestHandler):
         command = words[0].upper()
         if command in (b"EVALSHA", b"EVAL"):
             self.server.scripts.append(words[1])
-            return self.server.answer(words[-1])
+            return self.server.answer(words[3 + int(words[2])])  # the first of ARGV
         if command == b"HELLO":
             return b"%1\r\n+proto\r\n:3\r\n" if words[1:2] == [b"3"] else b"*2\r\n+proto\r\n:2\r\n"
         if command == b"PING":

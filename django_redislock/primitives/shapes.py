@@ -120,7 +120,7 @@ def _list(
         if type(value) is not list:
             return False
         times, odd = divmod(len(value) - len(parts), len(then))
-        if odd or times < least or (per and times != (keys - besides) // per):
+        if odd or times < least or (per and times * per + besides != keys):
             return False
         shapes = chain(parts, cycle(then))
         return all(its(part, keys) for part, its in zip(value, shapes, strict=False))
