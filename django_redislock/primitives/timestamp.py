@@ -8,7 +8,7 @@
 2.  Here each of these steps is one script that does the same by the server's clock. So none of our
     clients loses a GETSET to another, and their clocks need not agree. The old clients read what
     we write, and we read what they write, in whole seconds or with fractions.
-3.  The key has no room for a token: the tail beside it has the token, and the time that we wrote.
+3.  The key has no room for a token: a hash beside it has the token, and the time that we wrote.
     We hold the lock as long as our token was the last, our time is not over, and the key says that
     time. But an old client that loses a GETSET moves the time: by a little, if its ttl is like
     ours. A difference of two seconds is no loss, and the next renewal corrects it. A larger one
@@ -134,7 +134,7 @@ class Timestamp:
 
 
 def holder_of(value: bytes, remains_ms: bytes | int, now_us: bytes | int) -> Holder:
-    """Read a holder in the tail, or the time that an old client wrote."""
+    """Read the holder beside the lock, or the time that an old client wrote."""
     holder = Holder.parse(value, int(remains_ms), int(now_us))
     return holder._replace(fencing_token=None)
 
