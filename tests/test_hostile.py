@@ -69,11 +69,11 @@ class TestTexts:
     def held(self, redis: Redis) -> Redis:
         """A lock, its waiter, its past, and how it was cleared."""
         redis.set("redislock:{job}", value(), px=60_000)
-        redis.zadd("redislock:index", {"job": 9e15})
+        redis.zadd("redislock:index", {"redislock:{job}": 9e15})
         redis.zadd("redislock:{job}:queue", {"b" * 32: int(time.time() * 1e6)})
         redis.hset("redislock:{job}:waiters", "b" * 32, f"1|60000|-|{ESCAPES}|{LONG}")
         before = f"{'c' * 32}|7|1700000000000000|60000|{ESCAPES}|{LONG}"
-        redis.hset("redislock:{job}:tail", "1", f"{before}\tcleared|5|{ESCAPES}|{LONG}")
+        redis.rpush("redislock:{job}:history", f"{before}\tcleared|5|{ESCAPES}|{LONG}")
         return redis
 
     def test_errors_and_logs(self, held: Redis, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,6 +209,10 @@ def fields(**said: Any) -> Write:
     return lambda redis, key: (redis.delete(key), redis.hset(key, mapping=said))
 
 
+def entries(*texts: Any) -> Write:
+    return lambda redis, key: (redis.delete(key), redis.rpush(key, *texts))
+
+
 def scores(**said: float) -> Write:
     return lambda redis, key: (redis.delete(key), redis.zadd(key, said))
 
@@ -237,11 +241,11 @@ HOSTILE: dict[str, list[Write]] = {
     ],
     "redislock:{job}:waiters": [*TYPES, *(fields(**{"b" * 32: text}) for text in TEXTS)],
     "redislock:{job}:holders": [*TYPES, *(fields(**{TOKEN: text}) for text in TEXTS)],
-    "redislock:{job}:tail": [
+    "redislock:{job}:history": [
         *TYPES,
-        *(fields(**{"fence": text, "lasted": text, "1": text, "handed": text}) for text in TEXTS),
-        *(fields(**{"2": f"{value('o', 'l')}\t{text!s}"}) for text in TEXTS),
-        *(fields(**{"3": f"{value('o', 'l')}\tcleared|{text!s}|x"}) for text in TEXTS),
+        *(entries(text, text) for text in TEXTS),
+        *(entries(f"{value('o', 'l')}\t{text!s}") for text in TEXTS),
+        *(entries(f"{value('o', 'l')}\tcleared|{text!s}|x") for text in TEXTS),
     ],
     "redislock:{job}:record": [*TYPES, *map(string, TEXTS)],
     "redislock:process:00000000": [*TYPES],
@@ -257,7 +261,7 @@ CASES = [
 def held(redis: Redis) -> Redis:
     """A lock of ours with a waiter, and one that several may hold, in the index."""
     redis.set("redislock:{job}", value("o", "l"), px=60_000)
-    redis.zadd("redislock:index", {"job": 9e15})
+    redis.zadd("redislock:index", {"redislock:{job}": 9e15})
     redis.zadd("redislock:{job}:queue", {"b" * 32: int(time.time() * 1e6)})
     redis.hset("redislock:{job}:waiters", "b" * 32, "1|60000|-|owner|label")
     return redis
@@ -292,14 +296,21 @@ class TestValues:
             harmless(str(error))
             assert held.exists("redislock:{job}"), "it says that nothing was done"
 
-    @pytest.mark.parametrize("write", [of_type("list"), fields(**{"b" * 32: "|", "1": "x\ty"})])
-    @pytest.mark.parametrize("beside", ["queue", "waiters", "tail"])
+    @pytest.mark.parametrize(
+        ("beside", "write"),
+        [
+            *((beside, of_type("list")) for beside in ("queue", "waiters")),
+            *((beside, fields(**{"b" * 32: "|"})) for beside in ("queue", "waiters")),
+            ("history", of_type("hash")),
+            ("history", entries("x\ty")),
+        ],
+    )
     def test_what_can_not_be_read(self, held: Redis, beside: str, write: Write) -> None:
         """It is a line that says so; what can be read is there as well."""
         write(held, f"redislock:{{job}}:{beside}")
         assert UNREADABLE in printed("show", "job")
         document = json.loads(printed("show", "job", "--json"))
-        if beside == "tail":
+        if beside == "history":
             assert document["past"]["unreadable"] == 1
         else:
             [waiter] = document["waiters"]

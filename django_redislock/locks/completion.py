@@ -57,9 +57,11 @@ class Done(Exception):
 class RecordedLock(Lock):
     """A lock whose mutex has a record beside it."""
 
+    _pattern: str
     _recorded: Recorded
 
-    def _primitive(self, policy: Policy) -> Primitive:  # noqa: ARG002
+    def _primitive(self, policy: Policy) -> Primitive:
+        self._recorded = Recorded(self._pattern, old_clients=bool(policy.timestamp_key))
         return self._recorded
 
 
@@ -79,9 +81,8 @@ async def acquire_unless_recorded(
 
     Raises `Done`, `LockNotAcquired`, `LockUnavailable`, `LockReentered`.
     """
-    recorded = Recorded(pattern)
     its = lock._copy(RecordedLock, "")
-    its._recorded = recorded
+    its._pattern = pattern
     try:
         lease = await its._attempt(port_type, wait)
     except Answered as answered:
@@ -95,6 +96,7 @@ async def acquire_unless_recorded(
         raise
     if isinstance(lease, LockNotAcquired):
         raise lease
+    recorded = its._recorded
     try:
         needless = answers(recorded.first, None)
         if not answers(recorded.found, lease) and not needless:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..base.clock import deadline
 from ..base.exceptions import LockNotAcquired, LockUnavailable
@@ -35,6 +35,16 @@ kind = "mutex+timestamp"
 unfenced = ""
 
 
+class First(Protocol):
+    """How the mutex is taken and given back: as in mutex.py or, with a record, in recorded.py."""
+
+    async def acquire(
+        self, port: Port, claim: Claim, wait: float | None, /
+    ) -> Grant | LockNotAcquired: ...
+
+    async def release(self, port: Port, claim: Claim, /) -> Refusal | None: ...
+
+
 def _second(claim: Claim) -> Claim:
     """Return the same claim on the timestamp lock. `_remember` keeps its doubts in `claim`."""
     return replace(claim, keys=claim.keys.of_timestamp(), primitive=WHOLE)
@@ -45,13 +55,15 @@ def _remember(claim: Claim, second: Claim) -> None:
     claim.given_back |= second.given_back
 
 
-async def acquire(port: Port, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+async def acquire(
+    port: Port, claim: Claim, wait: float | None, first: First = mutex
+) -> Grant | LockNotAcquired:
     """As `mutex.acquire`."""
     began = port.now()
     patience = Deadline(began, wait)
     while True:
         left = patience.left(port.now())
-        got = await mutex.acquire(port, claim, None if wait is None else left)
+        got = await first.acquire(port, claim, None if wait is None else left)
         if isinstance(got, LockNotAcquired):
             return got
         second = _second(claim)
@@ -73,11 +85,11 @@ async def acquire(port: Port, claim: Claim, wait: float | None) -> Grant | LockN
             # lock. No tombstone: the token will ask again.
             await WHOLE.release(port, replace(second, doubtful=False))
         elif patience.over(port.now()):
-            await release(port, claim)
+            await release(port, claim, first)
             return LockNotAcquired(claim.keys.name, also.holder, port.now() - began)
 
 
-async def release(port: Port, claim: Claim) -> Refusal | None:
+async def release(port: Port, claim: Claim, first: First = mutex) -> Refusal | None:
     """As `mutex.release`."""
     second = _second(claim)
     try:
@@ -85,7 +97,7 @@ async def release(port: Port, claim: Claim) -> Refusal | None:
     finally:
         _remember(claim, second)
     try:
-        return await mutex.release(port, claim) or refusal
+        return await first.release(port, claim) or refusal
     except LockUnavailable:
         # The timestamp lock is released, and refuses the release that is repeated.
         claim.given_back |= refusal is None

@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..base.exceptions import LockError, LockNotAcquired
-from . import guard, mutex, queued, record
+from . import guard, mutex, mutex_and_timestamp, queued, record
 from .contract import Claim, Grant, Refusal
 
 if TYPE_CHECKING:
-    from .contract import Port
+    from .contract import Port, Primitive
 
 
 class Answered(LockError):
@@ -40,16 +40,16 @@ class Result(NamedTuple):
 
 
 class Recorded:
-    """The algorithm for one claim. Everything else is that of the mutex."""
+    """The algorithm for one claim. Everything else is that of the mutex; with `old_clients`, that
+    of a mutex and a timestamp lock."""
 
-    kind, unfenced = mutex.kind, mutex.unfenced
-    extend, write_down = staticmethod(mutex.extend), staticmethod(mutex.write_down)
-    adopt = staticmethod(mutex.adopt)
-    holders, clear = staticmethod(mutex.holders), staticmethod(mutex.clear)
-
-    def __init__(self, answers: str) -> None:
-        self._answers = answers
-        """A Lua pattern of the records that answer the caller; "": none does."""
+    def __init__(self, answers: str, *, old_clients: bool) -> None:
+        self._first = _RecordedMutex(self, answers)
+        self._both = old_clients
+        base: Primitive = mutex_and_timestamp if old_clients else mutex
+        self.kind, self.unfenced, self.extend = base.kind, base.unfenced, base.extend
+        self.write_down, self.adopt = base.write_down, base.adopt
+        self.holders, self.clear = base.holders, base.clear
         self.first: bytes | None = None
         """The record when the lock was first asked for."""
         self.found: bytes | None = None
@@ -63,18 +63,40 @@ class Recorded:
         self, port: Port, claim: Claim, wait: float | None
     ) -> Grant | LockNotAcquired:
         """As `mutex.acquire`. Raises `Answered`."""
-        asking = _Asking(self, claim)
-        got = await queued.acquire(port, claim, wait, asking)
-        if isinstance(got, Grant) and not asking.granted:
-            # Another claim of this process has handed it over.
-            self.found = await record.read(port, claim.keys)
-        return got
+        if self._both:
+            return await mutex_and_timestamp.acquire(port, claim, wait, self._first)
+        return await self._first.acquire(port, claim, wait)
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
         """As `mutex.release`."""
-        if self.result is None:
+        if self._both:
+            return await mutex_and_timestamp.release(port, claim, self._first)
+        return await self._first.release(port, claim)
+
+
+class _RecordedMutex:
+    """The mutex that has the record."""
+
+    def __init__(self, recorded: Recorded, answers: str) -> None:
+        self._recorded = recorded
+        self._answers = answers
+        """A Lua pattern of the records that answer the caller; "": none does."""
+
+    async def acquire(
+        self, port: Port, claim: Claim, wait: float | None
+    ) -> Grant | LockNotAcquired:
+        asking = _Asking(self._recorded, claim, self._answers)
+        got = await queued.acquire(port, claim, wait, asking)
+        if isinstance(got, Grant) and not asking.granted:
+            # Another claim of this process has handed it over.
+            self._recorded.found = await record.read(port, claim.keys)
+        return got
+
+    async def release(self, port: Port, claim: Claim) -> Refusal | None:
+        result = self._recorded.result
+        if result is None:
             return await mutex.release(port, claim)
-        return await queued.release(port, claim, _Releasing(self, self.result))
+        return await queued.release(port, claim, _Releasing(self._recorded, result))
 
 
 class _Releasing:
@@ -98,13 +120,13 @@ class _Releasing:
 class _Asking:
     """Requests for the lock and for the record."""
 
-    def __init__(self, recorded: Recorded, claim: Claim) -> None:
+    def __init__(self, recorded: Recorded, claim: Claim, answers: str) -> None:
         self._recorded = recorded
         self._first = True
         self.granted = False
         keys = [*claim.keys.mutex(claim.token), claim.keys.record]
         script, keys = guard.guarded(claim, "record_acquire", keys)
-        self._script = queued.Script(script, keys, (recorded._answers,))
+        self._script = queued.Script(script, keys, (answers,))
 
     async def acquire(
         self, port: Port, claim: Claim, inbox: str, ticket: str

@@ -72,7 +72,9 @@ class _Obedience:
         lock = redis_lock(name, label=label, ttl=ttl, wait=PATIENCE)
 
         def wait() -> None:
-            self.leases[as_] = lock.acquire()
+            self.leases[as_] = lease = lock.acquire()
+            if lease is not None:
+                lease._watchdog.write_down()  # a reader does not wait until it is a second old
             if self.over:
                 self.give_back(as_)
 

@@ -105,7 +105,9 @@ class Site:
         """A value that django-redislock did not write, where a lock would be, and that stays for
         so many seconds (0: for ever)."""
         self.redis.set(f"redislock:{{{name}}}", value, ex=seconds or None)
-        self.redis.zadd(INDEX, {name: int((time.time() + (seconds or 1e9)) * 1000)})
+        self.redis.zadd(
+            INDEX, {f"redislock:{{{name}}}": int((time.time() + (seconds or 1e9)) * 1000)}
+        )
 
     def many(self, count: int) -> None:
         """Locks of a process of which nothing is seen but them."""

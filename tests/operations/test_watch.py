@@ -21,6 +21,8 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
+from django_redislock.lease.watchdog import watchdog
+from django_redislock.transport.server import server_of
 from tests.manage import PROGRAM, Manage, environ
 from tests.operations.calling import call, cut_off, granted, run
 from tests.processes import ROOT
@@ -196,6 +198,7 @@ class TestElsewhere:
     def test_blocks(self, manage: Callable[..., Manage]) -> None:
         """Blocks are plain, have the time, come at once, and are as many as --count says."""
         with redis_lock("job"):
+            watchdog(server_of("default")).write_down()
             process = manage("redislock", "watch", *FAST, "--count", "2")
             assert process.says().startswith("Locks on 'default', 20")
             rest = process.rest()

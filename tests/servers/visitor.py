@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -102,7 +104,7 @@ class Visitor:
         """That of who holds the lock; empty when it is free."""
         with self.redis() as redis:
             value: bytes = redis.get(f"{PREFIX}:{{{name}}}") or b""
-            return value.partition(b"|")[0]
+            return value[:32]
 
     def is_held(self, name: str) -> bool:
         return bool(self.token(name))
@@ -110,8 +112,20 @@ class Visitor:
     def await_release(self, name: str, token: bytes) -> None:
         """Return when who had that token has released the lock: when its lease has ended by
         itself, the lock is free as well, but that is not what is wanted."""
+        key = f"{PREFIX}:{{{name}}}"
+        ends = math.inf
         with self.redis() as redis:
-            eventually(lambda: redis.hget(f"{PREFIX}:{{{name}}}:tail", "released") == token)
+
+            def goes() -> bool:
+                nonlocal ends
+                value, left = redis.pipeline().get(key).pttl(key).execute()
+                if (value or b"").startswith(token):
+                    ends = time.monotonic() + left / 1000
+                    return False
+                return True
+
+            eventually(goes)
+        assert time.monotonic() < ends, "the lease has ended by itself"
 
     def await_queue(self, name: str, length: int, kind: str = "") -> None:
         """Return when so many wait for the lock; with the kind `key:`, for that of a drop-in."""
