@@ -18,6 +18,8 @@ def test_find_a_lock(site: Site, window: Window) -> None:
     expect(window.rows).to_have_count(3)
 
     window.goes_to_list()
+    # Of more than a page, they are counted when somebody asks.
+    window.page.get_by_role("link", name="Show counts").click()
     stale = window.page.locator('#changelist-filter a[href*="state=stale"]')
     expect(stale).to_contain_text("(102)")
     stale.click()
