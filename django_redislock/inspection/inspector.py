@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from ..base import tokens
@@ -17,7 +17,7 @@ from ..lease.watchdog import PRESENCE, write_down
 from ..primitives import mutex, permits, timestamp
 from ..primitives.asking import batches
 from ..primitives.contract import Primitive, Sight, run
-from ..primitives.keys import Keys, name_of, presence, validate_name
+from ..primitives.keys import Keys, presence, validate_name
 from ..settings import conf
 from ..settings.validators import validate_operator, validate_using
 from ..transport import pools
@@ -42,6 +42,9 @@ OTHER_TYPE = b"no string"
 PAST = 5
 """Past holders of a lock that are returned: one less than lua/lock.lua keeps."""
 
+Listed = tuple[Keys, Any]
+"""A lock of the index: its keys, and what a script has seen there; None: it did not look."""
+
 ORDERS = {
     "remaining": lambda lock: (lock.holder.remaining is None, lock.holder.remaining or 0.0),
     "name": lambda lock: lock.name,
@@ -65,6 +68,7 @@ class Inspector:
         self.using = conf.policy("", {}).using if using is None else validate_using(using)
         self._server = server_of(self.using)
         self._prefix = conf.prefix()
+        self._begins = f"{self._prefix}:{{"
         self._cache_locks = cache_locks
         self._index = self._keys_of("-").index
         self.unasked: dict[str, LockUnavailable] = {}
@@ -158,7 +162,10 @@ class Inspector:
         states = frozenset(states)
         listed = pattern == "*" and not (states or host or foreign) and order == "remaining"
         if listed and not self._server.clustered:
-            return self._listed(offset, end)
+            if end is not None and end - offset <= ENTRIES_AT_ONCE:
+                return self._page(offset, end)
+            found = list(self.all())
+            return Page(items=found[offset:end], total=len(found))
         locks = self.all(pattern)
         if foreign:
             others = (lock for lock in self.discover() if fnmatchcase(lock.name, pattern))
@@ -175,15 +182,17 @@ class Inspector:
         return Page(items=found[offset:end], total=len(found))
 
     def all(self, pattern: str = "*", *, most: int | None = None) -> Iterator[LockInfo]:
-        """Yield all locks whose names match, in the order in which their leases end. With `most`,
-        only about so many locks are looked at."""
+        """Yield all locks whose names match, or the first `most` of them, in the order in which
+        their leases end."""
         if self._server.clustered:
             names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
             ours = filter(_is_ours, self._held(names, lenient=True))
             yield from sorted(ours, key=ORDERS["remaining"])[:most]
-            return
-        names = self._index_names(most)
-        yield from self.held([name for name in names if fnmatchcase(name, pattern)])
+        elif pattern == "*":
+            yield from islice(self._indexed(), most)
+        else:
+            names = [name for name in self._index_names() if fnmatchcase(name, pattern)]
+            yield from islice(self.held(names), most)
 
     def held(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """Yield the locks of these names that are held. They are read in batches."""
@@ -244,9 +253,9 @@ class Inspector:
                     )
                     looked += 1000
                     for key in found:
-                        name = name_of(key.decode(errors="replace"))
-                        if name and self._keys_of(name).lock.encode() == key:
-                            names[name] = None
+                        its = self._keys_at(key)
+                        if its is not None and its.name:
+                            names[its.name] = None
                     if int(cursor) == 0:
                         break
         if len(self.unasked) == len(nodes):
@@ -279,60 +288,87 @@ class Inspector:
             return Keys.verbatim(self._prefix, name.encode(errors="surrogateescape"))
         return Keys.of(self._prefix, name)
 
-    def _index_names(self, most: int | None = None) -> list[str]:
-        """Return the names in the index, or about `most` of them; of overdue leases, only the last
-        `MOST_KEYS`."""
-        write_down(self._server)
-        ends: dict[bytes, float] = {}
-        first: Any = "-inf"
-        while True:
-            now, some = self._ask("inspection_index", [self._index], [first, ENTRIES_AT_ONCE])
-            before = len(ends)
-            # A lease that is renewed meanwhile comes again later, so none is missed.
-            ends.update(zip(some[::2], map(float, some[1::2]), strict=True))
-            if len(ends) == before or (most is not None and len(ends) >= most):
-                break
-            first = some[-1]
-        names = sorted(ends, key=ends.__getitem__)
-        ended = sum(end < int(now) for end in ends.values())
-        return self._names_of(names[max(0, ended - MOST_KEYS) :][:most])
+    def _keys_at(self, key: bytes) -> Keys | None:
+        """Return the keys of the lock at a key; None: no name belongs to that key."""
+        if self._cache_locks:
+            return Keys.verbatim(self._prefix, key)
+        text = key.decode(errors="replace")
+        if text.startswith(self._begins) and text.endswith("}") and "\ufffd" not in text:
+            return Keys(text[len(self._begins) : -1], text, self._index)
+        return None
 
-    def _listed(self, offset: int, end: int | None) -> Page:
+    # The index.
+
+    def _page(self, offset: int, end: int) -> Page:
         """Read one page of the index, and only its locks.
 
         The index still has the names of leases that ended without a release, and inspection
-        doesn't write: so these names are read first, and counted only if they are held.
+        doesn't write: so these are counted only if they are held.
         """
-        if end is None or end - offset > ENTRIES_AT_ONCE:
-            found = list(self.all())
-            return Page(items=found[offset:end], total=len(found))
-        number, ended, names = self._names(offset, end)
-        still = list(self.held(ended))
-        held = still[offset:end]
-        skipped = max(0, offset - len(still)) - max(0, offset - len(ended))
-        wanted = skipped + end - max(offset, len(still))
-        names = names[skipped : max(skipped, wanted)]
-        live = list(self.held(names))
-        gone = len(names) - len(live)
-        return Page(items=held + live, total=len(still) + number - gone)
-
-    def _names(self, offset: int, end: int) -> tuple[int, list[str], list[str]]:
-        """Return how many leases should be live, by the index; the names whose leases should have
-        ended; and the live names that may be at `offset` to `end` among all."""
         write_down(self._server)
-        number, *both = self._ask("inspection_keys", [self._index], [offset, end, LOCKS_AT_ONCE])
-        ended, names = map(self._names_of, both)
-        return number, ended, names
-
-    def _names_of(self, keys: Iterable[bytes]) -> list[str]:
-        """Return the names of locks by their keys."""
-        texts = (
-            key.decode(errors="surrogateescape" if self._cache_locks else "replace")
-            for key in keys
+        now, total, *some = self._ask(
+            "inspection_page", [self._index], [self._most, offset, end, LOCKS_AT_ONCE]
         )
-        if self._cache_locks:
-            return [*texts]
-        return [name for text in texts if (name := name_of(text)) is not None]
+        items = self._seen(int(now), self._listed(some))
+        return Page(items=items, total=total - (len(some) // 2 - len(items)))
+
+    def _indexed(self) -> Iterator[LockInfo]:
+        """Yield the locks in the index that are held, each once."""
+        known: set[str] = set()
+        for now, listed in self._parts(self._most, LOCKS_AT_ONCE):
+            new = [one for one in listed if one[0].lock not in known]
+            known.update(its.lock for its, _answer in new)
+            yield from self._seen(now, new)
+
+    def _index_names(self) -> list[str]:
+        """Return the names in the index."""
+        names: dict[str, None] = {}
+        for _now, listed in self._parts(0, ENTRIES_AT_ONCE):
+            names.update(dict.fromkeys(its.name for its, _answer in listed))
+        return [*names]
+
+    def _parts(self, most: int, limit: int) -> Iterator[tuple[int, list[Listed]]]:
+        """Yield what is in the index, up to `limit` locks at a time; of overdue leases, only the
+        last `MOST_KEYS`. `most` as in lua/inspection_listed.lua."""
+        write_down(self._server)
+        first: bytes | str = ""
+        skip = 0
+        while True:
+            # A lease that is renewed meanwhile comes again later, so none is missed.
+            args = [most, first, skip, limit, MOST_KEYS]
+            now, following, *some = self._ask("inspection_index", [self._index], args)
+            yield int(now), self._listed(some)
+            if not following:
+                break
+            # More leases than `limit` may end at the same time.
+            skip = skip + limit if following == first else 0
+            first = following
+
+    def _listed(self, answer: list[Any]) -> list[Listed]:
+        """Read locks as lua/inspection_listed.lua returns them."""
+        return [
+            (its, lock)
+            for key, lock in zip(answer[::2], answer[1::2], strict=True)
+            if (its := self._keys_at(key)) is not None
+        ]
+
+    @property
+    def _most(self) -> int:
+        """The number of holders that a script looks at while it reads the index. It looks at no
+        lock that is named by its key, since it does not know the keys beside that one."""
+        return 0 if self._cache_locks else permits.SHOWN
+
+    def _seen(self, now: int, listed: list[Listed]) -> list[LockInfo]:
+        """Return the locks that are held; those that the script did not look at are read now."""
+        unread = [its for its, answer in listed if answer is None]
+        others = {raw.keys.lock: raw for raw in self._raw(unread)} if unread else {}
+        found = (
+            others.get(its.lock) if answer is None else reading.raw(its, answer, now)
+            for its, answer in listed
+        )
+        return self._infos([*filter(None, found)])
+
+    # Locks by their names.
 
     def _held(self, names: Sequence[str], *, lenient: bool = False) -> Iterator[LockInfo]:
         for start in range(0, len(names), LOCKS_AT_ONCE):
@@ -341,15 +377,17 @@ class Inspector:
 
     def _read(self, locks: Sequence[Keys], *, lenient: bool = False) -> list[LockInfo]:
         """Return the locks of these keys that are held."""
-        if self._cache_locks:  # a key of one of our own names is no lock of the cache
-            locks = [its for its in locks if not its.lock.startswith(f"{self._prefix}:{{")]
-        found = self._raw(locks, lenient)
+        return self._infos(self._raw(locks, lenient=lenient))
+
+    def _infos(self, found: list[Raw]) -> list[LockInfo]:
         if self._cache_locks:
             self._add_written(found)
         left = self._left({process for raw in found for process in raw.processes})
         return [reading.lock(raw, self.using, left) for raw in found]
 
-    def _raw(self, locks: Sequence[Keys], lenient: bool) -> list[Raw]:
+    def _raw(self, locks: Sequence[Keys], *, lenient: bool = False) -> list[Raw]:
+        if self._cache_locks:  # a key of one of our own names is no lock of the cache
+            locks = [its for its in locks if not its.lock.startswith(self._begins)]
         found: dict[int, Raw] = {}
         pool = self._server.shared_pool()
         for batch in batches(self._port(), [lock.lock for lock in locks], LOCKS_AT_ONCE):
@@ -364,14 +402,10 @@ class Inspector:
             some = [locks[position] for position in unread]
             keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
             args = [permits.SHOWN, int(self._cache_locks)]
-            time, *answers = self._ask("inspection_locks", [*keys, self._index], args)
+            now, *answers = self._ask("inspection_locks", [*keys, self._index], args)
             for position, answer in zip(unread, answers, strict=False):
-                value, pttl = answer[:2]
-                if value is not None:
-                    shared: list[Any]
-                    waiters, holding, *shared = answer[2:] or (0, 1)
-                    values = shared or [[value, pttl, None]]
-                    found[position] = Raw(locks[position], waiters, holding, values, int(time))
+                if (raw := reading.raw(locks[position], answer, int(now))) is not None:
+                    found[position] = raw
             unread = unread[len(answers) :]
 
     def _add_written(self, found: list[Raw]) -> None:

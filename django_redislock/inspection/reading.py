@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.utils.translation import gettext_noop as _
 
@@ -53,6 +53,15 @@ class Raw(NamedTuple):
         """The processes of its holders, as far as they are known."""
         values = [value for value, _ttl, _token in self.values] + [self.written or b""]
         return {value[:8].decode(errors="replace") for value in values}
+
+
+def raw(keys: Keys, answer: list[Any], now_us: int) -> Raw | None:
+    """Read what lua/inspection.lua returns for a lock. None: nobody holds it."""
+    if len(answer) == 2:
+        value, pttl = answer
+        return None if value is None else Raw(keys, 0, 1, [(value, pttl, None)], now_us)
+    value, pttl, waiters, holding, *shared = answer
+    return Raw(keys, waiters, holding, shared or [(value, pttl, None)], now_us)
 
 
 def lock(raw: Raw, using: str, left: dict[str, float | None]) -> LockInfo:

@@ -266,9 +266,8 @@ class Watchdog:
 
     def write_down(self) -> None:
         """Write down all young leases, and claims without a lease."""
-        young = [
-            one for one in self._leases.copy().values() if one.write_at < now() + PRESENCE / 2
-        ]
+        soon = now() + PRESENCE / 2
+        young = [one for one in self._leases.copy().values() if one.write_at < soon]
         for lease in young:
             lease.write_at = now() + PRESENCE
         self._write_down([*(lease.claim for lease in young), *self._written_by(NEVER)])

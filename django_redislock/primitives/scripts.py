@@ -38,15 +38,16 @@ _MULTI = (
 _LEASES = ("clock", "memory", "value", "leases_keys", "index")
 _PERMITS = (*_LOCK, "queue", "permits")
 _TIMESTAMP = ("clock", "memory", "value", "timestamp_keys", "index", "history", "timestamp")
+_LISTED = ("clock", "value", "inspection", "inspection_listed")
 _LEDGER = ("clock", "value", "ledger_key", "ledger")
 _LEDGERS = ("clock", "value", "ledger_keys", "ledger")
 
 PARTS: dict[str, tuple[str, ...]] = {
     "fence_raise": ("clock", "memory"),
     "inspection_history": ("clock", "memory", "value"),
-    "inspection_index": ("clock",),
-    "inspection_keys": ("clock",),
-    "inspection_locks": ("clock", "value"),
+    "inspection_index": _LISTED,
+    "inspection_locks": ("clock", "value", "inspection"),
+    "inspection_page": _LISTED,
     "inspection_processes": (),
     "inspection_scan": (),
     "inspection_waiters": ("clock",),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from itertools import chain, cycle
+from itertools import repeat
 from typing import Any
 
 Shape = Callable[[Any, int], bool]
@@ -58,10 +58,10 @@ def _flag(value: Any, keys: int) -> bool:  # noqa: ARG001
     return type(value) is int and value in (0, 1)
 
 
-def _score(value: Any, keys: int) -> bool:  # noqa: ARG001
-    """The score of a member of a sorted set."""
+def _score_or_none(value: Any, keys: int) -> bool:  # noqa: ARG001
+    """The score of a member of a sorted set, or an empty text."""
     try:
-        return type(value) is bytes and float(value) == float(value)
+        return type(value) is bytes and (value == b"" or float(value) == float(value))
     except ValueError:
         return False
 
@@ -122,8 +122,12 @@ def _list(
         times, odd = divmod(len(value) - len(parts), len(then))
         if odd or times < least or (per and times * per + besides != keys):
             return False
-        shapes = chain(parts, cycle(then))
-        return all(its(part, keys) for part, its in zip(value, shapes, strict=False))
+        if not all(its(part, keys) for part, its in zip(value, parts, strict=False)):
+            return False
+        return all(
+            all(map(its, value[start :: len(then)], repeat(keys)))  # lists of locks are long
+            for start, its in enumerate(then, start=len(parts))
+        )
 
     return growing if then else fixed
 
@@ -167,6 +171,10 @@ _REFUSED = _list(_flag, _MAYBE, _MAYBE)
 _HEIRS = _list(then=(_ascii, _number))
 _GRANTED = _list(_flag, _or_nil(_number), _time)
 _HOLDER = (_MAYBE, _integer, _time, _integer, _ascii, _or_nil(_number))
+_LOCK = _either(
+    _plain_lock,
+    _list(_MAYBE, _integer, _integer, _integer, then=(_list(_text, _integer, _text),)),
+)
 _WITHDRAWN = _list(_integer, _text)
 _OTHER_KIND = _list(_integer, _ascii)
 _AGAIN = _list(_integer, _ascii)
@@ -212,19 +220,10 @@ _RECORD_ACQUIRE = {
 
 SHAPES: dict[str, Shape] = {
     "fence_raise": _list(_integer, _time, _number),
-    "inspection_index": _list(_time, _list(then=(_text, _score))),
+    "inspection_index": _list(_time, _score_or_none, then=(_text, _or_nil(_LOCK))),
     "inspection_history": _list(_MAYBE, then=(_text,)),
-    "inspection_keys": _list(_integer, _list(then=(_text,)), _list(then=(_text,))),
-    "inspection_locks": _list(
-        _time,
-        then=(
-            _either(
-                _plain_lock,
-                _list(_MAYBE, _integer, _integer, _integer, then=(_list(_text, _integer, _text),)),
-            ),
-        ),
-        least=1,
-    ),
+    "inspection_locks": _list(_time, then=(_LOCK,), least=1),
+    "inspection_page": _list(_time, _integer, then=(_text, _or_nil(_LOCK))),
     "inspection_processes": _list(then=(_integer,), per=1),
     "inspection_scan": _list(_number, _list(then=(_text,))),
     "inspection_waiters": _list(_time, then=(_list(_text, _text, _MAYBE),)),

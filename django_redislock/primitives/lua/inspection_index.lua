@@ -1,14 +1,27 @@
--- Some of the keys of locks, in the order in which their leases end.
+-- Some of the locks, in the order in which their leases end.
 --
 -- KEYS     1 index  zset  as in lock.lua
 -- ARGV     1 the word that the answer begins with
---          2 first  when the lease of the first one ends, ms, or "-inf"
---          3 limit
--- Returns  {now ms, {key, when its lease ends, ms, ...}}
--- luacheck: read globals now integer
+--          2 most   as in inspection_listed.lua
+--          3 first  when the lease of the first one ends, ms; or "": from the beginning
+--          4 skip   so many of those that end then
+--          5 limit
+--          6 ended  from the beginning: how many leases that should have ended; the last ones to end
+-- Returns  {now µs, `first` of the next request or "": these were the last ones, locks as in
+--          inspection_listed.lua ...}
+-- luacheck: read globals now integer look_at
 
-local index, first, limit = KEYS[1], ARGV[2], ARGV[3]
-return {
-  integer(math.floor(now / 1000)),
-  redis.call('ZRANGE', index, first, '+inf', 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES'),
-}
+local index, first, skip, limit = KEYS[1], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local some
+if first == '' then
+  local before = redis.call('ZCOUNT', index, '-inf', '(' .. integer(math.floor(now / 1000)))
+  local from = math.max(0, before - ARGV[6])
+  some = redis.call('ZRANGE', index, from, from + limit - 1)
+else
+  some = redis.call('ZRANGE', index, first, '+inf', 'BYSCORE', 'LIMIT', skip, limit)
+end
+local following = ''
+if #some == limit then following = redis.call('ZSCORE', index, some[limit]) end
+local found = {integer(now), following}
+look_at(some, found)
+return found
