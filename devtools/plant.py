@@ -46,6 +46,7 @@ class NotPlanted(Exception):
 
 
 CONTRACT = "tests/contract/test_contract.py"
+AFTER_LOSS = "tests/faults/test_after_loss.py"
 
 FAULTS = [
     # The scripts.
@@ -186,6 +187,115 @@ FAULTS = [
         "if deadline ~= '' and now > tonumber(deadline) then",
         "if false then",
         "tests/periodic/test_ledger.py",
+    ),
+    # Lost data.
+    Fault(
+        "after loss: nobody pauses",
+        "  if redis.call('EXISTS', lock, gone) == 0 then\n    local left",
+        "  if false then\n    local left",
+        f"{AFTER_LOSS} -k wait_that_is_over",
+    ),
+    Fault(
+        "after loss: nobody pauses for several names",
+        "  if not left and redis.call('EXISTS', lock, gone) == 0 then",
+        "  if false then",
+        f"{AFTER_LOSS} -k several_names",
+    ),
+    Fault(
+        "after loss: who gives up in the pause stays in the queue",
+        "      if inbox == '' then leave_queue(token) end\n      return {4",
+        "      return {4",
+        f"{AFTER_LOSS} -k begun_before",
+    ),
+    Fault(
+        "after loss: nobody writes the guard, and the pause has no end",
+        "    redis.call('SET', guard, integer(now))\n",
+        "",
+        "tests/test_memory.py",
+    ),
+    Fault(
+        "after loss: a guard in the future is believed",
+        "if not since or since > now then",
+        "if not since then",
+        f"{AFTER_LOSS} -k set_back",
+    ),
+    Fault(
+        "after loss: a lease is put back over another holder",
+        "  elseif there or (why and",
+        "  elseif (why and",
+        f"{AFTER_LOSS} -k somebody_else_has_it",
+    ),
+    Fault(
+        "after loss: a lease is put back that was withdrawn",
+        "(why and why ~= withdrawn)",
+        "false",
+        f"{AFTER_LOSS} -k back_after_its_release",
+    ),
+    Fault(
+        "after loss: a lease is put back that has ended",
+        "now >= tonumber(ARGV[3 * i + 2])",
+        "false",
+        f"{AFTER_LOSS} -k lease_has_ended",
+    ),
+    Fault(
+        "after loss: a lease is put back after the pause",
+        "\n    or not pause(guard, tonumber(ttl)) then",
+        " then",
+        f"{AFTER_LOSS} -k after_the_pause",
+    ),
+    Fault(
+        "after loss: the fencing token of a lease that was put back is forgotten",
+        "  remember_fence(clock, newest)\nend\nreturn reply",
+        "end\nreturn reply",
+        f"{AFTER_LOSS} -k holder_keeps",
+    ),
+    Fault(
+        "after loss: a lease that was put back is in no list",
+        "  redis.call('ZADD', index, unpack(scores))\n  remember_fence",
+        "  remember_fence",
+        f"{AFTER_LOSS} -k was_cleared",
+    ),
+    Fault(
+        "after loss: a renewal that finds nothing is a loss",
+        "isinstance(refusal, Refusal) and refusal.forgotten and lease.claim.guarded:",
+        "False:",
+        f"{AFTER_LOSS} -k holder_keeps",
+    ),
+    Fault(
+        "after loss: what is put back after its release stays",
+        "            lease.claim.doubtful = True\n            if not lease.closing:",
+        "            if not lease.closing:",
+        f"{AFTER_LOSS} -k back_after_its_release",
+    ),
+    Fault(
+        "after loss: a renewal puts back what is being released",
+        "            if not lease.closing:\n                forgotten.append",
+        "            if True:\n                forgotten.append",
+        f"{AFTER_LOSS} -k nothing_after_the_release",
+    ),
+    Fault(
+        "after loss: a release that finds nothing is a loss",
+        "if lost is None and refusal is not None and refusal.forgotten and claim.guarded:",
+        "if False:",
+        f"{AFTER_LOSS} -k before_it_was_renewed",
+    ),
+    Fault(
+        "after loss: a release that takes its time is a loss",
+        "        if refusal is not None and not refusal.revoked:\n            return None",
+        "        if False:\n            return None",
+        f"{AFTER_LOSS} -k takes_its_time",
+    ),
+    Fault(
+        "after loss: an exported lease is not put back",
+        "            guarded=kinds.guarded(policy, clustered),\n",
+        "",
+        f"{AFTER_LOSS} -k continued_elsewhere",
+    ),
+    Fault(
+        "after loss: a name of several does not say that it waits",
+        "        return kinds.guarded(policy._replace(after_loss=after_loss), clustered)",
+        "        return kinds.guarded(policy, clustered)",
+        f"{AFTER_LOSS} -k name_that_is_guarded",
     ),
     # The lease.
     Fault(

@@ -97,6 +97,8 @@ class MemoryServer:
         fencing tokens and the places in the queue, and every TTL ends by it."""
         self.fence: int | None = None
         """The last fencing token that was given."""
+        self.guard: int | None = None
+        """The time since which nothing was forgotten, in µs, by the server's clock."""
         self.restored = False
         """A renewal has said which one it was."""
         self.names: dict[str, _Name] = {}
@@ -119,10 +121,14 @@ class MemoryServer:
         match script:
             case "mutex_extend":
                 return self._extend(keys, args)
+            case "mutex_put_back":
+                return self._put_back(keys, args)
             case "mutex_write_down":
                 return self._write_down(keys, args)
             case "mutex_holder":
                 return self._holder(keys[0])
+            case "server_time":
+                return str(self._now()).encode()
             case "record_get":
                 return self.records.get(keys[0])
             case "record_write":
@@ -134,7 +140,7 @@ class MemoryServer:
         self.names.clear()
         self.index.clear()
         self.records.clear()
-        self.fence = None
+        self.fence = self.guard = None
 
     @property
     def clock(self) -> float:
@@ -231,6 +237,52 @@ class MemoryServer:
         lasted = str(times[0]).encode() if times and not inbox else None
         now = str(self._now()).encode()
         return [0, value, pttl, now, position, place.encode(), lasted]
+
+    def _acquire_guarded(
+        self, name: _Name, key: str, token: str, ttl: int, says: str, inbox: str, ticket: str
+    ) -> list[Any]:
+        if name.value is None and token not in name.gone and (left := self._pause(ttl)):
+            if not inbox:
+                name.leave_queue(token)
+            now = str(self._now())
+            return [4, left, now.encode(), (ticket or now).encode()]
+        answer = self._acquire(name, key, token, ttl, says, inbox, ticket)
+        # Nothing of it is at once.
+        return [1, *_fields(name.value)[:2]] if answer[0] == 1 and name.value else answer
+
+    def _pause(self, ttl: int) -> int:
+        """For how many more ms a lock with this ttl is given to nobody new."""
+        if self.guard is None or self.guard > self._now():
+            self.guard = self._now()
+        return max(0, ttl - (self._now() - self.guard) // 1000)
+
+    def _put_back(self, keys: Sequence[str], args: Sequence[str | int]) -> list[Any]:
+        reply: list[Any] = [0]
+        _, withdrawn, *leases = args
+        put = zip(keys[:-3:2], leases[::3], leases[1::3], leases[2::3], strict=True)
+        for position, (lock, text, lives, until) in enumerate(put, 1):
+            name, value = self._name(lock), str(text).encode()
+            fence, _, ttl, _ = _fields(value)
+            token, ends = value[:32].decode(), self.clock + int(lives) / 1000
+            why = name.why(token)
+            if _token(name.value) == token:
+                if name.expires == float("inf") or name.expires < ends:
+                    name.expires = ends
+                reply[0] = 1
+            elif (
+                name.value is not None
+                or (why and not (withdrawn and why == b"withdrawn"))
+                or self._now() >= int(until)
+                or not self._pause(int(ttl))
+            ):
+                reply.append([position, name.value, why])
+            else:
+                name.value, name.expires = value, ends
+                self.index[lock] = ends
+                if int(fence) > (self.fence or 0):
+                    self.fence, self.restored = int(fence), True
+                reply[0] = 1
+        return reply
 
     def _release(
         self, name: _Name, key: str, token: str, withdraw: int, own_inbox: str = ""

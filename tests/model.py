@@ -2,9 +2,9 @@
 
 Processes take one lock through `SteppedIO`. Requests and answers get lost or arrive late,
 processes are killed, stopped and interrupted, and somebody clears locks, sets the server's clock
-or flushes its data. The `Witness` sits at the server and knows of each command what it found and
-what it left; it and `World.check` say what was promised and is not so. What happens in which
-order is up to test_model.py.
+or flushes its data. In a world of `AFTER_LOSS = "wait"`, lost data are no excuse. The `Witness`
+sits at the server and knows of each command what it found and what it left; it and `World.check`
+say what was promised and is not so. What happens in which order is up to test_model.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from django_redislock.base.exceptions import (
     LockNotAcquired,
     LockUnavailable,
 )
-from django_redislock.primitives import mutex
+from django_redislock.primitives import guard, mutex
 from django_redislock.primitives.contract import Claim, Refusal
 from django_redislock.primitives.keys import Keys
+from django_redislock.primitives.scripts import GUARDED
 from django_redislock.primitives.waiting import DEAF
 from tests.memory import CLAIM_WINDOW, SIGN_OF_LIFE, Actor, MemoryServer, Pause, SteppedIO
 
@@ -85,12 +86,16 @@ class Witness(MemoryServer):
         """Tokens whose process was told for good that it does not hold the lock (any more)."""
         self.gave_back: set[str] = set()
         """Tokens whose release found the lock theirs."""
+        self.ended: set[str] = set()
+        """Tokens that were put back for their release."""
         self.knows = ""
         """The holder, unless it was handed the lock and has not confirmed it yet."""
         self.asks_from: str | int = ""
         """The inbox of the process whose release this is, if somebody else waits there."""
         self.cleared: dict[str, float] = {}
         """Holders that an operator has cleared, and when."""
+        self.forgotten = ""
+        """Who held the lock when the data were lost, until somebody has it (again)."""
         self.came = 0
         self.set_back = 0
         """How often the clock was set back."""
@@ -123,21 +128,31 @@ class Witness(MemoryServer):
 
     def call(self, script: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
         self.time += 0.000_01  # no two commands are carried out in the same microsecond
-        its = {"mutex_holder": "", "mutex_extend": args[-2:][0], "mutex_clear": args[-1]}
+        its = {
+            "mutex_holder": "",
+            "mutex_extend": args[-2:][0],
+            "mutex_clear": args[-1],
+            "mutex_put_back": str(args[-3:][0])[:32],
+        }
         token = str(its.get(script, args[0]))
         before = self.value
         self.asks_from = args[2] if script == "mutex_release" else ""
-        self.comes_back = token if script == "mutex_acquire" and args[4] else ""
+        acquires = script.removesuffix(GUARDED) == "mutex_acquire"
+        self.comes_back = token if acquires and args[4] else ""
         answer = super().call(script, keys, args)
+        script = script.removesuffix(GUARDED)
         after = self.value
         self.say(f"    server: {script} {token[:1]} {args[3:4]} {answer}; {before} -> {after}")
         if script == "mutex_release" and before and before.token == token:
             self.gave_back.add(token)
+        if script == "mutex_put_back" and args[1] and answer[0]:
+            self.ended.add(token)
         if script == "mutex_clear" and answer and self.knows == token:
             self.cleared[token] = self.time
         self._answers_truly(script, token, before, after, answer)
         granted = self._changed(script, token, before, after)
-        if script == "mutex_acquire" and after is not None and after.token == token:
+        knows = script in ("mutex_acquire", "mutex_put_back")
+        if knows and after is not None and after.token == token:
             self.knows = token
         self._look_at_queue(script, token, args, answer, granted)
         return answer
@@ -151,6 +166,8 @@ class Witness(MemoryServer):
                 true = (answer[0] == 1) == (after is not None and after.token == token)
             case "mutex_release":
                 true = token in self.gave_back if answer[0] else not had
+            case "mutex_put_back":
+                true = bool(answer[0]) == (after is not None and after.token == token)
             case "mutex_extend":
                 true = bool(answer[0]) == had
             case _:
@@ -170,10 +187,15 @@ class Witness(MemoryServer):
             raise self.violation(f"{script} of {token[0]} took the lock from {before}")
         if after is None:
             return None
-        self.holders.append(after.token)
-        self._fence_grows(after)
+        self.forgotten = ""
         if after.token in self.over:
             raise self.violation(f"{after} is a ghost: it was told {self.over[after.token]!r}")
+        if script == "mutex_put_back":
+            if after != (self.holders[-1], self.highest):
+                raise self.violation(f"{after} is put back, and others have held it since")
+            return None
+        self.holders.append(after.token)
+        self._fence_grows(after)
         if after.token != token:
             self._handed_over(after)
         mine = self._place(after.token)
@@ -207,11 +229,13 @@ class Witness(MemoryServer):
     ) -> None:
         """Nobody is in it who left, and nobody lost a place who could have been told."""
         name = self._name(KEYS.lock)
-        if script == "mutex_acquire" and answer[0] == 0:
+        if script == "mutex_acquire" and answer[0] in (0, 4):
             self.came += 1
             place = self._place(token) or Place(self.set_back, self.came)
             self.offered[token] = place
-            if args[3]:
+            if answer[0] == 4 and args[3]:
+                pass  # it has a ticket, and no place yet, if it had none before
+            elif args[3]:
                 self.waiting[token] = Waiting(self.clock, args[3])
                 self.places[token] = place
             else:
@@ -265,9 +289,17 @@ class Witness(MemoryServer):
         self._forget()
 
     def flush(self) -> None:
+        if self.value is not None:
+            self.forgotten = self.value.token
         super().flush()
         self.fence_known_until = 0.0
         self._forget()
+
+    def keeps(self, process: Process) -> bool:
+        """Nobody gets a lock that was forgotten before its lease has ended."""
+        pause_ends = float("inf") if self.guard is None else self.guard / 1e6 + process.claim.ttl
+        assert process.until is not None
+        return self.forgotten == process.claim.token and process.until + self.ahead <= pause_ends
 
     def _forget(self) -> None:
         """What has run out is lost, also if the clock goes back afterwards. Waiters come back."""
@@ -281,6 +313,7 @@ class Witness(MemoryServer):
 class Late(NamedTuple):
     """A request that got no answer, and is still on its way."""
 
+    token: str
     text: str
     sent: float
     arrive: Callable[[], Any]
@@ -332,7 +365,7 @@ class Port(SteppedIO):
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
         answer = await super().script(name, keys, args)
-        if name == "mutex_acquire" and answer[0] == 0:
+        if name.removesuffix(GUARDED) == "mutex_acquire" and answer[0] in (0, 4):
             self.witness.told_its_place(str(args[0]))
         return answer
 
@@ -358,7 +391,13 @@ class Process:
         self.wait = wait
         self.io = Port(world.server, inbox)
         self.claim = Claim(
-            KEYS, token=name * 32, ttl=ttl, owner=name, label="here", primitive=mutex
+            KEYS,
+            token=name * 32,
+            ttl=ttl,
+            owner=name,
+            label="here",
+            primitive=mutex,
+            guarded=world.after_loss,
         )
         self.main = Actor(name, self.io, self._life())
         self.renewal: Actor | None = None
@@ -392,6 +431,7 @@ class Process:
             if self.claim.doubtful:
                 await self._withdraw()
             return "conflict"
+        self.claim.granted = got
         self.fence = got.fencing_token
         self._believe(got.sent, self.claim.ttl)
         await Pause("work")
@@ -412,6 +452,9 @@ class Process:
         while True:
             try:
                 refusal = await mutex.release(self.io, self.claim)
+                lost = self.refusal is not None or self.io.now() >= self.deadline
+                if refusal and refusal.forgotten and self.claim.guarded and not lost:
+                    refusal = await guard.release_forgotten(self.io, self.claim, self.deadline)
             except KeyboardInterrupt:
                 self.claim.doubtful = True
                 await self._withdraw()
@@ -446,6 +489,12 @@ class Process:
         sent = self.io.now()
         try:
             [refusal] = await mutex.extend(self.io_of_renewal, [self.claim], [ttl])
+            if refusal is not None and refusal.forgotten and self.claim.guarded:
+                self.claim.doubtful = True
+                if not self.releasing:
+                    [refusal] = await guard.put_back(
+                        self.io_of_renewal, [self.claim], [ttl], [self.deadline]
+                    )
         except LockUnavailable:
             return
         if self.releasing or not self.inside():
@@ -477,8 +526,11 @@ class Process:
 class World:
     """A server, the processes that use it, and the requests that are on their way."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, after_loss: bool = False) -> None:
+        self.after_loss = after_loss
+        """Whether all of them say `AFTER_LOSS = "wait"`."""
         self.server = Witness()
+        self.server.guard = 0  # it has forgotten nothing for long
         self.processes: list[Process] = []
         self.late: list[Late] = []
         self.disaster = -1.0
@@ -612,7 +664,8 @@ class World:
     def _delay(self, actor: Actor) -> None:
         if actor.io.request is not None:
             text = f"{actor.at} of {actor.name}"
-            self.late.append(Late(text, self.server.time, actor.io.request))
+            token = actor.name[0] * 32
+            self.late.append(Late(token, text, self.server.time, actor.io.request))
 
     def arrive(self, late: Late) -> None:
         self.late.remove(late)
@@ -660,8 +713,13 @@ class World:
 
     def flush(self) -> None:
         self.server.say("FLUSHDB")
+        if self.after_loss:
+            # A withdrawn request that arrives after its tombstone was lost is not refused.
+            withdrawn = self.server._name(KEYS.lock).gone
+            self.late = [late for late in self.late if late.token not in withdrawn]
         self.server.flush()
-        self._disaster()
+        if not self.after_loss:
+            self._disaster()
 
     def _disaster(self) -> None:
         self.disaster = self.server.time
@@ -681,6 +739,8 @@ class World:
         if len(inside) > 1:
             raise self.server.violation(f"{' and '.join(map(str, inside))} are both inside")
         for process in inside:
+            if value is None and self.after_loss and self.server.keeps(process):
+                continue  # it puts its lease back
             if value != (process.claim.token, process.fence):
                 raise self.server.violation(
                     f"{process} believes in its lease with {process.fence}; at the server: {value}"
@@ -704,7 +764,8 @@ class World:
                 raise server.violation(f"{process} gave up and was to wait for ever")
             if server.time < process.began + process.wait:
                 raise server.violation(f"{process} gave up early")
-        if told == "released" and not released and not process.claim.given_back:
+        lived = released or token in server.ended
+        if told == "released" and not lived and not process.claim.given_back:
             raise server.violation(f"{process} was told released, and had lost the lock")
         if told == "lost" and released:
             raise server.violation(f"{process} was told lost, and had the lock until then")
@@ -735,7 +796,8 @@ class World:
         for late in self.late.copy():
             self.arrive(late)
             self.check()
-        patience = max(server.lease_ends, server.time) + 15.0
+        pause = max(p.claim.ttl for p in self.processes) if self.after_loss else 0.0
+        patience = max(server.lease_ends, server.time) + pause + 15.0
         # Many, since a clock that was set back lets a lease live for minutes.
         for _ in range(10_000):
             actors = self.runnable() + [process.main for process in self.working()]

@@ -37,7 +37,7 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
     token = rng.choice(TOKENS)
     keys = KEYS.mutex(token)
     commands = ["acquire", "acquire", "acquire", "release", "extend", "clear", "holder", "adopt"]
-    commands += ["write", "read", "write down"]
+    commands += ["write", "read", "write down", "put back"]
     match rng.choice(commands):
         case "acquire":
             inbox = rng.choice(
@@ -45,7 +45,14 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
             )
             ticket = rng.choice(["", str(rng.randrange(10**6))])  # from before all others
             args: list[str | int] = [token, 30_000, "owner|a|label", inbox, ticket]
+            if rng.random() < 0.3:
+                return "mutex_acquire_guarded", [*keys, KEYS.guard], args
             return "mutex_acquire", keys, args
+        case "put back":
+            its = [KEYS.lock, KEYS.gone(token), KEYS.guard, KEYS.index, KEYS.clock]
+            value = f"{token}+{10**15}|{10**15}|30000|owner|a|label"
+            ends = rng.choice([10**15, 10**16, 10**16])
+            return "mutex_put_back", its, [WORD, rng.choice([0, 1]), value, 30_000, ends]
         case "release":
             home = rng.choice(["", "redislock:inbox:alive", "redislock:inbox:dead"])
             return "mutex_release", keys, [token, int(rng.random() < 0.1), home]
@@ -74,7 +81,8 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_it_answers_as_the_lua_does(redis: Redis, seed: int) -> None:
-    """Two hundred random commands get the same answers from both, and leave the same queue."""
+    """Two hundred random commands get the same answers from both, and leave the same queue,
+    index and guard."""
     rng = random.Random(seed)
     memory = MemoryServer()
     memory.listening["redislock:inbox:alive"] = lambda token: None
@@ -93,6 +101,14 @@ def test_it_answers_as_the_lua_does(redis: Redis, seed: int) -> None:
             assert queue == sorted(name.queue, key=name.queue.__getitem__), (number, script, args)
             indexed = redis.zscore(KEYS.index, KEYS.lock) is not None
             assert indexed == (KEYS.lock in memory.index), (number, script, args)
+            guard = redis.get(KEYS.guard)
+            assert (guard is None) == (memory.guard is None), (number, script, args)
             if rng.random() < 0.03:  # the lease ends
                 redis.delete(KEYS.lock)
                 name.value, name.expires = None, float("inf")
+            if rng.random() < 0.05:  # nothing was forgotten for long
+                redis.set(KEYS.guard, 0)
+                memory.guard = 0
+            if rng.random() < 0.02:  # the data are lost
+                redis.flushdb()
+                memory.flush()

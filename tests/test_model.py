@@ -23,8 +23,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_redislock.primitives import mutex
-from django_redislock.primitives.contract import Grant
+from django_redislock.primitives import guard, mutex
+from django_redislock.primitives.contract import Grant, Refusal
 from tests.memory import MemoryServer
 from tests.model import Port, Process, Violation, World
 
@@ -48,9 +48,13 @@ def pick(of: Sequence[T], number: int) -> T:
 class Network(RuleBasedStateMachine):
     """Processes at work, and a network that loses and delays what they send."""
 
+    after_loss = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = World(after_loss=self.after_loss)
+        self.ttl: float | None = None
+        """That of everybody, if all have the same."""
 
     @initialize(
         ttl=TTLS,
@@ -63,6 +67,8 @@ class Network(RuleBasedStateMachine):
         self, ttl: float, waiters: int, delayed: bool, answered: bool, beside: int | None
     ) -> None:
         """A holder, perhaps one that does not know it yet, and some waiters."""
+        if self.after_loss:
+            self.ttl = ttl
         self.start(0, ttl, listens=True, delayed=delayed, beside=None)
         holder = self.world.processes[0].main
         while not holder.done and holder.at != ("work" if answered else "answer mutex_acquire"):
@@ -95,7 +101,7 @@ class Network(RuleBasedStateMachine):
         thread of a process that is there already."""
         others = [process for process in self.world.alive() if not process.stopped]
         neighbour = pick(others, beside) if others and beside is not None else None
-        self.world.start(wait, ttl, listens=listens, beside=neighbour)
+        self.world.start(wait, self.ttl or ttl, listens=listens, beside=neighbour)
         if delayed:
             self.world.fail(self.world.processes[-1].main, arrives=True)
 
@@ -118,7 +124,7 @@ class Network(RuleBasedStateMachine):
     @rule(which=which, ttl=TTLS, at_once=st.booleans())
     def renew(self, which: int, ttl: float, at_once: bool) -> None:
         process = pick(self.renewable(), which)
-        self.world.renew(process, ttl)
+        self.world.renew(process, self.ttl or ttl)
         if at_once:
             self.world.go_on(process.renewal)
 
@@ -206,6 +212,55 @@ class Disaster(Mishaps):
         self.world.flush()
 
 
+class AfterLoss(Mishaps):
+    """Whatever goes wrong, on a server that loses its data, and `AFTER_LOSS = "wait"`."""
+
+    after_loss = True
+
+    @initialize(
+        ttl=TTLS,
+        waiters=st.integers(0, 2),
+        delayed=st.booleans(),
+        answered=st.booleans(),
+        beside=st.none() | which,
+        lost=st.sampled_from(["", "unnoticed", "asks", "asks late", "answered"]),
+    )
+    def begin(
+        self,
+        ttl: float,
+        waiters: int,
+        delayed: bool,
+        answered: bool,
+        beside: int | None,
+        lost: str,
+    ) -> None:
+        """The server may have forgotten the holder, which may be about to put its lease back."""
+        super().begin(ttl, waiters, delayed, answered, beside)
+        holder = self.world.processes[0]
+        if lost:
+            self.world.flush()
+        if lost in ("", "unnoticed") or not holder.working:
+            return
+        self.world.renew(holder, ttl)
+        renewal = holder.renewal
+        until = "answer mutex_put_back" if lost == "answered" else "send mutex_put_back"
+        while not renewal.done and renewal.at != until:
+            self.world.step(renewal)
+        if lost == "asks late" and not renewal.done:
+            self.world.fail(renewal, arrives=True)
+
+    @precondition(lambda self: not self.cleared())
+    @rule()
+    def flush(self) -> None:
+        self.world.flush()
+
+    def cleared(self) -> bool:
+        """Whether somebody does not know yet that an operator has cleared its lock. The server
+        forgets that, too, and then there are two of whom each may put its lease back."""
+        cleared = self.world.server.cleared
+        return any(process.claim.token in cleared for process in self.world.alive())
+
+
 def tell(stories: type[Network], examples: int, *, shrink: bool = True) -> None:
     """Always the same ones: a failure here is one everywhere."""
     run_state_machine_as_test(
@@ -266,6 +321,50 @@ def test_a_first_request_that_arrives_when_its_sender_has_left() -> None:
 def test_every_story_keeps_the_promises(stories: type[Network]) -> None:
     """One server that loses nothing and whose clock goes on; all else goes wrong in turn."""
     tell(stories, EXAMPLES)
+
+
+def test_no_two_holders_after_lost_data() -> None:
+    """With `AFTER_LOSS = "wait"` lost data cost nobody a lease, and nobody gets a second one."""
+    tell(AfterLoss, EXAMPLES)
+
+
+@pytest.mark.parametrize("how", ["stopped", "late"])
+def test_a_lease_that_has_ended_is_not_put_back(how: str) -> None:
+    """Its holder was stopped, or its request was late; others have held the lock since, and the
+    server has forgotten that, too."""
+    world = World(after_loss=True)
+    world.start(0, 3.0, listens=True)
+    [first] = world.processes
+    while not first.working:
+        world.step(first.main)
+    world.flush()
+    world.renew(first, 3.0)
+    assert first.renewal is not None
+    while first.renewal.at != "send mutex_put_back":
+        world.step(first.renewal)
+    if how == "stopped":
+        world.stop(first)
+    else:
+        world.fail(first.renewal, arrives=True)
+    world.start(None, 3.0, listens=True)
+    second = world.processes[1]
+    while not second.working:
+        world.go_on(second.main)
+        world.to_next_waker()
+    world.flush()
+    if how == "stopped":
+        world.resume(first)
+        world.step(first.renewal)
+    else:
+        world.arrive(world.late[-1])
+    world.check()
+    assert second.inside()
+    world.renew(second, 3.0)
+    assert second.renewal is not None
+    while not second.renewal.done:
+        world.step(second.renewal)
+    assert second.inside()
+    world.drain()
 
 
 @pytest.mark.slow
@@ -459,6 +558,45 @@ def waiter_is_told_cleared(honest, self, name, *args):
     if name.value:
         name.mark("+")
     return honest(self, name, *args)
+
+
+@bug(MemoryServer, "_acquire_guarded", found_by=AfterLoss)
+def nobody_pauses(honest, self, *args):
+    """After lost data, whoever asks first has the lock."""
+    return self._acquire(*args)
+
+
+@bug(MemoryServer, "_pause", found_by=AfterLoss)
+def the_pause_is_too_short(honest, self, ttl):
+    """It ends before the lease of a holder that was just renewed."""
+    return honest(self, ttl // 2)
+
+
+@bug(MemoryServer, "_pause", found_by=AfterLoss)
+def the_guard_is_not_written(honest, self, ttl):
+    """The pause begins anew each time that somebody asks."""
+    left, self.guard = honest(self, ttl), self.guard if self.guard == 0 else None
+    return left
+
+
+@bug(MemoryServer, "_pause", found_by=AfterLoss)
+def each_ask_begins_the_pause_anew(honest, self, ttl):
+    """Two who wait keep each other from the lock."""
+    if self.guard:
+        self.guard = self._now()
+    return honest(self, ttl)
+
+
+@bug(guard, "put_back", found_by=AfterLoss)
+async def nothing_is_put_back(honest, port, claims, *args, **options):
+    """A holder whose lease was forgotten is told that it has lost it."""
+    return [Refusal(None, None) for _ in claims]
+
+
+@bug(MemoryServer, "_put_back", found_by=AfterLoss)
+def put_back_by_a_request_that_was_withdrawn(honest, self, keys, args):
+    """It arrives after the release, and the lock is held for nobody."""
+    return honest(self, keys, [args[0], 1, *args[2:]])
 
 
 @pytest.mark.slow

@@ -412,8 +412,7 @@ class Lease:
             # moment.
             refusal = await claim.primitive.release(port, claim)
             if lost is None and refusal is not None and refusal.forgotten and claim.guarded:
-                refusal = await guard.put_back_for_release(port, claim)
-                refusal = refusal or await claim.primitive.release(port, claim)
+                refusal = await guard.release_forgotten(port, claim, lifetime.deadline)
             if lost is None and refusal is not None:
                 lost = refusal.error(self.name)
                 lifetime.lose(lost)

@@ -121,7 +121,10 @@ async def _put_back(
     found = list(refusals)
     try:
         answers: Sequence[Refusal | LockUnavailable | None] = await guard.put_back(
-            port, [leases[each].claim for each in forgotten], [ttls[each] for each in forgotten]
+            port,
+            [leases[each].claim for each in forgotten],
+            [ttls[each] for each in forgotten],
+            [leases[each].deadline for each in forgotten],
         )
     except LockUnavailable as error:
         answers = [error] * len(forgotten)

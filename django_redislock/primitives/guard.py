@@ -9,7 +9,10 @@
     long as that time is not over. So its holder keeps the lock, and whoever asks sees who it is.
 4.  A lease that was put back may be released and handed on at once: at most one lease on the name
     was forgotten, and this is it. (A semaphore has several, so it can't be guarded.)
-5.  A request to put a lease back that arrives after its release would lock the name for nobody.
+5.  That would not be so if the holder was stopped, or its request was late, until others had held
+    the lock, and *their* lease was forgotten. So the server is asked for its time first, and the
+    request says when the lease ends by that time. After that, nothing is put back.
+6.  A request to put a lease back that arrives after its release would lock the name for nobody.
     So the claim is doubtful from then on, and its release leaves a tombstone.
 
 A lock that is not guarded never reads the guard, and pays nothing for it.
@@ -60,13 +63,23 @@ def paused(name: str, left_ms: int, now_us: int) -> LockUnavailable:
 
 
 async def put_back(
-    port: Port, claims: Sequence[Claim], ttls: Sequence[float], *, withdrawn: bool = False
+    port: Port,
+    claims: Sequence[Claim],
+    ttls: Sequence[float],
+    deadlines: Sequence[float],
+    *,
+    withdrawn: bool = False,
 ) -> list[Refusal | None]:
-    """Let forgotten leases live for these times from now; with `withdrawn`, even if they were
-    withdrawn. None: put back.
+    """Let forgotten leases live for these times from now, unless their holders' deadlines have
+    passed; with `withdrawn`, even if they were withdrawn. None: put back.
 
     Raises `LockUnavailable`: nothing is known of any of them.
     """
+    there = (claims[0].parts or (claims[0].keys,))[0]
+    now_us = int(await port.script("server_time", [there.guard], [tokens.word()]))
+    heard = port.now()
+    # Too early, if anything, by the time that the answer was on its way.
+    ends = [now_us + round(1e6 * (deadline - heard)) for deadline in deadlines]
     found: list[Refusal | None] = [None] * len(claims)
     leases = [
         (number, its, _value(claim, its), milliseconds(ttl))
@@ -80,8 +93,8 @@ async def put_back(
         ]
         first = batch[0][1]
         args: list[str | int] = [tokens.word(), int(withdrawn)]
-        for _, _, value, lives in batch:
-            args += value, lives
+        for number, _, value, lives in batch:
+            args += value, lives, ends[number]
         keys += first.guard, first.index, first.clock
         said = verdicts(await port.script("mutex_put_back", keys, args), len(batch))
         for (number, its, *_), refusal in zip(batch, said, strict=True):
@@ -90,10 +103,14 @@ async def put_back(
     return found
 
 
-async def put_back_for_release(port: Port, claim: Claim) -> Refusal | None:
-    """Put back, for a moment, a forgotten lease whose release has not found it. None: put back, so
-    nobody else has held the lock since, and it can be released."""
-    [refusal] = await put_back(port, [claim], [A_MOMENT], withdrawn=True)
+async def release_forgotten(port: Port, claim: Claim, deadline: float) -> Refusal | None:
+    """Release a lease that its release has not found, and whose deadline has not passed. It is put
+    back for a moment, which shows that nobody else has held the lock. None: released."""
+    [refusal] = await put_back(port, [claim], [A_MOMENT], [deadline], withdrawn=True)
+    if refusal is None:
+        refusal = await claim.primitive.release(port, claim)
+        if refusal is not None and not refusal.revoked:
+            return None  # that moment was over, or the lease was forgotten once more
     return refusal
 
 

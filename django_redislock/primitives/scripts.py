@@ -87,6 +87,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "record_release": (*_MUTEX, "mutex_give_back", "record"),
     "record_set": (),
     "record_write": ("value", "record"),
+    "server_time": ("clock",),
     "timestamp_acquire": _TIMESTAMP,
     "timestamp_adopt": _TIMESTAMP,
     "timestamp_clear": _TIMESTAMP,

@@ -273,6 +273,7 @@ SHAPES: dict[str, Shape] = {
     "record_release": _RELEASE,
     "record_set": _any,
     "record_write": _DONE_OR_REFUSED,
+    "server_time": _time,
     "timestamp_acquire": _by_code(
         {-1: _WITHDRAWN, 0: _list(_flag, _text, _number, _time), 1: _list(_flag, _time)}
     ),

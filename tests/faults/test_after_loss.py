@@ -23,6 +23,7 @@ from django_redislock import (
 )
 from django_redislock.lease import watchdog
 from django_redislock.lease.lock import Lock
+from django_redislock.primitives import guard
 from django_redislock.transport.server import clustered
 from django_redislock.views import lock_view
 from tests.contract.api import Api
@@ -472,6 +473,43 @@ def test_put_back_after_somebody_else_has_it(scene: Scene) -> None:
     arrive(rule)
     scene.owned(other)
     scene.release(other)
+
+
+def test_put_back_after_its_lease_has_ended(scene: Scene) -> None:
+    """Others may have held the lock since, and the server may have lost its data once more."""
+    scene.connect()
+    know_all(scene.redis)
+    lease = scene.acquire(ttl=2, after_loss="wait")
+    scene.redis.delete(scene.key, GUARD)
+    rule = scene.lose(PUT_BACK, times=FOR_EVER, fault=Fault.HOLD_REQUEST)
+    renew_now(lease)
+    rule.happened()
+    eventually(lambda: lease.state == LeaseState.LOST)
+    scene.redis.delete(GUARD)
+    arrive(rule)
+    assert not scene.redis.exists(scene.key)
+    with pytest.raises(LeaseLost):
+        scene.api.release(lease)
+
+
+def test_a_release_that_takes_its_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease was put back only for a moment, and was held until the release began."""
+    scene.connect()
+    know_all(scene.redis)
+    lease = scene.acquire(ttl=30, after_loss="wait")
+    scene.redis.delete(scene.key, GUARD)
+    put_back = guard.put_back
+
+    async def slowly(*args: Any, **options: Any) -> Any:
+        found = await put_back(*args, **options)
+        assert scene.redis.exists(scene.key)
+        eventually(lambda: not scene.redis.exists(scene.key))
+        return found
+
+    monkeypatch.setattr(guard, "put_back", slowly)
+    scene.release(lease)
+    assert lease.state == LeaseState.RELEASED
+    assert not scene.redis.exists(scene.key)
 
 
 def test_a_renewal_that_finds_nothing_after_the_release(

@@ -1,0 +1,8 @@
+-- The server's time.
+--
+-- KEYS     1 any key of the server that is asked
+-- ARGV     1 the word that the answer begins with
+-- Returns  now µs
+-- luacheck: read globals now integer
+
+return integer(now)
