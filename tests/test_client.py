@@ -503,6 +503,8 @@ class TestKept:
         other.release()
         assert not redis.exists(KEY)
         assert not lock.owned()
+        with pytest.raises(LockNotOwnedError):
+            lock.release()
 
     def test_a_wrong_token(self, make: Make, redis: Redis) -> None:
         """It opens nothing."""
@@ -772,15 +774,6 @@ class TestChanged:
         assert lock.locked()
         assert waiter.result(PATIENCE)
         waiting.release()
-
-    def test_a_release_may_be_repeated(self, ours: Make) -> None:
-        """Released already with its own token, it is no error: that may have been the same
-        request, whose answer was lost."""
-        lock, other = ours(timeout=10), ours(timeout=10)
-        lock.acquire()
-        other.local.token = lock.local.token
-        other.release()
-        lock.release()
 
     def test_what_is_at_the_key(self, ours: Make, redis: Redis) -> None:
         """Not only the token, but who holds it, and where from: for people."""

@@ -85,11 +85,11 @@ class Server:
 
     def _call(self, name: str, token: str, *args: Any) -> Any:
         keys = KEYS.permits(token)
-        return call(self._redis, name, keys, token, KEYS.name, *args)
+        return call(self._redis, name, keys, token, *args)
 
     def ask(self, token: str, wants: Wants, *, wait: bool) -> None:
         inbox = DEAF if wait else ""
-        self._call("permits_acquire", token, 60_000, "owner", "label", inbox, "", *wants)
+        self._call("permits_acquire", token, *ASKS, inbox, "", *wants)
 
     def release(self, token: str) -> None:
         self._call("permits_release", token, 0)
