@@ -79,7 +79,14 @@ def _mark(value: bytes) -> str:
 
 def _fields(value: bytes) -> list[bytes]:
     """Fencing token, time of acquiring, ttl, owner and label."""
-    return value[33:].split(b"|", 3)
+    fence, acquired_us, *more = value[33:].split(b"|", 3)
+    return [fence, acquired_us or fence, *more]
+
+
+def _value_of(start: str, *fields: str) -> bytes:
+    """The value of a token with its mark, and of these fields."""
+    fence, acquired_us, *more = fields
+    return (start + "|".join([fence, "" if acquired_us == fence else acquired_us, *more])).encode()
 
 
 def _outlives(ttl: float) -> float:
@@ -158,7 +165,7 @@ class MemoryServer:
         self, name: _Name, key: str, token: str, ttl: int, lives: float, says: str, mark: str
     ) -> str:
         self.fence, self.restored = max(self._now(), (self.fence or 0) + 1), False
-        name.value = f"{token}{mark}{self.fence}|{self._now()}|{ttl}|{says}".encode()
+        name.value = _value_of(token + mark, str(self.fence), str(self._now()), str(ttl), says)
         name.expires = self.clock + lives
         if mark != "|":
             self.index[key] = name.expires
@@ -212,7 +219,7 @@ class MemoryServer:
             at_once = (self.fence or 0) < self._now()
             fence = self._grant(name, key, token, ttl, ttl / 1000, says, "|")
             now = str(self._now())
-            return [1, int(fence), int(now)] if at_once else [1, fence.encode(), now.encode()]
+            return [1, int(fence)] if at_once else [1, fence.encode(), now.encode()]
         place = ticket or str(max([self._now(), *(last + 1 for last in name.queue.values())]))
         if inbox:
             name.queue[token] = min(name.queue.get(token, int(place)), int(place))
@@ -333,8 +340,8 @@ class MemoryServer:
                 assert name.value is not None
                 fence, acquired_us, _, says = _fields(name.value)
                 if store:
-                    words = [fence, acquired_us, str(ttl).encode(), says]
-                    name.value = name.value[:33] + b"|".join(words)
+                    words = [fence.decode(), acquired_us.decode(), str(ttl), says.decode()]
+                    name.value = _value_of(name.value[:33].decode(), *words)
                 lives = self.clock + int(ttl) / 1000
                 if name.expires == float("inf") or name.expires < lives:
                     name.expires = lives
@@ -367,7 +374,7 @@ class MemoryServer:
             return [0, name.value, name.why(token)]
         fence, acquired_us, *_ = _fields(name.value)
         words = [fence.decode(), acquired_us.decode(), str(ttl), says]
-        name.value = f"{new_token}+{'|'.join(words)}".encode()
+        name.value = _value_of(f"{new_token}+", *words)
         lives = 0.0 if name.expires == float("inf") else name.expires
         name.expires = self.index[key] = max(lives, self.clock + ttl / 1000)
         if name.history and name.history[0][0] == token:

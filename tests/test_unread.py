@@ -35,7 +35,7 @@ Commands = list[tuple[Any, ...]]
 WRONGTYPE = "return redis.error_reply('WRONGTYPE Operation against a key')"
 FRAMED = scripts._FRAME.format("", "return {1, 1732423423423423, 1732423423423424}")
 
-AT_ONCE = "return ARGV[1] .. '|1732423423423423|1732423423423424'"
+AT_ONCE = "return ARGV[1] .. '|1732423423423423'"
 ANOTHER = "0123456789abcdef0123456789abcdef"
 
 LEFT: dict[str, Commands] = {

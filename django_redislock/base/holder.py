@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 
 from .label import read
 
-_OURS = re.compile(rb"[0-9A-Za-z]{32}[|+?](\d{1,19})\|(\d{1,17})\|\d{1,15}\|([^|\t]*)\|([^\t]*)")
-"""Token, mark, fencing token, acquired at (µs), ttl (ms), owner and label. This package writes no
-longer numbers, and neither a datetime nor a database could take them."""
+_OURS = re.compile(
+    rb"[0-9A-Za-z]{32}[|+?](\d{1,19})\|(\d{1,17}|(?<!\d{18}\|))\|\d{1,15}\|([^|\t]*)\|([^\t]*)"
+)
+"""Token, mark, fencing token, acquired at (µs), ttl (ms), owner and label. The time is empty if it
+is the fencing token. This package writes no longer numbers, and neither a datetime nor a database
+could take them."""
 
 
 class Holder(NamedTuple):
@@ -69,7 +72,7 @@ class Holder(NamedTuple):
         if ours is None:
             return cls(None, "", None, None, None, remaining)
         fencing_token, acquired_us, owner, label = ours.groups()
-        acquired = int(acquired_us)
+        acquired = int(acquired_us or fencing_token)
         return cls(
             owner=read(owner),
             label=read(label),

@@ -25,6 +25,7 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "evalsha": ("0" * 40, 0),
     "exists": (KEY,),
     "get": (KEY,),
+    "getrange": (KEY, 0, 0),
     "hdel": (KEY, "-"),
     "hget": (KEY, "-"),
     "hlen": (KEY,),

@@ -87,9 +87,8 @@ class _Asking:
             self._away = None
             if code == 1:
                 acquired = acquired or rest[0]
-                fences = [int(fence) for fence in rest[1:]]
-                if len(fences) == 1:  # of all
-                    fences *= len(group)
+                # An answer of one number is that of locks that were free, as in queued.py.
+                fences = [int(fence) for fence in rest[1:] or rest * len(group)]
                 names = (its.name for its in group)
                 claim.fencing_tokens.update(zip(names, fences, strict=True))
                 continue

@@ -154,7 +154,9 @@ async def acquire(
                 await port.wait(pause, attempts.left)  # a listener is woken when Redis is back
                 continue
             if code == 1:
-                fencing_token, acquired_us = rest
+                # An answer of one number is that of a lock that was free: it has got both from the
+                # server's clock.
+                fencing_token, acquired_us = rest if len(rest) > 1 else rest * 2
                 fence = None if fencing_token is None else int(fencing_token)
                 return Grant(fence, int(acquired_us), attempts.sent)
             if code == 2:

@@ -18,7 +18,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-_CALL = re.compile(r"redis\.p?call\('(\w+)'")
+_CALL = re.compile(r"\bp?call\('(\w+)'")
 _SENT = {"eval", "evalsha", "ping", "subscribe"}
 SOMETIMES = {
     "select": "a database other than 0",

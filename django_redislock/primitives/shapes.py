@@ -71,14 +71,10 @@ def _done(value: Any, keys: int) -> bool:  # noqa: ARG001
     return len(value) == 1
 
 
-def _numbers(value: Any, keys: int) -> bool:  # noqa: ARG001
-    """The answer of most acquires, so it is compared without further calls."""
-    return (
-        len(value) == 3
-        and type(value[1]) is type(value[2]) is int
-        and 0 <= value[1] < 2**63
-        and 0 <= value[2] < _LATEST
-    )
+def _free(value: Any, keys: int) -> bool:  # noqa: ARG001
+    """The answer of most acquires, so it is compared without further calls. The fencing token is
+    the time of acquiring, too."""
+    return len(value) == 2 and type(value[1]) is int and 0 <= value[1] < _LATEST
 
 
 def _plain_lock(value: Any, keys: int) -> bool:  # noqa: ARG001
@@ -197,7 +193,7 @@ def _multi_acquire(besides: int) -> dict[int, Shape]:
         -1: _list(_integer, _text, _one_of(_OF_SEVERAL)),
         0: _list(_integer, *_HOLDER, _one_of(_OF_SEVERAL)),
         1: _either(
-            _list(_integer, _time, _number),
+            _free,
             _list(_integer, _time, then=(_number,), per=_OF_SEVERAL, besides=besides),
         ),
         2: _AGAIN,
@@ -207,7 +203,7 @@ def _multi_acquire(besides: int) -> dict[int, Shape]:
 _MUTEX_ACQUIRE = {
     -1: _WITHDRAWN,
     0: _list(_integer, *_HOLDER),
-    1: _either(_numbers, _GRANTED),
+    1: _either(_free, _GRANTED),
     2: _AGAIN,
 }
 _RECORD_ACQUIRE = {
@@ -254,7 +250,7 @@ SHAPES: dict[str, Shape] = {
             -2: _OTHER_KIND,
             -1: _WITHDRAWN,
             0: _list(_integer, *_HOLDER, _integer),
-            1: _GRANTED,
+            1: _either(_free, _GRANTED),
             2: _AGAIN,
         }
     ),

@@ -391,7 +391,7 @@ CALLED = {
     command
     for source in SOURCES.iterdir()
     if source.name.startswith(("mutex", "queue"))  # the others are for looking on
-    for command in re.findall(r"redis\.p?call\('(\w+)'", source.read_text())
+    for command in re.findall(r"\bp?call\('(\w+)'", source.read_text())
 }
 """What our scripts call."""
 

@@ -10,7 +10,7 @@
 -- Gives  write_down(value)                write down a present holder
 --        write_end(value, how, more)      write down that its hold has ended now; "": by itself, earlier
 --        lasted()                         for how long the last one held it, µs; or false
--- luacheck: read globals now integer history PAST_HOLDERS VALUE token_of marked outlives
+-- luacheck: read globals now integer history PAST_HOLDERS parts_of token_of marked outlives
 
 local A_SECOND = 1000000
 
@@ -30,12 +30,12 @@ local function put(entry, ttl)
 end
 
 local function write_down(value)
-  local _, _, _, _, ttl = string.match(value, VALUE)
+  local _, _, _, _, ttl = parts_of(value)
   put(marked(value, '|'), ttl)
 end
 
 local function write_end(value, how, more)
-  local _, _, _, acquired_at, ttl = string.match(value, VALUE)
+  local _, _, _, acquired_at, ttl = parts_of(value)
   local time = now - acquired_at
   if how == '' then
     put(marked(value, '|'), ttl)

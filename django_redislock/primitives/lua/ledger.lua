@@ -8,7 +8,7 @@
 --          runs     ids of the last runs, the oldest first, each followed by a space
 --          <id>     planned, µs|started, µs|ended, µs|outcome|attempt|fencing token|owner|why
 -- Gives  parts, readable, instant, ids_of, fence_of, enter, close, YEAR
--- luacheck: read globals VALUE ledger
+-- luacheck: read globals parts_of ledger
 
 -- The number of runs that are kept, besides the one that has not ended.
 local KEPT = 20
@@ -38,7 +38,7 @@ end
 
 -- The fencing token of a lock's value.
 local function fence_of(value)
-  local _, _, fence = string.match(value or '', VALUE)
+  local _, _, fence = parts_of(value or '')
   return fence
 end
 

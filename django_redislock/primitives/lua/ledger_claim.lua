@@ -21,7 +21,7 @@
 --            "busy"     a: who holds the lock, b: for how many ms
 --            "again"    ask again, at once, as in mutex_acquire.lua
 --          and closed is a run that turned out to be lost; or "", ""
--- luacheck: read globals now integer lock queue gone token VALUE mark_of enlist grant hand_over
+-- luacheck: read globals now integer lock queue gone token parts_of mark_of enlist grant hand_over
 -- luacheck: read globals ledger parts readable instant fence_of enter close
 
 -- A lock that no run holds is waited for so long, in µs, even by a job that does not wait.
@@ -49,7 +49,7 @@ if run then
       redis.call('PEXPIRE', lock, ttl)
       if mark_of(value) ~= '|' then enlist(now / 1000 + ttl) end
     end
-    local _, _, its_fence, acquired_at = string.match(value, VALUE)
+    local _, _, its_fence, acquired_at = parts_of(value)
     return {1, 'run', integer(now), run, its_fence, acquired_at, '', ''}
   end
 end
@@ -128,7 +128,7 @@ if value then
   -- If no run is open, somebody is most likely giving it back at this very moment.
   local held = run or now - tonumber(ready) > GIVING_BACK
   if tick ~= '' and not again and overlap == 'skip' and held then
-    local _, _, _, _, _, its_says = string.match(value, VALUE)
+    local _, _, _, _, _, its_says = parts_of(value)
     local its_owner = string.match(its_says or '', '^[^|]*')
     return skip('the lock was held by ' .. (its_owner ~= '' and its_owner or 'others'))
   end

@@ -2,27 +2,30 @@
 -- locks, and nobody waits for them.
 --
 -- KEYS, ARGV  as in multi_acquire.lua
--- Returns     token|acquired at, µs|fencing token of all
+-- Returns     token|fencing token of all, which is the time of acquiring, too
 
 do
-  local index, clock = KEYS[#KEYS - 1], KEYS[#KEYS]
+  local keys, call = KEYS, redis.call
+  local last_lock, clock = #keys - 6, keys[#keys]
   local watched = {}
-  for i = 1, #KEYS - 2, 5 do
-    watched[#watched + 1] = KEYS[i]
-    watched[#watched + 1] = KEYS[i + 1]
-    watched[#watched + 1] = KEYS[i + 4]
+  for i = 1, last_lock, 5 do
+    watched[#watched + 1] = keys[i]
+    watched[#watched + 1] = keys[i + 1]
+    watched[#watched + 1] = keys[i + 4]
   end
-  if index ~= KEYS[1] and redis.call('EXISTS', unpack(watched)) == 0 then
-    local time = redis.call('TIME')
-    local fence = time[1] .. string.sub('00000' .. time[2], -6)
-    local last = redis.call('SET', clock, fence, 'GET')
-    if (tonumber(last) or 0) < tonumber(fence) then
-      local value =
-        ARGV[1] .. '|' .. fence .. '|' .. fence .. '|' .. ARGV[2] .. '|' .. ARGV[3]
-      for i = 1, #KEYS - 2, 5 do redis.call('SET', KEYS[i], value, 'PX', ARGV[2]) end
-      return ARGV[1] .. '|' .. fence .. '|' .. fence
+  if keys[#keys - 1] ~= keys[1] and call('EXISTS', unpack(watched)) == 0 then
+    local argv, time = ARGV, call('TIME')
+    local ttl, micros = argv[2], time[2]
+    if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
+    local fence = time[1] .. micros
+    local last = call('SET', clock, fence, 'GET')
+    if not last or (#last == #fence and last < fence) then
+      local answer = argv[1] .. '|' .. fence
+      local value = answer .. '||' .. ttl .. '|' .. argv[3]
+      for i = 1, last_lock, 5 do call('SET', keys[i], value, 'PX', ttl) end
+      return answer
     end
     -- The server's clock was set back.
-    redis.call('SET', clock, last)
+    call('SET', clock, last)
   end
 end

@@ -9,7 +9,7 @@
 -- Returns  {1, fencing token, acquired at µs}  the new token holds it
 --          {0, value, gone}                    not held: who holds it, what was written of the
 --                                              old token
--- luacheck: read globals now lock history gone token token_of look VALUE enlist MINUTE write_down
+-- luacheck: read globals now lock history gone token token_of look parts_of value_of enlist MINUTE write_down
 
 local new_token, ttl, says = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
@@ -19,9 +19,9 @@ if held ~= token and held ~= new_token then
   return {0, value, redis.call('GET', gone)}
 end
 
-local _, _, fence, acquired_at = string.match(value, VALUE)
+local _, _, fence, acquired_at = parts_of(value)
 local lives = math.max(redis.call('PTTL', lock), ttl)
-value = new_token .. '+' .. table.concat({fence, acquired_at, ttl, says}, '|')
+value = value_of(new_token, '+', fence, acquired_at, ttl, says)
 redis.call('SET', lock, value, 'PX', lives)
 enlist(now / 1000 + lives)
 -- The history has one entry for the whole hold.

@@ -7,7 +7,7 @@
 --          3 reason
 --          4 seen    the token of the holder that the operator saw, or the whole of a foreign value
 -- Returns  1 cleared, 0 it changed hands or was free already
--- luacheck: read globals lock gone token_of VALUE unlist outlives check_types grant hand_over
+-- luacheck: read globals lock gone token_of parts_of unlist outlives check_types grant hand_over
 -- luacheck: read globals write_end
 
 local why, seen = ARGV[2] .. '|' .. ARGV[3], ARGV[4]
@@ -16,7 +16,7 @@ local value = redis.call('GET', lock)
 if not value then return 0 end
 local mark, fence, ttl, _
 if value ~= seen then
-  _, mark, fence, _, ttl = string.match(value, VALUE)
+  _, mark, fence, _, ttl = parts_of(value)
   if not fence or token_of(value) ~= seen then return 0 end
 end
 check_types()

@@ -3,10 +3,10 @@
 -- KEYS   as in mutex_grant.lua
 -- Gives  confirm(value, ttl)  let our token hold the lock, which has `value` at the key, for `ttl` ms
 --                             from now. Returns the fencing token and the time of acquiring, µs
--- luacheck: read globals now lock VALUE enlist
+-- luacheck: read globals now lock parts_of enlist
 
 local function confirm(value, ttl)
-  local _, mark, fence, acquired_at = string.match(value, VALUE)
+  local _, mark, fence, acquired_at = parts_of(value)
   -- Unless it was just handed to us, it never gets less than it has: an early send may arrive late,
   -- after an extension. PEXPIRE comes first, since a full Redis denies SETRANGE, but not after a write
   -- that it has allowed.

@@ -9,7 +9,7 @@
 --          then for each lease: token, ttl in ms
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
 --          {position, value, gone}  which one it is, who holds it, why we don't}
--- luacheck: read globals now integer look with_ttl VALUE is_lost remember_fence
+-- luacheck: read globals now integer look with_ttl parts_of is_lost remember_fence
 
 local number, store = #ARGV / 2 - 1, ARGV[2] == '1'
 local index, clock = KEYS[number + 1], KEYS[number + 2]
@@ -39,7 +39,7 @@ for i = 1, number do
       scores[#scores + 1] = lock
     end
     if lost then
-      local _, _, fence = string.match(value, VALUE)
+      local _, _, fence = parts_of(value)
       newest = math.max(newest, fence)
     end
     reply[1] = 1

@@ -4,13 +4,12 @@
 --        1 lock     string   a value as in value.lua
 -- Gives  grant(to, ttl, lives, says, mark)
 --          let the token `to` hold the lock for `lives` ms. Returns the fencing token
--- luacheck: read globals now integer lock next_fence enlist
+-- luacheck: read globals now integer lock value_of next_fence enlist
 
 local function grant(to, ttl, lives, says, mark)
   local fence = next_fence()
   if mark ~= '|' then enlist(now / 1000 + lives) end
   -- Last, so that a key of a wrong type, which ends the script, leaves nothing locked.
-  redis.call('SET', lock, to .. mark .. table.concat({fence, integer(now), ttl, says}, '|'),
-    'PX', lives)
+  redis.call('SET', lock, value_of(to, mark, fence, integer(now), ttl, says), 'PX', lives)
   return fence
 end

@@ -8,7 +8,7 @@
 --          ends if nobody puts it back, µs: after that others may have held the lock
 -- Returns  {1 if any is held now else 0, and for each one that is not:
 --          {position, value, gone}  which one it is, who holds it, why we don't}
--- luacheck: read globals now integer VALUE token_of look pause remember_fence
+-- luacheck: read globals now integer parts_of token_of look pause remember_fence
 
 local guard, index, clock = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
 local withdrawn = ARGV[2] == '1' and 'withdrawn'
@@ -16,7 +16,7 @@ local reply, scores, newest = {0}, {}, 0
 for i = 1, (#KEYS - 3) / 2 do
   local lock, value, lives = KEYS[2 * i - 1], ARGV[3 * i], tonumber(ARGV[3 * i + 1])
   local there, why = look(lock), redis.call('GET', KEYS[2 * i])
-  local token, _, fence, _, ttl = string.match(value, VALUE)
+  local token, _, fence, _, ttl = parts_of(value)
   if token_of(there) == token then
     if redis.call('PTTL', lock) < lives then redis.call('PEXPIRE', lock, lives) end
     reply[1] = 1

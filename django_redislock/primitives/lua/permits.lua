@@ -21,7 +21,7 @@
 -- Gives  holders, millis, foreign (the key is of another type), NO_ZSET, ends_first, number, ends_of,
 --        held_as, differs, fits, past, drop, expire, settle, grant
 -- luacheck: read globals now integer lock MINUTE MOST PAST_HOLDERS mark_of marked write_end next_fence
--- luacheck: read globals enlist unlist
+-- luacheck: read globals enlist unlist value_of
 
 local holders = KEYS[8]
 local millis = math.floor(now / 1000)
@@ -133,7 +133,7 @@ end
 -- Give `to` a permit for `lives` ms. Returns the fencing token.
 local function grant(to, ttl, lives, says, mark)
   local fence = next_fence()
-  redis.call('HSET', holders, to, to .. mark .. table.concat({fence, integer(now), ttl, says}, '|'))
+  redis.call('HSET', holders, to, value_of(to, mark, fence, integer(now), ttl, says))
   -- Last, and at once with an end: whatever ends the script, nothing stays locked.
   redis.call('ZADD', lock, integer(millis + lives), to)
   settle(mark ~= '|')

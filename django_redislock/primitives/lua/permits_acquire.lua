@@ -17,7 +17,7 @@
 --          {-1, why}                                                this token may never have one
 --          {-2, kind}                               the holders have another kind of lock
 --          {2, ticket}                              ask again, at once, as in mutex_acquire.lua
--- luacheck: read globals integer lock queue gone token VALUE stand_in_line leave_queue hand_over
+-- luacheck: read globals integer lock queue gone token parts_of stand_in_line leave_queue hand_over
 -- luacheck: read globals now holders millis ends_first number ends_of held_as differs fits mark_of marked
 -- luacheck: read globals expire settle grant lasted
 
@@ -41,7 +41,7 @@ if record then
   -- after an extension.
   redis.call('ZADD', lock, integer(math.max(ends, millis + ttl)), token)
   settle(mark_of(record) == '+')
-  local _, _, fence, acquired_at = string.match(record, VALUE)
+  local _, _, fence, acquired_at = parts_of(record)
   return {1, fence, acquired_at}
 end
 

@@ -2,25 +2,28 @@
 -- nobody waits for one.
 --
 -- KEYS, ARGV  as in permits_acquire.lua
--- Returns     token|fencing token|acquired at, µs
+-- Returns     token|fencing token, which is the time of acquiring, too
 
 do
-  local lock, clock, holders = KEYS[1], KEYS[7], KEYS[8]
-  if lock ~= KEYS[5] and redis.call('EXISTS', lock, KEYS[2], KEYS[6], holders) == 0 then
-    local time = redis.call('TIME')
-    local fence = time[1] .. string.sub('00000' .. time[2], -6)
-    local last = redis.call('SET', clock, fence, 'GET')
-    if (tonumber(last) or 0) < tonumber(fence) then
-      local token, ttl = ARGV[1], ARGV[2]
-      redis.call('HSET', holders, token, token .. '|' .. fence .. '|' .. fence .. '|' .. ttl .. '|'
-        .. ARGV[3] .. '\t' .. ARGV[6] .. '|' .. ARGV[7])
-      redis.call('PEXPIRE', holders, ttl + 60000)
+  local keys, call = KEYS, redis.call
+  local lock, clock, holders = keys[1], keys[7], keys[8]
+  if lock ~= keys[5] and call('EXISTS', lock, keys[2], keys[6], holders) == 0 then
+    local argv, time = ARGV, call('TIME')
+    local token, ttl, micros = argv[1], argv[2], time[2]
+    if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
+    local fence = time[1] .. micros
+    local last = call('SET', clock, fence, 'GET')
+    if not last or (#last == #fence and last < fence) then
+      local answer = token .. '|' .. fence
+      call('HSET', holders, token,
+        answer .. '||' .. ttl .. '|' .. argv[3] .. '\t' .. argv[6] .. '|' .. argv[7])
+      call('PEXPIRE', holders, ttl + 60000)
       -- Last, so that whatever ends the script, nothing stays locked.
-      redis.call('ZADD', lock, string.sub(fence, 1, -4) + ttl, token)
-      redis.call('PEXPIRE', lock, ttl)
-      return token .. '|' .. fence .. '|' .. fence
+      call('ZADD', lock, string.sub(fence, 1, -4) + ttl, token)
+      call('PEXPIRE', lock, ttl)
+      return answer
     end
     -- The server's clock was set back.
-    redis.call('SET', clock, last)
+    call('SET', clock, last)
   end
 end

@@ -12,7 +12,7 @@
 --          {0, value, gone}                    not held: NO_ZSET if the key has another type,
 --                                              why the old token may not have it
 --          {-2, kind}                          it is held as another kind of lock
--- luacheck: read globals integer lock gone token VALUE MINUTE holders millis foreign NO_ZSET
+-- luacheck: read globals integer lock gone token parts_of value_of MINUTE holders millis foreign NO_ZSET
 -- luacheck: read globals ends_of differs drop expire settle
 
 local new_token, ttl, says, kind, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
@@ -32,11 +32,11 @@ if differs(kind, is_held_as) then
 end
 
 local ends = math.max(ends_of(held), millis + ttl)
-local _, _, fence, acquired_at = string.match(record, VALUE)
+local _, _, fence, acquired_at = parts_of(record)
 drop(held)
 redis.call('ZADD', lock, integer(ends), new_token)
-redis.call('HSET', holders, new_token, new_token .. '+'
-  .. table.concat({fence, acquired_at, ttl, says .. '\t' .. kind .. '|' .. limit}, '|'))
+redis.call('HSET', holders, new_token,
+  value_of(new_token, '+', fence, acquired_at, ttl, says .. '\t' .. kind .. '|' .. limit))
 settle(true)
 -- An acquire of the old token may still be on its way.
 redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)

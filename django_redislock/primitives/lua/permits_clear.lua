@@ -7,7 +7,7 @@
 --          3 reason
 --          4 on      the tokens of the holders that the operator saw
 -- Returns  for each of these: 1 its permit was taken away, 0 it had none any more
--- luacheck: read globals VALUE outlives check_types hand_over ends_of fits mark_of past drop expire
+-- luacheck: read globals parts_of outlives check_types hand_over ends_of fits mark_of past drop expire
 -- luacheck: read globals settle grant
 
 local why = ARGV[2] .. '|' .. ARGV[3]
@@ -22,7 +22,7 @@ for i = 4, #ARGV do
     local record = drop(ARGV[i])
     -- A waiter that has not confirmed its permit does not know of it: it waits on, and is told nothing.
     if not record or mark_of(record) ~= '?' then
-      local _, _, _, _, ttl = string.match(record or '', VALUE)
+      local _, _, _, _, ttl = parts_of(record or '')
       redis.call('SET', KEYS[i + 5], 'cleared|' .. why, 'PX', outlives(ttl or 0))
       if record then past(record, 'cleared', '|' .. why) end
     end

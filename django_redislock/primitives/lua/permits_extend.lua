@@ -9,7 +9,7 @@
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
 --          {position, value, gone}  which one it is, what is at the key if that is not ours, why
 --                                   we don't hold it}
--- luacheck: read globals now integer VALUE with_ttl mark_of MINUTE is_lost remember_fence
+-- luacheck: read globals now integer parts_of with_ttl mark_of MINUTE is_lost remember_fence
 
 local NO_ZSET = 'no sorted set'
 local number, store = #ARGV / 2 - 1, ARGV[2] == '1'
@@ -39,7 +39,7 @@ for i = 1, number do
     end
     if tonumber(its_end) < millis + lives then redis.call('ZADD', lock, ends, token) end
     if lost then
-      local _, _, fence = string.match(record, VALUE)
+      local _, _, fence = parts_of(record)
       newest = math.max(newest, fence)
     end
     if store then redis.call('HSET', holders, token, with_ttl(record, ttl)) end

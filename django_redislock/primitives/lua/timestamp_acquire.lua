@@ -10,7 +10,7 @@
 -- Returns  {1, acquired at µs}            we hold it
 --          {0, holder, remains ms, now µs}  somebody else does; -1: without end
 --          {-1, why}                      this token is gone for good
--- luacheck: read globals now integer lock index gone token CLUSTER VALUE token_of enlist time_of
+-- luacheck: read globals now integer lock index gone token CLUSTER parts_of value_of token_of enlist time_of
 -- luacheck: read globals holder_of remains hold
 
 local ttl, says, fractions = ARGV[2], ARGV[3], ARGV[4]
@@ -29,9 +29,9 @@ end
 if not holder then
   local why = redis.call('GET', gone)
   if why then return {-1, why} end
-  holder = token .. '|' .. table.concat({0, integer(now), ttl, says}, '|')
+  holder = value_of(token, '|', '0', integer(now), ttl, says)
   value = false
 end
 hold(holder, ttl, fractions == '1', value)
-local _, _, _, acquired_at = string.match(holder, VALUE)
+local _, _, _, acquired_at = parts_of(holder)
 return {1, acquired_at}

@@ -7,7 +7,7 @@
 --          3 reason
 --          4 seen    the token of the holder that the operator saw, or the whole of an old client's value
 -- Returns  1 cleared, 0 it changed hands or was free already
--- luacheck: read globals lock beside history gone VALUE token_of outlives unlist ours write_end
+-- luacheck: read globals lock beside history gone parts_of token_of outlives unlist ours write_end
 
 local why, seen = ARGV[2] .. '|' .. ARGV[3], ARGV[4]
 
@@ -20,7 +20,7 @@ redis.call('LLEN', history)  -- another type is an error before anything was wri
 redis.call('DEL', lock)
 unlist()
 if value ~= seen then
-  local _, _, _, _, ttl = string.match(holder, VALUE)
+  local _, _, _, _, ttl = parts_of(holder)
   redis.call('HDEL', beside, 'holder', 'until')
   write_end(holder, 'cleared', '|' .. why)
   redis.call('SET', gone, 'cleared|' .. why, 'PX', outlives(ttl))

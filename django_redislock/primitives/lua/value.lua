@@ -8,8 +8,12 @@
 --   +  the index has the lock, and the history may have the holder
 --   ?  the lock was handed to a waiter, which has not confirmed it yet; the index has the lock
 --
--- Gives  VALUE        its pattern; the captures are token, mark, fencing token, time of acquiring, ttl,
---                     and owner|label
+-- The time of acquiring is empty if it is the same number as the fencing token, as it mostly is.
+--
+-- Gives  VALUE        its pattern
+--        parts_of(v)  token, mark, fencing token, time of acquiring, ttl, and owner|label of a value; nil
+--                     if it is not ours
+--        value_of(token, mark, fence, acquired_at, ttl, says)  the value of these parts
 --        NO_STRING    stands for the value of a key of another type, which is certainly not ours
 --        token_of(v)  the token of a value; nil or false stay as they are
 --        mark_of(v)   its mark
@@ -17,8 +21,19 @@
 --        look(key)    the value at a key, or NO_STRING
 --        with_ttl(v, ttl)  the same value with another ttl
 
-local VALUE = '^(%w*)([|+?])(%d+)|(%d+)|(%d+)|(.*)$'
+local VALUE = '^(%w*)([|+?])(%d+)|(%d*)|(%d+)|(.*)$'
 local NO_STRING = 'no string'
+
+local function parts_of(value)
+  local its_token, mark, fence, acquired_at, ttl, says = string.match(value, VALUE)
+  if acquired_at == '' then acquired_at = fence end
+  return its_token, mark, fence, acquired_at, ttl, says
+end
+
+local function value_of(its_token, mark, fence, acquired_at, ttl, says)
+  if acquired_at == fence then acquired_at = '' end
+  return its_token .. mark .. table.concat({fence, acquired_at, ttl, says}, '|')
+end
 
 -- The token comes first and has a fixed length, so no foreign value looks like ours by accident.
 local function token_of(value)
@@ -39,6 +54,6 @@ local function look(key)
 end
 
 local function with_ttl(value, ttl)
-  local its_token, mark, fence, acquired_at, _, says = string.match(value, VALUE)
-  return its_token .. mark .. table.concat({fence, acquired_at, ttl, says}, '|')
+  local its_token, mark, fence, acquired_at, _, says = parts_of(value)
+  return value_of(its_token, mark, fence, acquired_at, ttl, says)
 end
