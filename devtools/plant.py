@@ -58,8 +58,8 @@ FAULTS = [
     ),
     Fault(
         "mutex: a newcomer passes those who wait",
-        "EXISTS', lock, KEYS[2], KEYS[6]) == 0 then\n    local time",
-        "EXISTS', lock, KEYS[6]) == 0 then\n    local time",
+        "EXISTS', lock, keys[2], keys[6]) == 0 then\n    local argv",
+        "EXISTS', lock, keys[6]) == 0 then\n    local argv",
         f"{CONTRACT} -k barges_in",
     ),
     Fault(
@@ -88,8 +88,8 @@ FAULTS = [
     ),
     Fault(
         "mutex: an acquire that was taken back is granted at once when it arrives late",
-        "EXISTS', lock, KEYS[2], KEYS[6]) == 0 then\n    local time",
-        "EXISTS', lock, KEYS[2]) == 0 then\n    local time",
+        "EXISTS', lock, keys[2], keys[6]) == 0 then\n    local argv",
+        "EXISTS', lock, keys[2]) == 0 then\n    local argv",
         "tests/faults/test_late.py -k withdrawal",
     ),
     Fault(

@@ -76,7 +76,9 @@ async def _grant(
     """Return the answer of a script on an empty server, in the form that its header documents."""
     now = str(time.time_ns() // 1000).encode()
     match script:
-        case "mutex_acquire" | "mutex_adopt" | "permits_acquire" | "permits_adopt":
+        case "mutex_acquire" | "permits_acquire" | "multi_acquire":
+            return [1, next(_fences)]
+        case "mutex_adopt" | "permits_adopt":
             return [1, next(_fences), now]
         case "record_acquire":
             return [1, next(_fences), now, None]
@@ -84,8 +86,6 @@ async def _grant(
             return [1, now]
         case "timestamp_adopt":
             return [1, None, now]
-        case "multi_acquire":
-            return [1, now, next(_fences)]
         case "mutex_holder" | "timestamp_holder" | "record_get":
             return None
         case "permits_holders":
