@@ -70,8 +70,8 @@ FAULTS = [
     ),
     Fault(
         "mutex: a release at once looks at no token",
-        "string.sub(value, 1, 33) == ARGV[1] .. '|' then\n    redis.call('DEL'",
-        "string.sub(value, 33, 33) == '|' then\n    redis.call('DEL'",
+        "redis.pcall('GETRANGE', lock, '0', '32') == token .. '|' then",
+        "redis.pcall('GETRANGE', lock, '32', '32') == '|' then",
         f"{CONTRACT} -k mutex",
     ),
     Fault(
@@ -82,8 +82,9 @@ FAULTS = [
     ),
     Fault(
         "mutex: a fencing token at once that is smaller than the last one",
-        "if (tonumber(last) or 0) < tonumber(fence) then\n      redis.call('SET', lock",
-        "if true then\n      redis.call('SET', lock",
+        "(#last == #fence and last < fence) then\n      local answer = argv[1] .. '|' .. fence\n"
+        "      call('SET', lock",
+        "true then\n      local answer = argv[1] .. '|' .. fence\n      call('SET', lock",
         f"{CONTRACT} tests/contract/test_mutex.py tests/faults/test_clock.py -k 'clock or fenc'",
     ),
     Fault(
@@ -112,8 +113,8 @@ FAULTS = [
     ),
     Fault(
         "mutex: renewal does not restore the last fencing token",
-        "    if lost then\n      local _, _, fence = string.match(value",
-        "    if false then\n      local _, _, fence = string.match(value",
+        "    if lost then\n      local _, _, fence = parts_of(value",
+        "    if false then\n      local _, _, fence = parts_of(value",
         f"{CONTRACT} -k restores_the_last",
     ),
     Fault(

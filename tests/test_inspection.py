@@ -364,7 +364,7 @@ class TestStale:
         worker.process.wait(PATIENCE)
         # As if it had been acquired, and had shown its last sign of life, some time ago.
         head, acquired, *rest = redis.get("redislock:{long}").split(b"|")
-        earlier = str(int(acquired) - 600_000_000).encode()
+        earlier = str(int(acquired or head[33:]) - 600_000_000).encode()
         value = b"|".join([head, earlier, *rest])
         redis.set("redislock:{long}", value, px=3_000_000)
         redis.pexpire(presence, 5000)
@@ -471,7 +471,7 @@ class TestCacheLocks:
             lock = Lock(redis, key, timeout=timeout)
             assert lock.acquire()
             token, fence, acquired, _ttl, *rest = redis.get(key).split(b"|")
-            earlier = str(int(acquired) - 600_000_000).encode()
+            earlier = str(int(acquired or fence) - 600_000_000).encode()
             value = b"|".join([token, fence, earlier, b"3600000", *rest])
             redis.set(key, value, px=3_000_000)
             redis.delete(*redis.keys("redislock:key:process:*") or ["-"])

@@ -471,8 +471,9 @@ def fence_is_a_counter(honest, self, name, *args):
     """When data were lost, it begins again."""
     fence = (self.fence or 0) + 1
     honest(self, name, *args)
-    _, rest = name.value[33:].split(b"|", 1)
-    self.fence, name.value = fence, b"%b%d|%b" % (name.value[:33], fence, rest)
+    clock, acquired, rest = name.value[33:].split(b"|", 2)
+    value = b"%d|%b|%b" % (fence, acquired or clock, rest)
+    self.fence, name.value = fence, name.value[:33] + value
     return str(fence)
 
 

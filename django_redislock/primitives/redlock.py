@@ -102,7 +102,8 @@ class Redlock:
             in_time = port.now() < deadline(sent, claim.ttl)
             if len(granted) >= self.servers.quorum and in_time:
                 claim.doubtful = any(isinstance(answer, LockError) for answer in answers)
-                return Grant(None, min(int(acquired_us) for _, _, acquired_us in granted), sent)
+                # The time of acquiring comes last, as in queued.py.
+                return Grant(None, min(int(answer[-1]) for answer in granted), sent)
             owing = await self._undo(port, claim, _left(answers), _granting(answers))
             error: LockNotAcquired | LockUnavailable
             if any(_says(answer, 0) for answer in answers) and self._most(answers):

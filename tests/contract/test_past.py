@@ -46,7 +46,7 @@ def grow_old(redis: Redis) -> None:
     """The holder seems to have acquired the lock two seconds earlier, and is written down."""
     value = redis.get(KEY)
     fence, acquired_us, rest = value[33:].split(b"|", 2)
-    earlier = b"%d" % (int(acquired_us) - 2_000_000)
+    earlier = b"%d" % (int(acquired_us or fence) - 2_000_000)
     redis.set(KEY, value[:33] + b"|".join([fence, earlier, rest]), keepttl=True)
     watchdog(server_of("default")).write_down()
 

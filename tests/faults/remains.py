@@ -33,7 +33,7 @@ def seen(redis: Redis, name: str = "job") -> Seen | None:
     fencing_token, acquired, _ = text[33:].split("|", 2)  # the token, and a mark, come first
     assert ttl >= 0, "a lock has a TTL at every moment"
     ends = server_time(time) + ttl / 1000
-    return Seen(text[:32], int(fencing_token), int(acquired) / 1e6, ends)
+    return Seen(text[:32], int(fencing_token), int(acquired or fencing_token) / 1e6, ends)
 
 
 def late(lease: Lease, before: Seen) -> float:
