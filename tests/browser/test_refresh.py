@@ -235,7 +235,7 @@ def test_after_logging_in_elsewhere(site: Site, window: Window) -> None:
 def test_a_folded_filter_stays_folded(site: Site, window: Window) -> None:
     """A filter stays folded, its numbers follow, and Django remembers when it is unfolded."""
     site.us.hold("job")
-    look(window)
+    look(window, _facets="True")
     details = folds(window)
     site.us.hold("new")
     refresh(window)
@@ -250,7 +250,7 @@ def test_a_folded_filter_stays_folded(site: Site, window: Window) -> None:
 def test_a_filter_that_comes(site: Site, window: Window) -> None:
     """The filter by host comes with the first lock, at its place; other filters stay as they
     are."""
-    look(window)
+    look(window, _facets="True")
     details = folds(window)
     titles = window.page.locator("#changelist-filter summary")
     before = titles.all_inner_texts()
