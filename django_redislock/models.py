@@ -3,7 +3,9 @@ rows for code that goes through all models, such as `dumpdata`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from datetime import datetime
 from typing import Self
 
@@ -96,7 +98,7 @@ class Lock(Live):
                 if foreign:
                     found.extend(inspector.discover())
 
-        away = _ask_all(read)
+        away = _ask_all(read, servers())
         total = len(found) + left_out if left_out else None
         return Snapshot([cls.of(info) for info in found], away, total)
 
@@ -118,10 +120,28 @@ class Lock(Live):
                 found.extend(some.items)
                 total += some.total
 
-        away = _ask_all(read)
+        away = _ask_all(read, servers())
         rows = [cls.of(info) for info in found]
         whole = offset == 0 and total <= len(rows)
         return Snapshot(rows, away) if whole else Snapshot(rows, away, total, offset)
+
+    @classmethod
+    def chosen(cls, ids: Iterable[str]) -> Snapshot:
+        """Read the locks of these ids that are held. Raises as `snapshot`."""
+        wanted: defaultdict[LockId, list[str]] = defaultdict(list)
+        for id in ids:
+            with suppress(ValueError):  # no lock has that id
+                where = LockId.parse(id)
+                wanted[where._replace(name="")].append(where.name)
+        found: list[LockInfo] = []
+
+        def read(alias: str) -> None:
+            for where, names in wanted.items():
+                if where.using == alias:
+                    found.extend(where.inspector().held(names))
+
+        away = _ask_all(read, {where.using for where in wanted})
+        return Snapshot([cls.of(info) for info in found], away)
 
     @classmethod
     def of(cls, info: LockInfo) -> Self:
@@ -166,17 +186,16 @@ def _inspectors(alias: str) -> list[Inspector]:
     return [Inspector(alias), Inspector(alias, cache_locks=True)]
 
 
-def _ask_all(read: Callable[[str], None]) -> dict[str, LockError]:
-    """Read each server. Return the errors of those that can't be asked; raise the first one if
-    that is true of all."""
+def _ask_all(read: Callable[[str], None], using: Collection[str]) -> dict[str, LockError]:
+    """Read the server of each alias. Return the errors of those that can't be asked; raise the
+    first one if that is true of all."""
     away: dict[str, LockError] = {}
-    using = servers()
     for alias in using:
         try:
             read(alias)
         except LockError as error:
             away[alias] = error
-    if len(away) == len(using):
+    if away and len(away) == len(using):
         raise next(iter(away.values()))
     return away
 

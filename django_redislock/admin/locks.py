@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ERROR_FLAG, PAGE_VAR, ChangeList
 from django.http import HttpRequest, HttpResponse
@@ -97,9 +98,11 @@ class LockAdmin(ClearPages):
     # The rows.
 
     def take_snapshot(self, request: HttpRequest) -> Snapshot:
-        """Read a page; or, if the question is about more than that, up to `MOST_LOCKS`, and all
-        for an action."""
+        """Read a page; for an action, the locks that were ticked, or all of them; and if the
+        question is about more than a page, up to `MOST_LOCKS`."""
         if request.method == "POST":
+            if request.POST.get("select_across") != "1":
+                return Lock.chosen(request.POST.getlist(ACTION_CHECKBOX_NAME))
             return Lock.snapshot(foreign="foreign" in request.GET)
         if set(request.GET) - {PAGE_VAR, ERROR_FLAG}:
             return Lock.snapshot(foreign="foreign" in request.GET, most=MOST_LOCKS)

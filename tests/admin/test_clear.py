@@ -16,6 +16,7 @@ from redis import Redis
 
 from django_redislock import LeaseRevoked, redis_lock
 from django_redislock.admin import confirmation
+from django_redislock.client import Lock
 from django_redislock.inspection import Inspector, LockInfo
 from tests.admin.conftest import LIST, client_of
 from tests.operations.calling import AWAY, before_clearing, granted, strangers, write_down
@@ -161,6 +162,25 @@ def test_all_pages(operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPat
     assert re.fullmatch("Cleared 120 locks: “job:[0-9]+”, “job:[0-9]+” … “job:[0-9]+”[.]", said)
     assert [lock.name for lock in Inspector().all()] == ["other"]
     assert LogEntry.objects.count() == 120
+
+
+def test_what_was_ticked_is_read(
+    operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing else, however many locks there are; also those of the cache."""
+    for number in range(120):
+        granted(redis, f"job:{number}")
+    lock = Lock(redis, ":1:cached", timeout=60)
+    assert lock.acquire()
+    ids = ["default:job:7", "{default}::1:cached", "nonsense"]
+    with monkeypatch.context() as patch:
+        for reads_many in ("all", "page"):
+            patch.setattr(Inspector, reads_many, None)
+        page = operator.post(LIST, {"action": "clear_locks", "_selected_action": ids, "index": 0})
+    [said] = confirm(operator, page)
+    assert said == "Cleared 2 locks: “:1:cached”, “job:7”."
+    assert not lock.locked()
+    assert Inspector().counts().total == 119
 
 
 def test_who_may_clear(reader: Client, redis: Redis) -> None:
