@@ -36,7 +36,7 @@ SHOWN = [part for part in PARTS if part != "periodic"]
 SMOKE = {
     "uncontended": {"rounds": 1, "cycles": 20},
     "contended": {"rounds": 1, "seconds": 0.2, "waiters": [2]},
-    "inspection": {"rounds": 1, "locks": 100, "others": 1000},
+    "inspection": {"rounds": 1, "locks": 100, "others": 1000, "pages": [100, 200]},
     "server": {"rounds": 1, "cycles": 50},
     "leases": {"rounds": 1, "leases": 20, "ttls": [3], "waiting": [5], "pile": 100},
     "latency": {"rounds": 1, "cycles": 3, "delays": [0.2]},

@@ -80,7 +80,7 @@ def url(server: Any, database: int = 0) -> str:
     return f"redis://127.0.0.1:{server.tcp_port}/{database}"
 
 
-def django_project(**locations: str) -> None:
+def django_project(*, with_admin: bool = False, **locations: str) -> None:
     """Make this process a Django project with these CACHES: aliases, and their URLs.
 
     All are reached through django-redis as it comes, but for the bound on connections, or a
@@ -100,9 +100,22 @@ def django_project(**locations: str) -> None:
     if "dropin" in caches:
         client = {"CLIENT_CLASS": "django_redislock.client.LockingClient"}
         caches["dropin"]["OPTIONS"] = {**cache["OPTIONS"], **client}
+    contrib = ("admin", "auth", "contenttypes", "sessions", "messages") if with_admin else ()
+    processors = [
+        "django.template.context_processors.request",
+        "django.contrib.auth.context_processors.auth",
+        "django.contrib.messages.context_processors.messages",
+    ]
     settings.configure(
         CACHES=caches,
-        INSTALLED_APPS=["django_redislock"],
+        INSTALLED_APPS=[*(f"django.contrib.{name}" for name in contrib), "django_redislock"],
+        TEMPLATES=[
+            {
+                "BACKEND": "django.template.backends.django.DjangoTemplates",
+                "APP_DIRS": True,
+                "OPTIONS": {"context_processors": processors},
+            }
+        ],
         USE_TZ=True,
     )
     django.setup()
