@@ -396,7 +396,11 @@ CALLED = {
 """What our scripts call."""
 
 
-@pytest.mark.parametrize("command", sorted({"EVAL", "EVALSHA"} | CALLED - {"PUBLISH", "PUBSUB"}))
+HARMLESS = {"GETRANGE", "PUBLISH", "PUBSUB"}
+"""Without them, locks only cost more."""
+
+
+@pytest.mark.parametrize("command", sorted({"EVAL", "EVALSHA"} | CALLED - HARMLESS))
 def test_a_missing_permission(api: Api, harmed: Harmed, command: str) -> None:
     """Whatever needs it fails at once, and names what the user may not do."""
     travels = api.acquire(harmed.lock("travels", ttl=20))
@@ -445,6 +449,13 @@ def test_a_missing_permission(api: Api, harmed: Harmed, command: str) -> None:
     # care, and a waiter's description, which lives for a minute.
     api.release(api.acquire(harmed.lock("given"), wait=PATIENCE))
     eventually(lambda: not {key for key in harmed.left() if not key.endswith(":waiters")})
+
+
+def test_a_release_at_once_may_be_denied(api: Api, harmed: Harmed) -> None:
+    """The release goes the longer way."""
+    with without(harmed, "GETRANGE"):
+        api.release(api.acquire(harmed.lock("free")))
+        assert not harmed.left()
 
 
 @pytest.mark.parametrize("rule", ["-publish", "-pubsub", "-subscribe", "resetchannels"])
