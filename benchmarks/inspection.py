@@ -1,9 +1,10 @@
-"""How long it takes to look at 10,000 locks beside 2,000,000 other keys; and what the first page of
-the admin's list costs, as there are more of them.
+"""How long it takes to look at 10,000 locks beside 2,000,000 other keys; and what the first page
+of the admin's list costs, as there are more of them.
 
-The locks are copies of one lease, since a process that holds many also writes them down. Beside each figure stands a read by hand of the same locks, which makes no objects of them: a
-script that takes a part of the index, with the rest of each lease and the number of those who
-wait, and an MGET of the values.
+The locks are copies of one lease, as those of other processes: a process that holds many would
+write them down first. Beside each figure stands a read by hand of the same locks, which makes no
+objects of them: a script that takes a part of the index, with the rest of each lease and the
+number of those who wait, and an MGET of the values.
 """
 
 from __future__ import annotations
