@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from devtools.pages import table
 
-from . import fleet, latency, leases, server, startup
+from . import fleet, inspection, latency, leases, server, startup
 from .harness import Row, find, median, ratio
 from .style import MARKERS, colours
 from .tables import Record, micro, rows_of, shown
@@ -183,9 +183,8 @@ def listing(record: Record) -> str:
     """The table of the time to look at many locks."""
     lines = [["10,000 locks beside 2,000,000 other keys", "ms", "raw read, ms", "×"]]
     for row in rows_of(record):
-        if row["contestant"] == "ours":
-            raw = find(record["rows"], "raw read", what=row["case"]["what"])
-            assert raw is not None
+        raw = find(record["rows"], "raw read", what=row["case"]["what"])
+        if row["contestant"] == "ours" and raw:
             lines.append(
                 [
                     row["case"]["what"],
@@ -195,6 +194,16 @@ def listing(record: Record) -> str:
                 ]
             )
     return f"{conditions(record)}\n\n{table(lines)}"
+
+
+def admin_pages(record: Record) -> str:
+    """The table of the admin's first page."""
+    lines = [["locks", "CPU of the first page, ms"]]
+    for row in rows_of(record):
+        if row["case"]["what"] == inspection.ADMIN:
+            cpu = f"{median(row, 'client_cpu') * 1e3:.0f}"
+            lines.append([f"{row['case']['locks']:,}", cpu])
+    return table(lines)
 
 
 def start(record: Record) -> str:
@@ -218,7 +227,9 @@ def _added(record: Record, value: str) -> float:
     return (min(with_["values"][value]) - min(without["values"][value])) * 1e3
 
 
-def targets(of_server: Record, of_leases: Record, of_start: Record) -> Iterator[Seen]:
+def targets(
+    of_server: Record, of_leases: Record, of_list: Record, of_start: Record
+) -> Iterator[Seen]:
     yield from _of_server(of_server["rows"])
     rows = of_leases["rows"]
     for row in rows_of(of_leases, kind="held"):
@@ -244,6 +255,7 @@ def targets(of_server: Record, of_leases: Record, of_start: Record) -> Iterator[
     where = f"{row['case']['names']:,} tasks that wait"
     yield Seen("threads of waiters", 2, median(row, "threads"), where)
     yield Seen("connections of waiters, of a pool of 50", 53, median(row, "connections"), where)
+    yield from _of_list(of_list)
     yield Seen("ms of CPU that the import adds", 30, _added(of_start, "client_cpu"), "")
 
 
@@ -269,6 +281,18 @@ def _of_server(rows: list[Row]) -> Iterator[Seen]:
         if row["case"]["kind"] == "round trips":
             trips = float(min(row["values"]["round_trips"]))
             yield Seen("round trips of shared results", 2, trips, row["contestant"])
+
+
+def _of_list(record: Record) -> Iterator[Seen]:
+    for what in ("the first 100", "all"):
+        ours, raw = (find(record["rows"], title, what=what) for title in ("ours", "raw read"))
+        if ours and raw:
+            yield Seen("list of 10,000 locks, ÷ a raw read", 3, ratio(ours, raw), what)
+    pages = [row for row in rows_of(record) if row["case"]["what"] == inspection.ADMIN]
+    if pages:
+        cpu = median(pages[-1], "client_cpu") / median(pages[0], "client_cpu")
+        where = f"{pages[-1]['case']['locks']:,} locks, ÷ {pages[0]['case']['locks']}"
+        yield Seen("CPU of the admin's first page", 1.25, cpu, where)
 
 
 def _growth(record: Record) -> Iterator[Seen]:

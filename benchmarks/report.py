@@ -42,9 +42,10 @@ SECTIONS: Mapping[tuple[Path, str], tuple[list[str], Callable[..., str]]] = {
     (CAPACITY, "server"): (["server"], growth.cycle),
     (CAPACITY, "renewals"): (["server"], growth.batch),
     (CAPACITY, "listing"): (["inspection"], growth.listing),
+    (CAPACITY, "pages"): (["inspection"], growth.admin_pages),
     (CAPACITY, "start"): (["startup"], growth.start),
     (CAPACITY, "growth-targets"): (
-        ["server", "leases", "startup"],
+        ["server", "leases", "inspection", "startup"],
         lambda *records: targets.text(records[0], growth.targets(*records)),
     ),
 }
