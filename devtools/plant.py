@@ -81,6 +81,12 @@ FAULTS = [
         "tests/test_memory.py tests/contract/test_mutex.py",
     ),
     Fault(
+        "multi: a waiter is moved to a lock whose release at once looks for nobody",
+        "      list(look(other), redis.call('PTTL', other))\n",
+        "",
+        "tests/contract/test_multi.py -k young",
+    ),
+    Fault(
         "mutex: a fencing token at once that is smaller than the last one",
         "(#last == #fence and last < fence) then\n      local answer = argv[1] .. '|' .. fence\n"
         "      call('SET', lock",

@@ -166,6 +166,25 @@ def test_a_name_in_vain(api: Api, redis: Redis, grouping: str) -> None:
     api.release(several.result(PATIENCE))
 
 
+def test_it_is_moved_to_the_queue_of_a_young_lock(api: Api, redis: Redis, grouping: str) -> None:
+    """Others move it there, and the release of the lock has to look for waiters all the same."""
+    api.acquire(redis_lock("b", renew=False))
+    several = api.start(lambda: api.acquire(MultiLock(["a", "b"]), wait=None))
+    queued(redis, "b")
+    eventually(lambda: not redis.exists(key("a")))
+    young = api.acquire(redis_lock("a"))
+    redis.delete(key("b"))  # its lease has ended
+    assert elsewhere(api, MultiLock(["a", "b"])) is None
+    if grouping == "together":
+        assert redis.zcard(key("a", ":queue")) == 1
+    api.release(young)
+    if grouping == "together":
+        assert redis.exists(key("a")), "it was handed on in the same step"
+    lease = several.result(PATIENCE)
+    assert all(holds(redis, name, lease.token) for name in "ab")
+    api.release(lease)
+
+
 def test_a_name_that_others_always_wait_for(api: Api, redis: Redis) -> None:
     """It has its turn in the queue of each name, in order of arrival."""
     order: list[str] = []
