@@ -462,6 +462,20 @@ class TestCacheLocks:
         assert last.fencing_token > first.fencing_token
         assert Inspector().past("import").holders == []
 
+    def test_one_with_a_timeout_is_written_down(self, redis: Redis) -> None:
+        """When it is a second old, although nothing renews it; not if it was released before."""
+        from django_redislock.client import Lock
+
+        index = "redislock:key:index"
+        short, long = (Lock(redis, f":1:{name}", timeout=60) for name in ("short", "long"))
+        for lock in (short, long):
+            assert lock.acquire()
+        short.release()
+        eventually(lambda: redis.zscore(index, ":1:long"))
+        assert redis.zscore(index, ":1:short") is None
+        long.release()
+        assert redis.zscore(index, ":1:long") is None
+
     def test_one_without_a_timeout_needs_its_process(self, redis: Redis) -> None:
         """A lock with a timeout is held without its process."""
         from django_redislock.client import Lock
