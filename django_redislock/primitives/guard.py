@@ -118,5 +118,6 @@ def _value(claim: Claim, keys: Keys) -> str:
     """Return the value of a lease at its lock, as in lua/value.lua."""
     assert claim.granted is not None
     fence = claim.fencing_tokens.get(keys.name, claim.granted.fencing_token)
-    acquired_us, ttl = claim.granted.acquired_us, milliseconds(claim.ttl)
-    return f"{claim.token}+{fence}|{acquired_us}|{ttl}|{claim.says}"
+    acquired_us = claim.granted.acquired_us
+    acquired = "" if acquired_us == fence else acquired_us
+    return f"{claim.token}+{fence}|{acquired}|{milliseconds(claim.ttl)}|{claim.says}"
