@@ -88,6 +88,21 @@ class TestTransactions:
             assert do(commits())
         assert do(commits()) is False
 
+    def test_done_under_a_lease_that_is_released_later(self, redis: Redis) -> None:
+        """After a rollback, this thread goes on under the lease that the watchdog has not released
+        yet. What it does then is done from the commit on, and recorded by the release."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Watchdog, "_release_pending", lambda _: None)
+            with pytest.raises(ZeroDivisionError), transaction.atomic():
+                assert do(commits())
+                raise ZeroDivisionError
+            with transaction.atomic():
+                assert do(commits())
+            assert do(commits()) is False
+            assert not redis.exists(RECORD)
+        eventually(lambda: redis.exists(RECORD))
+        assert elsewhere() is False
+
     def test_again_while_it_is_released(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """After a rollback the watchdog does that, and we are not in our own way."""
         releasing, refused = threading.Event(), threading.Event()

@@ -96,16 +96,28 @@ async def acquire_unless_recorded(
         raise
     if isinstance(lease, LockNotAcquired):
         raise lease
-    recorded = its._recorded
     try:
-        needless = answers(recorded.first, None)
-        if not answers(recorded.found, lease) and not needless:
+        port = port_type(lease._server)
+        first, found = its._recorded.first, its._recorded.found
+        if lease._claim.primitive is not its._recorded:
+            first = found = await _of_own_lease(port, lease)
+        needless = answers(first, None)
+        if not answers(found, lease) and not needless:
             return lease
-        await _give_back(port_type(lease._server), lease)
+        await _give_back(port, lease)
     except BaseException:
         lease._abandon()
         raise
-    raise Done(recorded.found)
+    raise Done(found)
+
+
+async def _of_own_lease(port: Port, lease: Lease) -> bytes | None:
+    """Return the record of a lease that this thread or task had already, and holds once more: the
+    one that its release is going to write, or the one that is there."""
+    recorded = lease._claim.primitive
+    if isinstance(recorded, Recorded) and recorded.result is not None:
+        return recorded.result.value
+    return await record.read(port, lease._claim.keys)
 
 
 async def _give_back(port: Port, lease: Lease) -> None:
