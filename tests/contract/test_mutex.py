@@ -106,13 +106,18 @@ def test_clear_of_a_strangers_value(api: Api, redis: Redis) -> None:
 
 
 def test_the_index_knows_what_is_held(api: Api, redis: Redis) -> None:
-    """It has a lease that was written down, with the time when it ends, until its release."""
+    """It has a lease that was written down until its release, and the time when it ends. Renewals
+    change that time."""
     lease = api.acquire(redis_lock("invoice:42", ttl=10))
     assert redis.zscore(INDEX, KEY) is None
     watchdog(server_of("default")).write_down()
     ends = redis.zscore(INDEX, KEY)
     seconds, microseconds = redis.time()
     assert 0 < ends / 1000 - (seconds + microseconds / 1e6) < 11
+    redis.pexpire(KEY, 5_000)
+    redis.zadd(INDEX, {KEY: ends - 5_000})
+    api.extend(lease)
+    assert redis.zscore(INDEX, KEY) >= ends
     api.release(lease)
     assert redis.zscore(INDEX, KEY) is None
 
