@@ -164,7 +164,7 @@ def free(*, rounds: int, cycles: int) -> list[Row]:
             held = memory(meter.redis)
             raw.send(packed(cycle(0)[1]))
             add(rows, {"kind": "free"}, title, {"held": held, "left": memory(meter.redis)})
-        replica(server.tcp_port)
+        replica(server.tcp_port, meter.redis)
         for title, _ in turns(competing, rounds):
             before = offset(meter.redis)
             for batch in requests[title]:
@@ -187,8 +187,8 @@ def memory(redis: Any) -> int:
     return sum(redis.memory_usage(key) or 0 for key in keys)
 
 
-def replica(port: int) -> None:
-    """Follow the server as a replica does, so that it sends what it writes."""
+def replica(port: int, redis: Any) -> None:
+    """Follow the server as a replica does, and return when it sends what it writes."""
     connection = socket.create_connection(("127.0.0.1", port))
     connection.sendall(b"REPLCONF listening-port 1\r\nREPLCONF capa eof capa psync2\r\n")
     connection.sendall(b"PSYNC ? -1\r\n")
@@ -199,7 +199,10 @@ def replica(port: int) -> None:
                 pass
 
     threading.Thread(target=drain, daemon=True).start()
-    time.sleep(1.5)  # the server sends its data first
+    before = offset(redis)
+    while offset(redis) == before:  # the server waits some seconds for more replicas
+        time.sleep(0.1)
+        redis.set("written", "1")
 
 
 def offset(redis: Any) -> int:
