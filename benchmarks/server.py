@@ -190,7 +190,8 @@ def memory(redis: Any) -> int:
 def replica(port: int, redis: Any) -> None:
     """Follow the server as a replica does, and return when it sends what it writes."""
     connection = socket.create_connection(("127.0.0.1", port))
-    connection.sendall(b"REPLCONF listening-port 1\r\nREPLCONF capa eof capa psync2\r\n")
+    connection.sendall(b"REPLCONF capa eof capa psync2\r\n")
+    connection.recv(100)  # PSYNC is refused while an answer is unread
     connection.sendall(b"PSYNC ? -1\r\n")
 
     def drain() -> None:
@@ -200,7 +201,9 @@ def replica(port: int, redis: Any) -> None:
 
     threading.Thread(target=drain, daemon=True).start()
     before = offset(redis)
+    until = time.monotonic() + 30
     while offset(redis) == before:  # the server waits some seconds for more replicas
+        assert time.monotonic() < until, "the server sends nothing to its replica"
         time.sleep(0.1)
         redis.set("written", "1")
 
