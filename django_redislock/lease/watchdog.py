@@ -447,9 +447,12 @@ class Watchdog:
                 for lease in leases:
                     if lease.claim.token in self._leases:
                         self._schedule(lease, answered)
-        if not silent:
-            claims = [*(lease.claim for lease in old), *self._written_by(began)]
-            self._write_down(claims)
+        unwatched = self._written_by(began)
+        if silent or not self._write_down([*(lease.claim for lease in old), *unwatched]):
+            for lease in old:
+                lease.write_at = began  # with its next renewal
+            for claim in unwatched:
+                self._unwatched[claim.token] = (began + PRESENCE_EVERY, claim)
         next_look = now() if self._ready else self._admit()
         if not silent or self.server.clustered:
             self._release_pending()
@@ -467,8 +470,9 @@ class Watchdog:
             self._unwatched.pop(claim.token, None)
         return found
 
-    def _write_down(self, claims: Iterable[Claim]) -> None:
-        """Write down what has been held for a while, for people."""
+    def _write_down(self, claims: Iterable[Claim]) -> bool:
+        """Write down what has been held for a while, for people. Return whether that is done."""
+        done = True
         for _, some in itertools.groupby(sorted(claims, key=_kind), key=_kind):
             batch = list(some)
             try:
@@ -476,8 +480,10 @@ class Watchdog:
                 run(batch[0].primitive.write_down(port, batch))
             except LockError as error:
                 logger.debug("%d leases could not be written down: %s", len(batch), error)
+                done = False
                 if isinstance(error, LockUnavailable) and error.silent:
-                    return  # the others would take as long again
+                    break  # the others would take as long again
+        return done
 
     def _survey(self) -> None:
         """Look through all leases, and show that their process lives."""

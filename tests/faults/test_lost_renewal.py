@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from redis import Redis
 
 from django_redislock import Lease, LeaseLost, LeaseState, LockUnavailable, redis_lock
 from django_redislock.base.clock import now
@@ -187,5 +188,16 @@ def test_a_lost_answer_to_what_is_written_down(api: Api, proxy: Proxy) -> None:
     rule.happened()
     ends = now() + 3
     eventually(lambda: lease.state != HELD or now() > ends)
+    assert lease.state == HELD
+    api.release(lease)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.RESET_BEFORE])
+def test_what_was_not_written_down(api: Api, proxy: Proxy, redis: Redis, fault: Fault) -> None:
+    """It is written down with one of the next renewals."""
+    rule = proxy.on(script("mutex_write_down"), fault)
+    lease = api.acquire(redis_lock("job", ttl=1.5))
+    rule.happened()
+    eventually(lambda: redis.zscore("redislock:index", "redislock:{job}"))
     assert lease.state == HELD
     api.release(lease)
