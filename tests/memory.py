@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from django_redislock.primitives.contract import Grant
+from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.waiting import DEAF
 
 CLAIM_WINDOW = 1.0
@@ -447,11 +448,11 @@ class SteppedIO:
     async def sleep(self, seconds: float) -> None:
         await self._until(self.server.time + seconds)
 
-    async def listen(self, token: str, *, within: float) -> str:
+    async def listen(self, token: str, *, within: float, keys: Keys | None) -> str:
         self._token = token
         return self.inbox
 
-    async def wait(self, seconds: float, left: float = 0.0) -> Grant | None:
+    async def wait(self, seconds: float, left: float = 0.0, *, rest: float = 0.0) -> Grant | None:
         await self._until(self.server.time + seconds)
         self.told.discard(self._token)
         grant, self.granted = self.granted, None

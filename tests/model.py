@@ -369,7 +369,7 @@ class Port(SteppedIO):
             self.witness.told_its_place(str(args[0]))
         return answer
 
-    async def listen(self, token: str, *, within: float) -> str:
+    async def listen(self, token: str, *, within: float, keys: Keys | None) -> str:
         self._token = token
         if within > 0 and not self.box.began:
             await Pause("listen")

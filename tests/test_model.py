@@ -478,10 +478,10 @@ def fence_is_a_counter(honest, self, name, *args):
 
 
 @bug(Port, "wait")
-async def woken_is_granted(honest, self, seconds, left):
+async def woken_is_granted(honest, self, seconds, left, *, rest=0.0):
     """Who is woken believes to have the lock, and does not ask."""
     until = self.now() + seconds
-    await honest(self, seconds, left)
+    await honest(self, seconds, left, rest=rest)
     value = self.server.value
     if self.now() < until and value is not None:
 
@@ -506,10 +506,10 @@ async def deadline_counts_from_the_answer(honest, port, claim, wait):
 
 
 @bug(Port, "wait", found_by=Network)
-async def heir_counts_from_when_it_is_told(honest, self, seconds, left):
+async def heir_counts_from_when_it_is_told(honest, self, seconds, left, *, rest=0.0):
     """It believes in its lease for as long as the answer to its neighbour's release travelled
     after the lease had begun."""
-    grant = await honest(self, seconds, left)
+    grant = await honest(self, seconds, left, rest=rest)
     return grant and grant._replace(sent=self.now())
 
 

@@ -6,7 +6,6 @@ gives its connection back so.
 
 from __future__ import annotations
 
-import asyncio
 import select
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,6 @@ from redis._parsers import _RESP2Parser
 from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
 from django_redislock.primitives import scripts
-from django_redislock.transport.event_loops import of_loop
 from django_redislock.transport.server import server_of
 from tests.test_wire import entry as caches_entry
 from tests.test_wire import without_notifications
@@ -119,35 +117,3 @@ def check(redis: Redis, leave: Callable[[], None]) -> None:
     leave()
     lease.release()
     assert not redis.exists("redislock:{job}")
-
-
-@pytest.mark.parametrize("arrival", ["in the socket", "on its way"])
-@protocols
-def test_on_an_event_loop(
-    redis_server: RedisServer, redis: Redis, arrival: str, protocol: int
-) -> None:
-    """So it is with the connections of an event loop."""
-
-    async def main() -> None:
-        pool: Any = (await of_loop(asyncio.get_running_loop(), server_of("default"))).pool
-
-        async def leave(left: str) -> None:
-            connection = await pool.get_connection()
-            commands = sent(left, arrival)
-            await connection.send_packed_command(connection.pack_commands(commands))
-            if arrival == "in the socket":
-                while not connection._reader._buffer:
-                    await asyncio.sleep(0)
-            pool._kept.append(connection)
-
-        for left in LEFT:
-            await leave(left)
-            lease = await redis_lock("job").aacquire(wait=0)
-            await leave(left)
-            await lease.aextend()
-            await leave(left)
-            await lease.arelease()
-            assert not redis.exists("redislock:{job}")
-
-    with override_settings(CACHES=entry(redis_server, protocol, None)):
-        asyncio.run(main())

@@ -21,7 +21,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from devtools.redis_server import RedisServer
-from django_redislock import LockUnavailable, redis_lock
+from django_redislock import redis_lock
 from django_redislock.base import tokens
 from django_redislock.primitives import scripts
 from django_redislock.transport import command, wire
@@ -377,110 +377,3 @@ def test_with_a_cache_of_answers(redis_server: RedisServer) -> None:
     options = {"protocol": 3, "cache_config": cache.CacheConfig(), **without_notifications()}
     with override_settings(CACHES=entry(url, **options)):
         asyncio.run(main())
-
-
-class TestKeptPool:
-    """The pool of an event loop."""
-
-    async def test_a_connection_is_made_in_time(self, silent: Silent) -> None:
-        """As in a thread."""
-        pool = wire.KeptPool(port=silent.port, **SLOW)
-        began = time.monotonic()
-        with pytest.raises(redis.exceptions.TimeoutError):
-            await wire.acheckout(pool, 0.2)
-        assert time.monotonic() - began < 2
-        await pool.disconnect()
-
-    async def test_an_answer_may_have_less_time_than_others(
-        self, redis_server: RedisServer
-    ) -> None:
-        """One that is wanted sooner than those that were asked for before is late at its own
-        time, and they are not."""
-        pool = wire.KeptPool.from_url(redis_server.url, socket_timeout=PATIENCE)
-        # Its answer begins with the name of the list, as others do with their nonces.
-        name = "redislock:nothing"
-        slow = command._packed(("BLPOP", name, "0"))
-        first, second = [await wire.acheckout(pool, None) for _ in range(2)]
-        patient = asyncio.ensure_future(pool.ask(first, slow, name))
-        await asyncio.sleep(0)
-        with pytest.raises(redis.exceptions.TimeoutError):
-            await pool.ask(second, slow, name, 0.1)
-        assert not patient.done()
-        with Redis.from_url(redis_server.url) as client:
-            client.rpush(name, "x")
-        assert await patient == b"x"
-        await second.disconnect()
-        for connection in (first, second):
-            await pool.release(connection)
-        await pool.disconnect()
-
-    def test_more_tasks_than_connections(self, redis_server: RedisServer, redis: Redis) -> None:
-        """All of them are served, over as many connections as the project allows."""
-        url = redis_server.url + "&client_name=kept"
-
-        async def take(number: int) -> None:
-            async with redis_lock(f"job {number}"):
-                pass
-
-        async def main() -> int:
-            await asyncio.gather(*map(take, range(50)))
-            mine = [one for one in redis.client_list() if one["name"] == "kept"]
-            return len(mine)
-
-        with override_settings(CACHES=entry(url, max_connections=3)):
-            assert asyncio.run(main()) <= 3 + 1  # that of the watchdog
-            eventually(lambda: [one["name"] for one in redis.client_list()].count("kept") <= 1)
-
-    async def test_connections_that_were_closed_meanwhile(
-        self, redis_server: RedisServer, redis: Redis
-    ) -> None:
-        """After the first that failed, the others are looked at before they are used."""
-        locks = [redis_lock(f"job {number}") for number in range(5)]
-        leases = await asyncio.gather(*(lock.aacquire() for lock in locks))
-        for lease in leases:
-            await lease.arelease()
-        redis.client_kill_filter(_type="normal", skipme=True)
-        for _ in range(5):
-            lease = await redis_lock("job").aacquire(wait=0)
-            await lease.arelease()
-
-    def test_a_server_that_stalls(self, redis_server: RedisServer, redis: Redis) -> None:
-        """One time-out, for sending and reading together."""
-        url = redis_server.url + "&socket_timeout=0.2"
-
-        async def main() -> None:
-            async with redis_lock("job"):
-                pass
-            redis.execute_command("CLIENT", "PAUSE", 2000, "ALL")
-            with pytest.raises(LockUnavailable) as caught:
-                await redis_lock("other", wait=0).aacquire()
-            assert caught.value.silent
-
-        with override_settings(CACHES=entry(url)):
-            asyncio.run(main())
-        redis.execute_command("CLIENT", "UNPAUSE")
-
-    async def test_one_answer_of_several_is_overdue(self, redis_server: RedisServer) -> None:
-        """Only its connection is closed; the others are waited for on."""
-        url = redis_server.url
-        pool = wire.KeptPool.from_url(url, socket_timeout=PATIENCE)
-        one, other = await pool.get_connection(), await pool.get_connection()
-        # The answer of BLPOP begins with the name of the list, as those to scripts do with
-        # their nonces.
-        never, soon = (
-            asyncio.ensure_future(pool.ask(its, command._packed(("BLPOP", name, 0)), name))
-            for its, name in ((one, "never"), (other, "soon"))
-        )
-        while len(pool._expected) < 2:
-            await asyncio.sleep(0)
-        pool._expected[one] = 0.0
-        pool._look()
-        with pytest.raises(redis.exceptions.TimeoutError, match="no answer within"):
-            await never
-        assert not one.is_connected
-        assert list(pool._expected) == [other]
-        with Redis.from_url(url) as client:
-            client.rpush("soon", "x")
-        assert await soon == b"x"
-        assert not pool._expected
-        await pool.disconnect()

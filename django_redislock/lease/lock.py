@@ -171,7 +171,7 @@ class Lock:
         Raises `LockUnavailable`, `LockReentered`.
         """
         refuse_unknown(unknown, "acquire")
-        refuse_event_loop(repr(self.name))
+        refuse_event_loop(self)
         result = run(self._attempt(SyncPort, wait))
         return result if isinstance(result, Lease) else None
 
@@ -212,7 +212,7 @@ class Lock:
         return await self._clear(AsyncPort, by, reason)
 
     def __enter__(self) -> Lease:
-        refuse_event_loop(repr(self.name))
+        refuse_event_loop(self)
         self._refuse_on_conflict()
         return self._entering(run(self._attempt(SyncPort)))
 
@@ -439,10 +439,11 @@ def _alike(one: Primitive, other: Primitive) -> bool:
     return len(both) == 1 or both in ({permits.READ.kind, permits.WRITE.kind}, {"mutex", "multi"})
 
 
-def refuse_event_loop(what: str = "a lock") -> None:
+def refuse_event_loop(lock: Lock | None = None) -> None:
     """Raise `SynchronousOnlyOperation` in an event loop: waiting would stop the loop, and perhaps
     the holder with it."""
     if asyncio._get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        what = "a lock" if lock is None else repr(lock.name)
         raise SynchronousOnlyOperation(
             f"You cannot wait for {what} in an event loop. Write `async with redis_lock(…)` or "
             f"`await lock.aacquire()`."

@@ -13,6 +13,7 @@ from django.conf import settings
 from ..lease.lease import Lease
 from ..lease.lock import Lock, Options
 from ..primitives.keys import validate_key, validate_name
+from ..settings import conf
 from .function_decorator import F, FunctionDecorator
 
 
@@ -100,5 +101,7 @@ def _warn_if_unused(attributes: dict[str, Any], lock: str) -> None:
 
 def _for_developers() -> bool:
     """Whether a developer would see a warning: in DEBUG, or in tests (Django makes an outbox)."""
-    in_tests = hasattr(sys.modules.get("django.core.mail"), "outbox")
-    return in_tests or (settings.configured and bool(settings.DEBUG))
+    if hasattr(sys.modules.get("django.core.mail"), "outbox"):
+        return True
+    debug = conf.cached("DEBUG")
+    return settings.configured and bool(settings.DEBUG) if debug is None else bool(debug)

@@ -20,21 +20,16 @@ async def twice(ask: Callable[[], Awaitable[T]], claim: Claim | None = None) -> 
 
     `claim` remembers a doubtful failure. Raises `LockUnavailable`.
     """
-    try:
-        return await _once(ask, claim)
-    except LockUnavailable as error:
-        if not error.passing or error.silent:
-            raise
-    return await _once(ask, claim)
-
-
-async def _once(ask: Callable[[], Awaitable[T]], claim: Claim | None) -> T:
-    try:
-        return await ask()
-    except LockUnavailable as error:
-        if claim is not None:
-            claim.doubtful |= error.doubtful
-        raise
+    asked = False
+    while True:
+        try:
+            return await ask()
+        except LockUnavailable as error:
+            if claim is not None:
+                claim.doubtful |= error.doubtful
+            if asked or not error.passing or error.silent:
+                raise
+            asked = True
 
 
 def too_late(claim: Claim, *, doubtful: bool = False) -> LockUnavailable:

@@ -79,15 +79,19 @@ class Port(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
-    async def listen(self, token: str, *, within: float) -> str:
-        """Return the channel for the message that `token` has the lock.
+    async def listen(self, token: str, *, within: float, keys: Keys | None) -> str:
+        """Return the channel for the message that `token` has the lock. `keys` have the queue, if
+        it stands in one only.
 
         Only a process that has to wait begins to listen; this waits up to `within` seconds for
         that. Returns `DEAF` if it does not listen yet, or if its connection is lost.
         """
 
-    async def wait(self, seconds: float, left: float) -> Grant | None:
+    async def wait(self, seconds: float, left: float, *, rest: float = 0.0) -> Grant | None:
         """Wait for the message, for `seconds` at most; this may also end for no reason.
+
+        A token that stands in the queue, and will get messages, waits for up to `rest` seconds if
+        its process keeps its place.
 
         Without a message the token then stands in line until `left` seconds are over, so that
         the waiters of one process don't all send their next script at the same time. Returns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from ..base.tokens import Secret
 
@@ -26,6 +27,24 @@ class Shared(str):
         return self
 
 
+class Index(Shared):
+    """The key of an index, and what its locks have in common."""
+
+    __slots__ = ("clock", "prefix")
+
+    prefix: str
+    """The beginning of all keys of a project."""
+    clock: str
+    """The key of the last fencing token."""
+
+    @classmethod
+    @cache
+    def at(cls, prefix: str, key: str = "index") -> Index:
+        self = cls(f"{prefix}:{key}")
+        self.alone, self.prefix, self.clock = "", prefix, f"{prefix}:clock"
+        return self
+
+
 @dataclass(
     slots=True, unsafe_hash=True
 )  # never changed; a frozen dataclass takes three times as long to make
@@ -34,7 +53,7 @@ class Keys:
 
     name: str
     lock: str
-    index: Shared
+    index: Index
     beside: str = ""
     """The beginning of the keys beside the lock; "": the key of the lock."""
     timestamp_key: str = ""
@@ -43,7 +62,7 @@ class Keys:
 
     @classmethod
     def of(cls, prefix: str, name: str) -> Keys:
-        return cls(name, f"{prefix}:{{{name}}}", Shared.of(f"{prefix}:index"))
+        return cls(name, f"{prefix}:{{{name}}}", Index.at(prefix))
 
     @classmethod
     def verbatim(cls, prefix: str, key: bytes) -> Keys:
@@ -55,13 +74,12 @@ class Keys:
         lock = key.decode(errors="surrogateescape")  # any bytes, as a str
         # If the key has a hash tag, this comes first here, too; else the whole key becomes one.
         beside = f"{prefix}:tagged:{lock}" if _hash_tag(lock) else f"{prefix}:key:{{{lock}}}"
-        index = Shared.of(f"{prefix}:key:index")
+        index = Index.at(prefix, "key:index")
         return cls(key.decode(errors="backslashreplace"), lock, index, beside)
 
     def of_timestamp(self) -> Keys:
         """Return the keys of the timestamp lock that is taken together with this lock."""
-        prefix = self.lock.removesuffix(f":{{{self.name}}}")
-        return Keys.verbatim(prefix, self.timestamp_key.encode())
+        return Keys.verbatim(self.prefix, self.timestamp_key.encode())
 
     @property
     def named_by_others(self) -> bool:
@@ -75,7 +93,7 @@ class Keys:
     @property
     def prefix(self) -> str:
         """The beginning of all keys of a project."""
-        return self.index.removesuffix(":index").removesuffix(":key")
+        return self.index.prefix
 
     @property
     def queue(self) -> str:
@@ -95,7 +113,7 @@ class Keys:
     @property
     def clock(self) -> Shared:
         """The last fencing token that was given; on a cluster, given for this lock."""
-        return Shared.of(f"{self.prefix}:clock", f"{self._beside}:clock")
+        return Shared.of(self.index.clock, f"{self._beside}:clock")
 
     @property
     def guard(self) -> str:

@@ -7,6 +7,7 @@ differ in the script, and in its last arguments.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..base.clock import deadline
@@ -15,7 +16,7 @@ from ..base.holder import Holder
 from . import guard
 from .asking import milliseconds, too_late, twice
 from .contract import Claim, Grant, Refusal, Word
-from .waiting import DEAF, HEAD, Deadline, WaitLog, backoff, slice_for
+from .waiting import DEAF, HEAD, NEVER, WaitLog, backoff, slice_for
 
 if TYPE_CHECKING:
     from .contract import Port
@@ -73,10 +74,9 @@ class Attempts:
     def __init__(self, port: Port, claim: Claim, wait: float | None) -> None:
         self._port = port
         self._claim = claim
-        self._began = self.sent = port.now()
-        self._deadline = Deadline(self._began, wait)
+        self._began = port.now()
+        self._end = NEVER if wait is None else self._began + wait
         self._failures = 0
-        self._log = WaitLog(claim.keys.name)
         self.last = False
         """Whether the present request is the last one."""
 
@@ -86,13 +86,22 @@ class Attempts:
 
     @property
     def left(self) -> float:
-        return self._deadline.left(self._port.now())
+        return max(0.0, self._end - self._port.now())
+
+    @cached_property
+    def _log(self) -> WaitLog:
+        return WaitLog(self._claim.keys.name)
+
+    @property
+    def until_log(self) -> float:
+        """Seconds until there is to be another line about a busy lock."""
+        return self._log.next_busy - self.waited
 
     def ask(self) -> None:
         """Note that a request is sent now."""
         self.sent = self._port.now()
-        self.last = self._deadline.over(self.sent)
-        self._port.limit(self._deadline.left(self.sent))
+        self.last = self.sent >= self._end
+        self._port.limit(max(0.0, self._end - self.sent))
         self._known, self._claim.sent = self._claim.sent, True
 
     def heard(self, code: int) -> None:
@@ -118,7 +127,7 @@ class Attempts:
         # Once more if the request was sent and the connection closed: an idle connection that the
         # server had closed fails so, and an acquire that does not wait needs an answer, too.
         once_more = self._failures == 1 and error.doubtful and not error.silent
-        over = self._deadline.over(self._port.now())
+        over = self._port.now() >= self._end
         error.after(self.waited)
         if not error.passing or (over and not once_more):
             raise error
@@ -137,10 +146,11 @@ async def acquire(
     """
     token = claim.token
     attempts = Attempts(port, claim, wait)
-    inbox = "" if wait == 0 else await port.listen(token, within=0)
+    queue = None if claim.parts else claim.keys
     begun = False
     ticket = ""
     try:
+        inbox = "" if wait == 0 else await port.listen(token, within=0, keys=queue)
         while True:
             attempts.ask()
             try:
@@ -177,7 +187,7 @@ async def acquire(
                 # As who is far behind in a queue: nobody gets it sooner, and many may wait for it.
                 pause = slice_for(HEAD, left_ms / 1000, attempts.left, port.uniform)
                 await port.wait(pause, attempts.left)
-                inbox = await port.listen(token, within=0)
+                inbox = await port.listen(token, within=0, keys=queue)
                 continue
             if code == -1:
                 raise Refusal(None, rest[0]).error(name)
@@ -195,19 +205,26 @@ async def acquire(
                 # Perhaps this process waits for the first time: begin to listen, and ask again
                 # before a claim window could be over.
                 begun = True
-                inbox = await port.listen(token, within=min(0.5, left))
+                inbox = await port.listen(token, within=min(0.5, left), keys=queue)
                 continue
             place = 0 if inbox == DEAF else position
-            grant = await port.wait(slice_for(place, holder.remaining, left, port.uniform), left)
+            pause = slice_for(place, holder.remaining, left, port.uniform)
+            longest = 0.0 if inbox == DEAF else min(left, max(pause, attempts.until_log))
+            grant = await port.wait(pause, left, rest=longest)
             if (
                 grant is not None
                 and not claim.parts
                 and port.now() < deadline(grant.sent, claim.ttl)
             ):
                 return grant
-            inbox = await port.listen(token, within=0)
+            inbox = await port.listen(token, within=0, keys=queue)
     finally:
-        port.unlisten()
+        # Twice, since an exception from outside may come in the middle of the first call.
+        try:
+            port.unlisten()
+        except BaseException:
+            port.unlisten()
+            raise
 
 
 async def release(port: Port, claim: Claim, ask: Release) -> Refusal | None:

@@ -79,6 +79,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "permits_holders": ("clock",),
     "permits_release": _PERMITS,
     "permits_write_down": _LEASES,
+    "queue_present": ("clock", "memory"),
     "record_acquire": (*_MUTEX, "mutex_confirm", "mutex_ask", "mutex_give_back"),
     "record_acquire_guarded": (*_MUTEX, "mutex_confirm", "mutex_ask", "mutex_give_back", *_GUARD),
     "record_delete": (),

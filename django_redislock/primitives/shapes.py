@@ -261,6 +261,7 @@ SHAPES: dict[str, Shape] = {
     "permits_release": _RELEASE,
     "permits_write_down": _integer,
     "permits_downgrade": _DONE_OR_REFUSED,
+    "queue_present": _list(then=(_integer,)),
     "record_acquire": _by_code(_RECORD_ACQUIRE),
     "record_acquire_guarded": _by_code({**_RECORD_ACQUIRE, 4: _PAUSED}),
     "record_delete": _any,

@@ -24,6 +24,9 @@ our waiters."""
 uniform: Uniform = own.uniform
 
 
+NEVER = float("inf")
+
+
 class Deadline:
     """The end of a wait: `seconds` from `start`, or never when `seconds` is None."""
 
@@ -117,6 +120,11 @@ class WaitLog:
             self._unavailable_at = waited + self.EVERY
             extra = {"lock_name": self._name, "lock_waited": waited}
             logger.warning("Waiting for %r: %s", self._name, error, extra=extra)
+
+    @property
+    def next_busy(self) -> float:
+        """The seconds of waiting after which the next line about a busy lock is due."""
+        return self._busy_at if logger.isEnabledFor(logging.INFO) else float("inf")
 
     def busy(self, name: str, holder: Holder, waited: float, position: int = 0) -> None:
         """Log that somebody else holds the lock `name`."""

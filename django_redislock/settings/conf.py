@@ -146,10 +146,15 @@ def _source() -> Any:
     return source
 
 
+def cached(name: str) -> Any:
+    """Return a setting that Django has at hand, without its slow `getattr`. None: ask Django."""
+    return object.__getattribute__(settings, "__dict__").get(name)
+
+
 def _inside() -> object:
     """Return the object that override_settings() replaces, and that an assignment to `settings`
     changes. None: this Django has no such object, so `getattr` is used each time."""
-    return object.__getattribute__(settings, "__dict__").get("_wrapped")
+    return cached("_wrapped")
 
 
 _parsed: _Settings | None = None

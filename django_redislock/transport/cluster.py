@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from inspect import isawaitable
 from typing import Any, Generic, TypeVar
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -121,9 +120,8 @@ class Cluster(Generic[Pool]):
             self.failed.discard(node)
             pool: Any = self._pools.pop(node, None)
             # Connections that are in use are closed by their users, or the garbage collector.
-            closing = pool and pool.disconnect(inuse_connections=False)
-            if isawaitable(closing):
-                await closing
+            if pool is not None:
+                pool.disconnect(inuse_connections=False)
 
     async def _read_map(self, send: Send[Pool], key: str = "") -> None:
         """Ask any node for the map of slots and nodes."""

@@ -7,13 +7,13 @@ its answer was lost, and redis-py's own retry would send it again without tellin
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import sys
 from typing import Any, NoReturn
 
 import redis
-from redis import asyncio as aioredis
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -36,22 +36,18 @@ from ..primitives import scripts
 from ..primitives.contract import Terms, Word
 from ..primitives.keys import name_of
 from .cluster import Cluster, Send
+from .multiplexed import ANSWER_WITHIN, Link, Multiplexed, NotSent, late
 from .wire import (
     LAST_MOMENT,
-    KeptPool,
     StrayAnswer,
-    aask,
-    aask_plainly,
-    acheckout,
     ask,
+    ask_over,
     ask_plainly,
     checkout,
     give_back,
+    idle_socket,
+    put_back,
 )
-
-FOREGROUND_TIMEOUT = 5.0
-"""Seconds that we wait for an answer if the CACHES entry sets no SOCKET_TIMEOUT. It is redis-py's
-default from version 8 on."""
 
 # Errors that mean "not now". BUSY (a script runs for too long) and MISCONF (the disk is
 # full) have no class of their own.
@@ -70,11 +66,11 @@ _NO_SUCH_HOST = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NON
 _STUMBLES = (AttributeError, TypeError, ValueError)
 
 _FAILURES = (RedisError, OSError, *_STUMBLES)
-"""Types of the exceptions that redis-py and the socket raise. `_foreign` finds exceptions from
+"""Types of the exceptions that redis-py and the socket raise. `foreign` finds exceptions from
 elsewhere that have such a type."""
 
 Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
-AsyncPool = aioredis.ConnectionPool | Cluster[aioredis.ConnectionPool]
+AsyncPool = Multiplexed | Cluster[Multiplexed]
 
 
 class Exchange:
@@ -96,7 +92,7 @@ class Exchange:
         carried_out = False
         try:
             try:
-                connection = await self._connect(terms.within)
+                connection = await self._connect(terms)
             except _FAILURES as error:
                 _fail(error, command, handled, sent=False)
             try:
@@ -104,10 +100,10 @@ class Exchange:
                     packed = ASKING + packed
                 if not script:
                     return await self._ask_plainly(connection, packed, until)
-                clean = terms.replicas > 0
+                replicas = terms.replicas > 0
                 word = str(command[3 + int(command[2])])  # the first of ARGV
-                answer = await self._ask(connection, packed, word, until, clean)
-                if clean and _granted(answer):
+                answer = await self._ask(connection, packed, word, until)
+                if replicas and _granted(answer):
                     carried_out = True
                     # On the same connection, since WAIT is about what this one has written.
                     packed = _packed(_wait(terms))
@@ -117,9 +113,9 @@ class Exchange:
             except NoScriptError:
                 raise
             except BaseException as error:
-                if not _keeps(error, handled):
-                    await self._disconnect(connection)
-                _fail(error, command, handled, carried_out=carried_out)
+                await self._after(connection, error, handled)
+                sent = not isinstance(error, NotSent)
+                _fail(error, command, handled, sent=sent, carried_out=carried_out)
         finally:
             # Twice, since an exception from outside may come in the middle of the first call.
             try:
@@ -128,14 +124,12 @@ class Exchange:
                 await self._give_back()
                 raise
 
-    async def _connect(self, within: float | None) -> Any:
-        """Take a connection from the pool."""
+    async def _connect(self, terms: Terms) -> Any:
+        """Return a connection."""
         raise NotImplementedError
 
-    async def _ask(
-        self, connection: Any, packed: bytes, word: str, until: float, clean: bool
-    ) -> Any:
-        """Return the answer of a script. `clean`: another request follows on this connection."""
+    async def _ask(self, connection: Any, packed: bytes, word: str, until: float) -> Any:
+        """Return the answer of a script."""
         raise NotImplementedError
 
     async def _ask_plainly(
@@ -145,7 +139,10 @@ class Exchange:
         on a connection that has no other answer to come."""
         raise NotImplementedError
 
-    async def _disconnect(self, connection: Any) -> None:
+    async def _after(
+        self, connection: Any, error: BaseException, handled: BaseException | None
+    ) -> None:
+        """Close the connection if it can't be used again after this error."""
         raise NotImplementedError
 
     async def _give_back(self) -> None:
@@ -156,13 +153,64 @@ class Exchange:
 class SyncExchange(Exchange):
     """In a thread: nothing here suspends."""
 
-    async def _connect(self, within: float | None) -> Any:
-        return checkout(self._pool, self._hand, within)
+    _sent = False
+    """The request went out over the connection in our hand."""
+    _error: BaseException | None = None
+    """The exception that ended `_at_once`."""
 
-    async def _ask(
-        self, connection: Any, packed: bytes, word: str, until: float, clean: bool
+    async def carry_out(
+        self, command: tuple[Word, ...], terms: Terms, asking: bool = False
     ) -> Any:
-        return ask(connection, packed, word, _left(until, connection.socket_timeout), clean=clean)
+        try:
+            if command[0] == "EVALSHA" and not terms.replicas and not asking:
+                answer = self._at_once(command, terms.within)
+                if answer is not None:
+                    return answer
+            return await super().carry_out(command, terms, asking)
+        except BaseException:
+            if self._hand:  # an exception from outside came between the two
+                self._hand[0].disconnect()
+                give_back(self._pool, self._hand)
+            raise
+
+    def _at_once(self, command: tuple[Word, ...], within: float | None) -> Any:
+        """Return the answer of a script if it is a short text, and comes over an idle connection:
+        the most frequent case of `carry_out`, in few calls. After `None` the rest goes on from
+        here, whatever has happened."""
+        try:
+            sock = idle_socket(self._pool, self._hand)
+            if sock is None:
+                return None
+            own = sock.gettimeout()
+            short = within is not None and (own is None or within < own)
+            if short:
+                sock.settimeout(within)
+            elif own is None:
+                return None
+            self._sent = True
+            word = str(command[3 + int(command[2])])  # the first of ARGV
+            answer = ask_over(sock, _packed(command), word)
+            if answer is not None:
+                if short:
+                    sock.settimeout(own)
+                put_back(self._pool, self._hand)
+            return answer
+        except BaseException as error:
+            self._error = error
+            return None
+
+    async def _connect(self, terms: Terms) -> Any:
+        if self._sent and self._hand:
+            return self._hand[0]
+        if self._error is not None:  # before it was sent, or after it was answered
+            raise self._error
+        return checkout(self._pool, self._hand, terms.within)
+
+    async def _ask(self, connection: Any, packed: bytes, word: str, until: float) -> Any:
+        if self._error is not None:
+            raise _by_the_client(self._error)
+        within = _left(until, connection.socket_timeout)
+        return ask(connection, packed, word, within, sent=self._sent)
 
     async def _ask_plainly(
         self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None
@@ -170,8 +218,11 @@ class SyncExchange(Exchange):
         within = _left(until, connection.socket_timeout)
         return ask_plainly(connection, packed, within, clean=confirming is not None)
 
-    async def _disconnect(self, connection: Any) -> None:
-        connection.disconnect()
+    async def _after(
+        self, connection: Any, error: BaseException, handled: BaseException | None
+    ) -> None:
+        if not _keeps(error, handled):
+            connection.disconnect()
 
     async def _give_back(self) -> None:
         give_back(self._pool, self._hand)
@@ -180,29 +231,62 @@ class SyncExchange(Exchange):
 class AsyncExchange(Exchange):
     """In a task of an event loop."""
 
-    async def _connect(self, within: float | None) -> Any:
-        self._hand.append(await acheckout(self._pool, within))
-        return self._hand[0]
+    _alone = False
+    """Nobody else may use the connection meanwhile."""
 
-    async def _ask(self, connection: Any, packed: bytes, word: str, until: float, _: bool) -> Any:
-        if isinstance(self._pool, KeptPool):
-            within = _left(until, self._pool.answer_timeout)
-            return await self._pool.ask(connection, packed, word, within)
-        return await aask(connection, packed, word, _left(until, connection.socket_timeout))
+    async def _connect(self, terms: Terms) -> Any:
+        shared = terms.replicas == 0 and not self._alone
+        if shared and (link := self._pool.ready()) is not None:
+            return link
+        try:
+            async with asyncio.timeout(terms.within):
+                if shared:
+                    return await self._pool.link()
+                self._hand.append(await self._pool.link_alone())
+                return self._hand[0]
+        except TimeoutError as error:
+            raise late(terms.within or ANSWER_WITHIN) from error
+
+    async def _ask(self, link: Link, packed: bytes, word: str, until: float) -> Any:
+        if packed.startswith(ASKING):
+            link.send(ASKING)
+            packed = packed.removeprefix(ASKING)
+        return await link.ask(packed, word, until - now())
 
     async def _ask_plainly(
-        self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None
+        self, link: Link, packed: bytes, until: float, confirming: Terms | None = None
     ) -> Any:
-        own = FOREGROUND_TIMEOUT + (confirming.replicas_timeout if confirming else 0.0)
-        within = min(own, max(until - now(), LAST_MOMENT))
-        return await aask_plainly(connection, packed, within, clean=confirming is not None)
+        patience = confirming.replicas_timeout if confirming else 0.0
+        return await link.ask(packed, None, until - now(), patience)
 
-    async def _disconnect(self, connection: Any) -> None:
-        await connection.disconnect(nowait=True)
+    async def _after(
+        self, connection: Link, error: BaseException, _: BaseException | None
+    ) -> None:
+        # The answer to a request that was cancelled is dropped when it comes. Beside lost
+        # connections, a ConnectionError is an answer by which the server refuses all commands.
+        if isinstance(error, redis.ConnectionError) or _demoted(_unwrapped(error)):
+            self._pool.retire(connection)
 
     async def _give_back(self) -> None:
         if self._hand:
-            await self._pool.release(self._hand.pop())
+            self._pool.give_back(self._hand.pop())
+
+
+class AloneExchange(AsyncExchange):
+    """In a task, over a connection that nobody else uses meanwhile. If a request is held up, those
+    that are sent later overtake it."""
+
+    _alone = True
+
+
+def _by_the_client(error: BaseException) -> BaseException:
+    """Return the error that redis-py makes of one of the socket."""
+    if not isinstance(error, OSError):
+        return error
+    kind = redis.TimeoutError if isinstance(error, TimeoutError) else redis.ConnectionError
+    named = kind(str(error))
+    named.__cause__ = error
+    return named
 
 
 def sender(exchange: type[Exchange], command: tuple[Word, ...], terms: Terms) -> Send[Any]:
@@ -236,9 +320,9 @@ def _left(until: float, own: float | None) -> float | None:
     """Return how many seconds to wait for an answer on a connection with the time-out `own`.
     `None` if its own time-out is right."""
     if until == float("inf"):
-        return FOREGROUND_TIMEOUT if own is None else None
+        return ANSWER_WITHIN if own is None else None
     left = max(until - now(), LAST_MOMENT)
-    return None if own is not None and own <= left else min(left, own or FOREGROUND_TIMEOUT)
+    return None if own is not None and own <= left else min(left, own or ANSWER_WITHIN)
 
 
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
@@ -286,7 +370,7 @@ def _confirm(replicas: Any, terms: Terms) -> None:
         raise TooFewReplicas(f"{replicas} of {terms.replicas} replicas confirmed it in time")
 
 
-def _foreign(error: BaseException, handled: BaseException | None) -> BaseException | None:
+def foreign(error: BaseException, handled: BaseException | None) -> BaseException | None:
     """Return the exception to raise if neither redis-py nor the socket raised `error`, but a
     signal's handler, or a mistake in code. `handled` is what the caller was handling before.
 
@@ -348,13 +432,18 @@ def _unwrapped(error: BaseException) -> BaseException:
     return error
 
 
+def _demoted(error: BaseException) -> bool:
+    """Return whether the primary was demoted, or will be. A new connection may lead to its
+    successor."""
+    return isinstance(error, ReadOnlyError) or "NOREPLICAS " in str(error)
+
+
 def _keeps(error: BaseException, handled: BaseException | None) -> bool:
     """Return whether the connection can be used again after this error."""
-    if _foreign(error, handled):
+    if foreign(error, handled):
         return False
     error = _unwrapped(error)
-    if isinstance(error, ReadOnlyError) or "NOREPLICAS " in str(error):
-        # The primary was demoted, or will be. A new connection may lead to its successor.
+    if _demoted(error):
         return False
     # After other errors the answer may still come, before the next command's.
     return isinstance(error, ResponseError | TooFewReplicas)
@@ -370,8 +459,8 @@ def _fail(
 ) -> NoReturn:
     """Raise the error for the caller of a request that ended with `error`: an exception from
     elsewhere as it is, and our own error for one of redis-py or the socket."""
-    if foreign := _foreign(error, handled):
-        raise foreign
+    if other := foreign(error, handled):
+        raise other
     plain = _unwrapped(error)
     raise _translate(plain, command, handled, sent=sent, carried_out=carried_out) from plain
 

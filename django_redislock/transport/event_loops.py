@@ -1,4 +1,4 @@
-"""The pools of event loops: for each server and each loop one pool, which is closed with the loop.
+"""The connections of event loops: one for each server and each loop. It is closed with the loop.
 
 A connection belongs to the loop that opened it, and Django makes loops freely: `async_to_sync` and
 `asyncio.run` may make one per request.
@@ -18,6 +18,8 @@ from .server import Server, every
 CLOSE_TIMEOUT = 5.0
 """Seconds that the end of a loop waits for commands that are under way."""
 
+_inherited: list[object] = []
+
 ending: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 """The loops that close their asynchronous generators."""
 
@@ -35,7 +37,7 @@ class OfLoop:
         self.closer = self._close_at_end(loops)
 
     async def _close_at_end(self, loops: EventLoops) -> AsyncGenerator[None]:
-        """Close the pool when its loop ends.
+        """Close the connections when their loop ends.
 
         A loop has no hook for that, but it closes the asynchronous generators that were begun
         in it (`shutdown_asyncgens`, which asyncio.run, asgiref and ASGI servers call).
@@ -56,6 +58,11 @@ class EventLoops:
 
     def __init__(self, _: Server) -> None:
         self.open: dict[asyncio.AbstractEventLoop, OfLoop] = {}
+
+    def left_behind(self) -> None:
+        """Keep the connections, in a forked child. Otherwise they would be closed, which takes
+        their sockets out of the epoll that the child shares with its parent."""
+        _inherited.append(self.open)
 
     async def join(self, loop: asyncio.AbstractEventLoop, server: Server) -> OfLoop:
         """Make the objects that the tasks of `loop` share. `server` has the settings."""

@@ -1,9 +1,9 @@
 """Pools of connections, made from an entry of CACHES or from a redis-py client.
 
-There are three kinds of pool for one server. Synchronous callers use the pool of the project's
-cache. Work in the background has a pool of its own, so that a busy or exhausted pool can't keep a
-lease from being renewed. Each event loop has a `redis.asyncio` pool. For a cluster, each of these
-is a `Cluster`, with a pool for each node.
+A server has three kinds of connections. Synchronous callers use the pool of the project's cache.
+Work in the background has a pool of its own, so that a busy or exhausted pool can't keep a lease
+from being renewed. The tasks of an event loop share one connection (`multiplexed`). For a cluster,
+each of these is a `Cluster`, with one for each node.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ..primitives.contract import NO_TERMS, run
 from . import location
 from .cluster import Cluster, Node
 from .cluster_factory import ClusterConnectionFactory, node_of_url, url_of
-from .command import FOREGROUND_TIMEOUT, AsyncPool, Pool, SyncExchange, sender
-from .wire import KeptPool
+from .command import AsyncPool, Pool, SyncExchange, sender
+from .multiplexed import Multiplexed
 
 BACKGROUND_TIMEOUT = 2.0
 """Seconds that work in the background waits for an answer, at most."""
@@ -67,7 +67,7 @@ class Pools(Protocol):
     def background(self) -> Pool:
         """As `Server.background_pool`."""
 
-    def for_loop(self, *, blocking: bool) -> AsyncPool:
+    def for_loop(self) -> AsyncPool:
         """As `Server.async_pool`."""
 
 
@@ -105,24 +105,20 @@ class PoolsOfAlias:
         pool.connection_kwargs.update(_BACKGROUND)
         return pool
 
-    def for_loop(self, *, blocking: bool) -> AsyncPool:
-        """redis-py's plain pool fails if all of its connections are in use. Five hundred tasks in
-        one loop are common, so a pool for them blocks."""
+    def for_loop(self) -> AsyncPool:
         if not self.clustered:
-            return self._async_pool(self._urls[0], blocking=blocking)
+            return self._multiplexed(self._urls[0])
         return Cluster(
             [node_of_url(url) for url in self._urls],
-            lambda node: self._async_pool(url_of(self._urls[0], node), blocking=blocking),
+            lambda node: self._multiplexed(url_of(self._urls[0], node)),
         )
 
-    def _async_pool(self, url: str, *, blocking: bool) -> aioredis.ConnectionPool:
+    def _multiplexed(self, url: str) -> Multiplexed:
         options: dict[str, Any] = {
             **self._factory.make_connection_params(url),
             **self._factory.pool_cls_kwargs,
         }
         url = options.pop("url")
-        if "socket_timeout" not in url:
-            options.setdefault("socket_timeout", FOREGROUND_TIMEOUT)
         for synchronous in ("parser_class", "queue_class", "cache_config", "cache"):
             options.pop(synchronous, None)
         if "maint_notifications_config" not in _ASYNC_OPTIONS:  # before redis-py 8
@@ -135,12 +131,10 @@ class PoolsOfAlias:
             options["connection_class"] = _async_twin(self._using, connection_class)
 
         sentinel = getattr(self._factory, "_sentinel", None)
-        if sentinel is None and blocking:
-            return KeptPool.from_url(url, **options)
         options.pop("timeout", None)  # how long to wait for a connection, in a blocking pool only
         if sentinel is None:
-            return aioredis.ConnectionPool.from_url(url, **options)
-        return _sentinel_pool(url, self._factory.options, options)
+            return Multiplexed(aioredis.ConnectionPool.from_url(url, **options))
+        return Multiplexed(_sentinel_pool(url, self._factory.options, options))
 
 
 _ASYNC_OPTIONS = signature(aioredis.connection.AbstractConnection.__init__).parameters
@@ -232,7 +226,7 @@ class PoolsOfClient:
         pool.connection_kwargs.update(_BACKGROUND)
         return pool
 
-    def for_loop(self, *, blocking: bool) -> AsyncPool:  # noqa: ARG002
+    def for_loop(self) -> AsyncPool:
         raise ImproperlyConfigured(
             f"asynchronous locks need an alias of CACHES, and not a client for {self.url}"
         )
@@ -271,12 +265,6 @@ def close(pool: Pool) -> None:
 
 
 async def aclose(pool: AsyncPool) -> None:
-    """Close all connections of a pool of an event loop, also those to sentinels."""
-    if isinstance(pool, Cluster):
-        for its in pool.pools():
-            await its.disconnect()
-        return
-    await pool.disconnect()
-    manager = getattr(pool, "sentinel_manager", None)
-    for sentinel in manager.sentinels if manager else ():
-        await sentinel.connection_pool.disconnect()
+    """Close all connections of an event loop, also those to sentinels."""
+    for its in pool.pools() if isinstance(pool, Cluster) else [pool]:
+        await its.aclose()

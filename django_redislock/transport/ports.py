@@ -23,11 +23,11 @@ from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import scripts, waiting
 from ..primitives.contract import NO_TERMS, Grant, Terms, Word, run
-from ..primitives.keys import Shared, name_of
+from ..primitives.keys import Keys, Shared, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
 from . import pools
-from .command import AsyncExchange, Pool, SyncExchange
+from .command import AloneExchange, AsyncExchange, Pool, SyncExchange
 from .event_loops import ending, of_loop
 from .inbox import Inbox, Waker
 from .server import Server, server_of
@@ -43,6 +43,8 @@ _DOING = {
 }
 """The action of a script, for messages, by the last word of its name."""
 
+LONGEST = 300.0
+"""Seconds for which a waiter rests until it is woken, at most."""
 LOOK_UP = 0.25
 """Seconds after which a waiter in the line looks for messages that came meanwhile."""
 
@@ -51,6 +53,8 @@ class _News:
     """The messages to a waiter since it began to listen."""
 
     notified = False
+    woken = False
+    """Whether `_pause` has to end."""
     grant: Grant | None = None
 
 
@@ -84,6 +88,7 @@ def _without_frames(error: LockError, handled: BaseException | None) -> LockErro
 class BasePort:
     """The common part of both ports."""
 
+    _in_a_task = False
     # Set on the class, since most operations end with their first script and change none.
     _listening: tuple[Inbox, str] | None = None
     _news: _News
@@ -112,7 +117,8 @@ class BasePort:
         """Return the terms of a request that is sent now."""
         if self._until == float("inf"):
             return self._terms
-        return self._terms._replace(within=max(self._until - now(), LAST_MOMENT))
+        _, replicas, replicas_timeout = self._terms
+        return Terms(max(self._until - now(), LAST_MOMENT), replicas, replicas_timeout)
 
     async def _execute(self, command: tuple[Word, ...]) -> Any:
         raise NotImplementedError
@@ -153,6 +159,7 @@ class BasePort:
         def wake(notified: bool, grant: Grant | None = None) -> None:
             news.grant = grant or news.grant
             news.notified |= notified
+            news.woken = True
             self._ring()
 
         return wake
@@ -161,12 +168,13 @@ class BasePort:
         """End the present `_pause`. May be called from any thread."""
         raise NotImplementedError
 
-    async def wait(self, seconds: float, left: float) -> Grant | None:
+    async def wait(self, seconds: float, left: float, *, rest: float = 0.0) -> Grant | None:
         if self._listening is None:  # no message can come
             await self.sleep(seconds)
             return None
         until = now() + left
-        await self._pause(seconds)
+        box, token = self._listening
+        await self._pause(min(rest, LONGEST) if rest and box.rests(token) else seconds)
         await self._take_turn(until)
         self._news.notified = False
         grant, self._news.grant = self._news.grant, None
@@ -202,7 +210,7 @@ class BasePort:
             self._line.release()
             self._line = None
 
-    async def listen(self, token: str, *, within: float) -> str:
+    async def listen(self, token: str, *, within: float, keys: Keys | None) -> str:
         box = self._server.kept(Inbox, self._prefix)
         if within > 0:
             box.start()
@@ -210,7 +218,7 @@ class BasePort:
             return DEAF
         if self._listening is None:
             self._listening = box, token
-            box.register(token, self._waker())
+            box.register(token, self._waker(), keys, task=self._in_a_task)
         if within > 0 and not box.listening.is_set():
             until = now() + within
             # When the inbox has subscribed, it wakes all waiters at once.
@@ -293,8 +301,17 @@ class SyncPort(BasePort):
         self._woken.set()
 
     async def _pause(self, seconds: float) -> None:
-        self._woken.wait(seconds)
-        self._woken.clear()
+        assert self._listening is not None
+        (box, token), news = self._listening, self._news
+        until = now() + seconds
+        try:
+            while not news.woken and (left := until - now()) > 0:
+                if not box.read(token, self._woken, left):
+                    self._woken.wait(left)
+                    self._woken.clear()
+        finally:
+            box.rest(token)
+        news.woken = False
 
     async def _stand_in_line(self, seconds: float) -> None:
         # Set before it is true. If a signal's exception comes in between, one waiter more may ask
@@ -307,6 +324,10 @@ class SyncPort(BasePort):
 class AsyncPort(BasePort):
     """The port of an asyncio task. It never uses the thread pool, not even to wait."""
 
+    _in_a_task = True
+
+    _exchange = AsyncExchange
+
     def __init__(self, server: Server, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
         super().__init__(server, prefix, terms=terms)
         self._loop = asyncio.get_running_loop()
@@ -317,15 +338,15 @@ class AsyncPort(BasePort):
             its.busy += 1
             try:
                 return await self._server.execute(
-                    AsyncExchange, its.pool, command, self._in_time()
+                    self._exchange, its.pool, command, self._in_time()
                 )
             finally:
                 its.busy -= 1
         # The loop closes all asynchronous generators at once and in no order, our `closer`
         # among them. A generator that leaves a lock gets a connection of its own.
-        pool = self._server.async_pool(blocking=False)
+        pool = self._server.async_pool()
         try:
-            return await self._server.execute(AsyncExchange, pool, command, self._in_time())
+            return await self._server.execute(self._exchange, pool, command, self._in_time())
         finally:
             await pools.aclose(pool)
 
@@ -347,7 +368,7 @@ class AsyncPort(BasePort):
             answer: Any
             try:
                 async with asyncio.timeout(within):
-                    answer = await AsyncPort(server).script(name, keys, args)
+                    answer = await _MemberPort(server).script(name, keys, args)
             except TimeoutError:
                 answer = answers.all[number]
             except Exception as error:
@@ -363,19 +384,6 @@ class AsyncPort(BasePort):
                 async with asyncio.timeout(left):
                     answers.take(*await box.get())
         return answers.all
-
-    if sys.version_info < (3, 12):
-
-        async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-            # redis-py awaits asyncio.wait_for(), which swallows cancellations before Python 3.12.
-            task = asyncio.current_task()
-            assert task is not None
-            cancelled = task.cancelling()
-            try:
-                return await super().script(name, keys, args)
-            finally:
-                if task.cancelling() > cancelled:
-                    raise asyncio.CancelledError
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -399,6 +407,7 @@ class AsyncPort(BasePort):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
         self._woken.clear()
+        self._news.woken = False
 
     async def _stand_in_line(self, seconds: float) -> None:
         line = (await of_loop(self._loop, self._server)).line
@@ -406,6 +415,13 @@ class AsyncPort(BasePort):
             async with asyncio.timeout(seconds):
                 await line.acquire()
                 self._line = line
+
+
+class _MemberPort(AsyncPort):
+    """The port of a task to one of several servers. The release of a lock may have to overtake its
+    acquire, which that server has not answered."""
+
+    _exchange = AloneExchange
 
 
 _finishing: set[asyncio.Future[Any]] = set()

@@ -58,10 +58,9 @@ class Server:
         """Make a pool whose connections wait for `BACKGROUND_TIMEOUT` at most."""
         return self._pools.background()
 
-    def async_pool(self, *, blocking: bool = True) -> AsyncPool:
-        """Make a `redis.asyncio` pool for the running event loop. If it is `blocking`, tasks that
-        find all connections in use wait for one."""
-        return self._pools.for_loop(blocking=blocking)
+    def async_pool(self) -> AsyncPool:
+        """Make the connections of the running event loop."""
+        return self._pools.for_loop()
 
     async def execute(
         self,

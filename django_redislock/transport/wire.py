@@ -7,28 +7,24 @@ which our scripts usually answer. Everything unusual goes through redis-py's pub
 another kind of pool, a health check, no time-out, or a version without the attributes that are
 used here.
 
-Only this module uses private attributes of redis-py.
+Only this module and `multiplexed` use private attributes of redis-py.
 """
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import select
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import redis
-from redis import asyncio as aioredis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ..base import fork, tokens
 from ..base.clock import now
-from ..primitives.contract import run
 
 try:
     from redis.observability.providers import get_observability_instance
@@ -55,11 +51,12 @@ LAST_MOMENT = 0.001
 
 def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None = None) -> Any:
     """Take an idle connection of a pool, or a new one, into `hand`, as `get_connection()` does.
+    `idle_socket` may have taken one already.
 
     A new one has to connect, handshake included, `within` these seconds; with `None`, only its own
     time-outs count. The caller owes `give_back`, after an exception, too.
     """
-    if _keeps_books(pool) or not _took(pool, hand, within):
+    if not hand and (_keeps_books(pool) or not _took(pool, hand, within)):
         hand.append(pool.get_connection())
         return hand[0]
     connection = hand[0]
@@ -75,6 +72,25 @@ def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None =
         connection.disconnect()  # its socket may still have the short time-out
         raise
     return connection
+
+
+def idle_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
+    """Take an idle connection of redis-py's plain pool into `hand`, and return its socket if a
+    request can go out over it as it is: the most frequent case of `checkout`, in few calls.
+
+    With `None` the caller goes on with `checkout`.
+    """
+    if type(pool) is not redis.ConnectionPool or _keeps_books(pool):
+        return None
+    if pool.pid != fork.process or not pool._available_connections:
+        return None
+    if not _took(pool, hand, None):
+        return None
+    connection = hand[0]
+    sock = getattr(connection, "_sock", None)
+    if type(sock) is not socket.socket or connection.health_check_interval:
+        return None
+    return sock if _silent(sock) else None
 
 
 def _keeps_books(pool: Any) -> bool:
@@ -223,7 +239,7 @@ class StrayAnswer(redis.RedisError):
 
 
 def ask(
-    connection: Any, packed: bytes, word: str, within: float | None = None, *, clean: bool = False
+    connection: Any, packed: bytes, word: str, within: float | None = None, *, sent: bool = False
 ) -> Any:
     """Send a request to a script, whose first argument is `word`, and return its answer.
 
@@ -231,43 +247,41 @@ def ask(
     interrupted leaves some. So only an answer with our word is believed. An error has no word;
     `_answer_before` finds out whether it is ours.
 
-    `within` is in seconds; with `None` the connection's own time-out counts. With `clean` nothing
-    is read beyond the answer, since another request follows on this connection.
+    `within` is in seconds; with `None` the connection's own time-out counts. With `sent`, the
+    request went out already.
     """
-    sock = getattr(connection, "_sock", None)
-    lean = type(sock) is socket.socket and not connection.health_check_interval and not clean
-    if not lean:
+    if not sent:
         connection.send_packed_command([packed])
-        sock = getattr(connection, "_sock", None)  # it may have connected just now
-    if within is None:
-        return _ask(sock, connection, packed, word, lean=lean)
+    sock: Any = getattr(connection, "_sock", None)  # it may have connected just now
     with _patient(sock, connection, within):
-        return _ask(sock, connection, packed, word, lean=lean)
+        answer = _read(connection)
+        if is_ours(answer, word):
+            return said(answer)
+        marker = tokens.word()
+        if hasattr(sock, "sendall"):  # not over a new socket, if this one was closed meanwhile
+            sock.sendall(packed_marker(marker))
+        else:
+            connection.send_packed_command([packed_marker(marker)], check_health=False)
+        return _believed(_answer_before(connection, marker, answer), word)
 
 
-def _ask(sock: Any, connection: Any, packed: bytes, word: str, *, lean: bool) -> Any:
-    if lean:
-        try:
-            sock.sendall(packed)
-            # Other answers than a short text are left to redis-py.
-            seen = sock.recv(SHORT, socket.MSG_PEEK)
-            numbers = _numbers(seen, word)
-            if numbers is not None:
-                sock.recv(len(seen))
-                return numbers
-        except TimeoutError as error:
-            raise redis.TimeoutError(str(error)) from error
-        except OSError as error:
-            raise redis.ConnectionError(str(error)) from error
-    answer = _read(connection)
-    if _is_ours(answer, word):
-        return _said(answer)
-    marker = tokens.word()
-    if hasattr(sock, "sendall"):  # not over a new socket, if this one was closed meanwhile
-        sock.sendall(packed_marker(marker))
+def ask_over(sock: socket.socket, packed: bytes, word: str) -> Any:
+    """Send a request to a script, and return its answer if it is a short text. Other answers are
+    left to `ask`: then nothing is read, and `None` returned."""
+    sock.sendall(packed)
+    seen = sock.recv(SHORT, socket.MSG_PEEK)
+    answer = _numbers(seen, word)
+    if answer is not None:
+        sock.recv(len(seen))
+    return answer
+
+
+def put_back(pool: Any, hand: list[Any]) -> None:
+    """Return a connection of `idle_socket` to its pool: the most frequent case of `give_back`."""
+    if _returns(pool, hand[0]):
+        _put_back(pool, hand)
     else:
-        connection.send_packed_command([packed_marker(marker)], check_health=False)
-    return _believed(run(_answer_before(partial(_aread, connection), marker, answer)), word)
+        give_back(pool, hand)
 
 
 def ask_plainly(
@@ -280,7 +294,7 @@ def ask_plainly(
     with _patient(getattr(connection, "_sock", None), connection, within):
         if clean:
             return connection.read_response(disable_decoding=True)
-        answer = run(_answer_before(partial(_aread, connection), marker))
+        answer = _answer_before(connection, marker)
     if isinstance(answer, redis.ResponseError):
         raise answer
     return answer
@@ -294,10 +308,6 @@ def _read(connection: Any) -> Any:
         return error
 
 
-async def _aread(connection: Any) -> Any:
-    return _read(connection)
-
-
 def packed_marker(marker: str) -> bytes:
     """Return a command that no server has. In any state the server refuses it by its name, before
     it looks at permissions or anything else, and the error repeats the name."""
@@ -308,28 +318,27 @@ UNREAD_WITHIN = 5.0
 """Seconds in which all unread answers of earlier requests have to be read."""
 
 
-async def _answer_before(
-    read: Callable[[], Awaitable[Any]], marker: str, answer: Any = None
-) -> Any:
+def _answer_before(connection: Any, marker: str, answer: Any = None) -> Any:
     """Return the answer to the request before `marker`. Answers come in the order of the requests,
     so it is the last one before the marker's. `answer` was read already."""
     until = now() + UNREAD_WITHIN
     while now() < until:
-        following = await read()
+        following = _read(connection)
         if isinstance(following, redis.ResponseError) and marker in str(following).lower():
             return answer
         answer = following
     raise StrayAnswer("too many answers to other requests")
 
 
-def _is_ours(answer: Any, word: str) -> bool:
+def is_ours(answer: Any, word: str) -> bool:
+    """Return whether a script's answer begins with this word."""
     first = word.encode()
     if isinstance(answer, bytes):
         return answer.startswith(first) and answer[len(first) : len(first) + 1] in (b"", b"|")
     return isinstance(answer, list) and answer[:1] == [first]
 
 
-def _said(answer: Any) -> Any:
+def said(answer: Any) -> Any:
     """Return the script's answer without the word. A nil is missing, and returned as `None`. A
     text is the short form of a list that begins with 1."""
     if isinstance(answer, bytes):
@@ -343,8 +352,8 @@ def _said(answer: Any) -> Any:
 def _believed(answer: Any, word: str) -> Any:
     """Return the last answer before the marker's, without its word, or raise it if it is an
     error."""
-    if _is_ours(answer, word):
-        return _said(answer)
+    if is_ours(answer, word):
+        return said(answer)
     if isinstance(answer, redis.ResponseError):
         raise answer
     raise StrayAnswer(f"an answer to another request, of the type {type(answer).__name__}")
@@ -378,169 +387,13 @@ def _short(text: bytes) -> Any:
 
 def _numbers(answer: bytes, word: str) -> Any:
     """Return the answer if it is a text that begins with our word; else `None`."""
-    head, _, text = answer.partition(b"\r\n")
-    if head != b"$%d" % (len(text) - 2) or text[-2:] != b"\r\n" or not _is_ours(text[:-2], word):
+    start = answer.find(b"\r\n") + 2
+    end = start + len(word)
+    if answer[start:end] != word.encode() or answer[-2:] != b"\r\n":
         return None
-    return _said(text[:-2])
-
-
-# On an event loop the pool is our own, and public methods are enough.
-
-
-class KeptPool(aioredis.BlockingConnectionPool):
-    """A pool that keeps used connections connected and ready, with one timer for all answers.
-
-    redis-py's pool takes a condition and looks for data each time. It sets a time-out for each of
-    the two halves of a command, the first one with a task of its own. A single
-    `asyncio.timeout()` for both would still be an eighth of what a command costs.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._kept: list[Any] = []
-        self._wanted = 0
-        """The number of tasks that wait for a connection."""
-        self.answer_timeout: float | None = options.get("socket_timeout")
-        """Seconds that a command has for its answer."""
-        self._expected: dict[Any, float] = {}
-        """When the answer on each connection is due, by the clock of the loop."""
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def ask(
-        self, connection: Any, packed: bytes, word: str, within: float | None = None
-    ) -> Any:
-        """As the function `ask`."""
-        writer = None if connection.health_check_interval else _writer(connection)
-        if within is None:
-            within = self.answer_timeout
-        if writer is None or within is None:
-            return await aask(connection, packed, word, within)
-        loop = asyncio.get_running_loop()
-        self._expected[connection] = until = loop.time() + within
-        if self._timer is not None and until < self._timer.when():
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._timer = loop.call_at(until, self._look)
-        try:
-            writer.write(packed)  # can't pile up: the next request waits for this answer
-            return await _afind(connection, word)
-        except redis.ConnectionError as error:
-            if connection in self._expected:
-                raise
-            raise _late(within) from error
-        finally:
-            self._expected.pop(connection, None)
-
-    def _look(self) -> None:
-        """Close the connections whose answers are overdue."""
-        loop = asyncio.get_running_loop()
-        for connection, until in list(self._expected.items()):
-            if until <= loop.time():
-                del self._expected[connection]
-                if (writer := _writer(connection)) is not None:
-                    writer.transport.abort()
-        nearest = min(self._expected.values(), default=None)
-        self._timer = None if nearest is None else loop.call_at(nearest, self._look)
-
-    async def kept(self) -> Any:
-        """Return a used connection that is still connected, or `None`."""
-        while self._kept:
-            connection = self._kept.pop()
-            writer = _writer(connection)
-            if writer is not None and _silent(writer.get_extra_info("socket")):
-                return connection
-            await super().release(connection)  # the pool looks at it itself
+    if answer[:start] != b"$%d\r\n" % (len(answer) - start - 2):
         return None
-
-    async def get_connection(self, *_: object, **__: object) -> Any:
-        if (connection := await self.kept()) is not None:
-            return connection
-        self._wanted += 1
-        try:
-            return await super().get_connection()  # type: ignore[no-untyped-call]
-        finally:
-            self._wanted -= 1
-
-    async def ensure_connection(self, connection: Any) -> None:
-        # The handshake may contain commands of redis-py itself, which need a time-out.
-        connection.socket_timeout = self.answer_timeout
-        await super().ensure_connection(connection)
-        connection.socket_timeout = None
-
-    async def release(self, connection: Any) -> None:
-        if connection.is_connected and not self._wanted:
-            self._kept.append(connection)
-        else:
-            await super().release(connection)
-
-
-def _writer(connection: Any) -> asyncio.StreamWriter | None:
-    """Return the writer of a connection on an event loop. `None` if it is of an unusual kind."""
-    writer = getattr(connection, "_writer", None)
-    return writer if isinstance(writer, asyncio.StreamWriter) else None
-
-
-async def acheckout(pool: aioredis.ConnectionPool, within: float | None) -> Any:
-    """`checkout` on an event loop."""
-    if isinstance(pool, KeptPool) and (connection := await pool.kept()) is not None:
-        return connection
-    try:
-        async with asyncio.timeout(within):
-            return await pool.get_connection()
-    except TimeoutError as error:
-        raise _late(within) from error
-
-
-async def aask(connection: Any, packed: bytes, word: str, within: float | None) -> Any:
-    """`ask` on an event loop, over any connection, within so many seconds."""
-    try:
-        async with asyncio.timeout(within):
-            await connection.send_packed_command([packed])
-            return await _afind(connection, word)
-    except TimeoutError as error:
-        raise _late(within) from error
-
-
-async def aask_plainly(
-    connection: Any, packed: bytes, within: float | None, *, clean: bool = False
-) -> Any:
-    """`ask_plainly` on an event loop."""
-    marker = tokens.word()
-    try:
-        async with asyncio.timeout(within):
-            if clean:
-                await connection.send_packed_command([packed])
-                return await connection.read_response(disable_decoding=True)
-            await connection.send_packed_command([packed + packed_marker(marker)])
-            answer = await _answer_before(partial(_next, connection), marker)
-    except TimeoutError as error:
-        raise _late(within) from error
-    if isinstance(answer, redis.ResponseError):
-        raise answer
-    return answer
-
-
-async def _afind(connection: Any, word: str) -> Any:
-    answer = await _next(connection)
-    if _is_ours(answer, word):
-        return _said(answer)
-    marker = tokens.word()
-    writer = _writer(connection)
-    if writer is not None:  # as in `_ask`
-        writer.write(packed_marker(marker))
-    else:
-        await connection.send_packed_command([packed_marker(marker)], check_health=False)
-    return _believed(await _answer_before(partial(_next, connection), marker, answer), word)
-
-
-async def _next(connection: Any) -> Any:
-    """Return the next answer; an error is returned, not raised."""
-    try:
-        return await connection.read_response(disable_decoding=True)
-    except redis.ResponseError as error:
-        return error
-
-
-def _late(within: Any) -> redis.TimeoutError:
-    return redis.TimeoutError(f"no answer within {within:.3g} s")
+    rest = answer[end:-2]
+    if not rest:
+        return [1]
+    return _short(rest) if rest[:1] == b"|" else None

@@ -109,7 +109,7 @@ async def connected() -> AsyncIterator[str]:
 async def connecting() -> AsyncIterator[str]:
     """The connections of this loop are closed: the next command has to connect first."""
     for shared in opened():
-        await shared.pool.disconnect()
+        await shared.pool.aclose()
     yield "redislock"
 
 

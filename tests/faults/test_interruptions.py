@@ -14,6 +14,7 @@ from redis import Redis
 from django_redislock import Lease, LeaseState, LockError, current_lease, redis_lock
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.locks import redis_lock as decorators
+from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.server import server_of
 from tests.faults.interruption import BEGINNING, KINDS, Kind, Place, every_place
 from tests.faults.operations import (
@@ -217,3 +218,9 @@ def test_an_interrupted_wait(redis: Redis, others: ThreadPoolExecutor) -> None:
         redis_lock(name).clear(reason="it was not released")
     for name, place in places.items():
         assert not remains(redis, name), str(place)
+    # Another thread may read the messages, and be the one that asks.
+    box = server_of("default").kept(Inbox, "redislock")
+    assert not box.awaited
+    assert box._reader is None
+    assert not box._idle
+    assert not box._crowds._tokens

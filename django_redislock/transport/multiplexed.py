@@ -1,0 +1,508 @@
+"""One connection for all tasks of an event loop.
+
+1.  Requests of all tasks go out over one connection, and its answers come back in their order. A
+    connection is ours alone, so an answer that does not belong to the oldest request ends it.
+2.  A request that is cancelled before it is written was never sent. Later, its answer is dropped
+    when it comes, and the connection stays.
+3.  When the answer to the oldest request is overdue, the connection is closed. Then nothing is
+    known of all requests that were written, and their callers ask again with their tokens.
+4.  A connection that has ended never begins anew: the next request makes another one. So nothing
+    that is late can touch what came after it.
+5.  WAIT holds its connection up until replicas answer. So a request that needs it has a connection
+    to itself meanwhile.
+
+redis-py makes the connections: it knows addresses, TLS, passwords, Sentinel and the handshake.
+From then on they are ours, since its own reader serves one request at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Generator
+from typing import Any
+
+import redis
+from redis import asyncio as aioredis
+from redis.asyncio.connection import DefaultParser
+from redis.exceptions import InvalidResponse
+
+from .wire import StrayAnswer, is_ours, said
+
+try:
+    import hiredis  # type: ignore[import-not-found,unused-ignore]
+except ImportError:
+    hiredis = None
+
+ANSWER_WITHIN = 5.0
+"""Seconds that we wait for an answer if the CACHES entry sets no SOCKET_TIMEOUT. It is redis-py's
+default from version 8 on."""
+GRACE = 0.02
+"""Seconds more for an overdue answer. The loop may have stood still: it has to read first what
+came meanwhile."""
+MOST_PENDING = 4096
+"""Requests without an answer on one connection. More of them wait in our memory, not in that of
+the server."""
+FEW = 16
+"""With fewer requests under way, each is written at once. With more, those of one turn of the loop
+are written together. If all were, client and server would work in turns, never together."""
+
+NOTHING = object()
+"""The reader has no whole answer yet."""
+
+
+class NotSent(redis.ConnectionError):
+    """Nothing of the request has reached the server."""
+
+
+class Multiplexed:
+    """The connections of one event loop to one server. `factory` makes them."""
+
+    def __init__(self, factory: aioredis.ConnectionPool) -> None:
+        self.factory = factory
+        self.answer_within: float = (
+            factory.connection_kwargs.get("socket_timeout") or ANSWER_WITHIN
+        )
+        """Seconds that a request has for its answer."""
+        self._shared: Link | None = None
+        """The connection that takes requests."""
+        self._connecting: asyncio.Task[Link] | None = None
+        self._links: set[Link] = set()
+        """All connections that are not closed yet."""
+        self._idle: list[Link] = []
+        """Connections that wait for a request that needs one to itself."""
+        self._alone = asyncio.Semaphore(factory.max_connections)
+        self.room = asyncio.Event()
+        """Set when the shared connection takes more requests, or ends."""
+
+    def ready(self) -> Link | None:
+        """Return the connection that all tasks share, if it takes one more request at once."""
+        link = self._shared
+        if link is None or link.full:
+            return None
+        if link.idles_too_long():
+            self.retire(link)
+            return None
+        return link
+
+    async def link(self) -> Link:
+        """As `ready`, when there is one."""
+        while (link := self.ready()) is None:
+            if self._shared is None:
+                await self._connect()
+            else:
+                self.room.clear()
+                await self.room.wait()
+        return link
+
+    async def link_alone(self) -> Link:
+        """Return a connection that nobody else uses until it is given back."""
+        await self._alone.acquire()
+        try:
+            while self._idle:
+                link = self._idle.pop()
+                if link.alive and not link.idles_too_long():
+                    return link
+                self.retire(link)
+            return await self._open()
+        except BaseException:
+            self._alone.release()
+            raise
+
+    def give_back(self, link: Link) -> None:
+        """Take back a connection of `link_alone`."""
+        self._alone.release()
+        if link.alive and not link.pending:
+            self._idle.append(link)
+        else:
+            self.retire(link)
+
+    async def _connect(self) -> None:
+        """Wait for a connection that all tasks share. The first one that needs it makes it."""
+        task = self._connecting
+        if task is None:
+            task = self._connecting = asyncio.ensure_future(self._open())
+            task.add_done_callback(self._connected)
+        await asyncio.wait([task])  # a task that is cancelled leaves it to the others
+        if not task.cancelled():  # as asyncio.run() does with all tasks: then it is made once more
+            task.result()
+
+    def _connected(self, task: asyncio.Task[Link]) -> None:
+        self._connecting = None
+        if not task.cancelled() and task.exception() is None:
+            self._shared = task.result()
+
+    async def _open(self) -> Link:
+        connection = self.factory.make_connection()
+        try:
+            # All tasks wait for this attempt, so it needs its time-outs, for the commands of the
+            # handshake, too. Later `Link` looks at the time itself.
+            connection.socket_timeout = self.answer_within
+            connection.socket_connect_timeout = (
+                connection.socket_connect_timeout or self.answer_within
+            )
+            await connection.connect()
+            connection.socket_timeout = None
+            link = Link(self, connection)
+            if not link.alive:
+                raise redis.ConnectionError("Connection closed by server.")
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        self._links.add(link)
+        return link
+
+    def retire(self, link: Link) -> None:
+        """Send nothing more over a connection. It is closed when its last answer has come."""
+        if self._shared is link:
+            self._shared = None
+            self.room.set()
+        link.close_when_done()
+
+    def forget(self, link: Link) -> None:
+        """Forget a connection that has ended."""
+        self._links.discard(link)
+
+    def disconnect(self, *, inuse_connections: bool) -> None:
+        """Close all connections, those in use when their last answers have come. The name and
+        the argument are those of redis-py's pools."""
+        assert not inuse_connections
+        for link in list(self._links):
+            self.retire(link)
+
+    async def aclose(self) -> None:
+        """Close all connections, also those to sentinels, at the end of the loop."""
+        for link in list(self._links):
+            await link.aclose()
+        manager = getattr(self.factory, "sentinel_manager", None)
+        for sentinel in manager.sentinels if manager else ():
+            await sentinel.connection_pool.disconnect()
+
+
+Request = tuple[asyncio.Future[Any], str | None, float]
+"""The future of its caller; the word with which a script's answer begins; and when its answer is
+overdue."""
+
+
+class Link(asyncio.Protocol):
+    """One connection, from its handshake to its end."""
+
+    def __init__(self, owner: Multiplexed, connection: Any) -> None:
+        self._owner = owner
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self.pending: deque[Request] = deque()
+        """The requests that were written, the oldest one first."""
+        self._unwritten: list[tuple[asyncio.Future[Any], str | None, float, bytes]] = []
+        self._used = self._loop.time()
+        """When it was last used."""
+        self._paused = False
+        self._closing = False
+        self._most_idle: float = getattr(connection, "health_check_interval", 0)
+        self._timer: asyncio.TimerHandle | None = None
+        self._suspect: asyncio.Future[Any] | None = None
+        """The oldest request when its answer was overdue for the first time."""
+        self._closed = self._loop.create_future()
+        self._forgetting: asyncio.Task[None] | None = None
+        """The end of redis-py's part of it."""
+        self._reader = _reader()
+        writer = getattr(connection, "_writer", None)
+        self._transport: Any
+        if isinstance(writer, asyncio.StreamWriter):
+            self._transport = writer.transport
+            self._before: asyncio.BaseProtocol | None = self._transport.get_protocol()
+            self._transport.set_protocol(self)
+        else:
+            self._transport, self._before = _ByMethods(self, connection), None
+        self.alive = not self._transport.is_closing()
+
+    @property
+    def full(self) -> bool:
+        return self._paused or len(self.pending) + len(self._unwritten) >= MOST_PENDING
+
+    def idles_too_long(self) -> bool:
+        """Return whether it may have been cut meanwhile, without a word. redis-py sends a PING
+        after such a time."""
+        most = self._most_idle
+        return most > 0 and not self.pending and self._loop.time() - self._used > most
+
+    def ask(
+        self, packed: bytes, word: str | None, within: float, patience: float = 0.0
+    ) -> asyncio.Future[Any]:
+        """Send a request, and return the future of its answer, for which the caller waits `within`
+        these seconds. After the usual time and `patience` the connection counts as dead."""
+        future = self.send(packed, word, patience)
+        if within < self._owner.answer_within + patience:
+            timer = self._loop.call_later(within, self._late, future, within)
+            future.add_done_callback(lambda _: timer.cancel())
+        return future
+
+    def send(
+        self, packed: bytes, word: str | None = None, patience: float = 0.0
+    ) -> asyncio.Future[Any]:
+        """`ask` for an answer that nobody waits for."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._unwritten.append((future, word, patience, packed))
+        if len(self._unwritten) == 1:
+            if len(self.pending) < FEW:
+                self._write()
+            else:
+                self._loop.call_soon(self._write)
+        return future
+
+    def _write(self) -> None:
+        if not self.alive or self._transport.is_closing():
+            self._end(redis.ConnectionError("Connection closed by server."))
+            return
+        requests, self._unwritten = self._unwritten, []
+        self._used = time = self._loop.time()
+        packed = []
+        for future, word, patience, its in requests:
+            if not future.done():
+                due = time + self._owner.answer_within + patience
+                self.pending.append((future, word, due))
+                packed.append(its)
+        if packed:
+            if self._timer is None:
+                self._timer = self._loop.call_at(self.pending[0][2], self._look)
+            self._transport.write(b"".join(packed))
+
+    def _late(self, future: asyncio.Future[Any], within: float) -> None:
+        """Give up one answer that others may still wait for."""
+        self._loop.call_later(GRACE, _give_up, future, within)
+
+    def _look(self) -> None:
+        """Look whether the oldest answer is overdue."""
+        self._timer = None
+        if not self.pending:
+            return
+        future, _, due = self.pending[0]
+        if self._loop.time() < due:
+            self._timer = self._loop.call_at(due, self._look)
+        elif self._suspect is not future:
+            self._suspect = future
+            self._timer = self._loop.call_later(GRACE, self._look)
+        else:
+            self._end(late(self._owner.answer_within))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            while (answer := self._reader.gets()) is not NOTHING:
+                if type(answer) is not PUSH:
+                    self.answered(answer)
+        except (redis.RedisError, ValueError) as error:
+            self._end(error)
+            return
+        self.have_answered()
+
+    def have_answered(self) -> None:
+        """Do what may be done after some answers."""
+        self._used = self._loop.time()
+        if not self.full:
+            self._owner.room.set()
+        if self._closing and not self.pending:
+            self._transport.close()
+
+    def answered(self, answer: Any) -> None:
+        """Give an answer to the oldest request."""
+        if not self.pending:
+            raise StrayAnswer("an answer without a request")
+        future, word, _ = self.pending[0]
+        if isinstance(answer, redis.RedisError):
+            self.pending.popleft()
+            if not future.done():
+                future.set_exception(answer)
+            return
+        if word is not None:
+            if not is_ours(answer, word):
+                raise StrayAnswer(
+                    f"an answer to another request, of the type {type(answer).__name__}"
+                )
+            answer = said(answer)
+        self.pending.popleft()
+        if not future.done():
+            future.set_result(answer)
+
+    def close_when_done(self) -> None:
+        """Close it after the last answer, if it is not closed before."""
+        self._closing = True
+        if not self.pending and not self._unwritten:
+            self._transport.close()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._owner.room.set()
+
+    def eof_received(self) -> None:
+        self._end(redis.ConnectionError("Connection closed by server."))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._before is not None:
+            # Otherwise a task that waits for the end of redis-py's stream would wait for ever.
+            self._before.connection_lost(error)
+        self._end(error or redis.ConnectionError("Connection closed by server."))
+        if self._forgetting is None:
+            self._forget()
+
+    def _forget(self) -> None:
+        """End redis-py's part of it. That takes a task, since redis-py sets a time-out, although
+        with `nowait` it waits for nothing."""
+        self._forgetting = self._loop.create_task(self._connection.disconnect(nowait=True))
+        self._forgetting.add_done_callback(self._forgotten)
+
+    def _forgotten(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # as asyncio.run() does with all tasks
+            self._forget()
+            return
+        task.exception()
+        self._owner.forget(self)
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _end(self, error: Exception) -> None:
+        """All requests fail, and the connection is closed."""
+        if self.alive:
+            self.alive = False
+            self._transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+        sent, self.pending = self.pending, deque()
+        unsent, self._unwritten = self._unwritten, []
+        # An exception for each: a traceback belongs to one task.
+        for future, *_ in sent:
+            if not future.done():
+                future.set_exception(type(error)(*error.args))
+        for future, *_ in unsent:
+            if not future.done():
+                future.set_exception(NotSent(str(error)))
+        self._owner.retire(self)
+
+    async def aclose(self) -> None:
+        self._end(NotSent("the event loop ends"))
+        await self._closed
+
+
+class _ByMethods:
+    """The transport of a connection of which nothing but the public methods is known: of another
+    version of redis-py, or of a fake."""
+
+    def __init__(self, link: Link, connection: Any) -> None:
+        self._link = link
+        self._connection = connection
+        self._data: list[bytes] = []
+        self._something = asyncio.Event()
+        self._task = asyncio.ensure_future(self._serve())
+        self._task.add_done_callback(self._ended)
+
+    def write(self, data: bytes) -> None:
+        self._data.append(data)
+        self._something.set()
+
+    async def _serve(self) -> None:
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            data, self._data = self._data, []
+            sent = len(self._link.pending)
+            await self._connection.send_packed_command(data)
+            for _ in range(sent):
+                try:
+                    answer = await self._connection.read_response(disable_decoding=True)
+                except redis.ResponseError as error:
+                    answer = error
+                self._link.answered(answer)
+                self._link.have_answered()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        self._link.connection_lost(error if isinstance(error, Exception) else None)
+
+    def is_closing(self) -> bool:
+        return self._task.done()
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    abort = close
+
+
+def _give_up(future: asyncio.Future[Any], within: float) -> None:
+    if not future.done():
+        future.set_exception(late(within))
+
+
+def late(within: float) -> redis.TimeoutError:
+    """The error for an answer that did not come in so many seconds."""
+    return redis.TimeoutError(f"no answer within {within:.3g} s")
+
+
+class _Push(list[Any]):
+    """Something that a server says without being asked."""
+
+
+class _PlainReader:
+    """`hiredis.Reader`, where there is none. A generator stops in the middle of a value and goes
+    on there, so that a long answer in many pieces is read once."""
+
+    def __init__(self) -> None:
+        self._buffer, self._at = bytearray(), 0
+        self._value = self._read()
+
+    def feed(self, data: bytes) -> None:
+        del self._buffer[: self._at]
+        self._buffer += data
+        self._at = 0
+
+    def gets(self) -> Any:
+        try:
+            next(self._value)
+        except StopIteration as end:
+            self._value = self._read()
+            return end.value
+        return NOTHING
+
+    def _read(self) -> Generator[None, None, Any]:
+        while (end := self._buffer.find(b"\r\n", self._at)) < 0:
+            yield
+        kind, rest = self._buffer[self._at : self._at + 1], bytes(self._buffer[self._at + 1 : end])
+        self._at = end + 2
+        if kind == b":":
+            return int(rest)
+        if kind in b"+,(#":
+            return rest
+        if kind == b"-":
+            return _error(rest.decode(errors="replace"))
+        if kind == b"_" or rest == b"-1":
+            return None
+        if kind not in b"$=!*~>%" or not rest.isdigit():
+            raise InvalidResponse(f"{bytes(kind) + rest!r} is not Redis' protocol")
+        size = int(rest)
+        if kind in b"$=!":
+            while len(self._buffer) < self._at + size + 2:
+                yield
+            text = bytes(self._buffer[self._at : self._at + size])
+            self._at += size + 2
+            return text if kind != b"!" else _error(text.decode(errors="replace"))
+        values = []
+        for _ in range(2 * size if kind == b"%" else size):
+            values.append((yield from self._read()))  # noqa: PERF401  # no generator may yield here
+        return _Push(values) if kind == b">" else values
+
+
+def _error(text: str) -> Exception:
+    """Return the exception that redis-py has for an error of Redis."""
+    error: Exception = DefaultParser.parse_error(text)  # type: ignore[no-untyped-call]
+    return error
+
+
+def _reader() -> Any:
+    if hiredis is None:
+        return _PlainReader()
+    return hiredis.Reader(notEnoughData=NOTHING, replyError=_error, protocolError=InvalidResponse)
+
+
+PUSH: Any = getattr(hiredis, "PushNotification", _Push)
