@@ -252,14 +252,16 @@ class Inbox:
     def _attend(self, its: Subscription) -> None:
         """Read if no waiting thread can, until something comes; else wait until that is so."""
         longest = LOOK_EVERY if self._looks_often or self._tasks else its.PING_EVERY
+        needed = bool(self._tasks) or not its.shared
+        if not (needed and self._may_read(BACKGROUND)):
+            self._called.wait(longest)
+            self._called.clear()
+        # Also if nobody waits: the answer to a PING has to be read.
         if self._may_read(BACKGROUND):
-            if its.wait(longest if self._tasks else 0.0):
+            if its.wait(longest if needed else 0.0):
                 self._read(its, longest)
-            if self._tasks or not its.shared:
-                return
-            self.rest(BACKGROUND)
-        self._called.wait(longest)
-        self._called.clear()
+            if not self._tasks and its.shared:
+                self.rest(BACKGROUND)
 
     def _look_after(self, server: Server) -> None:
         """Let a waiter that rests go on if it is the first of its queue by now, or has lost its
