@@ -73,6 +73,13 @@ def entry(server: RedisServer, protocol: int, parser: Any) -> dict[str, Any]:
     return caches_entry(f"{server.url}&client_name=p{protocol}{parser is None}", **options)
 
 
+def readable(sock: Any) -> bool:
+    """Whether something has come. Unlike select(), poll() knows descriptors above 1023."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 @arrivals
 @protocols
 @parsers
@@ -88,7 +95,7 @@ def test_in_threads(
             commands = sent(left, arrival)
             connection.send_packed_command(connection.pack_commands(commands))
             if arrival != "on its way":
-                eventually(lambda: select.select([connection._sock], [], [], 0)[0])
+                eventually(lambda: readable(connection._sock))
             if arrival == "in the parser":
                 connection.read_response()
             pool.release(connection)
