@@ -37,8 +37,9 @@ def test_a_free_lock_costs_two_round_trips() -> None:
     ours = [row for row in rows if "redis_lock" in row["contestant"]]
     assert {row["case"]["kind"] for row in ours} == {"sync", "async"}
     for row in ours:
-        # A sign of life may fall into the turn.
-        assert 2 <= median(row, "round_trips") < 2.5, row
+        # A sign of life may fall into the turn; and the requests of many tasks go out together.
+        least = 2 if row["case"].get("tasks", 1) == 1 else 0
+        assert least <= median(row, "round_trips") < 2.5, row
 
 
 def test_a_section_costs_three_requests_where_others_wait() -> None:

@@ -30,9 +30,10 @@ from django_redislock import LockUnavailable, redis_lock
 from django_redislock.base import tokens
 from django_redislock.primitives.contract import NO_TERMS, Terms, Word
 from django_redislock.transport import multiplexed
-from django_redislock.transport.command import AsyncExchange, _packed
+from django_redislock.transport.command import AsyncExchange
 from django_redislock.transport.event_loops import of_loop, opened
 from django_redislock.transport.multiplexed import NOTHING, Multiplexed, _PlainReader
+from django_redislock.transport.packing import pack
 from django_redislock.transport.server import server_of
 from tests.test_wire import SLOW, Silent, entry, silent
 from tests.waiting import PATIENCE, eventually
@@ -83,7 +84,7 @@ async def carry_out(its: Multiplexed, *command: Word, terms: Terms = NO_TERMS) -
 
 def blocking(name: str) -> bytes:
     """A command whose answer begins with the name of its list, as others do with their words."""
-    return _packed(("BLPOP", name, 0))
+    return pack(("BLPOP", name, 0))
 
 
 def mine(redis: Redis, name: str = "multiplexed") -> list[str]:
@@ -138,7 +139,7 @@ async def test_an_answer_may_have_less_time_than_others(shared: Multiplexed, red
     name = "redislock:nothing"
     patient = link.ask(blocking(name), name, PATIENCE)
     with pytest.raises(NoAnswer, match=r"no answer within 0.1 s"):
-        await link.ask(_packed(("PING",)), None, 0.1)
+        await link.ask(pack(("PING",)), None, 0.1)
     assert not patient.done()
     redis.rpush(name, "x")
     assert await patient == b"x"
@@ -149,11 +150,11 @@ async def test_an_answer_may_have_less_time_than_others(shared: Multiplexed, red
 async def test_an_answer_that_came_while_the_loop_stood_still(shared: Multiplexed) -> None:
     """It is in time, although nobody has read it."""
     link = await shared.link()
-    answer = link.ask(_packed(("PING",)), None, 0.05)
+    answer = link.ask(pack(("PING",)), None, 0.05)
     time.sleep(0.2)  # noqa: ASYNC251
     assert await answer == b"PONG"
     shared.answer_within = 0.05
-    answer = link.ask(_packed(("PING",)), None, PATIENCE)
+    answer = link.ask(pack(("PING",)), None, PATIENCE)
     time.sleep(0.2)  # noqa: ASYNC251
     assert await answer == b"PONG"
     assert shared.ready() is link
@@ -235,7 +236,7 @@ async def test_a_broken_connection_fails_all_under_way(shared: Multiplexed, redi
     finally:
         redis.execute_command("CLIENT", "UNPAUSE")
     assert all(isinstance(error, LockUnavailable) and error.doubtful for error in failed)
-    late = link.send(_packed(("INCR", "redislock:number")))
+    late = link.send(pack(("INCR", "redislock:number")))
     with pytest.raises(multiplexed.NotSent):
         await late
     assert not redis.exists("redislock:number")
@@ -376,7 +377,7 @@ async def test_a_cancelled_request(shared: Multiplexed, redis: Redis) -> None:
     first = link.ask(blocking("redislock:nothing"), None, PATIENCE)
     sent = asyncio.ensure_future(carry_out(shared, "INCR", "redislock:sent"))
     await asyncio.sleep(0)
-    others = [link.send(_packed(("PING",))) for _ in range(20)]
+    others = [link.send(pack(("PING",))) for _ in range(20)]
     unsent = asyncio.ensure_future(carry_out(shared, "INCR", "redislock:unsent"))
     await asyncio.sleep(0)
     unsent.cancel()
@@ -397,8 +398,8 @@ async def test_an_answer_that_nobody_has_asked_for(shared: Multiplexed, stray: b
     link.data_received(stray)
     assert not link.alive
     link = await shared.link()
-    under_way = link.ask(_packed(("EVAL", ECHO, 0, "word", "x")), "word", PATIENCE)
-    behind = link.ask(_packed(("PING",)), None, PATIENCE)
+    under_way = link.ask(pack(("EVAL", ECHO, 0, "word", "x")), "word", PATIENCE)
+    behind = link.ask(pack(("PING",)), None, PATIENCE)
     link.data_received(stray)
     for one in (under_way, behind):
         with pytest.raises(RedisError):
@@ -489,7 +490,7 @@ async def test_by_public_methods(redis_server: RedisServer, redis: Redis) -> Non
         assert isinstance(link._transport, multiplexed._ByMethods)
         await asyncio.gather(*(echo(its, number) for number in range(100)))
         with pytest.raises(ResponseError):
-            await link.ask(_packed(("NONE",)), None, PATIENCE)
+            await link.ask(pack(("NONE",)), None, PATIENCE)
         under_way = [asyncio.ensure_future(echo(its, number)) for number in range(100)]
         await asyncio.sleep(0)
         for task in under_way[::3]:

@@ -24,7 +24,8 @@ from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
 from django_redislock.base import tokens
 from django_redislock.primitives import scripts
-from django_redislock.transport import command, wire
+from django_redislock.transport import wire
+from django_redislock.transport.packing import pack
 from django_redislock.transport.server import server_of
 from tests.faults.caches import caches
 from tests.faults.interruption import KINDS, OURS, every_place
@@ -53,7 +54,7 @@ def framed(script: str) -> str:
 
 def ask(connection: Any, script: str, within: float | None = None) -> Any:
     word = tokens.word()
-    packed = command._packed(("EVAL", framed(script), 0, word))
+    packed = pack(("EVAL", framed(script), 0, word))
     return wire.ask(connection, packed, word, within)
 
 
@@ -92,7 +93,7 @@ def test_an_error_is_theirs(pool: ConnectionPool) -> None:
     """An answer that is an error is raised, and the connection goes on."""
     connection = checkout(pool)
     with pytest.raises(redis.exceptions.NoScriptError):
-        wire.ask(connection, command._packed(("EVALSHA", "0" * 40, 0, "abc")), "abc")
+        wire.ask(connection, pack(("EVALSHA", "0" * 40, 0, "abc")), "abc")
     assert ask(connection, "return {1, 2}") == [1, 2]
     give_back(pool, connection)
 
@@ -101,12 +102,12 @@ def test_half_an_answer_is_none() -> None:
     """A short text is taken for the answer when all of it is there, and begins with our word."""
     text = b"mine|1732423423423423|1732423423423424"
     answer = b"$%d\r\n%b\r\n" % (len(text), text)
-    assert wire._numbers(answer, "mine") == [1, 1732423423423423, 1732423423423424]
+    assert wire.short_answer(answer, "mine") == [1, 1732423423423423, 1732423423423424]
     for end in range(len(answer)):
-        assert wire._numbers(answer[:end], "mine") is None
-    assert wire._numbers(answer + b"*1\r\n:1\r\n", "mine") is None
-    assert wire._numbers(answer, "nine") is None
-    assert wire._numbers(b"$4\r\nmine\r\n", "mine") == [1]
+        assert wire.short_answer(answer[:end], "mine") is None
+    assert wire.short_answer(answer + b"*1\r\n:1\r\n", "mine") is None
+    assert wire.short_answer(answer, "nine") is None
+    assert wire.short_answer(b"$4\r\nmine\r\n", "mine") == [1]
 
 
 def test_a_connection_comes_and_goes_as_with_redis_py(pool: ConnectionPool) -> None:

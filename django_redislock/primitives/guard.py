@@ -41,8 +41,8 @@ the name for no longer."""
 
 
 def guarded(
-    claim: Claim, script: str, keys: list[str], *, before: int = 0
-) -> tuple[str, list[str]]:
+    claim: Claim, script: str, keys: Sequence[str], *, before: int = 0
+) -> tuple[str, Sequence[str]]:
     """Return the script that acquires this claim, and its KEYS. The guard comes last, or `before`
     so many others."""
     if not claim.guarded:

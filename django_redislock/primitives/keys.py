@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from ..base.tokens import Secret
 
@@ -145,27 +147,66 @@ class Keys:
         """The note that `token` was withdrawn or cleared."""
         return Secret(f"{self.beside or self.lock}:gone:{token}")
 
-    def mutex(self, token: str) -> list[str]:
+    def mutex(self, token: str) -> ScriptKeys:
         """Return KEYS for the scripts of the mutex, in the order of lua/lock.lua."""
-        beside = self.beside or self.lock
-        return [
-            self.lock,
-            f"{beside}:queue",
-            f"{beside}:waiters",
-            f"{beside}:history",
-            self.index,
-            Secret(f"{beside}:gone:{token}"),
-            self.clock,
-        ]
+        return ScriptKeys(self, token)
 
     def timestamps(self, token: str) -> list[str]:
         """Return KEYS for the scripts of the timestamp lock, in the order of
         lua/timestamp_keys.lua."""
         return [self.lock, self.timestamp, self.history, self.index, self.gone(token)]
 
-    def permits(self, token: str) -> list[str]:
+    def permits(self, token: str) -> ScriptKeys:
         """Return KEYS for the scripts of semaphores and read-write locks."""
-        return [*self.mutex(token), self.holders]
+        return ScriptKeys(self, token, ":holders")
+
+
+class ScriptKeys(Sequence[str]):
+    """KEYS of a script, all of one lock. Most requests need only `packed`."""
+
+    __slots__ = ("_its", "_last", "_token")
+
+    def __init__(self, its: Keys, token: str, last: str = "") -> None:
+        self._its, self._token, self._last = its, token, last
+
+    def __len__(self) -> int:
+        return 8 if self._last else 7
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._listed()[at]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listed())
+
+    def _listed(self) -> list[str]:
+        its = self._its
+        beside = its.beside or its.lock
+        keys = [
+            its.lock,
+            f"{beside}:queue",
+            f"{beside}:waiters",
+            f"{beside}:history",
+            its.index,
+            Secret(f"{beside}:gone:{self._token}"),
+            its.clock,
+        ]
+        return [*keys, beside + self._last] if self._last else keys
+
+    def packed(self) -> str:
+        """Return their number, and them, in Redis' protocol: the length of each, and the key. They
+        are to be ASCII, so that characters are bytes."""
+        its, token, last = self._its, self._token, self._last
+        lock, index = its.lock, its.index
+        beside = its.beside or lock
+        n = len(beside)
+        text = (
+            f"$1\r\n{8 if last else 7}\r\n${len(lock)}\r\n{lock}\r\n"
+            f"${n + 6}\r\n{beside}:queue\r\n${n + 8}\r\n{beside}:waiters\r\n"
+            f"${n + 8}\r\n{beside}:history\r\n${len(index)}\r\n{index}\r\n"
+            f"${n + 6 + len(token)}\r\n{beside}:gone:{token}\r\n"
+            f"${len(index.clock)}\r\n{index.clock}\r\n"
+        )
+        return f"{text}${n + len(last)}\r\n{beside}{last}\r\n" if last else text
 
 
 def _hash_tag(key: str) -> str:

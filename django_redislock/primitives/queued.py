@@ -42,7 +42,7 @@ class Script(NamedTuple):
     """A script that acquires, releases or adopts."""
 
     name: str
-    keys: list[str]
+    keys: Sequence[str]
     more: Sequence[Word] = ()
     """Its last arguments."""
 

@@ -36,17 +36,21 @@ from ..primitives import scripts
 from ..primitives.contract import Terms, Word
 from ..primitives.keys import name_of
 from .cluster import Cluster, Send
-from .multiplexed import ANSWER_WITHIN, Link, Multiplexed, NotSent, late
+from .multiplexed import Link, Multiplexed, NotSent, late
+from .packing import pack
 from .wire import (
+    ANSWER_WITHIN,
     LAST_MOMENT,
     StrayAnswer,
     ask,
+    ask_on,
     ask_over,
     ask_plainly,
     checkout,
     give_back,
     idle_socket,
     put_back,
+    short_answer,
 )
 
 # Errors that mean "not now". BUSY (a script runs for too long) and MISCONF (the disk is
@@ -76,17 +80,31 @@ AsyncPool = Multiplexed | Cluster[Multiplexed]
 class Exchange:
     """One command over one connection of a pool. Threads and tasks share its steps."""
 
+    _sent = False
+    """The request went out over the connection at hand."""
+    _error: BaseException | None = None
+    """The exception that ended `at_once`."""
+
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         self._hand: list[Any] = []
         """The connection, while it is taken from the pool."""
+
+    async def at_once(self, packed: bytes, word: str, within: float | None) -> Any:
+        """Return the answer of a script if it is a short text, and comes over an idle connection:
+        the most frequent case, in few calls. `packed` is the EVALSHA, and `word` the first of
+        ARGV.
+
+        After `None`, `carry_out` goes on from there with the same command, whatever has happened.
+        """
+        raise NotImplementedError
 
     async def carry_out(
         self, command: tuple[Word, ...], terms: Terms, asking: bool = False
     ) -> Any:
         """Send the command, behind ASKING if a cluster wants that, and return its answer."""
         script = command[0] in ("EVALSHA", "EVAL")
-        packed = _packed(command)
+        packed = pack(command)
         handled = sys.exception()
         until = _end(terms)
         carried_out = False
@@ -106,7 +124,7 @@ class Exchange:
                 if replicas and _granted(answer):
                     carried_out = True
                     # On the same connection, since WAIT is about what this one has written.
-                    packed = _packed(_wait(terms))
+                    packed = pack(_wait(terms))
                     confirmed = await self._ask_plainly(connection, packed, until, terms)
                     _confirm(confirmed, terms)
                 return answer
@@ -123,6 +141,10 @@ class Exchange:
             except BaseException:
                 await self._give_back()
                 raise
+
+    def abandon(self) -> None:
+        """Give up a connection that an exception from outside has left in our hand: between
+        `at_once` and `carry_out`, for instance."""
 
     async def _connect(self, terms: Terms) -> Any:
         """Return a connection."""
@@ -153,51 +175,30 @@ class Exchange:
 class SyncExchange(Exchange):
     """In a thread: nothing here suspends."""
 
-    _sent = False
-    """The request went out over the connection in our hand."""
-    _error: BaseException | None = None
-    """The exception that ended `_at_once`."""
+    _sock: socket.socket | None = None
+    """The socket that `at_once` has used."""
+    _seen = b""
+    """What it has read: not a short answer, or not all of one."""
 
-    async def carry_out(
-        self, command: tuple[Word, ...], terms: Terms, asking: bool = False
-    ) -> Any:
+    async def at_once(self, packed: bytes, word: str, within: float | None) -> Any:
         try:
-            if command[0] == "EVALSHA" and not terms.replicas and not asking:
-                answer = self._at_once(command, terms.within)
-                if answer is not None:
-                    return answer
-            return await super().carry_out(command, terms, asking)
-        except BaseException:
-            if self._hand:  # an exception from outside came between the two
-                self._hand[0].disconnect()
-                give_back(self._pool, self._hand)
-            raise
-
-    def _at_once(self, command: tuple[Word, ...], within: float | None) -> Any:
-        """Return the answer of a script if it is a short text, and comes over an idle connection:
-        the most frequent case of `carry_out`, in few calls. After `None` the rest goes on from
-        here, whatever has happened."""
-        try:
-            sock = idle_socket(self._pool, self._hand)
+            self._sock = sock = idle_socket(self._pool, self._hand)
             if sock is None:
                 return None
-            own = sock.gettimeout()
-            short = within is not None and (own is None or within < own)
-            if short:
-                sock.settimeout(within)
-            elif own is None:
-                return None
             self._sent = True
-            word = str(command[3 + int(command[2])])  # the first of ARGV
-            answer = ask_over(sock, _packed(command), word)
+            self._seen = ask_over(sock, packed, within)
+            answer = short_answer(self._seen, word)
             if answer is not None:
-                if short:
-                    sock.settimeout(own)
                 put_back(self._pool, self._hand)
             return answer
         except BaseException as error:
             self._error = error
             return None
+
+    def abandon(self) -> None:
+        if self._hand:
+            self._hand[0].disconnect()
+            give_back(self._pool, self._hand)
 
     async def _connect(self, terms: Terms) -> Any:
         if self._sent and self._hand:
@@ -207,10 +208,15 @@ class SyncExchange(Exchange):
         return checkout(self._pool, self._hand, terms.within)
 
     async def _ask(self, connection: Any, packed: bytes, word: str, until: float) -> Any:
-        if self._error is not None:
-            raise _by_the_client(self._error)
         within = _left(until, connection.socket_timeout)
-        return ask(connection, packed, word, within, sent=self._sent)
+        if self._sock is None:
+            return ask(connection, packed, word, within)
+        try:
+            if self._error is not None:
+                raise self._error
+            return ask_on(connection, self._sock, self._seen, word, within)
+        except OSError as error:
+            raise _by_the_client(error) from error
 
     async def _ask_plainly(
         self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None
@@ -234,7 +240,19 @@ class AsyncExchange(Exchange):
     _alone = False
     """Nobody else may use the connection meanwhile."""
 
+    async def at_once(self, packed: bytes, word: str, within: float | None) -> Any:
+        link = self._pool.ready()
+        if link is None:
+            return None
+        try:
+            return await link.ask(packed, word, float("inf") if within is None else within)
+        except BaseException as error:
+            self._link, self._error = link, error
+            return None
+
     async def _connect(self, terms: Terms) -> Any:
+        if self._error is not None:
+            return self._link
         shared = terms.replicas == 0 and not self._alone
         if shared and (link := self._pool.ready()) is not None:
             return link
@@ -248,6 +266,8 @@ class AsyncExchange(Exchange):
             raise late(terms.within or ANSWER_WITHIN) from error
 
     async def _ask(self, link: Link, packed: bytes, word: str, until: float) -> Any:
+        if self._error is not None:
+            raise self._error
         if packed.startswith(ASKING):
             link.send(ASKING)
             packed = packed.removeprefix(ASKING)
@@ -326,25 +346,6 @@ def _left(until: float, own: float | None) -> float | None:
 
 
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
-
-
-def _packed(command: tuple[Word, ...]) -> bytes:
-    """Return a command in Redis' protocol, in UTF-8. The CACHES entry may name another encoding
-    for the project's own values. Keys from elsewhere may be any bytes (keys.py).
-
-    redis-py's packing, for any type and encoding, takes three times as long.
-    """
-    if bytes not in map(type, command):
-        texts = list(map(str, command))
-        text = "".join([f"${len(word)}\r\n{word}\r\n" for word in texts])
-        if text.isascii():  # so that characters are bytes
-            return f"*{len(texts)}\r\n{text}".encode()
-    words = [
-        word if isinstance(word, bytes) else str(word).encode(errors="surrogateescape")
-        for word in command
-    ]
-    sized = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
-    return b"*%d\r\n%b" % (len(words), b"".join(sized))
 
 
 class TooFewReplicas(RedisError):

@@ -72,6 +72,11 @@ class EventLoops:
         return its
 
 
+def joined(loop: asyncio.AbstractEventLoop, server: Server) -> OfLoop | None:
+    """Return `of_loop`, if it is there already."""
+    return server.kept(EventLoops).open.get(loop)
+
+
 async def of_loop(loop: asyncio.AbstractEventLoop, server: Server) -> OfLoop:
     """Return the objects that the tasks of a loop share for a server."""
     loops = server.kept(EventLoops)

@@ -19,24 +19,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Generator
 from typing import Any
 
 import redis
 from redis import asyncio as aioredis
-from redis.asyncio.connection import DefaultParser
-from redis.exceptions import InvalidResponse
 
-from .wire import StrayAnswer, is_ours, said
+from .reader import NOTHING, PUSH, reader
+from .wire import ANSWER_WITHIN, StrayAnswer, is_ours, said
 
-try:
-    import hiredis  # type: ignore[import-not-found,unused-ignore]
-except ImportError:
-    hiredis = None
-
-ANSWER_WITHIN = 5.0
-"""Seconds that we wait for an answer if the CACHES entry sets no SOCKET_TIMEOUT. It is redis-py's
-default from version 8 on."""
 GRACE = 0.02
 """Seconds more for an overdue answer. The loop may have stood still: it has to read first what
 came meanwhile."""
@@ -46,9 +36,6 @@ the server."""
 FEW = 16
 """With fewer requests under way, each is written at once. With more, those of one turn of the loop
 are written together. If all were, client and server would work in turns, never together."""
-
-NOTHING = object()
-"""The reader has no whole answer yet."""
 
 
 class NotSent(redis.ConnectionError):
@@ -205,7 +192,7 @@ class Link(asyncio.Protocol):
         self._closed = self._loop.create_future()
         self._forgetting: asyncio.Task[None] | None = None
         """The end of redis-py's part of it."""
-        self._reader = _reader()
+        self._reader = reader()
         writer = getattr(connection, "_writer", None)
         self._transport: Any
         if isinstance(writer, asyncio.StreamWriter):
@@ -438,71 +425,3 @@ def _give_up(future: asyncio.Future[Any], within: float) -> None:
 def late(within: float) -> redis.TimeoutError:
     """The error for an answer that did not come in so many seconds."""
     return redis.TimeoutError(f"no answer within {within:.3g} s")
-
-
-class _Push(list[Any]):
-    """Something that a server says without being asked."""
-
-
-class _PlainReader:
-    """`hiredis.Reader`, where there is none. A generator stops in the middle of a value and goes
-    on there, so that a long answer in many pieces is read once."""
-
-    def __init__(self) -> None:
-        self._buffer, self._at = bytearray(), 0
-        self._value = self._read()
-
-    def feed(self, data: bytes) -> None:
-        del self._buffer[: self._at]
-        self._buffer += data
-        self._at = 0
-
-    def gets(self) -> Any:
-        try:
-            next(self._value)
-        except StopIteration as end:
-            self._value = self._read()
-            return end.value
-        return NOTHING
-
-    def _read(self) -> Generator[None, None, Any]:
-        while (end := self._buffer.find(b"\r\n", self._at)) < 0:
-            yield
-        kind, rest = self._buffer[self._at : self._at + 1], bytes(self._buffer[self._at + 1 : end])
-        self._at = end + 2
-        if kind == b":":
-            return int(rest)
-        if kind in b"+,(#":
-            return rest
-        if kind == b"-":
-            return _error(rest.decode(errors="replace"))
-        if kind == b"_" or rest == b"-1":
-            return None
-        if kind not in b"$=!*~>%" or not rest.isdigit():
-            raise InvalidResponse(f"{bytes(kind) + rest!r} is not Redis' protocol")
-        size = int(rest)
-        if kind in b"$=!":
-            while len(self._buffer) < self._at + size + 2:
-                yield
-            text = bytes(self._buffer[self._at : self._at + size])
-            self._at += size + 2
-            return text if kind != b"!" else _error(text.decode(errors="replace"))
-        values = []
-        for _ in range(2 * size if kind == b"%" else size):
-            values.append((yield from self._read()))  # noqa: PERF401  # no generator may yield here
-        return _Push(values) if kind == b">" else values
-
-
-def _error(text: str) -> Exception:
-    """Return the exception that redis-py has for an error of Redis."""
-    error: Exception = DefaultParser.parse_error(text)  # type: ignore[no-untyped-call]
-    return error
-
-
-def _reader() -> Any:
-    if hiredis is None:
-        return _PlainReader()
-    return hiredis.Reader(notEnoughData=NOTHING, replyError=_error, protocolError=InvalidResponse)
-
-
-PUSH: Any = getattr(hiredis, "PushNotification", _Push)

@@ -27,9 +27,10 @@ from ..primitives.keys import Keys, Shared, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
 from . import pools
-from .command import AloneExchange, AsyncExchange, Pool, SyncExchange
-from .event_loops import ending, of_loop
+from .command import AloneExchange, AsyncExchange, Exchange, Pool, SyncExchange
+from .event_loops import ending, joined, of_loop
 from .inbox import Inbox, Waker
+from .packing import pack_script
 from .server import Server, server_of
 from .several import Answers, Member
 from .wire import LAST_MOMENT
@@ -97,12 +98,17 @@ class BasePort:
     """The line in which this port has its turn, until the next script has ended."""
     _until = float("inf")
     """When the time for all requests ends."""
+    _begun: Exchange | None = None
+    """The exchange of the present request, from `_at_once` until it has ended."""
 
     def __init__(self, server: Server, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
         fork.look()
         self._server = server
         self._prefix = prefix
         self._terms = terms
+        self._trusting = not server.clustered and not terms.replicas
+        """Whether idle connections are used unseen. The first one that fails ends that: after a
+        restart of the server, all of them may be closed."""
 
     now = staticmethod(now)
 
@@ -113,12 +119,15 @@ class BasePort:
         replicas_timeout = self._terms.replicas_timeout if self._terms.replicas else 0.0
         self._until = now() + max(left, LEAST + replicas_timeout)
 
+    def _within(self) -> float | None:
+        """Return the seconds that a request has which is sent now."""
+        if self._until == float("inf"):
+            return self._terms.within
+        return max(self._until - now(), LAST_MOMENT)
+
     def _in_time(self) -> Terms:
         """Return the terms of a request that is sent now."""
-        if self._until == float("inf"):
-            return self._terms
-        _, replicas, replicas_timeout = self._terms
-        return Terms(max(self._until - now(), LAST_MOMENT), replicas, replicas_timeout)
+        return self._terms._replace(within=self._within())
 
     async def _execute(self, command: tuple[Word, ...]) -> Any:
         raise NotImplementedError
@@ -127,26 +136,46 @@ class BasePort:
         raise NotImplementedError
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        if self._server.clustered:
-            keys = [key.alone or keys[0] if isinstance(key, Shared) else key for key in keys]
         script = scripts.load(name)
-        words = (len(keys), *keys, *scripts.shortened(name, args))
+        args = scripts.shortened(name, args)
         handled = sys.exception()
+        answer = None
         try:
-            try:
-                answer = await self._execute(("EVALSHA", script.sha, *words))
-            except NoScriptError:  # after a restart, or SCRIPT FLUSH
-                answer = await self._execute(("EVAL", script.source, *words))
+            if self._trusting and name in scripts.AT_ONCE:
+                answer = await self._at_once(pack_script(script.sha, keys, args), str(args[0]))
+            if answer is None:
+                answer = await self._at_length(script, keys, args)
             if not SHAPES[name](answer, len(keys)):
                 raise _unreadable(name, keys)
             return answer
         except LockError as error:
             if isinstance(error, LockUnavailable):
+                self._trusting = False
                 doing = _DOING.get(name.rpartition("_")[2], "asking for")
                 error.at(self._server.using, self._server.where, doing)
             raise _without_frames(error, handled)  # noqa: B904  # its cause is set
         finally:
-            self._leave_line()
+            if self._line is not None:
+                self._leave_line()
+            if self._begun is not None:
+                self._begun.abandon()
+                self._begun = None
+
+    async def _at_once(self, packed: bytes, word: str) -> Any:
+        """Return the answer of `Exchange.at_once`. After `None`, `_begun` is the exchange that
+        goes on from there."""
+        raise NotImplementedError
+
+    async def _at_length(
+        self, script: scripts.Script, keys: Sequence[str], args: Sequence[Word]
+    ) -> Any:
+        if self._server.clustered:
+            keys = [key.alone or keys[0] if isinstance(key, Shared) else key for key in keys]
+        words = (len(keys), *keys, *args)
+        try:
+            return await self._execute(("EVALSHA", script.sha, *words))
+        except NoScriptError:  # after a restart, or SCRIPT FLUSH
+            return await self._execute(("EVAL", script.source, *words))
 
     def slot(self, key: str) -> int:
         return self._server.slot(key)
@@ -249,9 +278,20 @@ class SyncPort(BasePort):
         self._pool = pool
 
     async def _execute(self, command: tuple[Word, ...]) -> Any:
-        if self._pool is None:
-            self._pool = self._server.shared_pool()
-        return await self._server.execute(SyncExchange, self._pool, command, self._in_time())
+        if self._begun is not None:
+            try:
+                return await self._begun.carry_out(command, self._in_time())
+            finally:
+                self._begun = None
+        pool = self._pool or self._server.shared_pool()
+        return await self._server.execute(SyncExchange, pool, command, self._in_time())
+
+    async def _at_once(self, packed: bytes, word: str) -> Any:
+        self._begun = exchange = SyncExchange(self._pool or self._server.shared_pool())
+        answer = await exchange.at_once(packed, word, self._within())
+        if answer is not None:
+            self._begun = None
+        return answer
 
     async def ask_all(
         self,
@@ -278,6 +318,7 @@ class SyncPort(BasePort):
         # A thread for each server: a connection alone may take all the time that there is.
         for number, server in enumerate(each):
             port = SyncPort(server, pool=server.kept(Member).pool, terms=terms)
+            port._trusting = False
             thread = threading.Thread(
                 target=ask, args=(number, port), name="redislock-server", daemon=True
             )
@@ -337,10 +378,13 @@ class AsyncPort(BasePort):
             its = await of_loop(self._loop, self._server)
             its.busy += 1
             try:
+                if self._begun is not None:
+                    return await self._begun.carry_out(command, self._in_time())
                 return await self._server.execute(
                     self._exchange, its.pool, command, self._in_time()
                 )
             finally:
+                self._begun = None
                 its.busy -= 1
         # The loop closes all asynchronous generators at once and in no order, our `closer`
         # among them. A generator that leaves a lock gets a connection of its own.
@@ -349,6 +393,22 @@ class AsyncPort(BasePort):
             return await self._server.execute(self._exchange, pool, command, self._in_time())
         finally:
             await pools.aclose(pool)
+
+    async def _at_once(self, packed: bytes, word: str) -> Any:
+        if self._loop in ending:
+            return None
+        its = joined(self._loop, self._server)
+        if its is None:
+            return None
+        its.busy += 1
+        try:
+            self._begun = exchange = self._exchange(its.pool)
+            answer = await exchange.at_once(packed, word, self._within())
+            if answer is not None:
+                self._begun = None
+            return answer
+        finally:
+            its.busy -= 1
 
     async def ask_all(
         self,
@@ -422,6 +482,10 @@ class _MemberPort(AsyncPort):
     acquire, which that server has not answered."""
 
     _exchange = AloneExchange
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self._trusting = False
 
 
 _finishing: set[asyncio.Future[Any]] = set()

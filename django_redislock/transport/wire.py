@@ -15,8 +15,10 @@ from __future__ import annotations
 import queue
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from math import ceil
 from typing import Any
 
 import redis
@@ -25,6 +27,7 @@ from redis.retry import Retry
 
 from ..base import fork, tokens
 from ..base.clock import now
+from .reader import NOTHING, PUSH, reader
 
 try:
     from redis.observability.providers import get_observability_instance
@@ -39,8 +42,11 @@ else:
         return get_observability_instance().get_provider_manager()
 
 
-SHORT = 128
-"""Bytes of an answer that is read here, at most."""
+MOST = 65_536
+"""Bytes that are read at a time."""
+ANSWER_WITHIN = 5.0
+"""Seconds that we wait for an answer if the CACHES entry sets no SOCKET_TIMEOUT. It is redis-py's
+default from version 8 on."""
 LAST_MOMENT = 0.001
 """Seconds that a step gets when its time is over. With 0 it could not wait at all."""
 
@@ -78,19 +84,27 @@ def idle_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
     """Take an idle connection of redis-py's plain pool into `hand`, and return its socket if a
     request can go out over it as it is: the most frequent case of `checkout`, in few calls.
 
-    With `None` the caller goes on with `checkout`.
+    Nobody looks whether it was closed at the other end, or has unread answers: the request shows
+    that. With `None` the caller goes on with `checkout`.
     """
-    if type(pool) is not redis.ConnectionPool or _keeps_books(pool):
+    if type(pool) is not redis.ConnectionPool or pool.pid != fork.process or _keeps_books(pool):
         return None
-    if pool.pid != fork.process or not pool._available_connections:
+    try:
+        idle, used, lock = pool._available_connections, pool._in_use_connections, pool._lock
+    except AttributeError:
         return None
-    if not _took(pool, hand, None):
-        return None
+    with lock:
+        if not idle:
+            return None
+        # No calls in these three lines, as in `_took`.
+        used |= {idle[-1]}
+        hand += idle[-1:]
+        del idle[-1]
     connection = hand[0]
     sock = getattr(connection, "_sock", None)
     if type(sock) is not socket.socket or connection.health_check_interval:
         return None
-    return sock if _silent(sock) else None
+    return sock
 
 
 def _keeps_books(pool: Any) -> bool:
@@ -238,42 +252,83 @@ class StrayAnswer(redis.RedisError):
     """An answer that does not belong to our request. The connection can no longer be used."""
 
 
-def ask(
-    connection: Any, packed: bytes, word: str, within: float | None = None, *, sent: bool = False
-) -> Any:
+def ask(connection: Any, packed: bytes, word: str, within: float | None = None) -> Any:
     """Send a request to a script, whose first argument is `word`, and return its answer.
 
     A connection may have unread answers of earlier requests: a pipeline of the project that was
     interrupted leaves some. So only an answer with our word is believed. An error has no word;
     `_answer_before` finds out whether it is ours.
 
-    `within` is in seconds; with `None` the connection's own time-out counts. With `sent`, the
-    request went out already.
+    `within` is in seconds; with `None` the connection's own time-out counts.
     """
-    if not sent:
-        connection.send_packed_command([packed])
+    connection.send_packed_command([packed])
     sock: Any = getattr(connection, "_sock", None)  # it may have connected just now
     with _patient(sock, connection, within):
-        answer = _read(connection)
-        if is_ours(answer, word):
-            return said(answer)
-        marker = tokens.word()
-        if hasattr(sock, "sendall"):  # not over a new socket, if this one was closed meanwhile
-            sock.sendall(packed_marker(marker))
-        else:
-            connection.send_packed_command([packed_marker(marker)], check_health=False)
-        return _believed(_answer_before(connection, marker, answer), word)
+        return _answer(connection, sock, partial(_read, connection), word)
 
 
-def ask_over(sock: socket.socket, packed: bytes, word: str) -> Any:
-    """Send a request to a script, and return its answer if it is a short text. Other answers are
-    left to `ask`: then nothing is read, and `None` returned."""
+def ask_on(
+    connection: Any, sock: socket.socket, seen: bytes, word: str, within: float | None = None
+) -> Any:
+    """Return the answer of `ask` to a request that `ask_over` has sent over the socket of this
+    connection, and of whose answer `seen` was read."""
+    with _patient(sock, connection, within):
+        return _answer(connection, sock, _Answers(sock, seen).read, word)
+
+
+def _answer(connection: Any, sock: Any, read: Callable[[], Any], word: str) -> Any:
+    answer = read()
+    if is_ours(answer, word):
+        return said(answer)
+    marker = tokens.word()
+    if hasattr(sock, "sendall"):  # not over a new socket, if this one was closed meanwhile
+        sock.sendall(packed_marker(marker))
+    else:
+        connection.send_packed_command([packed_marker(marker)], check_health=False)
+    return _believed(_answer_before(read, marker, answer), word)
+
+
+class _Answers:
+    """The answers that come over a plain socket. redis-py's parser does not know what was read
+    from it already."""
+
+    def __init__(self, sock: socket.socket, seen: bytes) -> None:
+        self._sock = sock
+        self._reader = reader()
+        self._reader.feed(seen)
+
+    def read(self) -> Any:
+        """Return the next answer; an error is returned, not raised."""
+        while (answer := self._reader.gets()) is NOTHING or type(answer) is PUSH:
+            if answer is NOTHING:
+                some = self._sock.recv(MOST)
+                if not some:
+                    raise redis.ConnectionError("Connection closed by server.")
+                self._reader.feed(some)
+        if isinstance(answer, redis.ConnectionError):  # the server refuses all commands
+            raise answer
+        return answer
+
+
+def ask_over(sock: socket.socket, packed: bytes, within: float | None) -> bytes:
+    """Send a request over a plain socket, and return what comes first: of most answers all."""
     sock.sendall(packed)
-    seen = sock.recv(SHORT, socket.MSG_PEEK)
-    answer = _numbers(seen, word)
-    if answer is not None:
-        sock.recv(len(seen))
-    return answer
+    own = sock.gettimeout()
+    if own is None or (within is not None and within < own):
+        # The socket keeps its own time-out: to change it twice would take as long.
+        _await(sock, ANSWER_WITHIN if within is None else within)
+    return sock.recv(MOST)
+
+
+def _await(sock: socket.socket, seconds: float) -> None:
+    """Wait for an answer. Raises `TimeoutError`."""
+    watch = select.poll()
+    try:
+        watch.register(sock, select.POLLIN)
+    except ValueError as error:  # another thread has closed it
+        raise OSError(str(error)) from error
+    if not watch.poll(ceil(seconds * 1000)):
+        raise TimeoutError(f"no answer within {seconds:.3g} s")
 
 
 def put_back(pool: Any, hand: list[Any]) -> None:
@@ -294,7 +349,7 @@ def ask_plainly(
     with _patient(getattr(connection, "_sock", None), connection, within):
         if clean:
             return connection.read_response(disable_decoding=True)
-        answer = _answer_before(connection, marker)
+        answer = _answer_before(partial(_read, connection), marker)
     if isinstance(answer, redis.ResponseError):
         raise answer
     return answer
@@ -318,12 +373,12 @@ UNREAD_WITHIN = 5.0
 """Seconds in which all unread answers of earlier requests have to be read."""
 
 
-def _answer_before(connection: Any, marker: str, answer: Any = None) -> Any:
-    """Return the answer to the request before `marker`. Answers come in the order of the requests,
+def _answer_before(read: Callable[[], Any], marker: str, answer: Any = None) -> Any:
+    """Return the answer to the request before `marker`, where `read` gets the next one. Answers come in the order of the requests,
     so it is the last one before the marker's. `answer` was read already."""
     until = now() + UNREAD_WITHIN
     while now() < until:
-        following = _read(connection)
+        following = read()
         if isinstance(following, redis.ResponseError) and marker in str(following).lower():
             return answer
         answer = following
@@ -385,15 +440,13 @@ def _short(text: bytes) -> Any:
         return text
 
 
-def _numbers(answer: bytes, word: str) -> Any:
-    """Return the answer if it is a text that begins with our word; else `None`."""
-    start = answer.find(b"\r\n") + 2
-    end = start + len(word)
-    if answer[start:end] != word.encode() or answer[-2:] != b"\r\n":
+def short_answer(seen: bytes, word: str) -> Any:
+    """Return the answer to our request, if this is all of it, and it is a text that begins with
+    our word; else `None`."""
+    start = seen.find(word.encode())
+    if start < 4 or seen[:start] != b"$%d\r\n" % (len(seen) - start - 2):
         return None
-    if answer[:start] != b"$%d\r\n" % (len(answer) - start - 2):
-        return None
-    rest = answer[end:-2]
-    if not rest:
+    rest = seen[start + len(word) :]
+    if rest == b"\r\n":
         return [1]
-    return _short(rest) if rest[:1] == b"|" else None
+    return _short(rest[:-2]) if rest[:1] == b"|" and rest[-2:] == b"\r\n" else None
