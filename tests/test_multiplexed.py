@@ -32,8 +32,9 @@ from django_redislock.primitives.contract import NO_TERMS, Terms, Word
 from django_redislock.transport import multiplexed
 from django_redislock.transport.command import AsyncExchange
 from django_redislock.transport.event_loops import of_loop, opened
-from django_redislock.transport.multiplexed import NOTHING, Multiplexed, _PlainReader
+from django_redislock.transport.multiplexed import Multiplexed
 from django_redislock.transport.packing import pack
+from django_redislock.transport.reader import NOTHING, PlainReader
 from django_redislock.transport.server import server_of
 from tests.test_wire import SLOW, Silent, entry, silent
 from tests.waiting import PATIENCE, eventually
@@ -529,7 +530,7 @@ ANSWERS: list[tuple[bytes, Any]] = [
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_the_reader_of_plain_python(size: int) -> None:
     """It reads what hiredis reads, whatever the pieces in which it comes."""
-    reader = _PlainReader()
+    reader = PlainReader()
     found = []
     text = b"".join(answer for answer, _ in ANSWERS) * 3
     for start in range(0, len(text), size):
@@ -542,7 +543,7 @@ def test_the_reader_of_plain_python(size: int) -> None:
 def test_errors_and_pushes() -> None:
     """An error is the exception that redis-py has for it. What a server says by itself is told
     apart."""
-    reader = _PlainReader()
+    reader = PlainReader()
     reader.feed(
         b"-READONLY You can not\r\n>2\r\n+invalidate\r\n*0\r\n*1\r\n-ERR so\r\n!5\r\nERR x\r\n"
     )
@@ -553,7 +554,7 @@ def test_errors_and_pushes() -> None:
     assert str(reader.gets()) == "x"
     assert reader.gets() is NOTHING
     for nonsense in (b"?\r\n", b"$x\r\n", b"HTTP/1.1 400 Bad Request\r\n"):
-        reader = _PlainReader()
+        reader = PlainReader()
         reader.feed(nonsense)
         with pytest.raises(InvalidResponse):
             reader.gets()

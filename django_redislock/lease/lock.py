@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from ..base import label, tokens
+from ..base import fork, label, tokens
 from ..base.exceptions import LockNotAcquired, LockReentered
 from ..base.holder import Holder
 from ..primitives import permits
@@ -161,7 +161,7 @@ class Lock:
 
     def _policy(self) -> Policy:
         """Return what the arguments and the settings mean right now."""
-        return conf.policy(self.name, self._explicit)
+        return conf.policy(self._name or self.name, self._explicit)
 
     # The public twins.
 
@@ -277,7 +277,7 @@ class Lock:
         return kinds.primitive(policy)
 
     def _keys(self, policy: Policy | None = None) -> Keys:
-        return kinds.keys(policy or self._policy(), self.name, clustered)
+        return kinds.keys(policy or self._policy(), self._name or self.name, clustered)
 
     def _parts(self) -> tuple[Keys, ...]:
         """Return the keys of each name of a lock with several names."""
@@ -318,6 +318,7 @@ class Lock:
         self, port_type: type[SyncPort | AsyncPort], wait: float | None = UNSET
     ) -> Lease | LockNotAcquired:
         """Acquire the lock, or hold once more the lease that this thread or task has."""
+        fork.look()
         policy = self._policy()
         wait = policy.wait if wait is UNSET else validate_wait(wait)
         me = label.holder()
@@ -357,7 +358,8 @@ class Lock:
     ) -> Lease:
         """Return the lease of a claim that was granted."""
         lease = Lease(server, claim, grant, policy, me)
-        self._follow(lease, me, depth=0)
+        if self._on_lost is not None or self._cancel_on_lost:
+            self._follow(lease, me, depth=0)
         return lease._watched()
 
     def _hold_again(self, lease: Lease, policy: Policy, me: label.Holding) -> Lease:

@@ -598,7 +598,6 @@ def _kind(claim: Claim) -> tuple[str, str]:
 
 def watchdog(server: Server) -> Watchdog:
     """Return the watchdog of this process for a server."""
-    fork.look()
     return server.kept(Watchdog)
 
 

@@ -101,7 +101,7 @@ def _warn_if_unused(attributes: dict[str, Any], lock: str) -> None:
 
 def _for_developers() -> bool:
     """Whether a developer would see a warning: in DEBUG, or in tests (Django makes an outbox)."""
-    if hasattr(sys.modules.get("django.core.mail"), "outbox"):
+    if "outbox" in getattr(sys.modules.get("django.core.mail"), "__dict__", ()):
         return True
     debug = conf.cached("DEBUG")
     return settings.configured and bool(settings.DEBUG) if debug is None else bool(debug)

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def twice(ask: Callable[[], Awaitable[T]], claim: Claim | None = None) -> T:
+async def twice(
+    ask: Callable[[], Awaitable[T]], claim: Claim | None = None, *, gives_back: bool = False
+) -> T:
     """Return what `ask` answers; ask once more if the connection is lost. An idle connection that
     the server had closed fails so.
 
-    `claim` remembers a doubtful failure. Raises `LockUnavailable`.
+    `claim` remembers a doubtful failure, and if `ask` gives it back. Raises `LockUnavailable`.
     """
     asked = False
     while True:
@@ -27,6 +29,8 @@ async def twice(ask: Callable[[], Awaitable[T]], claim: Claim | None = None) -> 
         except LockUnavailable as error:
             if claim is not None:
                 claim.doubtful |= error.doubtful
+                # A request that was never sent releases nothing.
+                claim.given_back |= gives_back and error.doubtful
             if asked or not error.passing or error.silent:
                 raise
             asked = True

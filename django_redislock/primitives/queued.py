@@ -7,7 +7,7 @@ differ in the script, and in its last arguments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..base.clock import deadline
@@ -232,15 +232,7 @@ async def release(port: Port, claim: Claim, ask: Release) -> Refusal | None:
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
     """
-
-    async def once() -> Refusal | None:
-        try:
-            return await ask.release(port, claim)
-        except LockUnavailable as error:
-            claim.given_back |= error.doubtful  # a request that was never sent releases nothing
-            raise
-
-    refusal = await twice(once, claim)
+    refusal = await twice(partial(ask.release, port, claim), claim, gives_back=True)
     if refusal and claim.given_back and not refusal.revoked:
         # As far as the answers show, the earlier request released the lock, and others have held
         # it since.

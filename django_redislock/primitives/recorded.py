@@ -10,6 +10,7 @@ record.py says what a record is, and who may write it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..base.exceptions import LockError, LockNotAcquired
@@ -124,7 +125,7 @@ class _Asking:
         self._recorded = recorded
         self._first = True
         self.granted = False
-        keys = [*claim.keys.mutex(claim.token), claim.keys.record]
+        keys: Sequence[str] = [*claim.keys.mutex(claim.token), claim.keys.record]
         script, keys = guard.guarded(claim, "record_acquire", keys)
         self._script = queued.Script(script, keys, (answers,))
 

@@ -11,6 +11,7 @@ import asyncio
 import socket
 import ssl
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import redis
@@ -43,14 +44,12 @@ from .wire import (
     LAST_MOMENT,
     StrayAnswer,
     ask,
-    ask_on,
     ask_over,
     ask_plainly,
     checkout,
     give_back,
     idle_socket,
     put_back,
-    short_answer,
 )
 
 # Errors that mean "not now". BUSY (a script runs for too long) and MISCONF (the disk is
@@ -73,6 +72,8 @@ _FAILURES = (RedisError, OSError, *_STUMBLES)
 """Types of the exceptions that redis-py and the socket raise. `foreign` finds exceptions from
 elsewhere that have such a type."""
 
+NEVER = float("inf")
+
 Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
 AsyncPool = Multiplexed | Cluster[Multiplexed]
 
@@ -80,24 +81,10 @@ AsyncPool = Multiplexed | Cluster[Multiplexed]
 class Exchange:
     """One command over one connection of a pool. Threads and tasks share its steps."""
 
-    _sent = False
-    """The request went out over the connection at hand."""
-    _error: BaseException | None = None
-    """The exception that ended `at_once`."""
-
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         self._hand: list[Any] = []
         """The connection, while it is taken from the pool."""
-
-    async def at_once(self, packed: bytes, word: str, within: float | None) -> Any:
-        """Return the answer of a script if it is a short text, and comes over an idle connection:
-        the most frequent case, in few calls. `packed` is the EVALSHA, and `word` the first of
-        ARGV.
-
-        After `None`, `carry_out` goes on from there with the same command, whatever has happened.
-        """
-        raise NotImplementedError
 
     async def carry_out(
         self, command: tuple[Word, ...], terms: Terms, asking: bool = False
@@ -142,10 +129,6 @@ class Exchange:
                 await self._give_back()
                 raise
 
-    def abandon(self) -> None:
-        """Give up a connection that an exception from outside has left in our hand: between
-        `at_once` and `carry_out`, for instance."""
-
     async def _connect(self, terms: Terms) -> Any:
         """Return a connection."""
         raise NotImplementedError
@@ -175,48 +158,41 @@ class Exchange:
 class SyncExchange(Exchange):
     """In a thread: nothing here suspends."""
 
-    _sock: socket.socket | None = None
-    """The socket that `at_once` has used."""
-    _seen = b""
-    """What it has read: not a short answer, or not all of one."""
+    def at_once(self, packed: bytes, word: str, within: float | None, keys: Sequence[str]) -> Any:
+        """Do what `carry_out` does with an EVALSHA, in few calls, if there is an idle connection;
+        else return `None`. `word` is the first of ARGV.
 
-    async def at_once(self, packed: bytes, word: str, within: float | None) -> Any:
+        Nobody looks whether the connection was closed meanwhile, so that is more often a
+        `LockUnavailable` here: the caller asks again.
+        """
+        hand, handled = self._hand, sys.exception()
         try:
-            self._sock = sock = idle_socket(self._pool, self._hand)
+            sock = idle_socket(self._pool, hand)
             if sock is None:
                 return None
-            self._sent = True
-            self._seen = ask_over(sock, packed, within)
-            answer = short_answer(self._seen, word)
-            if answer is not None:
-                put_back(self._pool, self._hand)
-            return answer
-        except BaseException as error:
-            self._error = error
-            return None
-
-    def abandon(self) -> None:
-        if self._hand:
-            self._hand[0].disconnect()
-            give_back(self._pool, self._hand)
+            try:
+                return ask_over(hand[0], sock, packed, word, within)
+            except NoScriptError:
+                raise
+            except BaseException as error:
+                if not _keeps(error, handled):
+                    hand[0].disconnect()
+                _fail(error, ("EVALSHA", "", len(keys), *keys), handled)
+        finally:
+            # Twice, since an exception from outside may come in the middle of the first call.
+            try:
+                if hand:
+                    put_back(self._pool, hand)
+            except BaseException:
+                give_back(self._pool, hand)
+                raise
 
     async def _connect(self, terms: Terms) -> Any:
-        if self._sent and self._hand:
-            return self._hand[0]
-        if self._error is not None:  # before it was sent, or after it was answered
-            raise self._error
         return checkout(self._pool, self._hand, terms.within)
 
     async def _ask(self, connection: Any, packed: bytes, word: str, until: float) -> Any:
         within = _left(until, connection.socket_timeout)
-        if self._sock is None:
-            return ask(connection, packed, word, within)
-        try:
-            if self._error is not None:
-                raise self._error
-            return ask_on(connection, self._sock, self._seen, word, within)
-        except OSError as error:
-            raise _by_the_client(error) from error
+        return ask(connection, packed, word, within)
 
     async def _ask_plainly(
         self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None
@@ -240,19 +216,24 @@ class AsyncExchange(Exchange):
     _alone = False
     """Nobody else may use the connection meanwhile."""
 
-    async def at_once(self, packed: bytes, word: str, within: float | None) -> Any:
+    async def at_once(
+        self, packed: bytes, word: str, within: float | None, keys: Sequence[str]
+    ) -> Any:
+        """As `SyncExchange.at_once`."""
         link = self._pool.ready()
         if link is None:
             return None
+        handled = sys.exception()
         try:
-            return await link.ask(packed, word, float("inf") if within is None else within)
+            return await link.ask(packed, word, NEVER if within is None else within)
+        except NoScriptError:
+            raise
         except BaseException as error:
-            self._link, self._error = link, error
-            return None
+            await self._after(link, error, handled)
+            sent = not isinstance(error, NotSent)
+            _fail(error, ("EVALSHA", "", len(keys), *keys), handled, sent=sent)
 
     async def _connect(self, terms: Terms) -> Any:
-        if self._error is not None:
-            return self._link
         shared = terms.replicas == 0 and not self._alone
         if shared and (link := self._pool.ready()) is not None:
             return link
@@ -266,8 +247,6 @@ class AsyncExchange(Exchange):
             raise late(terms.within or ANSWER_WITHIN) from error
 
     async def _ask(self, link: Link, packed: bytes, word: str, until: float) -> Any:
-        if self._error is not None:
-            raise self._error
         if packed.startswith(ASKING):
             link.send(ASKING)
             packed = packed.removeprefix(ASKING)
@@ -297,16 +276,6 @@ class AloneExchange(AsyncExchange):
     that are sent later overtake it."""
 
     _alone = True
-
-
-def _by_the_client(error: BaseException) -> BaseException:
-    """Return the error that redis-py makes of one of the socket."""
-    if not isinstance(error, OSError):
-        return error
-    kind = redis.TimeoutError if isinstance(error, TimeoutError) else redis.ConnectionError
-    named = kind(str(error))
-    named.__cause__ = error
-    return named
 
 
 def sender(exchange: type[Exchange], command: tuple[Word, ...], terms: Terms) -> Send[Any]:

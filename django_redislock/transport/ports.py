@@ -27,7 +27,7 @@ from ..primitives.keys import Keys, Shared, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
 from . import pools
-from .command import AloneExchange, AsyncExchange, Exchange, Pool, SyncExchange
+from .command import AloneExchange, AsyncExchange, Pool, SyncExchange
 from .event_loops import ending, joined, of_loop
 from .inbox import Inbox, Waker
 from .packing import pack_script
@@ -98,8 +98,6 @@ class BasePort:
     """The line in which this port has its turn, until the next script has ended."""
     _until = float("inf")
     """When the time for all requests ends."""
-    _begun: Exchange | None = None
-    """The exchange of the present request, from `_at_once` until it has ended."""
 
     def __init__(self, server: Server, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
         fork.look()
@@ -141,10 +139,14 @@ class BasePort:
         handled = sys.exception()
         answer = None
         try:
-            if self._trusting and name in scripts.AT_ONCE:
-                answer = await self._at_once(pack_script(script.sha, keys, args), str(args[0]))
-            if answer is None:
-                answer = await self._at_length(script, keys, args)
+            try:
+                if self._trusting and name in scripts.AT_ONCE:
+                    packed = pack_script(script.sha, keys, args)
+                    answer = await self._at_once(packed, str(args[0]), keys)
+                if answer is None:
+                    answer = await self._at_length("EVALSHA", script.sha, keys, args)
+            except NoScriptError:  # after a restart, or SCRIPT FLUSH
+                answer = await self._at_length("EVAL", script.source, keys, args)
             if not SHAPES[name](answer, len(keys)):
                 raise _unreadable(name, keys)
             return answer
@@ -157,25 +159,17 @@ class BasePort:
         finally:
             if self._line is not None:
                 self._leave_line()
-            if self._begun is not None:
-                self._begun.abandon()
-                self._begun = None
 
-    async def _at_once(self, packed: bytes, word: str) -> Any:
-        """Return the answer of `Exchange.at_once`. After `None`, `_begun` is the exchange that
-        goes on from there."""
+    async def _at_once(self, packed: bytes, word: str, keys: Sequence[str]) -> Any:
+        """Return the answer of `at_once` of the exchange; `None` if it could not ask."""
         raise NotImplementedError
 
     async def _at_length(
-        self, script: scripts.Script, keys: Sequence[str], args: Sequence[Word]
+        self, how: str, script: str, keys: Sequence[str], args: Sequence[Word]
     ) -> Any:
         if self._server.clustered:
             keys = [key.alone or keys[0] if isinstance(key, Shared) else key for key in keys]
-        words = (len(keys), *keys, *args)
-        try:
-            return await self._execute(("EVALSHA", script.sha, *words))
-        except NoScriptError:  # after a restart, or SCRIPT FLUSH
-            return await self._execute(("EVAL", script.source, *words))
+        return await self._execute((how, script, len(keys), *keys, *args))
 
     def slot(self, key: str) -> int:
         return self._server.slot(key)
@@ -278,20 +272,12 @@ class SyncPort(BasePort):
         self._pool = pool
 
     async def _execute(self, command: tuple[Word, ...]) -> Any:
-        if self._begun is not None:
-            try:
-                return await self._begun.carry_out(command, self._in_time())
-            finally:
-                self._begun = None
         pool = self._pool or self._server.shared_pool()
         return await self._server.execute(SyncExchange, pool, command, self._in_time())
 
-    async def _at_once(self, packed: bytes, word: str) -> Any:
-        self._begun = exchange = SyncExchange(self._pool or self._server.shared_pool())
-        answer = await exchange.at_once(packed, word, self._within())
-        if answer is not None:
-            self._begun = None
-        return answer
+    async def _at_once(self, packed: bytes, word: str, keys: Sequence[str]) -> Any:
+        pool = self._pool or self._server.shared_pool()
+        return SyncExchange(pool).at_once(packed, word, self._within(), keys)
 
     async def ask_all(
         self,
@@ -378,13 +364,10 @@ class AsyncPort(BasePort):
             its = await of_loop(self._loop, self._server)
             its.busy += 1
             try:
-                if self._begun is not None:
-                    return await self._begun.carry_out(command, self._in_time())
                 return await self._server.execute(
                     self._exchange, its.pool, command, self._in_time()
                 )
             finally:
-                self._begun = None
                 its.busy -= 1
         # The loop closes all asynchronous generators at once and in no order, our `closer`
         # among them. A generator that leaves a lock gets a connection of its own.
@@ -394,19 +377,14 @@ class AsyncPort(BasePort):
         finally:
             await pools.aclose(pool)
 
-    async def _at_once(self, packed: bytes, word: str) -> Any:
-        if self._loop in ending:
-            return None
-        its = joined(self._loop, self._server)
+    async def _at_once(self, packed: bytes, word: str, keys: Sequence[str]) -> Any:
+        its = None if self._loop in ending else joined(self._loop, self._server)
         if its is None:
             return None
         its.busy += 1
         try:
-            self._begun = exchange = self._exchange(its.pool)
-            answer = await exchange.at_once(packed, word, self._within())
-            if answer is not None:
-                self._begun = None
-            return answer
+            exchange = self._exchange(its.pool)
+            return await exchange.at_once(packed, word, self._within(), keys)
         finally:
             its.busy -= 1
 

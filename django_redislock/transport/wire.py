@@ -203,15 +203,6 @@ def _less(own: float | None, within: float) -> float:
     return within if own is None else min(own, within)
 
 
-def _put_back(pool: Any, hand: list[Any]) -> None:
-    idle, used = pool._available_connections, pool._in_use_connections
-    with pool._lock:
-        # No calls in these three lines, as in `_took`.
-        used -= {hand[0]}
-        idle += hand
-        del hand[0]
-
-
 def _silent(sock: Any) -> bool:
     """Return whether a socket has nothing to read and was not closed."""
     file = -1 if sock is None else sock.fileno()
@@ -229,7 +220,7 @@ def give_back(pool: redis.ConnectionPool, hand: list[Any]) -> None:
         return
     plain = type(pool) is redis.ConnectionPool and not _keeps_books(pool)
     if plain and _returns(pool, hand[0]):
-        _put_back(pool, hand)
+        put_back(pool, hand)
     else:  # removed from `hand` in the same step, since it may not be released twice
         pool.release(*map(list.pop, (hand,)))
 
@@ -267,15 +258,6 @@ def ask(connection: Any, packed: bytes, word: str, within: float | None = None) 
         return _answer(connection, sock, partial(_read, connection), word)
 
 
-def ask_on(
-    connection: Any, sock: socket.socket, seen: bytes, word: str, within: float | None = None
-) -> Any:
-    """Return the answer of `ask` to a request that `ask_over` has sent over the socket of this
-    connection, and of whose answer `seen` was read."""
-    with _patient(sock, connection, within):
-        return _answer(connection, sock, _Answers(sock, seen).read, word)
-
-
 def _answer(connection: Any, sock: Any, read: Callable[[], Any], word: str) -> Any:
     answer = read()
     if is_ours(answer, word):
@@ -310,14 +292,26 @@ class _Answers:
         return answer
 
 
-def ask_over(sock: socket.socket, packed: bytes, within: float | None) -> bytes:
-    """Send a request over a plain socket, and return what comes first: of most answers all."""
-    sock.sendall(packed)
-    own = sock.gettimeout()
-    if own is None or (within is not None and within < own):
-        # The socket keeps its own time-out: to change it twice would take as long.
-        _await(sock, ANSWER_WITHIN if within is None else within)
-    return sock.recv(MOST)
+def ask_over(
+    connection: Any, sock: socket.socket, packed: bytes, word: str, within: float | None
+) -> Any:
+    """Do what `ask` does, over a plain socket of a connection, with fewer calls for a short
+    answer."""
+    try:
+        sock.sendall(packed)
+        own = sock.gettimeout()
+        if own is None or (within is not None and within < own):
+            # The socket keeps its own time-out: to change it twice would take as long.
+            _await(sock, ANSWER_WITHIN if within is None else within)
+        seen = sock.recv(MOST)
+        answer = short_answer(seen, word)
+        if answer is not None:
+            return answer
+        with _patient(sock, connection, within):
+            return _answer(connection, sock, _Answers(sock, seen).read, word)
+    except OSError as error:  # as redis-py would raise it
+        kind = redis.TimeoutError if isinstance(error, TimeoutError) else redis.ConnectionError
+        raise kind(str(error)) from error
 
 
 def _await(sock: socket.socket, seconds: float) -> None:
@@ -333,10 +327,15 @@ def _await(sock: socket.socket, seconds: float) -> None:
 
 def put_back(pool: Any, hand: list[Any]) -> None:
     """Return a connection of `idle_socket` to its pool: the most frequent case of `give_back`."""
-    if _returns(pool, hand[0]):
-        _put_back(pool, hand)
-    else:
-        give_back(pool, hand)
+    if not _returns(pool, hand[0]):
+        pool.release(*map(list.pop, (hand,)))
+        return
+    idle, used = pool._available_connections, pool._in_use_connections
+    with pool._lock:
+        # No calls in these three lines, as in `_took`.
+        used -= {hand[0]}
+        idle += hand
+        del hand[0]
 
 
 def ask_plainly(
@@ -374,8 +373,9 @@ UNREAD_WITHIN = 5.0
 
 
 def _answer_before(read: Callable[[], Any], marker: str, answer: Any = None) -> Any:
-    """Return the answer to the request before `marker`, where `read` gets the next one. Answers come in the order of the requests,
-    so it is the last one before the marker's. `answer` was read already."""
+    """Return the answer to the request before `marker`, where `read` gets the next one. Answers
+    come in the order of the requests, so it is the last one before the marker's. `answer` was read
+    already."""
     until = now() + UNREAD_WITHIN
     while now() < until:
         following = read()
@@ -443,10 +443,9 @@ def _short(text: bytes) -> Any:
 def short_answer(seen: bytes, word: str) -> Any:
     """Return the answer to our request, if this is all of it, and it is a text that begins with
     our word; else `None`."""
-    start = seen.find(word.encode())
-    if start < 4 or seen[:start] != b"$%d\r\n" % (len(seen) - start - 2):
+    size, found, rest = seen.partition(word.encode())
+    if not found or size != b"$%d\r\n" % (len(word) + len(rest) - 2) or rest[-2:] != b"\r\n":
         return None
-    rest = seen[start + len(word) :]
-    if rest == b"\r\n":
+    if len(rest) == 2:
         return [1]
-    return _short(rest[:-2]) if rest[:1] == b"|" and rest[-2:] == b"\r\n" else None
+    return _short(rest[:-2]) if rest[:1] == b"|" else None
