@@ -34,7 +34,7 @@ from django_redislock.transport.command import AsyncExchange
 from django_redislock.transport.event_loops import of_loop, opened
 from django_redislock.transport.multiplexed import Multiplexed
 from django_redislock.transport.packing import pack
-from django_redislock.transport.reader import NOTHING, PlainReader
+from django_redislock.transport.reader import NOTHING, PlainReader, Push
 from django_redislock.transport.server import server_of
 from tests.test_wire import SLOW, Silent, entry, silent
 from tests.waiting import PATIENCE, eventually
@@ -548,7 +548,7 @@ def test_errors_and_pushes() -> None:
         b"-READONLY You can not\r\n>2\r\n+invalidate\r\n*0\r\n*1\r\n-ERR so\r\n!5\r\nERR x\r\n"
     )
     assert isinstance(reader.gets(), ReadOnlyError)
-    assert type(reader.gets()) is multiplexed._Push
+    assert type(reader.gets()) is Push
     (error,) = reader.gets()
     assert isinstance(error, ResponseError)
     assert str(reader.gets()) == "x"

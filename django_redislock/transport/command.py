@@ -38,7 +38,7 @@ from ..primitives.contract import Terms, Word
 from ..primitives.keys import name_of
 from .cluster import Cluster, Send
 from .multiplexed import Link, Multiplexed, NotSent, late
-from .packing import pack
+from .packing import pack, pack_script
 from .wire import (
     ANSWER_WITHIN,
     LAST_MOMENT,
@@ -158,26 +158,25 @@ class Exchange:
 class SyncExchange(Exchange):
     """In a thread: nothing here suspends."""
 
-    def at_once(self, packed: bytes, word: str, within: float | None, keys: Sequence[str]) -> Any:
+    def at_once(
+        self, sha: str, keys: Sequence[str], args: Sequence[Word], within: float | None
+    ) -> Any:
         """Do what `carry_out` does with an EVALSHA, in few calls, if there is an idle connection;
-        else return `None`. `word` is the first of ARGV.
-
-        Nobody looks whether the connection was closed meanwhile, so that is more often a
-        `LockUnavailable` here: the caller asks again.
-        """
+        else return `None`."""
         hand, handled = self._hand, sys.exception()
         try:
             sock = idle_socket(self._pool, hand)
             if sock is None:
                 return None
+            packed = pack_script(sha, keys, args)
             try:
-                return ask_over(hand[0], sock, packed, word, within)
+                return ask_over(hand[0], sock, packed, str(args[0]), within)
             except NoScriptError:
                 raise
             except BaseException as error:
                 if not _keeps(error, handled):
                     hand[0].disconnect()
-                _fail(error, ("EVALSHA", "", len(keys), *keys), handled)
+                _fail(error, ("EVALSHA", sha, len(keys), *keys), handled)
         finally:
             # Twice, since an exception from outside may come in the middle of the first call.
             try:
@@ -217,21 +216,22 @@ class AsyncExchange(Exchange):
     """Nobody else may use the connection meanwhile."""
 
     async def at_once(
-        self, packed: bytes, word: str, within: float | None, keys: Sequence[str]
+        self, sha: str, keys: Sequence[str], args: Sequence[Word], within: float | None
     ) -> Any:
-        """As `SyncExchange.at_once`."""
+        """Do what `carry_out` does with an EVALSHA, in few calls, if the connection is there; else
+        return `None`."""
         link = self._pool.ready()
         if link is None:
             return None
-        handled = sys.exception()
+        packed, handled = pack_script(sha, keys, args), sys.exception()
         try:
-            return await link.ask(packed, word, NEVER if within is None else within)
+            return await link.ask(packed, str(args[0]), NEVER if within is None else within)
         except NoScriptError:
             raise
         except BaseException as error:
             await self._after(link, error, handled)
             sent = not isinstance(error, NotSent)
-            _fail(error, ("EVALSHA", "", len(keys), *keys), handled, sent=sent)
+            _fail(error, ("EVALSHA", sha, len(keys), *keys), handled, sent=sent)
 
     async def _connect(self, terms: Terms) -> Any:
         shared = terms.replicas == 0 and not self._alone

@@ -30,7 +30,6 @@ from . import pools
 from .command import AloneExchange, AsyncExchange, Pool, SyncExchange
 from .event_loops import ending, joined, of_loop
 from .inbox import Inbox, Waker
-from .packing import pack_script
 from .server import Server, server_of
 from .several import Answers, Member
 from .wire import LAST_MOMENT
@@ -104,9 +103,6 @@ class BasePort:
         self._server = server
         self._prefix = prefix
         self._terms = terms
-        self._trusting = not server.clustered and not terms.replicas
-        """Whether idle connections are used unseen. The first one that fails ends that: after a
-        restart of the server, all of them may be closed."""
 
     now = staticmethod(now)
 
@@ -140,9 +136,8 @@ class BasePort:
         answer = None
         try:
             try:
-                if self._trusting and name in scripts.AT_ONCE:
-                    packed = pack_script(script.sha, keys, args)
-                    answer = await self._at_once(packed, str(args[0]), keys)
+                if name in scripts.AT_ONCE:
+                    answer = await self._at_once(script.sha, keys, args)
                 if answer is None:
                     answer = await self._at_length("EVALSHA", script.sha, keys, args)
             except NoScriptError:  # after a restart, or SCRIPT FLUSH
@@ -152,7 +147,6 @@ class BasePort:
             return answer
         except LockError as error:
             if isinstance(error, LockUnavailable):
-                self._trusting = False
                 doing = _DOING.get(name.rpartition("_")[2], "asking for")
                 error.at(self._server.using, self._server.where, doing)
             raise _without_frames(error, handled)  # noqa: B904  # its cause is set
@@ -160,8 +154,8 @@ class BasePort:
             if self._line is not None:
                 self._leave_line()
 
-    async def _at_once(self, packed: bytes, word: str, keys: Sequence[str]) -> Any:
-        """Return the answer of `at_once` of the exchange; `None` if it could not ask."""
+    async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        """Return the answer of the exchange's `at_once`; `None` if nothing was sent."""
         raise NotImplementedError
 
     async def _at_length(
@@ -275,9 +269,11 @@ class SyncPort(BasePort):
         pool = self._pool or self._server.shared_pool()
         return await self._server.execute(SyncExchange, pool, command, self._in_time())
 
-    async def _at_once(self, packed: bytes, word: str, keys: Sequence[str]) -> Any:
-        pool = self._pool or self._server.shared_pool()
-        return SyncExchange(pool).at_once(packed, word, self._within(), keys)
+    async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        if self._terms.replicas:
+            return None
+        exchange = SyncExchange(self._pool or self._server.shared_pool())
+        return exchange.at_once(sha, keys, args, self._within())
 
     async def ask_all(
         self,
@@ -304,7 +300,6 @@ class SyncPort(BasePort):
         # A thread for each server: a connection alone may take all the time that there is.
         for number, server in enumerate(each):
             port = SyncPort(server, pool=server.kept(Member).pool, terms=terms)
-            port._trusting = False
             thread = threading.Thread(
                 target=ask, args=(number, port), name="redislock-server", daemon=True
             )
@@ -377,14 +372,15 @@ class AsyncPort(BasePort):
         finally:
             await pools.aclose(pool)
 
-    async def _at_once(self, packed: bytes, word: str, keys: Sequence[str]) -> Any:
+    async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        if self._terms.replicas or self._server.clustered or self._exchange is AloneExchange:
+            return None
         its = None if self._loop in ending else joined(self._loop, self._server)
         if its is None:
             return None
         its.busy += 1
         try:
-            exchange = self._exchange(its.pool)
-            return await exchange.at_once(packed, word, self._within(), keys)
+            return await AsyncExchange(its.pool).at_once(sha, keys, args, self._within())
         finally:
             its.busy -= 1
 
@@ -460,10 +456,6 @@ class _MemberPort(AsyncPort):
     acquire, which that server has not answered."""
 
     _exchange = AloneExchange
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(server)
-        self._trusting = False
 
 
 _finishing: set[asyncio.Future[Any]] = set()

@@ -17,7 +17,7 @@ NOTHING = object()
 """The reader has no whole answer yet."""
 
 
-class _Push(list[Any]):
+class Push(list[Any]):
     """Something that a server says without being asked."""
 
 
@@ -67,7 +67,7 @@ class PlainReader:
         values = []
         for _ in range(2 * size if kind == b"%" else size):
             values.append((yield from self._read()))  # noqa: PERF401  # no generator may yield here
-        return _Push(values) if kind == b">" else values
+        return Push(values) if kind == b">" else values
 
 
 def _error(text: str) -> Exception:
@@ -84,4 +84,4 @@ def reader() -> Any:
     return hiredis.Reader(notEnoughData=NOTHING, replyError=_error, protocolError=InvalidResponse)
 
 
-PUSH: Any = getattr(hiredis, "PushNotification", _Push)
+PUSH: Any = getattr(hiredis, "PushNotification", Push)

@@ -57,12 +57,11 @@ LAST_MOMENT = 0.001
 
 def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None = None) -> Any:
     """Take an idle connection of a pool, or a new one, into `hand`, as `get_connection()` does.
-    `idle_socket` may have taken one already.
 
     A new one has to connect, handshake included, `within` these seconds; with `None`, only its own
     time-outs count. The caller owes `give_back`, after an exception, too.
     """
-    if not hand and (_keeps_books(pool) or not _took(pool, hand, within)):
+    if _keeps_books(pool) or not _took(pool, hand, within):
         hand.append(pool.get_connection())
         return hand[0]
     connection = hand[0]
@@ -84,8 +83,7 @@ def idle_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
     """Take an idle connection of redis-py's plain pool into `hand`, and return its socket if a
     request can go out over it as it is: the most frequent case of `checkout`, in few calls.
 
-    Nobody looks whether it was closed at the other end, or has unread answers: the request shows
-    that. With `None` the caller goes on with `checkout`.
+    With `None` it may have taken one that needs more care.
     """
     if type(pool) is not redis.ConnectionPool or pool.pid != fork.process or _keeps_books(pool):
         return None
@@ -104,7 +102,7 @@ def idle_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
     sock = getattr(connection, "_sock", None)
     if type(sock) is not socket.socket or connection.health_check_interval:
         return None
-    return sock
+    return sock if _silent(sock) else None
 
 
 def _keeps_books(pool: Any) -> bool:
