@@ -55,8 +55,6 @@ class Inbox:
         """Set while the connection has subscribed."""
         self._server = server
         self._background = Background(self._run, "redislock-inbox")
-        self._called = threading.Event()
-        """Set when the thread of the background has something to do."""
         self._subscription: Subscription | None = None
         self._wakers: dict[str, Waker] = {}
         self._tasks: set[str] = set()
@@ -97,7 +95,7 @@ class Inbox:
         if task:
             self._tasks.add(token)
             if self._reader is None:
-                self._called.set()
+                self._call()
 
     def forget(self, token: str) -> None:
         """Call nothing for `token` from now on."""
@@ -112,7 +110,7 @@ class Inbox:
         if not self.listening.is_set() or not self._crowds.rests(token):
             return False
         if not self._looks_often:
-            self._called.set()
+            self._call()
         return True
 
     @property
@@ -161,7 +159,7 @@ class Inbox:
             # Of all of them, the last one that came goes on longest.
             self._idle.popitem()[1].set()
         elif self._tasks:
-            self._called.set()
+            self._call()
 
     def left_behind(self) -> None:
         """Close the child's copy of the connection, in a forked child."""
@@ -189,7 +187,7 @@ class Inbox:
             if foreign(error, handled):
                 raise
             its.failure = error
-            self._called.set()
+            self._call()
             return False
         self._unheard = False
         return True
@@ -200,6 +198,12 @@ class Inbox:
         if wake := self._wakers.get(token):
             wake(notified)
             self._ring(token)
+
+    def _call(self) -> None:
+        """Let the thread of the background look what it has to do."""
+        its = self._subscription
+        if its is not None:
+            its.call()
 
     def _ring(self, token: str) -> None:
         its = self._subscription
@@ -254,8 +258,7 @@ class Inbox:
         longest = LOOK_EVERY if self._looks_often or self._tasks else its.PING_EVERY
         needed = bool(self._tasks) or not its.shared
         if not (needed and self._may_read(BACKGROUND)):
-            self._called.wait(longest)
-            self._called.clear()
+            its.wait_for_call(longest)
         # Also if nobody waits: the answer to a PING has to be read.
         if self._may_read(BACKGROUND):
             if its.wait(longest if needed else 0.0):

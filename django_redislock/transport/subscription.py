@@ -24,6 +24,9 @@ from .command import Pool
 
 MOST = 65_536
 """Bytes that are read at a time."""
+LOST = getattr(select, "POLLRDHUP", 0)
+"""The event of a connection that the other end has closed. Elsewhere than on Linux there may be
+none, and an idle connection that is lost is noticed by the next PING."""
 LONGEST = 4096
 """Bytes of a message that has not been read to its end, at most."""
 
@@ -44,8 +47,7 @@ class Subscription:
             raise RedisError(f"no answer to a SUBSCRIBE in {self.PING_EVERY} s")
         sock = getattr(self._pubsub.connection, "_sock", None)
         self._socket: Any = sock if type(sock) is socket.socket else None
-        self._ears, self._bell = socket.socketpair()
-        self._bell.setblocking(False)
+        self._reader, self._caretaker = _Bell(), _Bell()
         self._unread = b""
         # What a message has before its data. Other answers, to a PING, only show that the
         # connection lives; so do parts of one that redis-py has read.
@@ -64,18 +66,21 @@ class Subscription:
         Returns whether there is something."""
         if self._socket is None:
             return True
-        watch = select.poll()
-        watch.register(self._socket, select.POLLIN)
-        watch.register(self._ears, select.POLLIN)
-        ready = [file for file, _ in watch.poll(ceil(seconds * 1000))]
-        if self._ears.fileno() in ready:
-            self._ears.recv(MOST)
-        return self._socket.fileno() in ready
+        return self._reader.wait(seconds, self._socket, select.POLLIN)
 
     def ring(self) -> None:
         """Wake the thread that reads."""
-        with contextlib.suppress(OSError):  # it was rung often enough, or is closed
-            self._bell.send(b"\0")
+        self._reader.ring()
+
+    def wait_for_call(self, seconds: float) -> None:
+        """Wait until `call` is called, or the connection is lost, for so many seconds. The thread
+        that does so reads nothing, and messages don't wake it."""
+        if self._caretaker.wait(seconds, self._socket, LOST) and self.failure is None:
+            self.failure = RedisError("it was closed")
+
+    def call(self) -> None:
+        """End `wait_for_call`."""
+        self._caretaker.ring()
 
     def messages(self, seconds: float) -> list[bytes]:
         """Return the data of the messages that have come. Raises `RedisError` or `OSError` if the
@@ -116,8 +121,8 @@ class Subscription:
     def close(self) -> None:
         """Close it. Nobody may read any more."""
         self._pubsub.close()
-        self._ears.close()
-        self._bell.close()
+        self._reader.close()
+        self._caretaker.close()
 
     def left_behind(self) -> None:
         """Close the child's copy of the socket, in a forked child. Otherwise the server would
@@ -126,3 +131,32 @@ class Subscription:
         connection = getattr(self._pubsub.connection, "_sock", None)
         if connection is not None:
             os.close(connection.detach())
+
+
+class _Bell:
+    """Wakes a thread that waits for a socket."""
+
+    def __init__(self) -> None:
+        self._ears, self._bell = socket.socketpair()
+        self._bell.setblocking(False)
+
+    def wait(self, seconds: float, sock: socket.socket | None, events: int) -> bool:
+        """Wait for these events of a socket, for so many seconds, or until `ring` is called.
+        Returns whether there are any."""
+        watch = select.poll()
+        watch.register(self._ears, select.POLLIN)
+        if sock is not None:
+            watch.register(sock, events)
+        ready = [file for file, _ in watch.poll(ceil(seconds * 1000))]
+        if self._ears.fileno() in ready:
+            self._ears.recv(MOST)
+            ready.remove(self._ears.fileno())
+        return bool(ready)
+
+    def ring(self) -> None:
+        with contextlib.suppress(OSError):  # it was rung often enough, or is closed
+            self._bell.send(b"\0")
+
+    def close(self) -> None:
+        self._ears.close()
+        self._bell.close()

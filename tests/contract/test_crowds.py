@@ -148,3 +148,23 @@ def test_nobody_waits_any_more(
     last = proofs[-1]
     eventually(lambda: proofs.count(last) > 10)
     assert "Lost the connection" not in caplog.text
+
+
+def test_a_connection_is_lost_while_nobody_waits(
+    api: Api, redis: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another one is made at once, and not only when somebody waits the next time."""
+    monkeypatch.setattr(Subscription, "PING_EVERY", 2 * PATIENCE)
+    held = api.acquire(redis_lock(NAME))
+    (waiter,) = line_up(api, redis, 1)
+    api.release(held)
+    give_back_in_turn(api, [waiter])
+
+    def listeners() -> set[str]:
+        return {one["id"] for one in redis.client_list(_type="pubsub")}
+
+    before = listeners()
+    assert before
+    redis.client_kill_filter(_type="pubsub")
+    eventually(lambda: len(listeners() - before) >= 1)
+    assert "Lost the connection" in caplog.text
