@@ -27,8 +27,8 @@ from django_redislock.lease.watchdog import renew, watchdog
 from django_redislock.primitives import mutex
 from django_redislock.primitives.contract import Claim, run
 from django_redislock.signals import LockEvent, lock_lost
-from django_redislock.transport.ports import SyncPort
-from django_redislock.transport.server import Server, server_of
+from django_redislock.transport.ports import BasePort, SyncPort
+from django_redislock.transport.server import server_of
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -274,17 +274,17 @@ def test_an_answer_that_took_longer_than_the_lease(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is told that it holds what may have ended: it is asked again."""
-    execute = Server.execute
+    script = BasePort.script
     calls = []
 
     async def slow(*args: Any) -> object:
-        answer = await execute(*args)
+        answer = await script(*args)
         calls.append(args)
         if len(calls) == 1:
             eventually(lambda: not redis.exists(KEY))
         return answer
 
-    monkeypatch.setattr(Server, "execute", slow)
+    monkeypatch.setattr(BasePort, "script", slow)
     with redis_lock("job", ttl=0.2, wait=0) as lease:
         assert lease.state == LeaseState.HELD
         assert redis.exists(KEY)

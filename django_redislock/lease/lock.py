@@ -161,7 +161,7 @@ class Lock:
 
     def _policy(self) -> Policy:
         """Return what the arguments and the settings mean right now."""
-        return conf.policy(self._name or self.name, self._explicit)
+        return conf.policy(self.name, self._explicit)
 
     # The public twins.
 
@@ -277,7 +277,7 @@ class Lock:
         return kinds.primitive(policy)
 
     def _keys(self, policy: Policy | None = None) -> Keys:
-        return kinds.keys(policy or self._policy(), self._name or self.name, clustered)
+        return kinds.keys(policy or self._policy(), self.name, clustered)
 
     def _parts(self) -> tuple[Keys, ...]:
         """Return the keys of each name of a lock with several names."""

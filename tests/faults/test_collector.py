@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import LockError, current_lease, once, redis_lock
-from django_redislock.transport.server import Server
+from django_redislock.transport.ports import BasePort
 from tests.waiting import PATIENCE, eventually
 
 
@@ -53,13 +53,13 @@ generators = pytest.mark.parametrize("generator", [decorated, block, first, kept
 def senders(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The threads that have sent a command."""
     threads: list[int] = []
-    execute = Server.execute
+    script = BasePort.script
 
     async def watched(*args: Any) -> Any:
         threads.append(threading.get_ident())
-        return await execute(*args)
+        return await script(*args)
 
-    monkeypatch.setattr(Server, "execute", watched)
+    monkeypatch.setattr(BasePort, "script", watched)
     return threads
 
 

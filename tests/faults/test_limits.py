@@ -141,6 +141,7 @@ def test_a_mistake_of_ours(
         raise kind("a mistake")
 
     monkeypatch.setattr(command, "ask", ask)
+    monkeypatch.setattr(command, "ask_over", ask)
     with pytest.raises(kind, match="a mistake"):
         redis_lock("job", wait=PATIENCE).acquire()
     assert not server_of("default").shared_pool()._in_use_connections

@@ -29,15 +29,18 @@ def harmed(own_server: RedisServer) -> Iterator[Redis]:
 def flushed(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The server forgets all scripts before every call of one. What was called then."""
     called: list[str] = []
-    execute = Server.execute
+    script, execute = ports.BasePort.script, Server.execute
 
-    async def flushing(server: Server, exchange: Any, pool: Any, command: Any, *terms: Any) -> Any:
+    async def flushing(*args: Any) -> Any:
+        redis.script_flush()
+        return await script(*args)
+
+    async def noted(server: Server, exchange: Any, pool: Any, command: Any, *terms: Any) -> Any:
         called.append(command[0])
-        if command[0] == "EVALSHA":
-            redis.script_flush()
         return await execute(server, exchange, pool, command, *terms)
 
-    monkeypatch.setattr(Server, "execute", flushing)
+    monkeypatch.setattr(ports.BasePort, "script", flushing)
+    monkeypatch.setattr(Server, "execute", noted)
     return called
 
 

@@ -26,7 +26,8 @@ from django_redislock import LeaseLost, LeaseState, LockUnavailable, ReadWriteLo
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives import queued, waiting
 from django_redislock.primitives.waiting import DEAF
-from django_redislock.transport.server import Server, server_of
+from django_redislock.transport.ports import BasePort
+from django_redislock.transport.server import server_of
 from tests.contract.api import Api, SyncApi
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
@@ -122,16 +123,16 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 def refused(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """The names of the locks that Redis could not be asked for, one for each time."""
     names: list[str | None] = []
-    execute = Server.execute
+    script = BasePort.script
 
     async def spy(*args: Any) -> Any:
         try:
-            return await execute(*args)
+            return await script(*args)
         except LockUnavailable as error:
             names.append(error.name)
             raise
 
-    monkeypatch.setattr(Server, "execute", spy)
+    monkeypatch.setattr(BasePort, "script", spy)
     return names
 
 

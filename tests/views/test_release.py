@@ -20,7 +20,7 @@ from django.test import RequestFactory
 from redis import Redis
 
 from django_redislock import LeaseLost, LeaseState, current_lease, redis_lock
-from django_redislock.transport.server import Server
+from django_redislock.transport.ports import BasePort
 from django_redislock.views import lock_view
 from tests.models import Shop
 from tests.views import forms
@@ -322,11 +322,11 @@ class TestStreaming:
             return StreamingHttpResponse(achunks(pk))
 
         threads: set[threading.Thread] = set()
-        execute = Server.execute
+        script = BasePort.script
 
         async def elsewhere(*args: Any) -> Any:
             threads.add(threading.current_thread())
-            return await execute(*args)
+            return await script(*args)
 
         async def ask(in_thread: bool) -> None:
             response = await locked(body)(post(), 7)
@@ -338,7 +338,7 @@ class TestStreaming:
                 assert not held()
             else:
                 with monkeypatch.context() as patch:
-                    patch.setattr(Server, "execute", elsewhere)
+                    patch.setattr(BasePort, "script", elsewhere)
                     response.close()
                 assert threading.current_thread() not in threads
                 while held():
