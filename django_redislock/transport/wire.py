@@ -2,10 +2,9 @@
 
 redis-py's `get_connection()` and `release()` look for data on the socket by a read between two
 changes of its time-out, and count for metrics; `read_response()` prepares for answers of any kind.
-So we take connections from redis-py's default pools ourselves, and read the list of numbers with
-which our scripts usually answer. Everything unusual goes through redis-py's public methods: TLS,
-another kind of pool, a health check, no time-out, or a version without the attributes that are
-used here.
+So we take connections from redis-py's default pools ourselves, and read the short text with which
+our scripts usually answer. Everything unusual goes through redis-py's public methods: TLS, another
+kind of pool, a health check, or a version without the attributes that are used here.
 
 Only this module and `multiplexed` use private attributes of redis-py.
 """
