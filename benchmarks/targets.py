@@ -34,6 +34,12 @@ class Seen(NamedTuple):
         return value / self.bound if self.bound > 0 else -self.bound / max(value, 1e-9)
 
 
+ASYNCIO = {1: 0.8, 50: 0.3, 128: 0.25}
+"""By the number of tasks."""
+HANDOFF = {("threads", 8): 2.0, ("threads", 128): 2.0, ("processes", 8): 3.0, ("tasks", 8): 1.8}
+"""A handoff, in relation to that of a token in a list."""
+
+
 def text(record: Record, *figures: Iterator[Seen]) -> str:
     """Return the commit, the date and the machine; and a line for each target, with the worst
     figure, and where it occurred."""
@@ -63,22 +69,22 @@ def free(record: Record) -> Iterator[Seen]:
             rows = rows_of(record, kind="sync", hiredis=hiredis, cores=cores)
             named = {row["contestant"]: row for row in rows}
             us, decorated = named[ours], named[f"{ours} as decorator"]
-            at, most, least = place, 0.90, 1.5
-            if cores == "two":
-                most, least = 0.95, 1.15
-            yield Seen(f"a free lock {at}, ÷ plain", most, ratio(us, named[floor]), parser)
-            faster = ratio(named["cache.lock"], us)
-            yield Seen(f"`cache.lock` {at}, ÷ ours", -least, faster, parser)
+            plain, theirs = (0.95, 0.90) if cores == "two" else (0.90, 0.70)
+            yield Seen(f"a free lock {place}, ÷ plain", plain, ratio(us, named[floor]), parser)
+            slower = ratio(us, named["redis-py Lock"])
+            yield Seen(f"a free lock {place}, ÷ redis-py's", theirs, slower, parser)
             where = f"{place}, {parser}"
+            dropped_in = ratio(named[uncontended.DROP_IN], named["cache.lock"])
+            yield Seen("the drop-in, ÷ `cache.lock`", 0.9, dropped_in, where)
             cpu = ratio(decorated, us, "client_cpu")
-            yield Seen("client CPU of the decorator, ÷ that of a block", 1.05, cpu, where)
+            yield Seen("client CPU of the decorator, ÷ that of a block", 1.03, cpu, where)
             yield Seen("round trips", 2, median(us, "round_trips"), where)
             for tasks in uncontended.TASKS:
                 rows = rows_of(record, tasks=tasks, hiredis=hiredis, cores=cores)
                 named = {row["contestant"]: row for row in rows}
                 slower = ratio(named[ours], named["redis.asyncio Lock"])
-                where = f"{tasks} at a time, {place}, {parser}"
-                yield Seen("asyncio, ÷ `redis.asyncio.Lock`", 1.0, slower, where)
+                what = f"asyncio, {tasks} at a time, ÷ `redis.asyncio.Lock`"
+                yield Seen(what, ASYNCIO[tasks], slower, where)
 
 
 def crowded(record: Record) -> Iterator[Seen]:
@@ -104,7 +110,11 @@ def _crowd(record: Record, us: Row) -> Iterator[Seen]:
     yield from _speed(record, us, "")
     if peer := find(record["rows"], crowd.PEER, **case):
         handoff = ratio(us, peer, "handoff")
-        yield Seen("handoff, ÷ python-redis-lock's", 0.6, handoff, where)
+        yield Seen("handoff, ÷ python-redis-lock's", 1.0, handoff, where)
+    floor = find(record["rows"], crowd.FLOOR, **case)
+    most = HANDOFF.get((case["kind"], case["waiters"]))
+    if floor and most:
+        yield Seen("handoff, ÷ BLPOP's", most, ratio(us, floor, "handoff"), where)
     yield Seen("longest ÷ median wait", 2, ratio_within(us), where)
     yield Seen("Jain index", -0.99, median(us, "jain"), where)
     yield Seen("requests per section", 3, median(us, "requests"), where)
@@ -117,8 +127,7 @@ def _crowd(record: Record, us: Row) -> Iterator[Seen]:
 def _speed(record: Record, us: Row, how: str) -> Iterator[Seen]:
     case = us["case"]
     floor = find(record["rows"], crowd.FLOOR, **case)
-    least = {8: 0.93, 128: 0.90}.get(case["waiters"])
-    if floor and least:
+    if floor:
         speed = ratio(us, floor, "sections_per_second")
         what = f"sections of {case['waiters']} waiters{how}, ÷ BLPOP's"
-        yield Seen(what, -least, speed, case["kind"])
+        yield Seen(what, -0.9, speed, case["kind"])

@@ -35,11 +35,12 @@ Cycle = Callable[[int], object]
 AsyncCycle = Callable[[int], Awaitable[object]]
 
 OURS = "redis_lock"
+DROP_IN = "cache.lock by LockingClient"
 FLOOR = "two plain commands"
 BARE = "two commands on a socket"
 
 WARM_UP = 30
-TASKS = [1, 50]
+TASKS = [1, 50, 128]
 
 COMPARE_AND_DELETE = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
@@ -127,7 +128,7 @@ def contestants(server: Any) -> list[tuple[str, Cycle]]:
         (f"{OURS} as decorator", decorated),
         ("redis-py Lock", redis_py),
         ("cache.lock", django_redis),
-        ("cache.lock by LockingClient", drop_in),
+        (DROP_IN, drop_in),
         *_peers(client),
         (FLOOR, plain),
         (BARE, _bare(server, script)),
