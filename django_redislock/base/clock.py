@@ -1,8 +1,6 @@
 """The clock that measures leases and waits. Setting the time of day does not change it."""
 
 import time
-from collections.abc import Callable
-from functools import partial
 
 # CLOCK_BOOTTIME goes on while the machine sleeps, as the server's clock does. With
 # time.monotonic() a laptop that slept through its lease would wake up believing in it.
@@ -11,8 +9,9 @@ from functools import partial
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-now: Callable[[], float] = partial(time.clock_gettime, _CLOCK)
-"""Return seconds since some fixed moment. Only differences have a meaning."""
+def now() -> float:
+    """Return seconds since some fixed moment. Only differences have a meaning."""
+    return time.clock_gettime(_CLOCK)
 
 
 def deadline(sent: float, ttl: float) -> float:

@@ -255,8 +255,9 @@ class Inbox:
 
     def _attend(self, its: Subscription) -> None:
         """Read if no waiting thread can, until something comes; else wait until that is so."""
-        longest = LOOK_EVERY if self._looks_often or self._tasks else its.PING_EVERY
         needed = bool(self._tasks) or not its.shared
+        # A connection that only this thread may read keeps it from hearing a call.
+        longest = LOOK_EVERY if needed or self._looks_often else its.PING_EVERY
         if not (needed and self._may_read(BACKGROUND)):
             its.wait_for_call(longest)
         # Also if nobody waits: the answer to a PING has to be read.

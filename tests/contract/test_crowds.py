@@ -10,7 +10,6 @@ from redis import Redis
 
 from django_redislock import redis_lock
 from django_redislock.transport import inbox
-from django_redislock.transport.subscription import Subscription
 from tests.contract.api import Api, queued
 from tests.waiting import PATIENCE, eventually
 
@@ -122,49 +121,3 @@ def test_nobody_looks_after_a_lone_waiter(
     assert not sent
     api.release(held)
     give_back_in_turn(api, waiters)
-
-
-def test_nobody_waits_any_more(
-    api: Api,
-    redis: Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The connection stays, and the answers to its PINGs are read."""
-    monkeypatch.setattr(Subscription, "PING_EVERY", 0.1)
-    proofs = []
-    prove = Subscription.prove
-
-    def spy(its: Subscription) -> None:
-        proofs.append(its)
-        prove(its)
-
-    monkeypatch.setattr(Subscription, "prove", spy)
-    held = api.acquire(redis_lock(NAME))
-    (waiter,) = line_up(api, redis, 1)
-    api.release(held)
-    give_back_in_turn(api, [waiter])
-    eventually(lambda: bool(proofs))
-    last = proofs[-1]
-    eventually(lambda: proofs.count(last) > 10)
-    assert "Lost the connection" not in caplog.text
-
-
-def test_a_connection_is_lost_while_nobody_waits(
-    api: Api, redis: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Another one is made at once, and not only when somebody waits the next time."""
-    monkeypatch.setattr(Subscription, "PING_EVERY", 2 * PATIENCE)
-    held = api.acquire(redis_lock(NAME))
-    (waiter,) = line_up(api, redis, 1)
-    api.release(held)
-    give_back_in_turn(api, [waiter])
-
-    def listeners() -> set[str]:
-        return {one["id"] for one in redis.client_list(_type="pubsub")}
-
-    before = listeners()
-    assert before
-    redis.client_kill_filter(_type="pubsub")
-    eventually(lambda: len(listeners() - before) >= 1)
-    assert "Lost the connection" in caplog.text

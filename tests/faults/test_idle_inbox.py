@@ -1,0 +1,60 @@
+"""The connection on which a process listens, while none of its threads and tasks waits."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+
+from django_redislock import redis_lock
+from django_redislock.transport.subscription import Subscription
+from tests.contract.api import Api, queued
+from tests.waiting import PATIENCE, eventually
+
+
+def wait_once(api: Api, redis: Redis) -> None:
+    """From then on this process listens."""
+    held = api.acquire(redis_lock("job"))
+    waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=None))
+    queued(redis, "job", 1)
+    api.release(held)
+    api.release(waiter.result(PATIENCE))
+
+
+def test_nobody_reads(
+    api: Api,
+    redis: Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The connection stays, and the answers to its PINGs are read."""
+    proofs: list[Subscription] = []
+    prove = Subscription.prove
+
+    def spy(its: Subscription) -> None:
+        proofs.append(its)
+        prove(its)
+
+    monkeypatch.setattr(Subscription, "PING_EVERY", 0.1)
+    monkeypatch.setattr(Subscription, "prove", spy)
+    wait_once(api, redis)
+    eventually(lambda: bool(proofs))
+    last = proofs[-1]
+    eventually(lambda: proofs.count(last) > 10)
+    assert "Lost the connection" not in caplog.text
+
+
+def test_it_is_lost(
+    api: Api, redis: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another one is made at once, and not only when somebody waits the next time."""
+
+    def listeners() -> set[str]:
+        return {one["id"] for one in redis.client_list(_type="pubsub")}
+
+    monkeypatch.setattr(Subscription, "PING_EVERY", 2 * PATIENCE)
+    wait_once(api, redis)
+    before = listeners()
+    assert before
+    redis.client_kill_filter(_type="pubsub")
+    eventually(lambda: bool(listeners() - before))
+    assert "Lost the connection" in caplog.text
