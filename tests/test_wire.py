@@ -24,8 +24,9 @@ from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
 from django_redislock.base import tokens
 from django_redislock.primitives import scripts
+from django_redislock.primitives.keys import Keys, ScriptKeys
 from django_redislock.transport import wire
-from django_redislock.transport.packing import pack
+from django_redislock.transport.packing import pack, pack_script
 from django_redislock.transport.server import server_of
 from tests.faults.caches import caches
 from tests.faults.interruption import KINDS, OURS, every_place
@@ -96,6 +97,21 @@ def test_an_error_is_theirs(pool: ConnectionPool) -> None:
         wire.ask(connection, pack(("EVALSHA", "0" * 40, 0, "abc")), "abc")
     assert ask(connection, "return {1, 2}") == [1, 2]
     give_back(pool, connection)
+
+
+@pytest.mark.parametrize("name", ["job", "Rechnung 42, größer", "注文"])
+@pytest.mark.parametrize("prefix", ["redislock", "größe"])
+@pytest.mark.parametrize("last", ["", ":holders"])
+@pytest.mark.parametrize("verbatim", [False, True])
+def test_a_script_is_packed_as_any_command(
+    name: str, prefix: str, last: str, verbatim: bool
+) -> None:
+    """From parts that are put together once for names of one length."""
+    its = Keys.verbatim(prefix, name.encode()) if verbatim else Keys.of(prefix, name)
+    keys = ScriptKeys(its, "f" * 32, last)
+    for args in (["f" * 32], ["f" * 32, 30_000, "web-1:2080|größer", "", 17]):
+        wanted = pack(("EVALSHA", "0" * 40, len(keys), *keys, *args))
+        assert pack_script("0" * 40, keys, args) == wanted
 
 
 def test_half_an_answer_is_none() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from ..base.tokens import Secret
@@ -196,17 +196,27 @@ class ScriptKeys(Sequence[str]):
         """Return their number, and them, in Redis' protocol: the length of each, and the key. They
         are to be ASCII, so that characters are bytes."""
         its, token, last = self._its, self._token, self._last
-        lock, index = its.lock, its.index
+        lock = its.lock
         beside = its.beside or lock
-        n = len(beside)
-        text = (
-            f"$1\r\n{8 if last else 7}\r\n${len(lock)}\r\n{lock}\r\n"
-            f"${n + 6}\r\n{beside}:queue\r\n${n + 8}\r\n{beside}:waiters\r\n"
-            f"${n + 8}\r\n{beside}:history\r\n${len(index)}\r\n{index}\r\n"
-            f"${n + 6 + len(token)}\r\n{beside}:gone:{token}\r\n"
-            f"${len(index.clock)}\r\n{index.clock}\r\n"
-        )
-        return f"{text}${n + len(last)}\r\n{beside}{last}\r\n" if last else text
+        a, b, c, d, e, f = _between(len(lock), len(beside), its.index, its.index.clock, len(token))
+        text = f"{a}{lock}{b}{beside}{c}{beside}{d}{beside}{e}{beside}:gone:{token}{f}"
+        if not last:
+            return f"$1\r\n7\r\n{text}"
+        return f"$1\r\n8\r\n{text}${len(beside) + len(last)}\r\n{beside}{last}\r\n"
+
+
+@lru_cache(maxsize=1024)
+def _between(lock: int, beside: int, index: str, clock: str, token: int) -> tuple[str, ...]:
+    """Return what stands before, between and behind the names in `ScriptKeys.packed`, for names of
+    these lengths."""
+    return (
+        f"${lock}\r\n",
+        f"\r\n${beside + 6}\r\n",
+        f":queue\r\n${beside + 8}\r\n",
+        f":waiters\r\n${beside + 8}\r\n",
+        f":history\r\n${len(index)}\r\n{index}\r\n${beside + 6 + token}\r\n",
+        f"\r\n${len(clock)}\r\n{clock}\r\n",
+    )
 
 
 def _hash_tag(key: str) -> str:
