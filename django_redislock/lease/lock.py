@@ -121,9 +121,14 @@ class Lock:
             self._obey(dict(options))
 
     def _obey(self, given: dict[str, Any]) -> None:
-        for field, validate in ARGUMENT_VALIDATORS.items():
-            if field in given:
+        for field in tuple(given):
+            if validate := ARGUMENT_VALIDATORS.get(field):
                 self._explicit[field] = validate(given.pop(field), field)
+        if given:
+            self._obey_besides(given)
+
+    def _obey_besides(self, given: dict[str, Any]) -> None:
+        """Obey the arguments that are no settings."""
         self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
         self._cancel_on_lost = validate_flag(given.pop("cancel_on_lost", False), "cancel_on_lost")
         self._label = validate_label(given.pop("label", ""))
