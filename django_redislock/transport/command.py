@@ -174,9 +174,7 @@ class SyncExchange(Exchange):
             except NoScriptError:
                 raise
             except BaseException as error:
-                if not _keeps(error, handled):
-                    hand[0].disconnect()
-                _fail(error, ("EVALSHA", sha, len(keys), *keys), handled)
+                fail(error, ("EVALSHA", sha, len(keys), *keys), handled, hand[0])
         finally:
             # Twice, since an exception from outside may come in the middle of the first call.
             try:
@@ -417,6 +415,20 @@ def _keeps(error: BaseException, handled: BaseException | None) -> bool:
         return False
     # After other errors the answer may still come, before the next command's.
     return isinstance(error, ResponseError | TooFewReplicas)
+
+
+def fail(
+    error: BaseException,
+    command: tuple[Any, ...],
+    handled: BaseException | None,
+    *connections: Any,
+) -> NoReturn:
+    """Raise the error for the caller of a request, and close its connection if it can't be used
+    again."""
+    if not _keeps(error, handled):
+        for connection in connections:
+            connection.disconnect()
+    _fail(error, command, handled)
 
 
 def _fail(

@@ -30,6 +30,7 @@ from . import pools
 from .command import AloneExchange, AsyncExchange, Pool, SyncExchange
 from .event_loops import ending, joined, of_loop
 from .inbox import Inbox, Waker
+from .polled import Request, Requests
 from .server import Server, server_of
 from .several import Answers, Member
 from .wire import LAST_MOMENT
@@ -285,11 +286,15 @@ class SyncPort(BasePort):
         within: float,
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
-        terms, each = Terms(within), [*map(server_of, servers)]
-        answers = Answers(each, keys[0], within, enough)
+        each = [*map(server_of, servers)]
+        answers = Answers(each, within, enough)
+        requests = Requests(
+            [server.kept(Member).pool for server in each], name, keys, args, within
+        )
         box: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
-        def ask(number: int, port: SyncPort) -> None:
+        def go_on(number: int, request: Request) -> None:
+            port = _RequestPort(each[number], request, within)
             try:
                 answer = run(port.script(name, keys, args))
             except Exception as error:
@@ -297,20 +302,30 @@ class SyncPort(BasePort):
             answers.remember(number, answer)
             box.put((number, answer))
 
-        # A thread for each server: a connection alone may take all the time that there is.
-        for number, server in enumerate(each):
-            port = SyncPort(server, pool=server.kept(Member).pool, terms=terms)
-            thread = threading.Thread(
-                target=ask, args=(number, port), name="redislock-server", daemon=True
-            )
+        try:
+            for number, answer in requests.heard(answers.left):
+                answers.remember(number, answer)
+                answers.take(number, answer)
+            # A thread for each server: a connection alone may take all the time that there is.
+            for number, request in requests.handed_over():
+                thread = threading.Thread(
+                    target=go_on, args=(number, request), name="redislock-server", daemon=True
+                )
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter ends: ask one server after the other
+                    go_on(number, request)
+            while left := answers.left():
+                with contextlib.suppress(queue.Empty):
+                    answers.take(*box.get(timeout=left))
+            return answers.all(keys)
+        finally:
+            # Twice, since an exception from outside may come in the middle of the first call.
             try:
-                thread.start()
-            except RuntimeError:  # the interpreter ends: ask one server after the other
-                ask(number, port)
-        while left := answers.left():
-            with contextlib.suppress(queue.Empty):
-                answers.take(*box.get(timeout=left))
-        return answers.all
+                requests.end()
+            except BaseException:
+                requests.end()
+                raise
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -341,6 +356,22 @@ class SyncPort(BasePort):
         self._line = self._server.kept(_line)
         if not self._line.acquire(timeout=seconds):
             self._line = None
+
+
+class _RequestPort(SyncPort):
+    """The port of a thread to one of several servers, to which it may have sent the request."""
+
+    def __init__(self, server: Server, request: Request, within: float) -> None:
+        super().__init__(server, pool=request.pool, terms=Terms(within))
+        self._request = request
+
+    async def _at_once(self, *_: object) -> Any:
+        return None
+
+    async def _at_length(self, how: str, *command: Any) -> Any:
+        if how == "EVALSHA" and self._request.sent:
+            return self._request.answer()
+        return await super()._at_length(how, *command)
 
 
 class AsyncPort(BasePort):
@@ -395,7 +426,7 @@ class AsyncPort(BasePort):
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
         each = [*map(server_of, servers)]
-        answers = Answers(each, keys[0], within, enough)
+        answers = Answers(each, within, enough)
         box: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
 
         async def ask(number: int, server: Server) -> None:
@@ -404,7 +435,7 @@ class AsyncPort(BasePort):
                 async with asyncio.timeout(within):
                     answer = await _MemberPort(server).script(name, keys, args)
             except TimeoutError:
-                answer = answers.all[number]
+                answer = answers.missing(number, keys)
             except Exception as error:
                 answer = error
             answers.remember(number, answer)
@@ -417,7 +448,7 @@ class AsyncPort(BasePort):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     answers.take(*await box.get())
-        return answers.all
+        return answers.all(keys)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

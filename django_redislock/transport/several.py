@@ -16,6 +16,7 @@ LEAST_MORE = 0.005
 """Seconds, at least, for further answers after the present ones have decided."""
 
 _DOWN = LockUnavailable("It did not answer the last time either.")
+_TO_COME = LockUnavailable("It has not answered yet.", doubtful=True, silent=True)
 
 
 class Member:
@@ -37,18 +38,18 @@ class Answers:
     """The answers of several servers, as they come in."""
 
     def __init__(
-        self, servers: Sequence[Server], key: str, within: float, enough: Callable[..., bool]
+        self, servers: Sequence[Server], within: float, enough: Callable[..., bool]
     ) -> None:
-        self.all: list[Any] = [_no_answer(server, key, within) for server in servers]
-        """The answer of each server; until it comes, an error."""
+        self._servers = servers
         self._members = [server.kept(Member) for server in servers]
         self._hopeless = {n for n, member in enumerate(self._members) if member.silent}
+        self._answers: list[Any] = [_TO_COME] * len(servers)
+        self._outstanding = len(servers)
+        self._enough = enough
+        self._decided = False
+        self._within = within
         self._began = now()
         self._until = self._began + within
-        self._enough = enough
-        self._outstanding = len(servers)
-        self._decided = False
-        self._decide()
 
     def remember(self, number: int, answer: Any) -> None:
         """Note whether this server was silent, even if nobody waits for its answer now."""
@@ -58,12 +59,14 @@ class Answers:
         """Enter the answer of this server. Raises an exception that is no `LockError`."""
         if isinstance(answer, Exception) and not isinstance(answer, LockError):
             raise answer
-        self.all[number] = answer
+        self._answers[number] = answer
         self._hopeless.discard(number)
         self._outstanding -= 1
-        self._decide()
 
-    def _decide(self) -> None:
+    def left(self) -> float:
+        """Return how many seconds to wait for more answers; 0: the present ones are all."""
+        if not self._outstanding:
+            return 0.0
         if not self._decided and self._enough(self._so_far()):
             # Servers that are about as fast as the others are waited for, too: it is good to know
             # all answers.
@@ -72,24 +75,28 @@ class Answers:
             if self._outstanding > len(self._hopeless):
                 more = now() - self._began + LEAST_MORE
             self._until = min(self._until, now() + more)
+        return max(0.0, self._until - now())
 
     def _so_far(self) -> list[Any]:
         """Return all answers. As soon as a majority has answered, servers that were silent the
         last time count as down. Until then their answers are needed."""
-        answered = sum(not isinstance(one, LockError) for one in self.all)
-        if 2 * answered <= len(self.all):
-            return self.all
-        return [_DOWN if n in self._hopeless else one for n, one in enumerate(self.all)]
+        answered = sum(not isinstance(one, LockError) for one in self._answers)
+        if 2 * answered <= len(self._answers):
+            return self._answers
+        return [_DOWN if n in self._hopeless else one for n, one in enumerate(self._answers)]
 
-    def left(self) -> float:
-        """Return how many seconds to wait for more answers; 0: the present ones are all."""
-        return max(0.0, self._until - now()) if self._outstanding else 0.0
+    def all(self, keys: Sequence[str]) -> list[Any]:
+        """Return the answer of each server, or an error."""
+        return [
+            self.missing(number, keys) if answer is _TO_COME else answer
+            for number, answer in enumerate(self._answers)
+        ]
 
-
-def _no_answer(server: Server, key: str, within: float) -> LockUnavailable:
-    return LockUnavailable(
-        f"{server.using!r} did not answer within {within:.3g} s",
-        name_of(key),
-        doubtful=True,
-        silent=True,
-    )
+    def missing(self, number: int, keys: Sequence[str]) -> LockUnavailable:
+        """Return the error for a server that gives no answer."""
+        return LockUnavailable(
+            f"{self._servers[number].using!r} did not answer within {self._within:.3g} s",
+            name_of(keys[0]),
+            doubtful=True,
+            silent=True,
+        )

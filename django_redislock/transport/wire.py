@@ -84,6 +84,13 @@ def idle_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
 
     With `None` it may have taken one that needs more care.
     """
+    sock = plain_socket(pool, hand)
+    return sock if sock is not None and _silent(sock) else None
+
+
+def plain_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
+    """Do what `idle_socket` does, but for the look whether the socket was closed, or has unread
+    answers."""
     if type(pool) is not redis.ConnectionPool or pool.pid != fork.process or _keeps_books(pool):
         return None
     try:
@@ -101,7 +108,7 @@ def idle_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
     sock = getattr(connection, "_sock", None)
     if type(sock) is not socket.socket or connection.health_check_interval:
         return None
-    return sock if _silent(sock) else None
+    return sock
 
 
 def _keeps_books(pool: Any) -> bool:
@@ -304,11 +311,27 @@ def ask_over(
         answer = short_answer(seen, word)
         if answer is not None:
             return answer
+    except OSError as error:
+        raise _as_redis_py(error) from error
+    return answer_over(connection, sock, seen, word, within)
+
+
+def answer_over(
+    connection: Any, sock: socket.socket, seen: bytes, word: str, within: float | None
+) -> Any:
+    """Return the answer to a request that was sent over a plain socket, where `seen` has come
+    already."""
+    try:
         with _patient(sock, connection, within):
             return _answer(connection, sock, _Answers(sock, seen).read, word)
-    except OSError as error:  # as redis-py would raise it
-        kind = redis.TimeoutError if isinstance(error, TimeoutError) else redis.ConnectionError
-        raise kind(str(error)) from error
+    except OSError as error:
+        raise _as_redis_py(error) from error
+
+
+def _as_redis_py(error: OSError) -> redis.RedisError:
+    """Return the error of a socket as redis-py would raise it."""
+    kind = redis.TimeoutError if isinstance(error, TimeoutError) else redis.ConnectionError
+    return kind(str(error))
 
 
 def _await(sock: socket.socket, seconds: float) -> None:
@@ -446,3 +469,15 @@ def short_answer(seen: bytes, word: str) -> Any:
     if len(rest) == 2:
         return [1]
     return _short(rest[:-2]) if rest[:1] == b"|" else None
+
+
+def whole_answer(seen: bytes, word: str) -> Any:
+    """Return the answer to our request if this is all of it, else `NOTHING`. Raises redis-py's
+    errors."""
+    answer = short_answer(seen, word)
+    if answer is not None:
+        return answer
+    its = reader()
+    its.feed(seen)
+    found = its.gets()
+    return said(found) if is_ours(found, word) else NOTHING
