@@ -302,8 +302,8 @@ class Redlock:
     def _settled(self, answers: Answers, what: Callable[[Any], Hashable]) -> bool:
         """Return whether a majority says the same, or can't any more. Until then, slow servers are
         waited for: of two fast ones, one may have lost its data."""
-        said = Counter(what(answer) for answer in answers if not isinstance(answer, LockError))
-        alike = max(said.values(), default=0)
+        said = [what(answer) for answer in answers if not isinstance(answer, LockError)]
+        alike = max(map(said.count, said), default=0)
         quorum = self.servers.quorum
         return alike >= quorum or alike + _silent(answers) < quorum
 

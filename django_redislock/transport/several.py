@@ -67,6 +67,10 @@ class Answers:
         """Return how many seconds to wait for more answers; 0: the present ones are all."""
         if not self._outstanding:
             return 0.0
+        if self._outstanding == len(self._answers) and not self._hopeless:
+            least = self._began + min(LEAST_MORE, self._within) - now()
+            if least > 0:  # they get that in any case
+                return least
         if not self._decided and self._enough(self._so_far()):
             # Servers that are about as fast as the others are waited for, too: it is good to know
             # all answers.

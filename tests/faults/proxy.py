@@ -44,6 +44,8 @@ class Fault(Enum):
     """It arrives when the rule lets go, even when the client has gone by then."""
     HOLD_REPLY = auto()
     """It is carried out at once; the answer is passed on when the rule lets go."""
+    HOLD_HALF = auto()
+    """As before, but half of the answer is passed on at once."""
 
 
 def script(*names: str) -> Matcher:
@@ -294,6 +296,11 @@ class _Connection:
                 return
             elif rule is not None and fault is Fault.HOLD_REPLY:
                 await rule.gone()
+            elif rule is not None and fault is Fault.HOLD_HALF:
+                half = len(frame) // 2
+                self._to_client.write(frame[:half])
+                await rule.gone()
+                frame = frame[half:]
             if self._proxy.slow:
                 await asyncio.sleep(self._proxy.slow)
             if not self._silent:

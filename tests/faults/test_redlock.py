@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
-from redis import Redis
+from redis import ConnectionPool, Redis
 
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import (
@@ -40,6 +40,7 @@ from django_redislock.lease.watchdog import Watchdog, watchdog
 from django_redislock.locks import redis_lock as decorators
 from django_redislock.primitives import redlock
 from django_redislock.settings.configured import aliases
+from django_redislock.transport import wire
 from django_redislock.transport.cluster import Cluster
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import every, server_of
@@ -181,6 +182,24 @@ def outvoted(name: str) -> None:
     assert Redlock(f"{name} taken", ALIASES[:3], ttl=TTL).acquire(wait=0) is None
 
 
+def member_pools() -> list[ConnectionPool]:
+    """The pools of the servers, over which Redlocks ask them."""
+    pools = [server_of(alias).kept(Member).pool for alias in ALIASES]
+    return [pool for pool in pools if not isinstance(pool, Cluster)]
+
+
+def unreturned() -> int:
+    """So many connections are not in their pool."""
+    pools = member_pools()
+    return sum(one._created_connections - len(one._available_connections) for one in pools)
+
+
+def unread() -> list[Any]:
+    """The connections in these pools over which something has come that nobody has read."""
+    idle = [one for pool in member_pools() for one in pool._available_connections]
+    return [one for one in idle if one._sock is not None and not wire._silent(one._sock)]
+
+
 def no_lease_is_current() -> bool:
     gc.collect()  # an exception's frames may have the lease in a cycle
     try:
@@ -218,11 +237,6 @@ def test_interrupted(
             values = zip(names, pipeline.execute(), strict=True)
             return [name for name, value in values if value not in (None, FOREIGN)]
 
-    def unreturned() -> int:
-        asked = [one.pool for one in every(Member)]
-        pools = [pool for pool in asked if not isinstance(pool, Cluster)]
-        return sum(one._created_connections - len(one._available_connections) for one in pools)
-
     # That is said by a finalizer, out of which no exception comes.
     monkeypatch.setattr(decorators, "_for_developers", lambda: False)
     act(0)
@@ -232,6 +246,7 @@ def test_interrupted(
     assert not [f"{place}: {place.instead}" for place in places if place.instead]
     eventually(lambda: not watchdog(server_of(Servers.of(ALIASES[:3])))._to_release)
     eventually(lambda: unreturned() <= before)
+    assert not unread()
     left = {name: alias for alias in ALIASES[:3] for name in kept(alias)}
     assert len(left) <= len(places) * 0.04
     for name, alias in left.items():
@@ -382,6 +397,132 @@ def test_as_a_decorator(api: Api, nodes: Nodes) -> None:
     api.call(Redlock("{arguments[0]}", ALIASES, ttl=TTL)(function), "job")
     assert len(seen[0]) >= 3
     eventually(lambda: nodes.held() == [])
+
+
+# Who asks them.
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The threads that a port has started to ask a server."""
+    started: list[threading.Thread] = []
+
+    class Seen(threading.Thread):
+        def start(self) -> None:
+            if self.name == "redislock-server":
+                started.append(self)
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", Seen)
+    return started
+
+
+OF_THREE = ["a", "b", "e"]
+
+
+def cycle(lock: Redlock) -> None:
+    lease = lock.acquire(wait=0)
+    assert lease is not None
+    assert lock.holder() is not None
+    lease.extend()
+    lease.release()
+
+
+def test_the_usual_takes_no_thread(nodes: Nodes, threads: list[threading.Thread]) -> None:
+    """Neither to lock, nor to be refused, once all servers are connected."""
+    free, taken = Redlock("free", OF_THREE, ttl=TTL), lock(OF_THREE)
+    for alias in OF_THREE:
+        nodes.clients[alias].set(KEY, FOREIGN)
+    for _ in range(2):
+        assert taken.acquire(wait=0) is None
+        cycle(free)
+    assert threads, "they have connected"
+    eventually(lambda: not any(thread.is_alive() for thread in threads))
+    threads.clear()
+    cycle(free)
+    assert taken.acquire(wait=0) is None
+    assert threads == []
+    assert unreturned() == 0
+
+
+def test_half_an_answer_delays_nobody(
+    nodes: Nodes, behind_proxy: Proxy, threads: list[threading.Thread]
+) -> None:
+    """A thread waits for the other half. The connection stays in its pool."""
+    of_three = lock(OF_THREE)
+    cycle(of_three)
+    eventually(lambda: unreturned() == 0)
+    connected = behind_proxy.connected
+    threads.clear()
+    rule = behind_proxy.on(script("mutex_acquire"), Fault.HOLD_HALF)
+    began = now()
+    lease = of_three.acquire(wait=0)
+    assert lease is not None
+    assert now() - began < redlock.within(TTL) / 2
+    rule.happened()
+    assert any(thread.is_alive() for thread in threads)
+    rule.let_go()
+    eventually(lambda: unreturned() == 0)
+    assert not unread()
+    assert nodes.holding(lease) == OF_THREE
+    lease.release()
+    assert behind_proxy.connected == connected
+
+
+@pytest.mark.parametrize("fault", [Fault.HOLD_REPLY, Fault.LOSE_REPLY], ids=lambda it: it.name)
+def test_a_connection_that_still_has_an_answer_to_come(
+    nodes: Nodes, behind_proxy: Proxy, fault: Fault
+) -> None:
+    """It comes back to its pool when that was read, or when it was closed."""
+    of_three = lock(OF_THREE, ttl=2, renew=False)
+    cycle(of_three)
+    eventually(lambda: unreturned() == 0)
+    rule = behind_proxy.on(script("mutex_acquire"), fault)
+    lease = of_three.acquire(wait=0)
+    assert lease is not None
+    rule.happened()
+    assert unreturned() == 1
+    rule.let_go()
+    eventually(lambda: unreturned() == 0)
+    assert not unread()
+    lease.release()
+
+
+def test_servers_that_forgot_our_scripts(api: Api, nodes: Nodes) -> None:
+    """They are sent again."""
+    api.release(api.acquire(lock()))
+    for client in nodes.clients.values():
+        client.script_flush()
+    lease = api.acquire(lock(), wait=0)
+    eventually(lambda: nodes.holding(lease) == ALIASES)
+    api.release(lease)
+
+
+def test_idle_connections_that_were_closed(api: Api, nodes: Nodes) -> None:
+    """New ones are made, and each server is asked."""
+    api.release(api.acquire(lock()))
+    eventually(lambda: unreturned() == 0)
+    for client in nodes.clients.values():
+        client.client_kill_filter(_type="normal", skipme=True)
+    lease = api.acquire(lock(), wait=0)
+    eventually(lambda: nodes.holding(lease) == ALIASES)
+    api.release(lease)
+
+
+def test_an_idle_connection_with_an_answer_to_somebody_else(nodes: Nodes) -> None:
+    """It is taken for nobody's vote."""
+    for pool in member_pools():
+        pool.disconnect()  # some may go to a server that was restarted since
+    cycle(lock())
+    eventually(lambda: unreturned() == 0)
+    for pool in member_pools():
+        for connection in pool._available_connections:
+            connection.send_command("PING")
+    assert unread()
+    lease = lock().acquire(wait=0)
+    assert lease is not None
+    eventually(lambda: nodes.holding(lease) == ALIASES)
+    lease.release()
 
 
 # Some of them are away.
