@@ -188,6 +188,12 @@ def member_pools() -> list[ConnectionPool]:
     return [pool for pool in pools if not isinstance(pool, Cluster)]
 
 
+def disconnect() -> None:
+    """Earlier tests have connected, some of them to a server that was restarted since."""
+    for pool in member_pools():
+        pool.disconnect()
+
+
 def unreturned() -> int:
     """So many connections are not in their pool."""
     pools = member_pools()
@@ -433,6 +439,7 @@ def test_the_usual_takes_no_thread(nodes: Nodes, threads: list[threading.Thread]
     free, taken = Redlock("free", OF_THREE, ttl=TTL), lock(OF_THREE)
     for alias in OF_THREE:
         nodes.clients[alias].set(KEY, FOREIGN)
+    disconnect()
     for _ in range(2):
         assert taken.acquire(wait=0) is None
         cycle(free)
@@ -511,8 +518,7 @@ def test_idle_connections_that_were_closed(api: Api, nodes: Nodes) -> None:
 
 def test_an_idle_connection_with_an_answer_to_somebody_else(nodes: Nodes) -> None:
     """It is taken for nobody's vote."""
-    for pool in member_pools():
-        pool.disconnect()  # some may go to a server that was restarted since
+    disconnect()
     cycle(lock())
     eventually(lambda: unreturned() == 0)
     for pool in member_pools():
