@@ -100,6 +100,7 @@ def nothing_remains(redis: Redis, places: dict[str, Place]) -> None:
     nobody can see it: then the lock ends with its ttl, or else with the lock object.
     """
     assert not held_up(places.values())
+    gc.collect()  # what a traceback keeps in a cycle may owe a release
     eventually(settled)
     assert len(left(redis, places)) <= len(places) * 0.04
     for name in living(places):
