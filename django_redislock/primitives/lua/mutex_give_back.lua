@@ -5,10 +5,13 @@
 --          release the lock of our token, or its place in the queue, and hand the lock to the next
 --          waiter. `withdraw`: an acquire of this token may still be on its way, so leave a
 --          tombstone. Returns what mutex_release.lua does, without `granted`
+--        let_go(withdraw)
+--          do the same, but hand the lock to nobody yet
 -- luacheck: read globals lock gone token look token_of mark_of MINUTE unlist write_end grant hand_over
 -- luacheck: read globals leave_queue
 
-local function give_back(withdraw)
+-- Returns the answer, and the mark of the lock if it was held.
+local function let_go(withdraw)
   local value = look(lock)
   local held = token_of(value) == token
   local why = (withdraw or not held) and redis.call('GET', gone)
@@ -17,7 +20,6 @@ local function give_back(withdraw)
     -- First, since a full Redis denies other writes, but not after one that it has allowed.
     redis.call('DEL', lock)
     if mark_of(value) == '+' then write_end(value, 'released') end
-    if not hand_over(grant) and mark_of(value) ~= '|' then unlist() end
   else
     leave_queue(token)
   end
@@ -25,6 +27,12 @@ local function give_back(withdraw)
   if withdraw and not why then
     redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
   end
-  if held then return {1} end
+  if held then return {1}, mark_of(value) end
   return {0, value, why}
+end
+
+local function give_back(withdraw)
+  local answer, mark = let_go(withdraw)
+  if mark and not hand_over(grant) and mark ~= '|' then unlist() end
+  return answer
 end
