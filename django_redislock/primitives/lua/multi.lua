@@ -6,7 +6,7 @@
 --        turn_to(number)    let all functions work on the lock of this number from now on
 --        grant_all          as grant() in mutex_grant.lua, for all locks that a waiter needs
 -- Sets   elsewhere          for hand_over()
--- luacheck: read globals NEEDS MINUTE CLUSTER list look grant
+-- luacheck: read globals NEEDS MINUTE CLUSTER list look grant token leave_queue seen_lately
 -- luacheck: globals lock queue waiters history gone elsewhere
 
 local LOCKS = math.floor((#KEYS - 2) / 5)
@@ -16,11 +16,8 @@ local LOCKS = math.floor((#KEYS - 2) / 5)
 local here = {}
 for i = 1, LOCKS do here[KEYS[5 * i - 4]] = true end
 
--- The locks that a waiter needs, if all others are free.
+-- The locks that a waiter needs besides, and can have now.
 local needs_of = {}
--- The locks to whose queues waiters were moved.
-local moved = {}
-
 -- Whether a waiter that has arrived at that time can't have a lock now: somebody holds it, or waits for it
 -- since before.
 local function taken(other, arrival)
@@ -29,34 +26,64 @@ local function taken(other, arrival)
   return first[2] and tonumber(first[2]) < tonumber(arrival)
 end
 
--- A waiter that was handed a lock while another one is held would only wake, pass it on and stand where
--- this function puts it: with many waiters, that is a request of each of them.
-elsewhere = function(waiter, entry)
-  local needs = redis.call('HGET', waiters, waiter .. NEEDS)
-  local arrival = needs and redis.call('ZSCORE', queue, waiter)
-  local all = {}
-  for other in string.gmatch(needs or '', '[^\n]+') do
+-- So many waiters are looked at together, which takes much less time than one after the other.
+local TOGETHER = 50
+
+-- Returns the key of a lock that a waiter needs besides, and can't have now; or nil, and all that it needs
+-- besides.
+local function missing(needs, arrival)
+  local others = {}
+  for other in string.gmatch(needs, '[^\n]+') do
     if other ~= lock and (here[other] or not CLUSTER) then
-      if taken(other, arrival) then
-        redis.call('ZADD', other .. ':queue', 'LT', arrival, waiter)
-        redis.call('HSET', other .. ':waiters', waiter, entry, waiter .. NEEDS, needs)
-        if not moved[other] then
-          moved[other] = true
-          redis.call('PEXPIRE', other .. ':queue', MINUTE)
-          redis.call('PEXPIRE', other .. ':waiters', MINUTE)
-          local before = lock
-          lock = other
-          local value = look(other)
-          if value then list(value, redis.call('PTTL', other)) end
-          lock = before
-        end
-        return true
-      end
-      table.insert(all, other)
+      if taken(other, arrival) then return other end
+      table.insert(others, other)
     end
   end
-  needs_of[waiter] = all
-  return false
+  return nil, others
+end
+
+-- A waiter that was handed a lock while another one is held would only wake, pass it on and stand where
+-- this function puts it: with many waiters, that is a request of each of them.
+elsewhere = function(most)
+  local first = redis.call('ZRANGE', queue, 0, math.min(most, TOGETHER) - 1, 'WITHSCORES')
+  if not first[1] then return 0 end
+  local fields = {}
+  for i = 1, #first, 2 do
+    table.insert(fields, first[i])
+    table.insert(fields, first[i] .. NEEDS)
+  end
+  local said = redis.call('HMGET', waiters, unpack(fields))
+  local leaving, places = {}, {}
+  for i = 1, #first, 2 do
+    local waiter, arrival, entry, needs = first[i], first[i + 1], said[i], said[i + 1]
+    if waiter == token or not needs or not seen_lately(entry) then break end
+    local other, others = missing(needs, arrival)
+    if not other then
+      needs_of[waiter] = others
+      break
+    end
+    table.insert(leaving, waiter)
+    local place = places[other] or {scores = {}, fields = {}}
+    places[other] = place
+    table.insert(place.scores, arrival)
+    table.insert(place.scores, waiter)
+    for _, word in ipairs({waiter, entry, waiter .. NEEDS, needs}) do
+      table.insert(place.fields, word)
+    end
+  end
+  if not leaving[1] then return 0 end
+  for other, place in pairs(places) do
+    redis.call('ZADD', other .. ':queue', 'LT', unpack(place.scores))
+    redis.call('HSET', other .. ':waiters', unpack(place.fields))
+    redis.call('PEXPIRE', other .. ':queue', MINUTE)
+    redis.call('PEXPIRE', other .. ':waiters', MINUTE)
+    local before, value = lock, look(other)
+    lock = other
+    if value then list(value, redis.call('PTTL', other)) end
+    lock = before
+  end
+  leave_queue(unpack(leaving))
+  return #leaving
 end
 
 local function grant_all(to, ...)
