@@ -23,6 +23,8 @@ from .harness import ROUNDS, Row, median, record, say
 PARTS = {
     "uncontended": ["rounds", "cycles"],
     "contended": ["rounds", "seconds", "waiters"],
+    "kinds": ["rounds", "cycles"],
+    "pairs": ["rounds", "seconds"],
     "inspection": ["rounds"],
     "server": ["rounds"],
     "leases": ["rounds"],
@@ -36,6 +38,8 @@ SHOWN = [part for part in PARTS if part != "periodic"]
 SMOKE = {
     "uncontended": {"rounds": 1, "cycles": 20},
     "contended": {"rounds": 1, "seconds": 0.2, "waiters": [2]},
+    "kinds": {"rounds": 1, "cycles": 20},
+    "pairs": {"rounds": 1, "seconds": 0.1, "processes": 3},
     "inspection": {"rounds": 1, "locks": 100, "others": 1000, "pages": [100, 200]},
     "server": {"rounds": 1, "cycles": 50},
     "leases": {"rounds": 1, "leases": 20, "ttls": [3], "waiting": [5], "pile": 100},

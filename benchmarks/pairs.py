@@ -12,7 +12,18 @@ import time
 from typing import Any, NamedTuple
 
 from .crowd import OURS, SECTION, Processes
-from .harness import Meter, Row, add, django_project, in_child, parsers, private_server, say, turns, url
+from .harness import (
+    Meter,
+    Row,
+    add,
+    django_project,
+    in_child,
+    parsers,
+    private_server,
+    say,
+    turns,
+    url,
+)
 
 MULTI = "MultiLock of two names"
 NESTED = f"{OURS} in {OURS}"

@@ -7,6 +7,7 @@ from typing import Any
 from devtools.pages import table
 
 from . import crowd, uncontended
+from . import pairs as of_pairs
 from .harness import Row, find, median, quartiles, ratio
 
 Record = dict[str, Any]
@@ -206,3 +207,40 @@ def others(record: Record) -> str:
         cells = [f"{median(row, 'late') * 1e3:.0f}", f"{slowest * 1e3:.0f}"]
         late.append([shown(row["contestant"]), *cells])
     return f"{table(lines)}\n\n{table(late)}"
+
+
+# Other kinds of locks.
+
+
+def kinds(record: Record) -> str:
+    lines = [["acquire and release, µs, ÷ plain", *WHERE.values(), "round trips of a server"]]
+    for row in rows_of(record, cores="one"):
+        title = row["contestant"]
+        cells = []
+        for cores in WHERE:
+            rows = rows_of(record, cores=cores)
+            [same] = (its for its in rows if its["contestant"] == title)
+            slower = ratio(same, plain_of(rows))
+            cells.append(f"{micro(median(same, 'seconds'))}, {slower:.2f}")
+        lines.append([shown(title), *cells, f"{median(row, 'round_trips'):.0f}"])
+    return f"{conditions(record)}\n\n{table(lines)}"
+
+
+def pairs(record: Record) -> str:
+    head = ["of so many names", "", "sections per second", "÷ nested", "requests per section"]
+    lines = [[*head, "Jain index"]]
+    for row in record["rows"]:
+        floor = find(record["rows"], of_pairs.NESTED, **row["case"])
+        assert floor is not None
+        speed = "sections_per_second"
+        lines.append(
+            [
+                str(row["case"]["names"]),
+                shown(row["contestant"]),
+                f"{median(row, speed):.0f}",
+                f"{ratio(row, floor, speed):.2f}",
+                f"{median(row, 'requests'):.2f}",
+                f"{median(row, 'jain'):.3f}",
+            ]
+        )
+    return f"{conditions(record)}\n\n{table(lines)}"

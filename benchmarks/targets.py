@@ -12,6 +12,8 @@ from typing import NamedTuple
 from devtools.pages import table
 
 from . import crowd, uncontended
+from . import kinds as of_kinds
+from . import pairs as of_pairs
 from .harness import Row, find, median, ratio
 from .tables import WHERE, Record, conditions, parsers_of, ratio_within, rows_of
 
@@ -131,3 +133,27 @@ def _speed(record: Record, us: Row, how: str) -> Iterator[Seen]:
         speed = ratio(us, floor, "sections_per_second")
         what = f"sections of {case['waiters']} waiters{how}, ÷ BLPOP's"
         yield Seen(what, -0.9, speed, case["kind"])
+
+
+def kinds(record: Record) -> Iterator[Seen]:
+    """The targets of `kinds`."""
+    for cores, place in WHERE.items():
+        named = {row["contestant"]: row for row in rows_of(record, cores=cores)}
+        floor = named[uncontended.FLOOR]
+        slower = ratio(named[of_kinds.REDLOCK], floor)
+        yield Seen("a free Redlock of three servers, ÷ plain", 4, slower, place)
+    for title in of_kinds.SHARED:
+        row, floor = (find(record["rows"], it, cores="one") for it in (title, uncontended.FLOOR))
+        if row and floor:
+            what = "a free semaphore or read-write lock on one core, ÷ plain"
+            yield Seen(what, 1.3, ratio(row, floor), title)
+
+
+def pairs(record: Record) -> Iterator[Seen]:
+    """The targets of `pairs`."""
+    for us in rows_of(record):
+        floor = find(record["rows"], of_pairs.NESTED, **us["case"])
+        if us["contestant"] == of_pairs.MULTI and floor:
+            speed = ratio(us, floor, "sections_per_second")
+            what = f"two names for each of {us['case']['processes']} processes, ÷ nested locks"
+            yield Seen(what, -1, speed, f"{us['case']['names']} names")

@@ -86,9 +86,10 @@ def clean_up(meter: Meter) -> None:
     meter.redis.flushdb()
 
 
-def contestants(server: Any) -> list[tuple[str, Cycle]]:
-    """A function that does one cycle, given a number that no other cycle has."""
-    django_project(default=url(server), dropin=url(server))
+def contestants(server: Any, **more: str) -> list[tuple[str, Cycle]]:
+    """A function that does one cycle, given a number that no other cycle has. The project has `more`
+    aliases, with their URLs."""
+    django_project(default=url(server), dropin=url(server), **more)
     from django.core.cache import cache, caches
     from django_redis import get_redis_connection
     from redis.lock import Lock

@@ -53,7 +53,9 @@ def test_a_section_costs_three_requests_where_others_wait() -> None:
     assert find(rows, crowd.OURS, kind="expiry")
 
 
-@pytest.mark.parametrize("part", ["server", "leases", "latency", "fleet", "startup"])
+@pytest.mark.parametrize(
+    "part", ["server", "leases", "latency", "fleet", "startup", "kinds", "pairs"]
+)
 def test_what_growth_is_measured_by_runs(part: str) -> None:
     """As far as that can be seen in a moment."""
     rows = import_module(f"benchmarks.{part}").measure(**SMOKE[part])

@@ -18,72 +18,72 @@ for i = 1, LOCKS do here[KEYS[5 * i - 4]] = true end
 
 -- The locks that a waiter needs besides, and can have now.
 local needs_of = {}
--- Whether a waiter that has arrived at that time can't have a lock now: somebody holds it, or waits for it
--- since before.
-local function taken(other, arrival)
-  if redis.call('EXISTS', other) == 1 then return true end
-  local first = redis.call('ZRANGE', other .. ':queue', 0, 0, 'WITHSCORES')
-  return first[2] and tonumber(first[2]) < tonumber(arrival)
-end
+-- So many waiters are looked at together, which takes much less time than one after the other: at first,
+-- and later.
+local FIRST, LATER = 2, 50
 
--- So many waiters are looked at together, which takes much less time than one after the other.
-local TOGETHER = 50
-
--- Returns the key of a lock that a waiter needs besides, and can't have now; or nil, and all that it needs
--- besides.
-local function missing(needs, arrival)
+-- Returns the key of a lock that a waiter needs besides and can't have now: somebody holds it, or waits for
+-- it since before. Else nil, and all that it needs besides. `held` remembers which locks are held.
+local function missing(needs, arrival, held)
   local others = {}
   for other in string.gmatch(needs, '[^\n]+') do
     if other ~= lock and (here[other] or not CLUSTER) then
-      if taken(other, arrival) then return other end
+      if held[other] == nil then held[other] = redis.call('EXISTS', other) == 1 end
+      if held[other] then return other end
+      local first = redis.call('ZRANGE', other .. ':queue', 0, 0, 'WITHSCORES')
+      if first[2] and tonumber(first[2]) < tonumber(arrival) then return other end
       table.insert(others, other)
     end
   end
   return nil, others
 end
 
+-- Let waiters wait for this lock, which is not the one that the functions work on.
+local function receive(other, scores, fields)
+  redis.call('ZADD', other .. ':queue', 'LT', unpack(scores))
+  redis.call('HSET', other .. ':waiters', unpack(fields))
+  redis.call('PEXPIRE', other .. ':queue', MINUTE)
+  redis.call('PEXPIRE', other .. ':waiters', MINUTE)
+  local before, value = lock, look(other)
+  lock = other
+  if value then list(value, redis.call('PTTL', other)) end
+  lock = before
+end
+
 -- A waiter that was handed a lock while another one is held would only wake, pass it on and stand where
 -- this function puts it: with many waiters, that is a request of each of them.
 elsewhere = function(most)
-  local first = redis.call('ZRANGE', queue, 0, math.min(most, TOGETHER) - 1, 'WITHSCORES')
-  if not first[1] then return 0 end
-  local fields = {}
-  for i = 1, #first, 2 do
-    table.insert(fields, first[i])
-    table.insert(fields, first[i] .. NEEDS)
-  end
-  local said = redis.call('HMGET', waiters, unpack(fields))
-  local leaving, places = {}, {}
-  for i = 1, #first, 2 do
-    local waiter, arrival, entry, needs = first[i], first[i + 1], said[i], said[i + 1]
-    if waiter == token or not needs or not seen_lately(entry) then break end
-    local other, others = missing(needs, arrival)
-    if not other then
-      needs_of[waiter] = others
-      break
+  local all, together, held = 0, FIRST, {}
+  while all < most do
+    local first = redis.call('ZRANGE', queue, 0, math.min(most - all, together) - 1, 'WITHSCORES')
+    if not first[1] then return all end
+    local asked = {}
+    for i = 1, #first, 2 do
+      asked[i], asked[i + 1] = first[i], first[i] .. NEEDS
     end
-    table.insert(leaving, waiter)
-    local place = places[other] or {scores = {}, fields = {}}
-    places[other] = place
-    table.insert(place.scores, arrival)
-    table.insert(place.scores, waiter)
-    for _, word in ipairs({waiter, entry, waiter .. NEEDS, needs}) do
-      table.insert(place.fields, word)
+    local said = redis.call('HMGET', waiters, unpack(asked))
+    local leaving, scores, fields = {}, {}, {}
+    for i = 1, #first, 2 do
+      local waiter, arrival, entry, needs = first[i], first[i + 1], said[i], said[i + 1]
+      if waiter == token or not needs or not seen_lately(entry) then break end
+      local other, others = missing(needs, arrival, held)
+      if not other then
+        needs_of[waiter] = others
+        break
+      end
+      local s, f = scores[other] or {}, fields[other] or {}
+      scores[other], fields[other] = s, f
+      s[#s + 1], s[#s + 2] = arrival, waiter
+      f[#f + 1], f[#f + 2], f[#f + 3], f[#f + 4] = waiter, entry, waiter .. NEEDS, needs
+      leaving[#leaving + 1] = waiter
     end
+    for other, its in pairs(scores) do receive(other, its, fields[other]) end
+    if leaving[1] then leave_queue(unpack(leaving)) end
+    all = all + #leaving
+    if 2 * #leaving < #first then return all end
+    together = LATER
   end
-  if not leaving[1] then return 0 end
-  for other, place in pairs(places) do
-    redis.call('ZADD', other .. ':queue', 'LT', unpack(place.scores))
-    redis.call('HSET', other .. ':waiters', unpack(place.fields))
-    redis.call('PEXPIRE', other .. ':queue', MINUTE)
-    redis.call('PEXPIRE', other .. ':waiters', MINUTE)
-    local before, value = lock, look(other)
-    lock = other
-    if value then list(value, redis.call('PTTL', other)) end
-    lock = before
-  end
-  leave_queue(unpack(leaving))
-  return #leaving
+  return all
 end
 
 local function grant_all(to, ...)

@@ -96,10 +96,14 @@ end
 local function hand_over(grant, caller, fits)
   local unseen
   while true do
-    local moved = elsewhere and budget > 0 and elsewhere(budget) or 0
-    budget = budget - moved
-    if moved > 0 then unseen = nil end
     local first = redis.call('ZRANGE', queue, 0, 0)[1]
+    if elsewhere and first and redis.call('HEXISTS', waiters, first .. NEEDS) == 1 then
+      local moved = elsewhere(budget)
+      if moved > 0 then
+        budget, unseen = budget - moved, nil
+        first = redis.call('ZRANGE', queue, 0, 0)[1]
+      end
+    end
     -- A caller that waits, too, was seen just now, and goes on where this script stops.
     local last = not first
       or budget == 0 and not (caller and redis.call('ZSCORE', queue, caller))

@@ -1,0 +1,87 @@
+"""Free locks of other kinds: a semaphore, a read-write lock, several names, and several servers.
+
+A cycle is acquire and release, each time with a new name, beside the same two plain commands as in
+`uncontended`. A Redlock asks three servers, which share the core of the server here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from typing import Any
+
+from .harness import Meter, Row, add, in_child, parsers, pin, private_server, say, turns, url
+from .uncontended import FLOOR, OURS, WARM_UP, Cycle, clean_up, contestants
+
+REDLOCK = "Redlock of three servers"
+SHARED = ["Semaphore", "ReadWriteLock, reading", "ReadWriteLock, writing"]
+MULTI = "MultiLock of two names"
+
+
+def measure(*, rounds: int, cycles: int) -> list[Row]:
+    rows: list[Row] = []
+    for cores in ("one", "two"):
+        say(f"kinds, cores: {cores}")
+        rows += in_child(
+            "benchmarks.kinds:free",
+            hiredis=parsers()[0],
+            cores=cores,
+            rounds=rounds,
+            cycles=cycles,
+        )
+    return rows
+
+
+def free(*, cores: str, rounds: int, cycles: int) -> list[Row]:
+    rows: list[Row] = []
+    numbers = count()
+    with ExitStack() as stack:
+        server = stack.enter_context(private_server(cores))
+        others = [stack.enter_context(_beside(server)) for _ in range(2)]
+        meter = Meter(server)
+        competing = dict(contestants(server, b=url(others[0]), c=url(others[1])))
+        competing = {title: competing[title] for title in (OURS, FLOOR)} | dict(_of_kinds())
+        for title, cycle in turns([*competing.items()], rounds):
+            clean_up(meter)
+            for _ in range(WARM_UP):
+                cycle(next(numbers))
+            meter.start()
+            for _ in range(cycles):
+                cycle(next(numbers))
+            add(rows, {"cores": cores}, title, meter.stop(cycles))
+    return rows
+
+
+def _beside(server: Any) -> Any:
+    """Make another server on the cores of this one."""
+    import os
+
+    from devtools.redis_server import RedisServer
+
+    class Beside(RedisServer):
+        def start(self) -> None:
+            super().start()
+            cores = os.sched_getaffinity(server.pid)
+            if len(cores) == 1:
+                pin(self.pid, *cores)
+
+    return Beside(tcp_port=0)
+
+
+def _of_kinds() -> Iterator[tuple[str, Cycle]]:
+    from django_redislock import MultiLock, ReadWriteLock, Redlock, Semaphore
+
+    def locked(make: Any) -> Cycle:
+        def cycle(number: int) -> None:
+            with make(f"invoice:{number}"):
+                pass
+
+        return cycle
+
+    reading, writing = SHARED[1:]
+    yield SHARED[0], locked(lambda name: Semaphore(name, 2))
+    yield reading, locked(lambda name: ReadWriteLock(name).read())
+    yield writing, locked(lambda name: ReadWriteLock(name).write())
+    yield MULTI, locked(lambda name: MultiLock([name, f"{name}:too"]))
+    yield REDLOCK, locked(lambda name: Redlock(name, using=["default", "b", "c"]))
