@@ -87,8 +87,8 @@ def clean_up(meter: Meter) -> None:
 
 
 def contestants(server: Any, **more: str) -> list[tuple[str, Cycle]]:
-    """A function that does one cycle, given a number that no other cycle has. The project has `more`
-    aliases, with their URLs."""
+    """A function that does one cycle, given a number that no other cycle has. `more` are further
+    aliases of the project, and their URLs."""
     django_project(default=url(server), dropin=url(server), **more)
     from django.core.cache import cache, caches
     from django_redis import get_redis_connection
