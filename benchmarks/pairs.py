@@ -11,7 +11,7 @@ import random
 import time
 from typing import Any, NamedTuple
 
-from .crowd import OURS, SECTION, Processes
+from .crowd import SECTION, Processes
 from .harness import (
     Meter,
     Row,
@@ -26,7 +26,7 @@ from .harness import (
 )
 
 MULTI = "MultiLock of two names"
-NESTED = f"{OURS} in {OURS}"
+NESTED = "nested locks"
 NAMES = [3, 10, 100]
 
 
