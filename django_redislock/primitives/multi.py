@@ -9,10 +9,10 @@
     somebody else holds. When its turn comes, that name is handed to it, as to every waiter. In
     the same round trip it takes the other names too. If one of them is held, it passes the name on
     to the next waiter and goes to the queue of the held name, where its time of arrival still
-    counts. A script for several names does this for all waiters whose turn comes, without waking
-    them, and a release of several names hands a waiter all that it needs: otherwise each of many
-    waiters would ask once for each one that is served. A waiter that only learnt of its turn would
-    come too late for every name for which others always wait.
+    counts. The same script does this for the waiters behind it that need a name which it has seen
+    held, without waking them: otherwise each of many waiters would ask once for each one that is
+    served. A waiter that only learnt of its turn would come too late for every name for which
+    others always wait.
 4.  So nobody waits while holding: no order of names, and no two of these locks, can block each
     other without end. The price is that luck decides if several names are never free at the same
     moment.

@@ -400,31 +400,6 @@ def test_many_that_need_a_name_that_is_held(api: Api, redis: Redis) -> None:
 
 
 @pytest.mark.usefixtures("no_signs_of_life")
-def test_it_is_handed_all_its_names(api: Api, redis: Redis, grouping: str) -> None:
-    """A release gives the first waiter all names that it needs, if they are free. It wakes no
-    other waiter that needs one of them, and lets it wait there."""
-    if grouping == "apart":
-        pytest.skip("on a cluster, a script knows the names of one slot only")
-    holder = api.acquire(MultiLock(["a", "b"]))
-    first = api.start(lambda: api.acquire(MultiLock(["b", "c"]), wait=PATIENCE))
-    queued(redis, "b")
-    second = api.start(lambda: api.acquire(MultiLock(["a", "c"]), wait=PATIENCE))
-    queued(redis, "a")
-    for name in "ab":  # each has asked once more since it can be woken
-        eventually(lambda name=name: b":inbox:" in b"".join(redis.hvals(key(name, ":waiters"))))
-    [token] = redis.zrange(key("b", ":queue"), 0, -1)
-    before = round_trips(redis)
-    api.release(holder)
-    assert all(holds(redis, name, token.decode()) for name in "bc")
-    assert not redis.exists(key("a"), key("a", ":queue"), key("a", ":waiters"))
-    assert redis.zcard(key("c", ":queue")) == 1
-    lease = first.result(PATIENCE)
-    assert round_trips(redis) - before == 2, "the release, and the first waiter's answer to it"
-    api.release(lease)
-    api.release(second.result(PATIENCE))
-
-
-@pytest.mark.usefixtures("no_signs_of_life")
 def test_round_trips(api: Api, redis: Redis, grouping: str) -> None:
     """A free lock is acquired in one round trip and released in one. If each name is in a slot of
     its own, it takes as many as there are names."""

@@ -16,6 +16,7 @@
 --                                                                    mutex_acquire.lua
 -- luacheck: read globals now integer lock queue waiters gone token token_of confirm grant
 -- luacheck: read globals stand_in_line leave_queue hand_over lasted NEEDS LOCKS turn_to list unlist
+-- luacheck: globals busy
 
 local ttl, says, inbox, ticket = tonumber(ARGV[2]), ARGV[3], ARGV[4] or '', ARGV[5] or ''
 
@@ -55,7 +56,7 @@ for i = 1, LOCKS do
     if first and first ~= token then values[i] = redis.call('GET', lock) end
   end
   if values[i] and token_of(values[i]) ~= token then
-    blocked = blocked or i
+    blocked, busy[lock] = blocked or i, i
   end
 end
 
@@ -78,10 +79,10 @@ for i = 1, LOCKS do
   turn_to(i)
   if token_of(values[i]) == token then
     redis.call('DEL', lock)
-    if not hand_over(grant) then unlist() end
+    if hand_over(grant) then busy[lock] = i else unlist() end
   elseif waited[i] then
     if i ~= blocked or inbox == '' then leave_queue(token) end
-    if not values[i] then hand_over(grant) end
+    if not values[i] and hand_over(grant) then busy[lock] = i end
   end
 end
 

@@ -45,15 +45,13 @@ end
 
 local NEEDS = '+'
 
-local function leave_queue(...)
-  redis.call('ZREM', queue, ...)
-  local fields = {...}
-  for i = 1, #fields do fields[#fields + 1] = fields[i] .. NEEDS end
-  redis.call('HDEL', waiters, unpack(fields))
+local function leave_queue(waiter)
+  redis.call('ZREM', queue, waiter)
+  redis.call('HDEL', waiters, waiter, waiter .. NEEDS)
 end
 
--- Let the waiters at the head of the queue that need another lock as well, which they can't have now,
--- wait for that lock: so many of them at most. Returns how many it moved.
+-- Let a waiter that needs another name as well, which is held, wait for that name. Returns whether it
+-- did so.
 local elsewhere
 local own_inbox
 local granted = {}
@@ -74,12 +72,6 @@ local function has_room(says, fits)
   if not string.find(says, '\t', 1, true) then return true end
 end
 
--- Whether a waiter has given a sign of life lately.
-local function seen_lately(entry)
-  local seen = string.match(entry or '', '^(%d+)|')
-  return seen and now - seen < SIGN_OF_LIFE
-end
-
 -- Hand what is free to the first waiter that can be reached, and wake it: `grant` gives it the lock for
 -- the claim window. A waiter of the process that asks has nothing to confirm: it has a whole lease at
 -- once, and the answer says so. With `fits`, hand it to all waiters at the head of
@@ -97,13 +89,6 @@ local function hand_over(grant, caller, fits)
   local unseen
   while true do
     local first = redis.call('ZRANGE', queue, 0, 0)[1]
-    if elsewhere and first and redis.call('HEXISTS', waiters, first .. NEEDS) == 1 then
-      local moved = elsewhere(budget)
-      if moved > 0 then
-        budget, unseen = budget - moved, nil
-        first = redis.call('ZRANGE', queue, 0, 0)[1]
-      end
-    end
     -- A caller that waits, too, was seen just now, and goes on where this script stops.
     local last = not first
       or budget == 0 and not (caller and redis.call('ZSCORE', queue, caller))
@@ -120,12 +105,15 @@ local function hand_over(grant, caller, fits)
     local entry = redis.call('HGET', waiters, first)
     local seen, ttl, inbox, says = string.match(entry or '', '^(%d+)|(%d+)|([^|]*)|(.*)$')
     local reached = seen and listens(inbox)
-    local lately = reached and seen_lately(entry)
+    local lately = reached and now - seen < SIGN_OF_LIFE
     local room = seen and has_room(says, fits)
     if lately and room == false then return first end
+    local moved = lately and elsewhere and elsewhere(first, entry)
     leave_queue(first)
     ttl = tonumber(ttl)
-    if lately and room then
+    if moved then
+      unseen = nil
+    elseif lately and room then
       unseen = nil
       if inbox == own_inbox then
         table.insert(granted, first)
