@@ -558,3 +558,23 @@ def test_errors_and_pushes() -> None:
         reader.feed(nonsense)
         with pytest.raises(InvalidResponse):
             reader.gets()
+
+
+def test_uvloop(redis: Redis) -> None:
+    """Tasks of its loops share a connection, too, and none of them fails when it is lost."""
+    uvloop: Any = pytest.importorskip("uvloop")
+
+    async def work(number: int) -> None:
+        async with redis_lock(f"job {number}") as lease:
+            lease.check()
+
+    async def many() -> None:
+        await asyncio.gather(*map(work, range(50)))
+        (its,) = [one for one in opened() if one.loop is asyncio.get_running_loop()]
+        assert isinstance(its.pool, Multiplexed)
+        assert len(its.pool._links) == 1
+        redis.client_kill_filter(_type="normal", skipme=True)
+        await asyncio.gather(*map(work, range(50)))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(many())
