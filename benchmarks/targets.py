@@ -38,8 +38,8 @@ class Seen(NamedTuple):
 
 ASYNCIO = {1: 0.8, 50: 0.3, 128: 0.25}
 """By the number of tasks."""
-HANDOFF = {("threads", 8): 2.0, ("threads", 128): 2.0, ("processes", 8): 3.0, ("tasks", 8): 1.8}
-"""A handoff, in relation to that of a token in a list."""
+HANDOFF = {"threads": 2.0, "processes": 3.0, "tasks": 1.8}
+"""A handoff, in relation to that of a token in a list, of eight waiters or more."""
 
 
 def text(record: Record, *figures: Iterator[Seen]) -> str:
@@ -114,9 +114,9 @@ def _crowd(record: Record, us: Row) -> Iterator[Seen]:
         handoff = ratio(us, peer, "handoff")
         yield Seen("handoff, ÷ python-redis-lock's", 1.0, handoff, where)
     floor = find(record["rows"], crowd.FLOOR, **case)
-    most = HANDOFF.get((case["kind"], case["waiters"]))
-    if floor and most:
-        yield Seen("handoff, ÷ BLPOP's", most, ratio(us, floor, "handoff"), where)
+    if floor and case["waiters"] >= 8:
+        what = f"handoff of {case['kind']}, ÷ BLPOP's"
+        yield Seen(what, HANDOFF[case["kind"]], ratio(us, floor, "handoff"), where)
     yield Seen("longest ÷ median wait", 2, ratio_within(us), where)
     yield Seen("Jain index", -0.99, median(us, "jain"), where)
     yield Seen("requests per section", 3, median(us, "requests"), where)
