@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 from .harness import Meter, Row, add, in_child, parsers, pin, private_server, say, turns, url
-from .uncontended import FLOOR, OURS, WARM_UP, Cycle, clean_up, contestants
+from .uncontended import FLOOR, OURS, Cycle, contestants, spent
 
 REDLOCK = "Redlock of three servers"
 SHARED = ["Semaphore", "ReadWriteLock, reading", "ReadWriteLock, writing"]
@@ -43,13 +43,7 @@ def free(*, cores: str, rounds: int, cycles: int) -> list[Row]:
         competing = dict(contestants(server, b=url(others[0]), c=url(others[1])))
         competing = {title: competing[title] for title in (OURS, FLOOR)} | dict(_of_kinds())
         for title, cycle in turns([*competing.items()], rounds):
-            clean_up(meter)
-            for _ in range(WARM_UP):
-                cycle(next(numbers))
-            meter.start()
-            for _ in range(cycles):
-                cycle(next(numbers))
-            add(rows, {"cores": cores}, title, meter.stop(cycles))
+            add(rows, {"cores": cores}, title, spent(meter, cycle, numbers, cycles))
     return rows
 
 

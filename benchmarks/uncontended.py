@@ -70,14 +70,19 @@ def synchronous(*, case: dict[str, Any], rounds: int, cycles: int) -> list[Row]:
     with private_server(case["cores"]) as server:
         meter = Meter(server)
         for title, cycle in turns(contestants(server), rounds):
-            clean_up(meter)
-            for _ in range(WARM_UP):
-                cycle(next(numbers))
-            meter.start()
-            for _ in range(cycles):
-                cycle(next(numbers))
-            add(rows, {"kind": "sync", **case}, title, meter.stop(cycles))
+            add(rows, {"kind": "sync", **case}, title, spent(meter, cycle, numbers, cycles))
     return rows
+
+
+def spent(meter: Meter, cycle: Cycle, numbers: Iterator[int], cycles: int) -> dict[str, float]:
+    """Do so many cycles, and return what one takes."""
+    clean_up(meter)
+    for _ in range(WARM_UP):
+        cycle(next(numbers))
+    meter.start()
+    for _ in range(cycles):
+        cycle(next(numbers))
+    return meter.stop(cycles)
 
 
 def clean_up(meter: Meter) -> None:

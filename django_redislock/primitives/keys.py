@@ -180,17 +180,9 @@ class ScriptKeys(Sequence[str]):
 
     def _listed(self) -> list[str]:
         its = self._its
-        beside = its.beside or its.lock
-        keys = [
-            its.lock,
-            f"{beside}:queue",
-            f"{beside}:waiters",
-            f"{beside}:history",
-            its.index,
-            Secret(f"{beside}:gone:{self._token}"),
-            its.clock,
-        ]
-        return [*keys, beside + self._last] if self._last else keys
+        keys = [its.lock, its.queue, its.waiters, its.history]
+        keys += its.index, its.gone(self._token), its.clock
+        return [*keys, its._beside + self._last] if self._last else keys
 
     def packed(self) -> str:
         """Return their number, and them, in Redis' protocol: the length of each, and the key. They

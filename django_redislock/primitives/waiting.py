@@ -23,7 +23,6 @@ own = random.SystemRandom()
 our waiters."""
 uniform: Uniform = own.uniform
 
-
 NEVER = float("inf")
 
 
@@ -31,7 +30,7 @@ class Deadline:
     """The end of a wait: `seconds` from `start`, or never when `seconds` is None."""
 
     def __init__(self, start: float, seconds: float | None) -> None:
-        self._end = float("inf") if seconds is None else start + seconds
+        self._end = NEVER if seconds is None else start + seconds
 
     def left(self, time: float) -> float:
         """Return the seconds that are left at `time`; 0 if it is over."""
@@ -48,7 +47,7 @@ can answer even an acquire that does not wait."""
 
 def end(began: float, wait: float | None) -> float:
     """Return when the time of an acquire is over."""
-    return float("inf") if wait is None else began + max(wait, LEAST)
+    return NEVER if wait is None else began + max(wait, LEAST)
 
 
 DEAF = "-"
@@ -124,7 +123,7 @@ class WaitLog:
     @property
     def next_busy(self) -> float:
         """The seconds of waiting after which the next line about a busy lock is due."""
-        return self._busy_at if logger.isEnabledFor(logging.INFO) else float("inf")
+        return self._busy_at if logger.isEnabledFor(logging.INFO) else NEVER
 
     def busy(self, name: str, holder: Holder, waited: float, position: int = 0) -> None:
         """Log that somebody else holds the lock `name`."""

@@ -36,6 +36,7 @@ from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import scripts
 from ..primitives.contract import Terms, Word
 from ..primitives.keys import name_of
+from ..primitives.waiting import NEVER
 from .cluster import Cluster, Send
 from .multiplexed import Link, Multiplexed, NotSent, late
 from .packing import pack, pack_script
@@ -71,8 +72,6 @@ _STUMBLES = (AttributeError, TypeError, ValueError)
 _FAILURES = (RedisError, OSError, *_STUMBLES)
 """Types of the exceptions that redis-py and the socket raise. `foreign` finds exceptions from
 elsewhere that have such a type."""
-
-NEVER = float("inf")
 
 Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
 AsyncPool = Multiplexed | Cluster[Multiplexed]

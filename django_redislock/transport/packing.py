@@ -28,7 +28,7 @@ def pack(command: tuple[Word, ...]) -> bytes:
 
 
 def pack_script(sha: str, keys: Sequence[str], args: Sequence[Word]) -> bytes:
-    """Return the EVALSHA of a script."""
+    """Return the EVALSHA of a script whose ARGV are texts and numbers."""
     if type(keys) is ScriptKeys:
         text = f"*{3 + len(keys) + len(args)}\r\n$7\r\nEVALSHA\r\n$40\r\n{sha}\r\n{keys.packed()}"
         for arg in args:

@@ -404,7 +404,7 @@ class AsyncPort(BasePort):
             await pools.aclose(pool)
 
     async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        if self._terms.replicas or self._server.clustered or self._exchange is AloneExchange:
+        if self._terms.replicas or self._server.clustered:
             return None
         its = None if self._loop in ending else joined(self._loop, self._server)
         if its is None:
@@ -487,6 +487,9 @@ class _MemberPort(AsyncPort):
     acquire, which that server has not answered."""
 
     _exchange = AloneExchange
+
+    async def _at_once(self, *_: object) -> Any:
+        return None
 
 
 _finishing: set[asyncio.Future[Any]] = set()

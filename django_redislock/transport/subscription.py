@@ -21,9 +21,8 @@ from redis.exceptions import RedisError
 from ..base.clock import now
 from . import pools
 from .command import Pool
+from .wire import MOST
 
-MOST = 65_536
-"""Bytes that are read at a time."""
 LOST = getattr(select, "POLLRDHUP", 0)
 """The event of a connection that the other end has closed. Elsewhere than on Linux there may be
 none, and an idle connection that is lost is noticed by the next PING."""
