@@ -15,7 +15,7 @@ from django.utils.timezone import make_naive
 from django.utils.translation import gettext_lazy as _
 
 from .base.exceptions import LockError
-from .inspection import Inspector, Kind, LockInfo, State
+from .inspection import Kind, Listing, LockInfo, State, inspectors
 from .inspection.live import Live, Snapshot
 from .inspection.lock_id import LockId
 from .periodic.report import JobInfo, JobState, Ledger
@@ -33,10 +33,10 @@ STATES = [
 KINDS = [
     (Kind.MUTEX.value, _("mutex")),
     (Kind.SEMAPHORE.value, _("semaphore")),
-    (Kind.READ.value, _("read-write lock, read")),
-    (Kind.WRITE.value, _("read-write lock, written")),
-    (Kind.FOREIGN.value, _("value of others")),
-    (Kind.TIMESTAMP.value, _("time of an old lock")),
+    (Kind.READ.value, _("read lock")),
+    (Kind.WRITE.value, _("write lock")),
+    (Kind.FOREIGN.value, _("other key")),
+    (Kind.TIMESTAMP.value, _("SETNX timestamp lock")),
 ]
 JOB_STATES = [
     (JobState.OK.value, _("ok")),
@@ -66,64 +66,47 @@ class Lock(Live):
     waiters = models.PositiveIntegerField(_("waiters"), default=0)
     contended = models.BooleanField(_("contended"), default=False)
     fencing_token = models.BigIntegerField(_("fencing token"), null=True)
+    urgency = models.PositiveIntegerField(_("urgency"), default=0)
+    """Its place in the list, by `inspection.listing`."""
 
     info: LockInfo | None = None
     """The lock as it was read; None: it is free."""
 
     class Meta(Live.Meta):
-        ordering = ("remaining", "id")
+        ordering = ("urgency", "id")
         permissions = (("clear_lock", "Can clear lock"),)
         verbose_name = _("lock")
         verbose_name_plural = _("locks")
 
     @classmethod
     def snapshot(cls, *, foreign: bool = False, most: int | None = None) -> Snapshot:
-        """Read all held locks; with `most`, up to so many of each server, those whose leases end
-        first.
+        """Read all held locks; with `most`, up to so many, the most urgent ones.
 
         `foreign` adds foreign values below our prefix; for that, all keys of the database are
         looked at. Raises `LockError`, usually `LockUnavailable`, if none of the servers can be
         asked. If only some can't, `away` has their errors.
         """
-        found: list[LockInfo] = []
-        left_out = 0
-
-        def read(alias: str) -> None:
-            nonlocal left_out
-            for inspector in _inspectors(alias):
-                some = [*inspector.all(most=most)]
-                found.extend(some)
-                if most is not None and len(some) >= most:
-                    left_out += max(0, inspector.page(limit=0).total - len(some))
-                if foreign:
-                    found.extend(inspector.discover())
-
-        away = _ask_all(read, servers())
-        total = len(found) + left_out if left_out else None
-        return Snapshot([cls.of(info) for info in found], away, total)
+        found = cls._listed(foreign=foreign, limit=most)
+        return found._replace(offset=None)
 
     @classmethod
     def page(cls, offset: int, limit: int) -> Snapshot:
-        """Read one page of the held locks, and count the others: those of one server after those
-        of another one, and of each in the order in which their leases end. Raises as `snapshot`.
+        """Read one page of the held locks, and count the others. Raises as `snapshot`.
 
         If the page has all locks, it is the same as a snapshot.
         """
-        found: list[LockInfo] = []
-        total = 0
+        return cls._listed(offset=offset, limit=limit)
 
-        def read(alias: str) -> None:
-            nonlocal total
-            for inspector in _inspectors(alias):
-                first, number = max(0, offset - total), limit - len(found)
-                some = inspector.page(offset=first, limit=number)
-                found.extend(some.items)
-                total += some.total
-
-        away = _ask_all(read, servers())
-        rows = [cls.of(info) for info in found]
-        whole = offset == 0 and total <= len(rows)
-        return Snapshot(rows, away) if whole else Snapshot(rows, away, total, offset)
+    @classmethod
+    def _listed(cls, *, foreign: bool = False, offset: int = 0, limit: int | None) -> Snapshot:
+        listing = Listing([one for alias in servers() for one in inspectors(alias)])
+        page = listing.page(foreign=foreign, offset=offset, limit=limit)
+        rows = [cls.of(info) for info in page.items]
+        for place, row in enumerate(rows, offset + 1):
+            row.urgency = place
+        if offset == 0 and page.total <= len(rows):
+            return Snapshot(rows, listing.away, counts=page.counts)
+        return Snapshot(rows, listing.away, page.total, offset, page.counts)
 
     @classmethod
     def chosen(cls, ids: Iterable[str]) -> Snapshot:
@@ -180,10 +163,6 @@ class Lock(Live):
         """A lock that nobody holds. Raises as `LockId.parse`."""
         where = LockId.parse(id)
         return cls(id=id, name=where.name, using=where.using, state=FREE)
-
-
-def _inspectors(alias: str) -> list[Inspector]:
-    return [Inspector(alias), Inspector(alias, cache_locks=True)]
 
 
 def _ask_all(read: Callable[[str], None], using: Collection[str]) -> dict[str, LockError]:

@@ -143,15 +143,16 @@ class TestPages:
         return seen
 
     def test_pages(self, inspector: Inspector, many: list[str]) -> None:
-        """Locks are in the order in which their leases end; the pages together have all."""
+        """The pages together have all locks, in order."""
         assert self.in_pages(inspector, 10) == many
         assert [lock.name for lock in inspector.page(limit=None).items] == many
         assert inspector.page(limit=0).items == []
 
     def test_only_the_page_is_read(
-        self, inspector: Inspector, many: list[str], redis: Redis
+        self, inspector: Inspector, many: list[str], redis: Redis, monkeypatch: Any
     ) -> None:
-        """Only the locks of the page are read, however many there are."""
+        """Of many locks, only those of the page are read, and the urgent ones."""
+        monkeypatch.setattr("django_redislock.inspection.inspector.READ_IN_FULL", 20)
 
         def gets() -> int:
             return int(redis.info("commandstats")["cmdstat_get"]["calls"])
@@ -160,6 +161,64 @@ class TestPages:
         before = gets()
         inspector.page(limit=10)
         assert gets() - before == 10
+        before = gets()
+        assert inspector.page(limit=0).counts.states[State.HELD] == 30
+        assert gets() == before
+
+    def test_many_locks(
+        self, inspector: Inspector, many: list[str], redis: Redis, monkeypatch: Any
+    ) -> None:
+        """Of many locks, the urgent ones come first, whenever their leases end; the pages together
+        have each lock once, and the counts are about all."""
+        monkeypatch.setattr("django_redislock.inspection.inspector.READ_IN_FULL", 20)
+        monkeypatch.setattr("django_redislock.inspection.inspector.ENTRIES_AT_ONCE", 7)
+        granted(redis, "dead", ttl=9000)
+        granted(redis, "dead too", ttl=2105, process="f" * 8)
+        redis.persist("redislock:{job:017}")  # nobody renews it, and nothing ends it
+        redis.zadd("redislock:{job:029}:queue", {"0" * 32: 1})
+        redis.delete("redislock:{job:003}")
+        redis.set("redislock:{job:005}", "overwritten", px=9000)
+        urgent = {"dead", "dead too", "job:017"}
+        boring = [name for name in many if name not in {"job:003", "job:017", "job:029"}]
+        for limit in (1, 4, 10, 50):
+            seen = []
+            for offset in range(0, 40, limit):
+                page = inspector.page(offset=offset, limit=limit)
+                seen += [lock.name for lock in page.items]
+                assert page.counts.states == {State.HELD: 28, State.UNKNOWN: 0, State.STALE: 3}
+                assert (page.total, page.counts.contended, page.counts.waiters) == (31, 1, 1)
+            assert set(seen[:3]) == urgent
+            assert seen[3] == "job:029"
+            assert sorted(seen[4:]) == boring
+        assert {lock.name for lock in inspector.stale()} == urgent
+
+    def test_many_shared_locks(
+        self, inspector: Inspector, many: list[str], redis: Redis, monkeypatch: Any
+    ) -> None:
+        """A semaphore with a dead holder is urgent, too; one that nobody holds is not counted."""
+        monkeypatch.setattr("django_redislock.inspection.inspector.READ_IN_FULL", 20)
+        for name in ("places", "rooms"):
+            granted(redis, name, process=tokens.NO_PROCESS, places=3)
+        assert inspector.page(limit=1).items[0].name == many[0]
+        granted(redis, "places", places=3)
+        (first,) = inspector.page(limit=1).items
+        assert (first.name, first.holding, first.state) == ("places", 2, State.STALE)
+        for token in redis.zrange("redislock:{rooms}", 0, -1):
+            redis.zadd("redislock:{rooms}", {token: 1})
+        assert inspector.page(limit=0).total == 31
+
+    def test_renewals_move_nothing(self, inspector: Inspector, redis: Redis) -> None:
+        """The order of urgency: the worst state, most waiters, held for longest. When a lease ends
+        does not matter."""
+        for name in ("b", "a", "c"):
+            granted(redis, name, ttl=1000, process=tokens.NO_PROCESS)
+        granted(redis, "stale", ttl=9000)
+        redis.zadd("redislock:{c}:queue", {"0" * 32: 1})
+        names = ["stale", "c", "b", "a"]
+        assert [lock.name for lock in inspector.page().items] == names
+        redis.pexpire("redislock:{a}", 500_000)
+        redis.zadd(INDEX, {"redislock:{a}": 1}, xx=True)
+        assert [lock.name for lock in inspector.page().items] == names
 
     def test_filters(self, inspector: Inspector, many: list[str], redis: Redis) -> None:
         """By pattern, state and host; the total counts what is left."""
@@ -181,7 +240,8 @@ class TestPages:
             ("held", "job:000"),
             ("waiters", "zzz"),
             ("owner", "job:000"),
-            ("state", "job:000"),
+            ("state", "zzz"),
+            ("urgency", "zzz"),
         ],
     )
     def test_orders(
@@ -195,7 +255,7 @@ class TestPages:
 
     def test_an_order_that_is_none(self, inspector: Inspector) -> None:
         """The error says which orders there are."""
-        with pytest.raises(ValueError, match="order must be one of remaining, name"):
+        with pytest.raises(ValueError, match="order must be one of urgency, remaining"):
             inspector.page(order="size")
 
     def test_the_index_is_only_read(

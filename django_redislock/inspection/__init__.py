@@ -1,8 +1,9 @@
 """Find out who holds which lock, who waits for it and what is stale, and clear locks safely. For
 operators; programs that want a lock don't need it.
 
-Nothing here blocks a lock or waits for one. A page of locks is read from the index, without SCAN.
-Foreign values below our prefix are not in the index; `discover` finds them, on request.
+Nothing here blocks a lock or waits for one. A page of locks is read from the index, without SCAN:
+those that need somebody first. Foreign values below our prefix are not in the index; `discover`
+finds them, on request.
 
 A Redis Cluster has no index, which would need a slot of its own. There, all locks are found by
 SCAN on every primary, up to a number of keys: a question about one lock costs as much as on a
@@ -33,7 +34,8 @@ from .facts import (
     State,
     WaiterInfo,
 )
-from .inspector import ORDERS, Inspector
+from .inspector import Inspector, inspectors
+from .listing import ORDERS, Listing
 from .redlocks import RedlockInspector
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "HolderInfo",
     "Inspector",
     "Kind",
+    "Listing",
     "LockInfo",
     "Page",
     "Past",
@@ -52,4 +55,5 @@ __all__ = [
     "RedlockInspector",
     "State",
     "WaiterInfo",
+    "inspectors",
 ]

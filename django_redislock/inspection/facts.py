@@ -95,6 +95,16 @@ class LockInfo:
         """This holder's token, to which `clear` is bound: a secret."""
         return self.holders[0].seen
 
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts of its holders, as far as known."""
+        owners = (one.holder.owner or "" for one in self.holders)
+        return sorted({owner.partition(":")[0] for owner in owners} - {""})
+
+    def held_by(self, beginning: str) -> bool:
+        """Return whether the owner of one of its holders begins so."""
+        return any((one.holder.owner or "").startswith(beginning) for one in self.holders)
+
     def only(self, wanted: Callable[[HolderInfo], bool]) -> LockInfo | None:
         """The lock with the wanted holders, from whom `clear` then takes it; None if there are
         none."""
@@ -122,15 +132,6 @@ class WaiterInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Some of the locks."""
-
-    items: list[LockInfo]
-    total: int
-    """The number of locks that match, on all pages."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """Numbers of locks."""
 
@@ -139,6 +140,17 @@ class Counts:
     contended: int
     """Locks with a waiter."""
     waiters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some of the locks."""
+
+    items: list[LockInfo]
+    total: int
+    """The number of locks that match, on all pages."""
+    counts: Counts
+    """Numbers of the locks that match, on all pages."""
 
 
 class Ending(StrEnum):

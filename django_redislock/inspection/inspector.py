@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from itertools import chain, islice
 from typing import Any
 
 from ..base import tokens
 from ..base.exceptions import LockUnavailable
 from ..base.holder import Holder
 from ..lease import claims
-from ..lease.watchdog import PRESENCE, write_down
+from ..lease.watchdog import PRESENCE, PRESENCE_EVERY, write_down
 from ..primitives import mutex, permits, timestamp
 from ..primitives.asking import batches
 from ..primitives.contract import Primitive, Sight, run
@@ -25,10 +23,14 @@ from ..transport.ports import SyncPort
 from ..transport.server import server_of
 from . import reading
 from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo
+from .listing import ORDERS, Listing, Urgent
 from .reading import Raw
 
 LOCKS_AT_ONCE = 500
 """Locks in one request, which keeps Redis busy for about a millisecond."""
+
+READ_IN_FULL = 1000
+"""Locks of one server that a list reads whether or not it shows them."""
 
 ENTRIES_AT_ONCE = 1000
 """Names or waiters in one request."""
@@ -44,17 +46,6 @@ PAST = 5
 
 Listed = tuple[Keys, Any]
 """A lock of the index: its keys, and what a script has seen there; None: it did not look."""
-
-ORDERS = {
-    "remaining": lambda lock: (lock.holder.remaining is None, lock.holder.remaining or 0.0),
-    "name": lambda lock: lock.name,
-    "held": lambda lock: -(lock.holder.held or 0.0),
-    "waiters": lambda lock: -lock.waiters,
-    "owner": lambda lock: lock.holder.owner or "",
-    "state": lambda lock: lock.state,
-}
-"""Orders of locks. The lease that ends first comes first, so do the lock held longest and the lock
-with most waiters."""
 
 
 class Inspector:
@@ -139,60 +130,61 @@ class Inspector:
 
     # Many locks.
 
-    def page(
-        self,
-        *,
-        pattern: str = "*",
-        states: Iterable[State] = (),
-        host: str = "",
-        foreign: bool = False,
-        order: str = "remaining",
-        offset: int = 0,
-        limit: int | None = 100,
-    ) -> Page:
-        """Return some of the held locks.
+    def page(self, **question: Any) -> Page:
+        """Return some of the held locks: see `Listing.page`."""
+        return Listing([self]).page(**question)
 
-        `pattern` is a pattern of names, as in `LOCKS`; `host` is the beginning of an owner;
-        `foreign` adds what `discover` finds. Without these, and in the order of what remains, only
-        the locks of the page are read.
+    def urgent(self) -> Urgent:
+        """Return the locks that come first in the order of urgency, and count the others.
+
+        Up to `READ_IN_FULL` locks are read, all of them. Of more, a script picks those that may be
+        in trouble and those with waiters, and only these are read.
         """
-        if order not in ORDERS:
-            raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
-        end = None if limit is None else offset + limit
-        states = frozenset(states)
-        listed = pattern == "*" and not (states or host or foreign) and order == "remaining"
-        if listed and not self._server.clustered:
-            if end is not None and end - offset <= ENTRIES_AT_ONCE:
-                return self._page(offset, end)
-            found = list(self.all())
-            return Page(items=found[offset:end], total=len(found))
-        locks = self.all(pattern)
-        if foreign:
-            others = (lock for lock in self.discover() if fnmatchcase(lock.name, pattern))
-            locks = chain(locks, others)
-        found = sorted(
-            (
-                lock
-                for lock in locks
-                if (not states or lock.state in states)
-                and any((one.holder.owner or "").startswith(host) for one in lock.holders)
-            ),
-            key=ORDERS[order],
-        )
-        return Page(items=found[offset:end], total=len(found))
+        if self._server.clustered or self._cache_locks:
+            return Urgent(list(self.all()))
+        write_down(self._server)
+        ranks: list[int] = []
+        keys: list[bytes] = []
+        looked, listed = 0, 1
+        while looked < listed:
+            args = [looked, ENTRIES_AT_ONCE, round((PRESENCE - 2 * PRESENCE_EVERY) * 1000)]
+            listed, *some = self._ask("inspection_urgent", [self._index], args)
+            if listed <= READ_IN_FULL:
+                return Urgent(list(self._indexed()))
+            ranks += some[::2]
+            keys += some[1::2]
+            looked += ENTRIES_AT_ONCE
+        wanted = [its for key in keys if key and (its := self._keys_at(key)) is not None]
+        return Urgent(list(self._read_in_parts(wanted)), ranks, listed)
 
-    def all(self, pattern: str = "*", *, most: int | None = None) -> Iterator[LockInfo]:
-        """Yield all locks whose names match, or the first `most` of them, in the order in which
-        their leases end."""
+    def others(self, urgent: Urgent, offset: int = 0, limit: int | None = None) -> list[LockInfo]:
+        """Return some of the locks that are not in `urgent`, in the order in which their leases
+        end."""
+        found: list[LockInfo] = []
+        known = {lock.keys.lock for lock in urgent.locks}
+        first, number = urgent.rank_of_other(offset), urgent.listed
+        while first < number and (limit is None or len(found) < limit):
+            last = first + LOCKS_AT_ONCE if limit is None else first + limit - len(found)
+            last = min(last, first + LOCKS_AT_ONCE)
+            args = [self._most, first, last - 1]
+            now, number, *some = self._ask("inspection_page", [self._index], args)
+            listed = [one for one in self._listed(some) if one[0].lock not in known]
+            found += self._seen(int(now), listed)
+            first = last
+        return found
+
+    def all(self, pattern: str = "*") -> Iterator[LockInfo]:
+        """Yield all locks whose names match, in the order in which their leases end."""
         if self._server.clustered:
             names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
             ours = filter(_is_ours, self._held(names, lenient=True))
-            yield from sorted(ours, key=ORDERS["remaining"])[:most]
+            yield from sorted(ours, key=ORDERS["remaining"])
         elif pattern == "*":
-            yield from islice(self._indexed(), most)
+            yield from self._indexed()
         else:
-            names = [name for name in self._index_names() if fnmatchcase(name, pattern)]
-            yield from islice(self.held(names), most)
+            yield from self.held(
+                [name for name in self._index_names() if fnmatchcase(name, pattern)]
+            )
 
     def held(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """Yield the locks of these names that are held. They are read in batches."""
@@ -200,18 +192,11 @@ class Inspector:
 
     def stale(self) -> list[LockInfo]:
         """Return the locks whose holders can't come back."""
-        return [lock for lock in self.all() if lock.state == State.STALE]
+        return self.page(states=[State.STALE], limit=None).items
 
     def counts(self) -> Counts:
         """Count the locks, by state."""
-        locks = list(self.all())
-        states = Counter(lock.state for lock in locks)
-        return Counts(
-            total=len(locks),
-            states={state: states[state] for state in State},
-            contended=sum(lock.waiters > 0 for lock in locks),
-            waiters=sum(lock.waiters for lock in locks),
-        )
+        return self.page(limit=0).counts
 
     def discover(self, *, limit: int = MOST_KEYS) -> list[LockInfo]:
         """Return the locks below our prefix that are not in the index: foreign values, mostly.
@@ -299,19 +284,6 @@ class Inspector:
 
     # The index.
 
-    def _page(self, offset: int, end: int) -> Page:
-        """Read one page of the index, and only its locks.
-
-        The index still has the names of leases that ended without a release, and inspection
-        doesn't write: so these are counted only if they are held.
-        """
-        write_down(self._server)
-        now, total, *some = self._ask(
-            "inspection_page", [self._index], [self._most, offset, end, LOCKS_AT_ONCE]
-        )
-        items = self._seen(int(now), self._listed(some))
-        return Page(items=items, total=total - (len(some) // 2 - len(items)))
-
     def _indexed(self) -> Iterator[LockInfo]:
         """Yield the locks in the index that are held, each once."""
         known: set[str] = set()
@@ -371,9 +343,13 @@ class Inspector:
     # Locks by their names.
 
     def _held(self, names: Sequence[str], *, lenient: bool = False) -> Iterator[LockInfo]:
-        for start in range(0, len(names), LOCKS_AT_ONCE):
-            some = [self._keys_of(name) for name in names[start : start + LOCKS_AT_ONCE]]
-            yield from self._read(some, lenient=lenient)
+        return self._read_in_parts([self._keys_of(name) for name in names], lenient=lenient)
+
+    def _read_in_parts(
+        self, locks: Sequence[Keys], *, lenient: bool = False
+    ) -> Iterator[LockInfo]:
+        for start in range(0, len(locks), LOCKS_AT_ONCE):
+            yield from self._read(locks[start : start + LOCKS_AT_ONCE], lenient=lenient)
 
     def _read(self, locks: Sequence[Keys], *, lenient: bool = False) -> list[LockInfo]:
         """Return the locks of these keys that are held."""
@@ -438,6 +414,15 @@ class Inspector:
             for position, pttl in zip(batch, pttls, strict=True):
                 left[known[position]] = pttl / 1000 if pttl > 0 else None
         return left
+
+
+def inspectors(using: str, *, cache_locks: bool | None = None) -> list[Inspector]:
+    """Return what inspects all locks of a server: ours, and those that are named by their keys.
+
+    `cache_locks`: only the latter, or only the former.
+    """
+    wanted = (False, True) if cache_locks is None else (cache_locks,)
+    return [Inspector(using, cache_locks=one) for one in wanted]
 
 
 def _is_ours(lock: LockInfo) -> bool:

@@ -56,6 +56,8 @@ class Snapshot(NamedTuple):
     offset: int | None = None
     """The position of the first of these rows among all, if they are a page. None: they are the
     first ones, and all questions are about them."""
+    counts: Any = None
+    """Numbers of all rows, as the model counts them."""
 
 
 class LiveRows:

@@ -18,8 +18,8 @@ MAX_LINE = 4000
 """Characters."""
 
 _OTHERS = {
-    Kind.FOREIGN: "a value of others",
-    Kind.TIMESTAMP: "a time of an old lock",
+    Kind.FOREIGN: "another program",
+    Kind.TIMESTAMP: "a SETNX program",
 }
 """Shown instead of the holder of a value that we did not write."""
 

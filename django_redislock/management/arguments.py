@@ -14,7 +14,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from ..base import label
 from ..base.servers import Servers, aliases_of
-from ..inspection import Inspector, RedlockInspector
+from ..inspection import Inspector, Listing, RedlockInspector, inspectors
 from ..primitives.keys import validate_name
 from ..settings import conf
 from ..settings.validators import MAX_TTL
@@ -34,10 +34,15 @@ def add_using(parser: CommandParser) -> None:
     )
 
 
-def inspector(options: dict[str, Any]) -> Inspector:
-    """Inspect the locks of one server; if the settings make all locks Redlocks, the first one."""
-    using = options["using"] or aliases_of(conf.policy("", {}).using)[0]
-    return Inspector(using, cache_locks=options["cache_locks"])
+def using_of(options: dict[str, Any]) -> str:
+    """The alias of the server; if the settings make all locks Redlocks, the first one."""
+    using: str = options["using"] or aliases_of(conf.policy("", {}).using)[0]
+    return using
+
+
+def listing(options: dict[str, Any]) -> Listing:
+    """List the locks of one server."""
+    return Listing(inspectors(using_of(options), cache_locks=options["cache_locks"] or None))
 
 
 def inspector_of(options: dict[str, Any], name: str) -> Inspector | RedlockInspector:

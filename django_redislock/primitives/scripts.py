@@ -50,6 +50,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "inspection_page": _LISTED,
     "inspection_processes": (),
     "inspection_scan": (),
+    "inspection_urgent": ("clock",),
     "inspection_waiters": ("clock",),
     "inspection_written": (),
     "ledger_claim": (*_MUTEX, "ledger_key", "ledger"),

@@ -222,6 +222,7 @@ SHAPES: dict[str, Shape] = {
     "inspection_page": _list(_time, _integer, then=(_text, _or_nil(_LOCK))),
     "inspection_processes": _list(then=(_integer,), per=1),
     "inspection_scan": _list(_number, _list(then=(_text,))),
+    "inspection_urgent": _list(_integer, then=(_integer, _text)),
     "inspection_waiters": _list(_time, then=(_list(_text, _text, _MAYBE),)),
     "inspection_written": _list(then=(_list(_MAYBE, _MAYBE),), per=1),
     "ledger_claim": _ledger_claim,

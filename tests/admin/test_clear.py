@@ -178,7 +178,7 @@ def test_what_was_ticked_is_read(
             patch.setattr(Inspector, reads_many, None)
         page = operator.post(LIST, {"action": "clear_locks", "_selected_action": ids, "index": 0})
     [said] = confirm(operator, page)
-    assert said == "Cleared 2 locks: “:1:cached”, “job:7”."
+    assert said == "Cleared 2 locks: “job:7”, “:1:cached”."
     assert not lock.locked()
     assert Inspector().counts().total == 119
 

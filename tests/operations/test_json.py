@@ -10,7 +10,7 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import LockUnavailable, ReadWriteLock, Semaphore, redis_lock
-from django_redislock.inspection import Inspector
+from django_redislock.inspection import Inspector, Listing
 from tests.operations.calling import Done, call, granted, strangers, write_down
 from tests.operations.schema import Seen
 from tests.processes import Worker
@@ -85,7 +85,7 @@ def test_keys_and_types(
     granted(redis, "lost")
     monkeypatch.setattr(Inspector, "clear", away)
     say("clear", "clear", "lost", "legacy", *reason)
-    monkeypatch.setattr(Inspector, "page", away)
+    monkeypatch.setattr(Listing, "page", away)
     say("watch", "watch", "--count", "1")
 
     assert seen.missing() == set()

@@ -87,7 +87,7 @@ def test_stale(redis: Redis) -> None:
 def test_what_others_wrote(redis: Redis) -> None:
     """The output says that the value is not ours."""
     strangers(redis)
-    assert "a value of others" in call("show", "legacy").out
+    assert "another program" in call("show", "legacy").out
     assert "stale: its time was over at" in call("show", "old").out
     assert "no TTL: it stays until" in call("show", "old").out
 

@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...base import label
 from ...commands import BUSY, UNAVAILABLE
-from ...inspection import LockInfo, State
+from ...inspection import Inspector, LockInfo, State
 from ...inspection.clearing import ClearOutcome, Target
 from ...inspection.words import clean, count, holder_in_full
 from ..arguments import (
@@ -25,10 +25,11 @@ from ..arguments import (
     add_json,
     add_using,
     command_line,
-    inspector,
     inspector_of,
+    listing,
     name_argument,
     operator,
+    using_of,
 )
 from ..failing import FREE, USAGE, WRONG
 from ..output import Printer
@@ -113,13 +114,16 @@ def _targets(options: dict[str, Any]) -> Iterator[Target]:
             lock = where.get(name)
             yield Target(name, where, lock and _narrowed(lock, options))
         return
-    where = inspector(options)
+    using = using_of(options)
     states = [State.STALE] if options["stale"] else []
     host = options["host"]
-    page = where.page(pattern=options["pattern"] or "*", states=states, host=host, limit=None)
+    page = listing(options).page(
+        pattern=options["pattern"] or "*", states=states, host=host, limit=None
+    )
     for lock in page.items:
         narrowed = _narrowed(lock, options)
         if narrowed is not None:
+            where = Inspector(using, cache_locks=lock.cache_lock)
             yield Target(lock.name, where, narrowed)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
@@ -14,9 +13,9 @@ from ...commands import UNAVAILABLE
 from ...doctor.facts import Unreachable, ask
 from ...doctor.finding import Level
 from ...doctor.rules import judge
-from ...inspection import ORDERS, Inspector, LockInfo, State
+from ...inspection import ORDERS, Listing, LockInfo, Page, State
 from ...inspection.words import clean, count, duration, holder, remaining
-from ..arguments import add_json, add_limit, add_using, inspector
+from ..arguments import add_json, add_limit, add_using, listing, using_of
 from ..failing import WRONG
 from ..output import Cell, Column, Paint, Printer
 
@@ -57,49 +56,48 @@ def add_filters(parser: CommandParser) -> None:
     parser.add_argument(
         "--sort",
         choices=list(ORDERS),
-        default="remaining",
+        default="urgency",
         metavar="ORDER",
-        help=f"Sort by {', '.join(ORDERS)}; by default remaining, shortest first.",
+        help=f"Sort by {', '.join(ORDERS)}; by default urgency: trouble first.",
     )
     add_limit(parser, "locks")
     add_using(parser)
     add_json(parser)
 
 
-def matching(inspector: Inspector, options: dict[str, Any]) -> list[LockInfo]:
-    """Return all locks that the options ask for."""
-    return inspector.page(
+def matching(where: Listing, options: dict[str, Any], limit: int | None) -> Page:
+    """Return the locks that the options ask for, up to a limit."""
+    return where.page(
         pattern=options["pattern"],
         states=options["state"],
         host=options["host"],
         foreign=options["foreign"],
         order=options["sort"],
-        limit=None,
-    ).items
+        limit=limit,
+    )
 
 
-def as_document(locks: list[LockInfo], limit: int | None) -> dict[str, Any]:
-    states, waiters = _totals(locks)
-    return {"items": locks[:limit], "total": len(locks), "states": states, "waiters": waiters}
+def as_document(page: Page) -> dict[str, Any]:
+    counts = page.counts
+    return {
+        "items": page.items,
+        "total": page.total,
+        "states": counts.states,
+        "waiters": counts.waiters,
+    }
 
 
-def as_lines(locks: list[LockInfo], limit: int | None, printer: Printer) -> Iterator[str]:
+def as_lines(page: Page, printer: Printer) -> Iterator[str]:
     """A table, and a line with totals."""
-    text = count(len(locks), "lock")
-    if locks:
-        yield from locks_table(locks[:limit], printer)
-        states, waiters = _totals(locks)
+    text = count(page.total, "lock")
+    if page.total:
+        yield from locks_table(page.items, printer)
+        states = page.counts.states
         text += ": " + ", ".join(f"{number} {state}" for state, number in states.items())
-        text += "; " + count(waiters, "waiter")
-    if limit is not None and limit < len(locks):
-        text = f"The first {limit} of {text}"
+        text += "; " + count(page.counts.waiters, "waiter")
+    if len(page.items) < page.total:
+        text = f"The first {len(page.items)} of {text}"
     yield f"{text}."
-
-
-def _totals(locks: list[LockInfo]) -> tuple[dict[State, int], int]:
-    """How many are in each state, and how many waiters there are."""
-    states = Counter(lock.state for lock in locks)
-    return {state: states[state] for state in State}, sum(lock.waiters for lock in locks)
 
 
 def locks_table(locks: list[LockInfo], printer: Printer) -> Iterator[str]:
@@ -134,22 +132,22 @@ class List:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
-        where = inspector(options)
-        locks = matching(where, options)
+        where = listing(options)
+        page = matching(where, options, options["limit"])
         if options["json"]:
-            printer.json(as_document(locks, options["limit"]))
+            printer.json(as_document(page))
         else:
-            printer.lines(as_lines(locks, options["limit"], printer))
+            printer.lines(as_lines(page, printer))
         missing = [*left_out(where)]
-        wrong = [] if locks or missing else [*_what_is_wrong(where.using)]
+        wrong = [] if page.total or missing else [*_what_is_wrong(using_of(options))]
         for line in missing + wrong:
             command.stderr.write(command.style.ERROR(clean(line)))
         return UNAVAILABLE if missing else WRONG if wrong else 0
 
 
-def left_out(inspector: Inspector) -> Iterator[str]:
+def left_out(where: Listing) -> Iterator[str]:
     """A line for each node of the cluster whose locks are missing."""
-    for node, error in inspector.unasked.items():
+    for node, error in where.unasked.items():
         yield f"The node {node} is left out: {error}"
 
 

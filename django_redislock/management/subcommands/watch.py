@@ -12,15 +12,15 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from ...base.exceptions import LockUnavailable
-from ...inspection import Inspector, LockInfo
+from ...inspection import Listing, Page
 from ...inspection.words import clean, instant
-from ..arguments import inspector, interval_argument, limit_argument
+from ..arguments import interval_argument, limit_argument, listing, using_of
 from ..events import Events, Interrupted, require_main_thread
 from ..output import Paper, Printer, screen
 from .list import add_filters, as_document, as_lines, left_out, matching
 
-_AROUND = 5
-"""Lines of a screen without a lock: two above, the titles, the totals, and one to spare."""
+_AROUND = 6
+"""Lines of a screen without a lock: up to three above, the titles, the totals, one to spare."""
 
 
 class Watch:
@@ -45,7 +45,7 @@ class Watch:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         require_main_thread("redislock watch")
-        watcher = _Watcher(inspector(options), options, Printer(command, options))
+        watcher = _Watcher(listing(options), options, Printer(command, options))
         try:
             with Events():
                 watcher.run()
@@ -56,12 +56,12 @@ class Watch:
 
 
 class _Watcher:
-    def __init__(self, inspector: Inspector, options: dict[str, Any], printer: Printer) -> None:
-        self._inspector = inspector
+    def __init__(self, where: Listing, options: dict[str, Any], printer: Printer) -> None:
+        self._where = where
         self._options = options
         self._printer = printer
         self._screen = Paper(printer) if options["json"] else screen(printer)
-        self._locks: list[LockInfo] | None = None
+        self._page: Page | None = None
         """The locks when Redis last answered."""
         self._updated = datetime.now(UTC)
 
@@ -83,19 +83,19 @@ class _Watcher:
 
     def _update(self) -> LockUnavailable | None:
         try:
-            self._locks = matching(self._inspector, self._options)
+            self._page = matching(self._where, self._options, self._limit())
             self._updated = datetime.now(UTC)
         except LockUnavailable as error:
             return error
         return None
 
     def _json(self, away: LockUnavailable | None) -> None:
-        locks = None if away is not None else self._locks
+        page = None if away is not None else self._page
         self._printer.json(
             {
                 "at": datetime.now(UTC),
                 "error": None if away is None else str(away),
-                "list": None if locks is None else as_document(locks, self._options["limit"]),
+                "list": None if page is None else as_document(page),
             }
         )
         self._printer.raw("")  # flushes
@@ -105,24 +105,23 @@ class _Watcher:
 
     def _lines(self, away: LockUnavailable | None) -> Iterator[str]:
         style = self._printer.style
-        title = f"Locks on {self._inspector.using!r}, {instant(datetime.now(UTC))}"
+        title = f"Locks on {using_of(self._options)!r}, {instant(datetime.now(UTC))}"
         yield style.MIGRATE_LABEL(title)
         if away is not None:
             yield style.ERROR(clean(str(away)))
-            if self._screen.rows is None or self._locks is None:
+            if self._screen.rows is None or self._page is None:
                 return
             yield f"As it was at {instant(self._updated)}:"
         elif self._screen.rows is not None:
             yield ""
-        if self._locks is not None:
-            limit = self._limit(more=0 if away is None else 1)
-            yield from as_lines(self._locks, limit, self._printer)
-            for line in left_out(self._inspector):
+        if self._page is not None:
+            yield from as_lines(self._page, self._printer)
+            for line in left_out(self._where):
                 yield style.ERROR(clean(line))
 
-    def _limit(self, *, more: int) -> int | None:
+    def _limit(self) -> int | None:
         limit: int | None = self._options["limit"]
         if self._screen.rows is None:
             return limit
-        room = max(1, self._screen.rows - _AROUND - more)
+        room = max(1, self._screen.rows - _AROUND)
         return room if limit is None else min(limit, room)

@@ -1,0 +1,182 @@
+"""Locks in order: those that need somebody first, from one server or several.
+
+A lock is the more urgent, the worse its state, the more waiters it has, and the longer it has been
+held. Renewals change none of these, so a lock keeps its place while nothing happens to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from ..base.exceptions import LockError, LockUnavailable
+from .facts import Counts, LockInfo, Page, State
+
+T = TypeVar("T")
+
+_WORST_FIRST = [State.STALE, State.UNKNOWN, State.HELD]
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+def _urgency(lock: LockInfo) -> tuple[Any, ...]:
+    since = min((one.holder.acquired_at or _NEVER for one in lock.holders), default=_NEVER)
+    return _WORST_FIRST.index(lock.state), -lock.waiters, since, lock.name
+
+
+ORDERS = {
+    "urgency": _urgency,
+    "remaining": lambda lock: (lock.holder.remaining is None, lock.holder.remaining or 0.0),
+    "name": lambda lock: lock.name,
+    "held": lambda lock: -(lock.holder.held or 0.0),
+    "waiters": lambda lock: -lock.waiters,
+    "owner": lambda lock: lock.holder.owner or "",
+    "state": lambda lock: (_WORST_FIRST.index(lock.state), lock.name),
+}
+"""Orders of locks. The worst state comes first, and so do the lease that ends first, the lock held
+longest and the lock with most waiters."""
+
+
+class Urgent(NamedTuple):
+    """The locks of one server that come first, and what is known of the others."""
+
+    locks: list[LockInfo]
+    ranks: Sequence[int] = ()
+    """The ranks in the index that the others don't have, in order."""
+    listed: int = 0
+    """The number of entries of the index; 0: there are no others."""
+
+    @property
+    def others(self) -> int:
+        """The number of the others. They are held, and nobody waits for them."""
+        return self.listed - len(self.ranks)
+
+    def rank_of_other(self, position: int) -> int:
+        """Return the rank in the index of one of the others."""
+        for rank in self.ranks:
+            if rank > position:
+                break
+            position += 1
+        return position
+
+
+class Part(Protocol):
+    """What a list asks of an inspector."""
+
+    @property
+    def using(self) -> str: ...
+    @property
+    def unasked(self) -> dict[str, LockUnavailable]: ...
+    def urgent(self) -> Urgent: ...
+    def others(self, urgent: Urgent, offset: int, limit: int | None) -> list[LockInfo]: ...
+    def all(self, pattern: str) -> Iterator[LockInfo]: ...
+    def discover(self) -> list[LockInfo]: ...
+
+
+class Listing:
+    """The locks that several inspectors see, as one list.
+
+    A server that can't be asked is left out. Raises the first error, usually `LockUnavailable`, if
+    that is true of all.
+    """
+
+    def __init__(self, inspectors: Sequence[Part]) -> None:
+        self._inspectors = inspectors
+        self.away: dict[str, LockError] = {}
+        """The aliases that could not be asked last time, with the errors."""
+
+    @property
+    def unasked(self) -> dict[str, LockUnavailable]:
+        """The nodes of clusters that could not be asked last time, with the errors."""
+        return dict(chain.from_iterable(one.unasked.items() for one in self._inspectors))
+
+    def page(
+        self,
+        *,
+        pattern: str = "*",
+        states: Iterable[State] = (),
+        host: str = "",
+        foreign: bool = False,
+        order: str = "urgency",
+        offset: int = 0,
+        limit: int | None = 100,
+    ) -> Page:
+        """Return some of the held locks, and count all that match.
+
+        `pattern` is a pattern of names, as in `LOCKS`; `host` is the beginning of the owner of one
+        of its holders; `foreign` adds what `Inspector.discover` finds. A `limit` of `None`: all.
+
+        Without a filter, and in the order of urgency, a server with more than a thousand locks is
+        asked only for those in trouble, those with waiters, and those of the page.
+        """
+        if order not in ORDERS:
+            raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
+        states = frozenset(states)
+        self.away = {}
+        others = self._ask(lambda one: one.discover() if foreign else [])
+        found = [lock for _, some in others for lock in some if fnmatchcase(lock.name, pattern)]
+        if pattern == "*" and not host and order == "urgency" and not states:
+            return self._urgent_page(found, offset, limit)
+        if pattern == "*" and states and State.HELD not in states:
+            found += chain.from_iterable(urgent.locks for _, urgent in self._ask(_urgent))
+        else:
+            found += chain.from_iterable(
+                some for _, some in self._ask(lambda one: list(one.all(pattern)))
+            )
+        found = [
+            lock for lock in found if (not states or lock.state in states) and lock.held_by(host)
+        ]
+        found.sort(key=ORDERS[order])
+        end = None if limit is None else offset + limit
+        return Page(items=found[offset:end], total=len(found), counts=_counted(found))
+
+    def _urgent_page(self, found: list[LockInfo], offset: int, limit: int | None) -> Page:
+        parts = self._ask(_urgent)
+        found += chain.from_iterable(urgent.locks for _, urgent in parts)
+        found.sort(key=_urgency)
+        counts = _counted(found, others=sum(urgent.others for _, urgent in parts))
+        if limit is None:
+            found += chain.from_iterable(one.others(urgent, 0, None) for one, urgent in parts)
+            return Page(
+                items=sorted(found, key=_urgency)[offset:], total=counts.total, counts=counts
+            )
+        items = found[offset : offset + limit]
+        skip = max(0, offset - len(found))
+        for one, urgent in parts:
+            if skip < urgent.others and len(items) < limit:
+                items += one.others(urgent, skip, limit - len(items))
+            skip = max(0, skip - urgent.others)
+        return Page(items=items, total=counts.total, counts=counts)
+
+    def _ask(self, question: Callable[[Part], T]) -> list[tuple[Part, T]]:
+        """Return the answers of the inspectors that can be asked."""
+        answers = []
+        for one in self._inspectors:
+            if one.using in self.away:
+                continue
+            try:
+                answers.append((one, question(one)))
+            except LockError as error:
+                self.away[one.using] = error
+        if self.away.keys() == {one.using for one in self._inspectors}:
+            raise next(iter(self.away.values()))
+        return answers
+
+
+def _urgent(part: Part) -> Urgent:
+    return part.urgent()
+
+
+def _counted(locks: Sequence[LockInfo], others: int = 0) -> Counts:
+    """Count locks, and others that are held and have no waiters."""
+    states = Counter(lock.state for lock in locks)
+    states[State.HELD] += others
+    return Counts(
+        total=len(locks) + others,
+        states={state: states[state] for state in State},
+        contended=sum(lock.waiters > 0 for lock in locks),
+        waiters=sum(lock.waiters for lock in locks),
+    )
