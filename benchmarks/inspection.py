@@ -111,10 +111,10 @@ def admin_page(*, where: str, locks: int, rounds: int) -> list[Row]:
     admin.autodiscover()
     settings.ROOT_URLCONF = (path("admin/", admin.site.urls),)
     page = admin.site.get_model_admin(Lock).changelist_view
-    request = RequestFactory().get("/admin/django_redislock/lock/")
-    request.user = User(username="eva", is_superuser=True, is_staff=True)
     rows: list[Row] = []
     for number in range(rounds + 1):
+        request = RequestFactory().get("/admin/django_redislock/lock/")  # it keeps what was read
+        request.user = User(username="eva", is_superuser=True, is_staff=True)
         begun, cpu = time.perf_counter(), time.process_time()
         page(request).render()  # type: ignore[attr-defined]
         spent = {
