@@ -50,6 +50,12 @@ def instant(time: datetime | None) -> str:
     return NOTHING if time is None else f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def process_name(owner: str) -> str:
+    """Host and process of an owner: `web-1 · 2080`; and its thread or task, unless that is the
+    main thread."""
+    return clean(" · ".join(part for part in owner.split(":", 2) if part != "MainThread"))
+
+
 def remaining(lock: LockInfo) -> str:
     return "no TTL" if lock.holder.remaining is None else duration(lock.holder.remaining)
 

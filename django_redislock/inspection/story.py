@@ -1,0 +1,144 @@
+"""A lock in sentences: what goes on, and what clearing it would do.
+
+The command and the admin say the same. Of a lock with several holders, the sentences name the one
+in the worst state, and among those the one that has held it longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from django.utils.translation import gettext_noop as _
+
+from .facts import HolderInfo, LockInfo, State, WaiterInfo
+from .sentences import Sentence
+from .words import clean, duration, holding, instant, process_name
+
+Instant = Callable[[datetime], str]
+"""Writes a time."""
+
+_WORST_FIRST = [State.STALE, State.UNKNOWN, State.HELD]
+
+
+def story(lock: LockInfo, waiters: Sequence[WaiterInfo], at: Instant = instant) -> list[Sentence]:
+    """Say who holds a lock, whether the holder lives, when it frees itself, and who is next."""
+    one = main_holder(lock)
+    return [_held(lock, one), _alive(one), _frees_itself(one, at), next_one(lock, waiters)]
+
+
+def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence]:
+    """Say what happens if a lock is cleared."""
+    one = main_holder(lock)
+    alive = [each for each in lock.holders if each.state != State.STALE]
+    said = []
+    if not alive:
+        said.append(Sentence(_("%(who)s can’t come back, and loses nothing."), who=_who(one)))
+    else:
+        within = duration(max(map(overlap, alive)))
+        first = one if one.state != State.STALE else alive[0]
+        template = _("%(who)s is alive; two may work at once for up to %(time)s.")
+        if first.holder.owner is None:
+            template = _("%(who)s is not told; two may work at once until it ends.")
+        elif first.state == State.UNKNOWN:
+            template = _("%(who)s may be alive; then two may work at once for up to %(time)s.")
+        said.append(Sentence(template, who=_who(first), time=within))
+    return [*said, next_one(lock, waiters)]
+
+
+def safer(lock: LockInfo) -> Sentence:
+    """Say what is safer than clearing."""
+    one = main_holder(lock)
+    host, _sep, process = (one.holder.owner or "").partition(":")
+    ttl = one.ttl or one.holder.remaining
+    if one.state == State.STALE:
+        return Sentence(_("Clearing is safe: nobody works under this lock."))
+    if not process or ttl is None:
+        return Sentence(_("It is safer to end the program that holds it."))
+    return Sentence(
+        _("It is safer to end process %(process)s on %(host)s: the lock is free within %(time)s."),
+        process=process.partition(":")[0],
+        host=clean(host),
+        time=duration(ttl),
+    )
+
+
+def main_holder(lock: LockInfo) -> HolderInfo:
+    """Return the holder to name first: in the worst state, and holding the lock longest."""
+    never = datetime.max.replace(tzinfo=UTC)
+    return min(
+        lock.holders,
+        key=lambda one: (_WORST_FIRST.index(one.state), one.holder.acquired_at or never),
+    )
+
+
+def overlap(one: HolderInfo) -> float:
+    """Return for how many seconds a holder that is cleared may go on without knowing: until its
+    next renewal, which is due when a third of the TTL has passed; or, since it is not renewed, as
+    long as its lease would have lived."""
+    left = one.holder.remaining or 0.0
+    if one.ttl is None or left < one.ttl / 2:
+        return left
+    return one.ttl / 3
+
+
+def _held(lock: LockInfo, one: HolderInfo) -> Sentence:
+    if len(lock.holders) == 1:
+        template = _("Held by %(who)s for %(time)s.")
+        if one.holder.held is None:
+            template = _("Held by %(who)s.")
+    else:
+        template = _("Held by %(number)s; longest by %(who)s, for %(time)s.")
+        if one.state != State.HELD:
+            template = _("Held by %(number)s; look at %(who)s first, which has it for %(time)s.")
+    return Sentence(template, who=_who(one), number=holding(lock), time=duration(one.holder.held))
+
+
+def _alive(one: HolderInfo) -> Sentence:
+    if one.state == State.STALE:
+        return Sentence(_("It is stale: %(why)s."), why=one.why)
+    if one.state == State.UNKNOWN:
+        return Sentence(_("Whether it lives is unknown: %(why)s."), why=one.why)
+    if one.holder.owner is None:
+        return Sentence(_("Another program wrote this value; whether it lives is not known."))
+    return Sentence(_("Its process is alive."))
+
+
+def _frees_itself(one: HolderInfo, at: Instant) -> Sentence:
+    left = one.holder.remaining
+    if left is None:
+        return Sentence(_("It has no TTL: it stays until somebody clears it."))
+    if one.state == State.HELD and one.ttl is not None and left >= one.ttl / 2:
+        return Sentence(
+            _("Its lease is renewed; without renewal it ends in %(time)s."), time=duration(left)
+        )
+    now = one.holder.seen_at or datetime.now(UTC)
+    return Sentence(
+        _("It frees itself in %(time)s, at %(instant)s."),
+        time=duration(left),
+        instant=at(now + timedelta(seconds=left)),
+    )
+
+
+def next_one(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> Sentence:
+    """Say who gets the lock next."""
+    if not lock.waiters or not waiters:
+        return Sentence(_("Nobody waits."))
+    first = waiters[0]
+    who, waited = process_name(first.owner), duration(first.waited)
+    if lock.waiters == 1:
+        return Sentence(_("Next: %(who)s, waiting for %(time)s."), who=who, time=waited)
+    return Sentence(
+        _("Next: %(who)s, waiting for %(time)s, and %(number)s more."),
+        who=who,
+        time=waited,
+        number=lock.waiters - 1,
+    )
+
+
+def _who(one: HolderInfo) -> str:
+    """The process, and where in the code it took the lock."""
+    if one.holder.owner is None:
+        return Sentence(_("another program"))
+    name = process_name(one.holder.owner)
+    return f"{name} ({clean(one.holder.label)})" if one.holder.label else name

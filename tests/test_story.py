@@ -1,0 +1,116 @@
+"""A lock in sentences: who holds it, whether it lives, what clearing does."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import translation
+from redis import Redis
+
+from django_redislock.base.tokens import NO_PROCESS
+from django_redislock.inspection import Inspector, LockInfo, WaiterInfo
+from django_redislock.inspection.sentences import translated
+from django_redislock.inspection.story import consequences, overlap, safer, story
+from tests.operations.calling import granted, strangers
+from tests.test_inspection import get
+
+
+def told(lock: LockInfo, waiters: list[WaiterInfo] | None = None) -> str:
+    return " ".join(story(lock, waiters or []))
+
+
+def in_queue(redis: Redis, name: str, *owners: str, waited: float) -> None:
+    seconds, micro = redis.time()
+    for number, owner in enumerate(owners):
+        token = f"{number:032x}"
+        arrived = int((seconds - waited) * 1e6) + micro + number
+        redis.zadd(f"redislock:{{{name}}}:queue", {token: arrived})
+        redis.hset(f"redislock:{{{name}}}:waiters", token, f"{arrived}|10000||{owner}|b.py:2 in f")
+
+
+def test_alive(redis: Redis) -> None:
+    """A renewed lease: nobody knows when it ends; clearing it is not safe."""
+    owner = "web-1:2080:MainThread"
+    granted(
+        redis, "job", silent=95, ttl=30, left=25.5, owner=owner, label="a.py:6 in f",
+        process=NO_PROCESS,
+    )  # fmt: skip
+    in_queue(redis, "job", "web-3:2465:MainThread", "web-4:1:worker", waited=65)
+    inspector = Inspector()
+    lock, waiters = get(inspector, "job"), inspector.waiters("job")
+    assert told(lock, waiters) == (
+        "Held by web-1 · 2080 (a.py:6 in f) for 1 min 35 s. Its process is alive. Its lease is "
+        "renewed; without renewal it ends in 25.5 s. Next: web-3 · 2465, waiting for 1 min 05 s, "
+        "and 1 more."
+    )
+    assert " ".join(consequences(lock, waiters)) == (
+        "web-1 · 2080 (a.py:6 in f) is alive; two may work at once for up to 10.0 s. Next: "
+        "web-3 · 2465, waiting for 1 min 05 s, and 1 more."
+    )
+    assert safer(lock) == (
+        "It is safer to end process 2080 on web-1: the lock is free within 30.0 s."
+    )
+
+
+def test_not_renewed(redis: Redis) -> None:
+    """A holder that does not renew its lease may go on until the lease would have ended."""
+    granted(redis, "job", silent=20, ttl=30, left=9.5, process=NO_PROCESS)
+    lock = get(Inspector(), "job")
+    assert 9 < overlap(lock.holders[0]) < 10
+    assert "It frees itself in 9." in told(lock)
+    assert " UTC." in told(lock)
+    assert told(lock).endswith("Nobody waits.")
+
+
+def test_dead(redis: Redis) -> None:
+    """A stale lock: why, when it frees itself, and that clearing it is safe."""
+    granted(redis, "job", silent=900, owner="web-1:2080:worker-7")
+    lock = get(Inspector(), "job")
+    assert "Held by web-1 · 2080 · worker-7 (its/job.py:1 in job) for 15 min 00 s." in told(lock)
+    assert "It is stale: its process has shown no sign of life for 900 s." in told(lock)
+    assert "It frees itself in 45 min 00 s, at " in told(lock)
+    assert consequences(lock, [])[0].endswith("can’t come back, and loses nothing.")
+    assert safer(lock) == "Clearing is safe: nobody works under this lock."
+
+
+def test_silent(redis: Redis) -> None:
+    """A holder that has been silent for less than half a minute may come back."""
+    granted(redis, "job", silent=25)
+    lock = get(Inspector(), "job")
+    assert "Whether it lives is unknown: its process has shown no sign of life for 25 s." in told(
+        lock
+    )
+    assert "may be alive; then two may work at once" in consequences(lock, [])[0]
+
+
+def test_several(redis: Redis) -> None:
+    """Of several holders, the dead one is named first, whose clearing is still not safe for the
+    one that lives."""
+    granted(redis, "places", silent=5, places=3, owner="web-1:1:x")
+    granted(redis, "places", silent=900, places=3, owner="web-2:2:x")
+    lock = get(Inspector(), "places")
+    assert "Held by 2 of 3; look at web-2 · 2 · x " in told(lock)
+    assert "web-1 · 1 · x (its/job.py:1 in job) is alive" in consequences(lock, [])[0]
+
+
+def test_of_others(redis: Redis) -> None:
+    """What another program wrote has no process that we know."""
+    strangers(redis)
+    legacy = get(Inspector(), "legacy")
+    assert told(legacy).startswith("Held by another program. Another program wrote this value;")
+    assert consequences(legacy, [])[0] == (
+        "another program is not told; two may work at once until it ends."
+    )
+    assert safer(legacy) == "It is safer to end the program that holds it."
+    assert "It has no TTL: it stays until somebody clears it." in told(
+        get(Inspector(), "odd\x1b[2J")
+    )
+
+
+@pytest.mark.parametrize("language", ["de", "fr", "es", "zh-hans"])
+def test_in_other_languages(redis: Redis, language: str) -> None:
+    """Each sentence can be translated, with the sentences within it."""
+    granted(redis, "job")
+    lock = get(Inspector(), "job")
+    sentences = [*story(lock, []), *consequences(lock, []), safer(lock)]
+    with translation.override(language):
+        assert all(translated(one) for one in sentences)
