@@ -62,6 +62,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"django_redislock\.(settings\.policy\.Policy|primitives\.keys\.Keys)"),
     (r"py:class", r"django_redislock\.(transport\.cluster\.Cluster|lease\..*)"),
     (r"py:class", r"django_redislock\.testing\.condition\.Condition"),
+    (r"py:class", r"django_redislock\.inspection\.listing\.Part"),
     # Type variables.
     (r"py:class", r"django_redislock\..*\.[A-Z]"),
 ]
@@ -131,7 +132,8 @@ def _code(text: str) -> str:
 def _skip(_app: Any, _what: str, _name: str, thing: Any, skip: bool, _options: Any) -> bool:
     """What wraps a method of Django's has that one's docstring."""
     return skip or not (getattr(thing, "__module__", None) or "django_redislock").startswith(
-        ("django_redislock", "builtins", "typing", "enum")
+        # An annotation without a value, as a TypedDict has, is a thing of Sphinx.
+        ("django_redislock", "builtins", "typing", "enum", "sphinx")
     )
 
 

@@ -7,8 +7,12 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
+
+from django_redislock.lease.lock import Options
+from django_redislock.settings import conf
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +27,11 @@ def test_it_builds_without_a_warning(tmp_path: Path) -> None:
     built = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (built.returncode, built.stderr) == (0, "")
     assert "LockNotAcquired" in (tmp_path / "reference" / "errors.html").read_text("utf-8")
+    options = (tmp_path / "reference" / "locks.html").read_text("utf-8")
+    for name in get_type_hints(Options):  # those that a type inherits stand where it has them
+        assert re.search(rf'id="django_redislock\.lease\.lock\.\w*Options\.{name}"', options), name
+    settings = (tmp_path / "settings.html").read_text("utf-8")
+    assert all(name.upper() in settings for name in conf.ENTRY_VALIDATORS)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ class Inspector:
         """Return some of the held locks: see `Listing.page`."""
         return Listing([self]).page(**question)
 
-    def urgent(self) -> Urgent:
+    def _urgent(self) -> Urgent:
         """Return the locks that come first in the order of urgency, and count the others.
 
         Up to `READ_IN_FULL` locks are read, all of them. Of more, a script picks those that may be
@@ -157,7 +157,7 @@ class Inspector:
         wanted = [its for key in keys if key and (its := self._keys_at(key)) is not None]
         return Urgent(list(self._read_in_parts(wanted)), ranks, listed)
 
-    def others(self, urgent: Urgent, offset: int = 0, limit: int | None = None) -> list[LockInfo]:
+    def _others(self, urgent: Urgent, offset: int = 0, limit: int | None = None) -> list[LockInfo]:
         """Return some of the locks that are not in `urgent`, in the order in which their leases
         end."""
         found: list[LockInfo] = []

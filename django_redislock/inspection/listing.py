@@ -70,8 +70,8 @@ class Part(Protocol):
     def using(self) -> str: ...
     @property
     def unasked(self) -> dict[str, LockUnavailable]: ...
-    def urgent(self) -> Urgent: ...
-    def others(self, urgent: Urgent, offset: int, limit: int | None) -> list[LockInfo]: ...
+    def _urgent(self) -> Urgent: ...
+    def _others(self, urgent: Urgent, offset: int, limit: int | None) -> list[LockInfo]: ...
     def all(self, pattern: str) -> Iterator[LockInfo]: ...
     def discover(self) -> list[LockInfo]: ...
 
@@ -139,7 +139,7 @@ class Listing:
         found.sort(key=_urgency)
         counts = _counted(found, others=sum(urgent.others for _, urgent in parts))
         if limit is None:
-            found += chain.from_iterable(one.others(urgent, 0, None) for one, urgent in parts)
+            found += chain.from_iterable(one._others(urgent, 0, None) for one, urgent in parts)
             return Page(
                 items=sorted(found, key=_urgency)[offset:], total=counts.total, counts=counts
             )
@@ -147,7 +147,7 @@ class Listing:
         skip = max(0, offset - len(found))
         for one, urgent in parts:
             if skip < urgent.others and len(items) < limit:
-                items += one.others(urgent, skip, limit - len(items))
+                items += one._others(urgent, skip, limit - len(items))
             skip = max(0, skip - urgent.others)
         return Page(items=items, total=counts.total, counts=counts)
 
@@ -167,7 +167,7 @@ class Listing:
 
 
 def _urgent(part: Part) -> Urgent:
-    return part.urgent()
+    return part._urgent()
 
 
 def _counted(locks: Sequence[LockInfo], others: int = 0) -> Counts:

@@ -23,11 +23,32 @@ class redis_lock(FunctionDecorator, Lock):
     As a context manager, sync or async, it locks `name` and returns its `Lease`. As a decorator it
     takes a new lease for each call. The name is then made from the arguments: by a template such
     as `"invoice:{invoice.pk}"`, by a function of the arguments, or by default it is the function's
-    dotted path. `Options` lists the other options; their defaults come from `REDISLOCK` in the
-    settings.
+    dotted path.
 
-    `timestamp_key` is the key of a `TimestampLock` that is taken as well, for as long as old
-    clients know no other lock; `{name}` in it stands for the name.
+    Times are seconds. All arguments but the last four have a setting of the same name, which
+    decides where the argument is not given; docs/settings.md has a table of both.
+
+    * `using`: the alias of CACHES; by default "default".
+    * `ttl`: how long a lease lives without renewal; by default 30.
+    * `wait`: how long to wait for the lock; by default 10. 0: try once. None: no limit.
+    * `renew`: renew the lease while its holder lives; by default True.
+    * `max_hold`: when renewal ends, counted from the acquire; by default never (None).
+    * `release`: "exit", the default: the lock is released when the block ends. "commit": when the
+      database transaction around it has ended. "warn": as "exit", with a warning if a transaction
+      is still open.
+    * `on_conflict`: "raise", the default, or "skip": what a decorated function does without the
+      lock. A function makes the result from the conflict.
+    * `replicas`, `replicas_timeout`: how many replicas must confirm a lease and each renewal,
+      and how long they have; by default 0, and 1 second.
+    * `after_loss`: when Redis has lost its data, "go", the default, gives the lock to the next
+      that asks; "wait" gives it to nobody new for one `ttl`.
+    * `timestamp_key`: the key of a `TimestampLock` to hold as well, for as long as old clients
+      know no other lock; `{name}` in it stands for the name.
+    * `label`: where the lock is taken, for people; by default the line of code.
+    * `reentrant`: the thread or task that holds the lock may take it again; by default False.
+    * `on_lost`: called with the lease, in a thread of its own, when the lease is lost.
+    * `cancel_on_lost`: cancel the asyncio task that holds the lease when it is lost; by default
+      False.
 
     Raises `LockNotAcquired`; `LockUnavailable` if Redis can't be asked; `LockReentered` if this
     very thread or task already holds the lock; and `LeaseLost` at the end of a block whose lease

@@ -601,6 +601,7 @@ EXAMPLES: dict[str, list[Any]] = {
     ],
     "docs/redlock.md": [servers, by_settings, two_holders],
     "docs/security.md": [of_another_user],
+    "docs/settings.md": [{"invoice:42"}, SETTINGS, SETTINGS, {"once:warm-cache"}],
     "docs/shared.md": [{"exports", "supplier:supplier_id"}, {"catalogue"}, SETTINGS],
     "docs/signals.md": [counted, set()],
     "docs/timestamp-lock.md": [old_client, SETTINGS, old_client],
