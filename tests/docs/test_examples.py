@@ -206,7 +206,7 @@ def without_redis(world: World, text: str) -> None:
     world.run(text.replace(": ...", ": charge(1)"))
     world["test_it_locks"]()
     with pytest.raises(LockNotAcquired):
-        world["test_somebody_else_is_at_it"]()
+        world["test_somebody_else_holds_it"]()
 
 
 def views(*statuses: int, name: str = "", wait: str = "") -> Callable[[World, str], None]:
@@ -550,25 +550,13 @@ EXAMPLES: dict[str, list[Any]] = {
     "README.md": [
         {"invoice:42"},
         of_a_new_project,
-        {"invoice:42"},
-        {"invoice:42"},
-        importer,
-        told,
-        until_the_commit,
-        {"nightly", "tree", "feed"},
-        {"exports", "catalogue"},
-        servers,
-        {"once:warm-cache", "deduplicate:order:7", "single_flight:rates:currency"},
+        {"invoice:42", "report:7", "sync:shop_id", "order:7"},
+        {"exports", "catalogue", "once:warm-cache", "single_flight:rates:currency"},
         views(409, 400, name="checkout:3"),
         command,
         jobs("tidy_up"),
-        set(),
         without_redis,
-        alert,
         SETTINGS,
-        told,
-        A_MODEL,
-        sold,
     ],
     "docs/admin.md": [a_site, of_unfold, live],
     "docs/asgi.md": [{"shop:7", "feed:feed_id", "import"}, renamed, {"report"}, lost],
@@ -606,6 +594,15 @@ EXAMPLES: dict[str, list[Any]] = {
     "docs/signals.md": [counted, set()],
     "docs/timestamp-lock.md": [old_client, SETTINGS, old_client],
     "docs/transactions.md": [sold, until_the_commit, SETTINGS, SETTINGS],
+    "docs/using.md": [
+        {"invoice:42"},
+        {"invoice:42"},
+        importer,
+        told,
+        until_the_commit,
+        {"nightly", "tree", "feed"},
+        told,
+    ],
     "docs/views.md": [
         views(409, 200, name="checkout:3"),
         of_rest_framework,
