@@ -64,8 +64,6 @@ from tests.waiting import PATIENCE
 
 SETTINGS = "settings"
 """They are valid, and no check of ours objects."""
-A_MODEL = "a model"
-"""It has the column of a fencing token."""
 
 
 def elsewhere(call: Callable[[], Any]) -> Any:
@@ -686,11 +684,6 @@ def test_example(page: str, number: int, world: World, request: pytest.FixtureRe
         with override_settings(CACHES=every, REDISLOCK=world.run(text)["REDISLOCK"]):
             found = checks.run_checks(tags=["redislock"])
         assert [one for one in found if one.level >= checks.ERROR] == []
-    elif entry == A_MODEL:
-        world["__name__"] = "tests.models"
-        with isolate_apps("tests"):
-            fields = world.run(text)["Product"]._meta.fields
-        assert {field.name for field in fields} == {"id", "stock", "fencing_token"}
     elif callable(entry):
         wants_capsys = "capsys" in entry.__code__.co_varnames
         entry(world, text, *([request.getfixturevalue("capsys")] if wants_capsys else []))
