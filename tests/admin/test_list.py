@@ -256,7 +256,7 @@ def test_without_locks(operator: Client) -> None:
     assert shown(page) == []
     text = page.content.decode()
     assert "<strong>0</strong> held" in text
-    assert '<p id="redislock-live" hidden>' in text
+    assert '<p id="redislock-control" hidden>' in text
 
 
 @pytest.mark.parametrize(

@@ -479,6 +479,21 @@ def test_how_often(window: Window, every: str) -> None:
     expect(window.page.locator("#redislock-refresh")).to_have_value(every)
 
 
+def test_a_slow_answer(window: Window) -> None:
+    """After an answer that took a second, nothing is asked for five."""
+    look_while_time_stands_still(window, "2")
+    late = Late(window)
+    window.page.clock.run_for(2000)
+    eventually(lambda: window.page.evaluate("true") and late.held)
+    window.page.clock.run_for(1000)
+    window.page.evaluate("document.getElementById('redislock-failed').hidden = false")
+    late.comes()
+    answered(window)
+    asks_nothing(window, 4999)
+    with window.page.expect_response("**/lock/"):
+        window.page.clock.run_for(1)
+
+
 def test_off(site: Site, window: Window) -> None:
     """Nothing is asked, even after the page is opened again."""
     look_while_time_stands_still(window, "2")

@@ -1,12 +1,15 @@
-/* Keeps the list of locks up to date: fetches the page again, and makes this page like the answer.
-   Elements that both have stay, with their focus, their folding and the listeners of other scripts.
-   Waits while something is selected, and while the page is hidden. */
+/* Keeps a page up to date: fetches it again, and makes each element with an id and the attribute
+   data-redislock-live, and the admin's list, like the answer. Elements that both have stay, with
+   their focus, their folding and the listeners of other scripts. Waits while something is selected,
+   and while the page is hidden. refresh.html has the choice of the interval.
+
+   On the page that says that Redis does not answer, tries again until it does. */
 "use strict";
 {
     const KEPT = "django-redislock.refresh";
-    const PARTS = [
-        "#redislock-summary",
-        "#redislock-warnings",
+    const REST = 5;  // a page is fetched again after so many times what the last answer took
+    const TRY_AGAIN = 5000;
+    const LIST_PARTS = [
         "#changelist-search .quiet",
         "#changelist-form [name=csrfmiddlewaretoken]",
         "#changelist-form .action-counter",
@@ -18,18 +21,29 @@
     const bound = new WeakSet();
     let timer = null;
     let asked = 0;
+    let took = 0;
     let pressed = false;
 
     function show(id, shown) {
         document.getElementById(id).hidden = !shown;
     }
 
-    /* Says whether rows are ticked, or their text is selected. */
-    function selected() {
+    function live(page) {
+        return [...page.querySelectorAll("[data-redislock-live]")];
+    }
+
+    /* Returns what a refresh may change under the reader's hand. */
+    function touchable() {
         const form = document.getElementById("changelist-form");
+        return form ? [form] : live(document);
+    }
+
+    /* Says whether rows are ticked, or text is selected. */
+    function selected() {
         const text = getSelection();
-        return form.querySelector("input.action-select:checked") !== null
-            || !text.isCollapsed && text.getRangeAt(0).intersectsNode(form);
+        return document.querySelector("input.action-select:checked") !== null
+            || !text.isCollapsed
+            && touchable().some((part) => text.getRangeAt(0).intersectsNode(part));
     }
 
     /* Makes a node like another one. Only the reader opens and closes details. */
@@ -125,8 +139,7 @@
         parts.forEach((one) => bound.add(one));
     }
 
-    function update(fresh) {
-        const focus = document.activeElement;
+    function updateList(fresh) {
         const [form, newForm] = [document, fresh].map((it) => it.getElementById("changelist-form"));
         const [table, newTable] = [document, fresh].map((it) => it.getElementById("result_list"));
         if (table) {
@@ -136,7 +149,7 @@
         } else if (newTable) {
             form.replaceChildren(...newForm.childNodes);
         }
-        for (const part of PARTS) {
+        for (const part of LIST_PARTS) {
             const old = document.querySelector(part), now = fresh.querySelector(part);
             if (old && now) {
                 morph(old, now);
@@ -144,6 +157,14 @@
         }
         updateFilters(fresh);
         bindActions(form);
+    }
+
+    function update(fresh) {
+        const focus = document.activeElement;
+        live(document).forEach((part) => morph(part, fresh.getElementById(part.id)));
+        if (document.getElementById("changelist-form")) {
+            updateList(fresh);
+        }
         if (focus?.isConnected && focus !== document.activeElement) {
             focus.focus({preventScroll: true});  // moving it took the focus away
         }
@@ -151,12 +172,16 @@
 
     /* Returns the new page; null if there is no answer, or not this page. */
     async function fetched() {
+        const began = performance.now();
         try {
             const answer = await fetch(location.href, {headers: {"X-Redislock-Refresh": "1"}});
             const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-            return answer.ok && page.getElementById("redislock-summary") ? page : null;
+            const same = live(document).every((part) => page.getElementById(part.id));
+            return answer.ok && same ? page : null;
         } catch {
             return null;
+        } finally {
+            took = performance.now() - began;
         }
     }
 
@@ -181,11 +206,32 @@
         clearTimeout(timer);
         const seconds = Number(document.getElementById("redislock-refresh").value);
         if (seconds > 0) {
-            timer = setTimeout(refresh, seconds * 1000);
+            timer = setTimeout(refresh, Math.max(seconds * 1000, REST * took));
         }
     }
 
+    /* Loads the page anew when Redis answers again. */
+    async function tryAgain() {
+        if (!document.hidden) {
+            const began = performance.now();
+            try {
+                const answer = await fetch(location.href, {headers: {"X-Redislock-Refresh": "1"}});
+                if (answer.status !== 503) {
+                    location.reload();
+                    return;
+                }
+            } catch {
+                // The web server is away, too.
+            }
+            took = performance.now() - began;
+        }
+        setTimeout(tryAgain, Math.max(TRY_AGAIN, REST * took));
+    }
+
     function begin() {
+        if (document.querySelector("[data-redislock-away]")) {
+            setTimeout(tryAgain, TRY_AGAIN);
+        }
         const select = document.getElementById("redislock-refresh");
         if (!select) {
             return;
@@ -201,15 +247,16 @@
                 refresh();
             }
         });
-        const form = document.getElementById("changelist-form");
-        form.addEventListener("change", () => {
+        document.addEventListener("change", () => {
             show("redislock-paused", selected() && Number(select.value) > 0);
         });
-        form.addEventListener("pointerdown", () => { pressed = true; }, true);
+        touchable().forEach((part) => {
+            part.addEventListener("pointerdown", () => { pressed = true; }, true);
+        });
         for (const name of ["pointerup", "pointercancel", "contextmenu"]) {
             document.addEventListener(name, () => { pressed = false; }, true);
         }
-        show("redislock-live", true);
+        show("redislock-control", true);
         schedule();
     }
 
