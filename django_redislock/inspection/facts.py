@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from django.utils.translation import gettext_noop as _
@@ -40,6 +40,8 @@ class Kind(StrEnum):
 UNREADABLE = Sentence(_("what is written there can't be read"))
 """Said of foreign or damaged entries."""
 
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
 SHARED = frozenset({Kind.SEMAPHORE, Kind.READ, Kind.WRITE})
 """Kinds that several holders may share."""
 
@@ -57,6 +59,11 @@ class HolderInfo:
     seen: bytes = field(repr=False)
     """The holder's token, to which `clear` is bound: a secret."""
 
+    @property
+    def urgency(self) -> tuple[int, datetime]:
+        """The worse the state and the longer it has been held, the less."""
+        return -list(State).index(self.state), self.holder.acquired_at or _NEVER
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
@@ -70,7 +77,8 @@ class LockInfo:
     why: str
     """The reason if it is unknown or stale."""
     holders: tuple[HolderInfo, ...]
-    """Its holders, up to 1000; the holder whose lease ends first comes first."""
+    """Its holders, up to 1000: those in the worst state first, and of these, the one that has held
+    it longest. Renewals don't change that."""
     holding: int
     """The number of holders."""
     limit: int | None
@@ -82,7 +90,7 @@ class LockInfo:
 
     @property
     def holder(self) -> Holder:
-        """The holder; of several, the one whose lease ends first."""
+        """The holder; of several, the first one."""
         return self.holders[0].holder
 
     @property

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import chain
+from math import inf
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..base.exceptions import LockError, LockUnavailable
@@ -18,23 +18,24 @@ from .facts import Counts, LockInfo, Page, State
 
 T = TypeVar("T")
 
-_WORST_FIRST = [State.STALE, State.UNKNOWN, State.HELD]
-_NEVER = datetime.max.replace(tzinfo=UTC)
-
 
 def _urgency(lock: LockInfo) -> tuple[Any, ...]:
-    since = min((one.holder.acquired_at or _NEVER for one in lock.holders), default=_NEVER)
-    return _WORST_FIRST.index(lock.state), -lock.waiters, since, lock.name
+    state, since = lock.holders[0].urgency
+    return state, -lock.waiters, since, lock.name
+
+
+def _remaining(lock: LockInfo) -> float:
+    return min(inf if (left := one.holder.remaining) is None else left for one in lock.holders)
 
 
 ORDERS = {
     "urgency": _urgency,
-    "remaining": lambda lock: (lock.holder.remaining is None, lock.holder.remaining or 0.0),
+    "remaining": _remaining,
     "name": lambda lock: lock.name,
     "held": lambda lock: -(lock.holder.held or 0.0),
     "waiters": lambda lock: -lock.waiters,
     "owner": lambda lock: lock.holder.owner or "",
-    "state": lambda lock: (_WORST_FIRST.index(lock.state), lock.name),
+    "state": lambda lock: (lock.holders[0].urgency[0], lock.name),
 }
 """Orders of locks. The worst state comes first, and so do the lease that ends first, the lock held
 longest and the lock with most waiters."""

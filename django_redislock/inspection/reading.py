@@ -76,9 +76,8 @@ def lock(raw: Raw, using: str, left: dict[str, float | None]) -> LockInfo:
             newest = one.holder.fencing_token or 0
             kind, limit = _shared(value)
         holders.append(one)
+    holders.sort(key=lambda one: one.urgency)
     worst = holders[0]
-    if len(holders) > 1:
-        worst = max(holders, key=lambda one: list(State).index(one.state))
     why = worst.why
     if why and raw.holding > 1:
         alike = sum(one.state == worst.state for one in holders)

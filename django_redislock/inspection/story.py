@@ -1,7 +1,7 @@
 """A lock in sentences: what goes on, and what clearing it would do.
 
-The command and the admin say the same. Of a lock with several holders, the sentences name the one
-in the worst state, and among those the one that has held it longest.
+The command and the admin say the same. Of a lock with several holders, the sentences name the
+first one: the one in the worst state, and of these the one that has held it longest.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from .words import clean, duration, holding, instant, process_name
 Instant = Callable[[datetime], str]
 """Writes a time."""
 
-_WORST_FIRST = [State.STALE, State.UNKNOWN, State.HELD]
-
 
 def story(lock: LockInfo, waiters: Sequence[WaiterInfo], at: Instant = instant) -> list[Sentence]:
     """Say who holds a lock, whether the holder lives, when it frees itself, and who is next."""
-    one = main_holder(lock)
+    one = lock.holders[0]
     return [_held(lock, one), _alive(one), _frees_itself(one, at), next_one(lock, waiters)]
 
 
 def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence]:
     """Say what happens if a lock is cleared."""
-    one = main_holder(lock)
+    one = lock.holders[0]
     alive = [each for each in lock.holders if each.state != State.STALE]
     said = []
     if not alive:
@@ -48,7 +46,7 @@ def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence
 
 def safer(lock: LockInfo) -> Sentence:
     """Say what is safer than clearing."""
-    one = main_holder(lock)
+    one = lock.holders[0]
     host, _sep, process = (one.holder.owner or "").partition(":")
     ttl = one.ttl or one.holder.remaining
     if one.state == State.STALE:
@@ -60,15 +58,6 @@ def safer(lock: LockInfo) -> Sentence:
         process=process.partition(":")[0],
         host=clean(host),
         time=duration(ttl),
-    )
-
-
-def main_holder(lock: LockInfo) -> HolderInfo:
-    """Return the holder to name first: in the worst state, and holding the lock longest."""
-    never = datetime.max.replace(tzinfo=UTC)
-    return min(
-        lock.holders,
-        key=lambda one: (_WORST_FIRST.index(one.state), one.holder.acquired_at or never),
     )
 
 

@@ -184,7 +184,7 @@ _OPEN = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 """Switch to the alternate screen, hide the cursor, cut long lines at the edge."""
 _CLOSE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME = "\x1b[H"
-_TO_END_OF_LINE = "\x1b[K"
+_ERASE_LINE = "\x1b[2K"
 _TO_END_OF_SCREEN = "\x1b[J"
 
 
@@ -203,10 +203,15 @@ class Screen:
         self._printer.raw(_OPEN)
 
     def draw(self, lines: Iterable[str]) -> None:
-        """Draw over the last picture, in one write: a cleared screen would flicker."""
+        """Draw over the last picture, in one write: a cleared screen would flicker.
+
+        Each line is erased before it is written. Behind a line that fills the terminal, the cursor
+        stands on its last character, so erasing from there would take that with it.
+        """
         self._shown = list(lines)[: self.rows]
-        text = f"{_TO_END_OF_LINE}\n".join(self._shown)
-        self._printer.raw(f"{_HOME}{text}{_TO_END_OF_LINE}{_TO_END_OF_SCREEN}")
+        text = "\n".join(f"{_ERASE_LINE}{line}" for line in self._shown)
+        below = f"\n{_TO_END_OF_SCREEN}" if len(self._shown) < (self.rows or 0) else ""
+        self._printer.raw(f"{_HOME}{text}{below}")
 
     def close(self) -> None:
         """Leave the last picture in sight."""
