@@ -44,6 +44,23 @@ def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence
     return [*said, next_one(lock, waiters)]
 
 
+def consequences_of_all(locks: Sequence[LockInfo]) -> Sentence:
+    """Say what happens if all of these locks are cleared."""
+    holders = [one for lock in locks for one in lock.holders]
+    alive = [one for one in holders if one.state != State.STALE]
+    if not alive:
+        return Sentence(_("None of the holders can come back; nobody loses work."))
+    return Sentence(
+        _(
+            "%(alive)s of %(number)s holders may be alive; then two may work at once for up to "
+            "%(time)s."
+        ),
+        alive=len(alive),
+        number=len(holders),
+        time=duration(max(map(overlap, alive))),
+    )
+
+
 def safer(lock: LockInfo) -> Sentence:
     """Say what is safer than clearing."""
     one = lock.holders[0]

@@ -23,6 +23,13 @@ _OTHERS = {
 }
 """Shown instead of the holder of a value that we did not write."""
 
+_KINDS = {
+    Kind.READ: "read lock",
+    Kind.WRITE: "write lock",
+    Kind.FOREIGN: "other key",
+    Kind.TIMESTAMP: "timestamp",
+}
+
 
 def clean(text: str) -> str:
     """Make one printable line of a text: foreign names may have any character."""
@@ -60,14 +67,22 @@ def remaining(lock: LockInfo) -> str:
     return "no TTL" if lock.holder.remaining is None else duration(lock.holder.remaining)
 
 
+def kind(lock: LockInfo) -> str:
+    """The kind of a lock, in a word or two."""
+    if lock.cache_lock and lock.kind == Kind.MUTEX:
+        return "cache.lock"
+    return _KINDS.get(lock.kind, lock.kind.value)
+
+
 def holder(lock: LockInfo) -> str:
-    """The holder in short; of several, their number and the one whose lease ends first."""
+    """The holder in short; of several, their number and the first one."""
     owner = _owner(lock)
     return f"{holding(lock)}: {owner}" if lock.kind in SHARED else owner
 
 
 def _owner(lock: LockInfo) -> str:
-    return lock.holder.owner or _OTHERS.get(lock.kind, NOTHING)
+    owner = lock.holder.owner
+    return process_name(owner) if owner else _OTHERS.get(lock.kind, NOTHING)
 
 
 def holding(lock: LockInfo) -> str:

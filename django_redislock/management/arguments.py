@@ -14,7 +14,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from ..base import label
 from ..base.servers import Servers, aliases_of
-from ..inspection import Inspector, Listing, RedlockInspector, inspectors
+from ..inspection import Inspector, Listing, LockInfo, RedlockInspector, inspectors
 from ..primitives.keys import validate_name
 from ..settings import conf
 from ..settings.validators import MAX_TTL
@@ -30,7 +30,7 @@ def add_using(parser: CommandParser) -> None:
     parser.add_argument(
         "--cache-locks",
         action="store_true",
-        help="Locks of cache.lock() and TimestampLocks, named by their keys in Redis.",
+        help="Only locks of cache.lock() and TimestampLocks, named by their keys in Redis.",
     )
 
 
@@ -45,16 +45,50 @@ def listing(options: dict[str, Any]) -> Listing:
     return Listing(inspectors(using_of(options), cache_locks=options["cache_locks"] or None))
 
 
-def inspector_of(options: dict[str, Any], name: str) -> Inspector | RedlockInspector:
-    """Inspect one lock, which may have an alias of its own in the settings, or be a Redlock."""
+def find(
+    options: dict[str, Any], name: str
+) -> tuple[Inspector | RedlockInspector, LockInfo | None]:
+    """Find one lock, and what inspects it.
+
+    It may have an alias of its own in the settings, or be a Redlock. If nobody holds a lock of
+    that name, it may be the key of a `cache.lock()`.
+    """
     using = options["using"] or conf.policy(name, {}).using
-    if isinstance(using, Servers) and not options["cache_locks"]:
-        return RedlockInspector(using)
-    return Inspector(aliases_of(using)[0], cache_locks=options["cache_locks"])
+    by_key = Inspector(aliases_of(using)[0], cache_locks=True)
+    if options["cache_locks"]:
+        return by_key, by_key.get(name)
+    its = RedlockInspector(using) if isinstance(using, Servers) else Inspector(using)
+    lock = its.get(name)
+    if lock is None and (other := by_key.get(name)) is not None:
+        return by_key, other
+    return its, lock
+
+
+PLACEHOLDER = "…"
+"""Stands in commands to paste where a reason has to be written."""
+
+
+def reason_argument(text: str) -> str:
+    """Why an operator does it."""
+    reason = label.clean(text).strip()
+    if reason.casefold() in ("", "why", "reason", "...", PLACEHOLDER):
+        raise ArgumentTypeError(f"write why, not {text!r}: the holder sees it, and the history")
+    return reason
 
 
 def add_json(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true", help="Write JSON, for programs.")
+
+
+def add_output(parser: CommandParser) -> None:
+    add_json(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=["wide"],
+        metavar="wide",
+        help="wide: more columns, and nothing is shortened.",
+    )
 
 
 def add_limit(parser: CommandParser, what: str) -> None:

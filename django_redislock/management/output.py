@@ -44,9 +44,11 @@ class Printer:
         """A line with a title, whose text begins at a column."""
         return f"{self.style.MIGRATE_LABEL(f'{title}:')}{' ' * (column - len(title) - 1)}{text}"
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
-        """The lines of a table that fits the terminal."""
-        fit = shutil.get_terminal_size().columns if self.terminal else None
+    def table(
+        self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, wide: bool = False
+    ) -> Iterator[str]:
+        """The lines of a table that fits the terminal, unless it may be wide."""
+        fit = shutil.get_terminal_size().columns if self.terminal and not wide else None
         return table(columns, rows, heading=self.style.MIGRATE_HEADING, fit=fit)
 
     def line(self, text: str = "") -> None:
@@ -113,6 +115,8 @@ class Column:
     right: bool = False
     """Align to the right, as numbers."""
     shrinks: bool = False
+    drops: int = 0
+    """Where the table does not fit, columns are left out, those with the largest number first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +135,11 @@ def table(
     """The lines of a table, its titles first. `fit`: the width of the terminal."""
     lines = [[Cell(column.title, heading) for column in columns], *rows]
     widths = [max(width(line[i].text) for line in lines) for i in range(len(columns))]
+    shown: Sequence[int] = range(len(columns))
     if fit is not None:
-        _shrink(widths, [column.shrinks for column in columns], fit)
+        shown = _fitting(columns, widths, fit)
     for line in lines:
-        cells = zip(line, columns, widths, strict=True)
-        yield _GAP.join(_aligned(*cell) for cell in cells).rstrip()
+        yield _GAP.join(_aligned(line[i], columns[i], widths[i]) for i in shown).rstrip()
 
 
 def _aligned(cell: Cell, column: Column, columns: int) -> str:
@@ -145,15 +149,23 @@ def _aligned(cell: Cell, column: Column, columns: int) -> str:
     return space + cell.paint(text) if column.right else cell.paint(text) + space
 
 
-def _shrink(widths: list[int], shrinks: list[bool], fit: int) -> None:
-    """Narrow the widest columns until the table fits."""
-    too_much = sum(widths) + len(_GAP) * (len(widths) - 1) - fit
-    while too_much > 0:
-        widest = max((i for i, may in enumerate(shrinks) if may), key=lambda i: widths[i])
-        if widths[widest] <= _NARROWEST:
-            return
-        widths[widest] -= 1
-        too_much -= 1
+def _fitting(columns: Sequence[Column], widths: list[int], fit: int) -> Sequence[int]:
+    """Narrow the widest columns until the table fits, or else leave columns out. Return those that
+    stay."""
+    shown = [*range(len(columns))]
+    while (too_much := sum(widths[i] for i in shown) + len(_GAP) * (len(shown) - 1) - fit) > 0:
+        narrowed = [i for i in shown if columns[i].shrinks and widths[i] > _NARROWEST]
+        dropped = [i for i in shown if columns[i].drops]
+        if narrowed:
+            widest = max(narrowed, key=lambda i: widths[i])
+            others = [widths[i] for i in narrowed if i != widest]
+            least = max([_NARROWEST, widths[widest] - too_much, *others])
+            widths[widest] = min(least, widths[widest] - 1)
+        elif dropped:
+            shown.remove(max(dropped, key=lambda i: columns[i].drops))
+        else:
+            break
+    return shown
 
 
 def width(text: str) -> int:
@@ -206,12 +218,13 @@ class Screen:
         """Draw over the last picture, in one write: a cleared screen would flicker.
 
         Each line is erased before it is written. Behind a line that fills the terminal, the cursor
-        stands on its last character, so erasing from there would take that with it.
+        stands on its last character, and erasing from there would take that with it. So the last
+        row stays empty, too.
         """
-        self._shown = list(lines)[: self.rows]
-        text = "\n".join(f"{_ERASE_LINE}{line}" for line in self._shown)
-        below = f"\n{_TO_END_OF_SCREEN}" if len(self._shown) < (self.rows or 0) else ""
-        self._printer.raw(f"{_HOME}{text}{below}")
+        rows = self.rows
+        self._shown = list(lines)[: rows and rows - 1]
+        text = "".join(f"{_ERASE_LINE}{line}\n" for line in self._shown)
+        self._printer.raw(f"{_HOME}{text}{_TO_END_OF_SCREEN}")
 
     def close(self) -> None:
         """Leave the last picture in sight."""

@@ -16,7 +16,7 @@ from redis import Redis
 from django_redislock import LeaseRevoked, LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector, LockInfo
 from django_redislock.lease.lease import Lease
-from django_redislock.management.arguments import operator
+from django_redislock.management.arguments import PLACEHOLDER, operator
 from django_redislock.management.subcommands.clear import seen_at
 from tests.operations.calling import before_clearing, call, granted, run, strangers
 from tests.processes import Worker
@@ -36,7 +36,7 @@ def pasted(out: str) -> list[str]:
     """The command that a dry run prints, as a shell reads it."""
     words = shlex.split(out.splitlines()[-1])
     assert words[:3] == ["manage.py", "redislock", "clear"]
-    return words[2:]
+    return [word.replace(PLACEHOLDER, "stuck") for word in words[2:]]
 
 
 class TestDryRun:
@@ -48,8 +48,37 @@ class TestDryRun:
         granted(redis, "job")
         done = call("clear", *arguments)
         assert done.code == 0
-        assert "web3:1:x" in done.out
+        assert "--json" in arguments or "web3 · 1 · x" in done.out
         assert redis.exists(KEY)
+
+    @pytest.mark.parametrize("reason", ["", " ", "…", "...", "WHY", "why"])
+    def test_a_reason_that_is_none(self, reason: str, redis: Redis) -> None:
+        """The placeholder of the command to paste is refused."""
+        granted(redis, "job")
+        done = call("clear", "job", "--yes", f"--reason={reason}")
+        assert done.code == 1
+        assert "write why, not" in done.err
+        assert redis.exists(KEY)
+
+    def test_what_it_does(self, redis: Redis, start: Callable[..., Worker]) -> None:
+        """A dry run says what clearing does, and what is safer."""
+        lease = acquire()
+        waiter = start("wait")
+        eventually(lambda: redis.zcard("redislock:{job}:queue") == 1)
+        done = call("clear", "job")
+        assert ") is alive; two may work at once for up to 20.0 s. Next: " in done.out
+        assert f" · {waiter.process.pid}, waiting for " in done.out
+        assert "It is safer to end process " in done.out
+        granted(redis, "stale")
+        assert "1 of 2 holders may be alive; then two may work" in call(
+            "clear", "job", "stale"
+        ).out  # fmt: skip
+        assert "can’t come back" in call("clear", "stale").out
+        cleared = call("clear", "job", *YES).out
+        assert f" · {waiter.process.pid} now." in cleared
+        assert call("clear", "stale", *YES).out.endswith("Nobody holds it now.\n")
+        with pytest.raises(LeaseRevoked):
+            lease.release()
 
     def test_what_to_write(self, redis: Redis) -> None:
         """The last line is a command that clears what was shown, whatever the names look like."""

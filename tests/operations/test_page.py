@@ -9,6 +9,7 @@ from argparse import Namespace
 import pytest
 
 from django_redislock.inspection.clearing import ClearOutcome
+from django_redislock.management.arguments import PLACEHOLDER
 from django_redislock.management.commands.redislock import SUBCOMMANDS, Command, Parser
 from django_redislock.management.subcommands.config import _COLUMNS as CONFIG
 from django_redislock.management.subcommands.list import _COLUMNS as LIST
@@ -38,7 +39,7 @@ def test_there_are_examples() -> None:
 @pytest.mark.parametrize("example", [*EXAMPLES, *PRINTED])
 def test_examples(example: str) -> None:
     """The command accepts each example."""
-    words = shlex.split(example.partition(" | ")[0])
+    words = shlex.split(example.partition(" | ")[0].replace(PLACEHOLDER, "stuck"))
     parsed: Namespace = Command().create_parser("manage.py", "redislock").parse_args(words)
     assert parsed.subcommand == words[0]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+import time
 from collections.abc import Callable
 
 from django.test import override_settings
 from redis import Redis
 
 from django_redislock import redis_lock
+from django_redislock.inspection.words import process_name
 from tests.contract.api import InThreads
 from tests.operations.calling import call, granted, strangers, write_down
 from tests.processes import Worker
@@ -27,15 +30,16 @@ def test_held(redis: Redis, start: Callable[..., Worker]) -> None:
     for text in (lease.owner, "here", str(lease.fencing_token), "of 1 min 00 s, unless"):
         assert text in done.out
     assert "BEFORE" not in done.out, "it has no past"
-    waiting = [f":{worker.process.pid}:" for worker in (first, second)]
-    places = [done.out.index(text) for text in waiting]
+    table = done.out.partition("WAITER")[2]
+    waiting = [f" · {worker.process.pid} " for worker in (first, second)]
+    places = [table.index(text) for text in waiting]
     assert places == sorted(places)
     document = call("show", "job", "--json").json
     assert [waiter["position"] for waiter in document["waiters"]] == [0, 1]
-    assert waiting[0] in document["waiters"][0]["owner"]
+    assert f":{first.process.pid}:" in document["waiters"][0]["owner"]
     shortened = call("show", "job", "--limit", "1").out
     assert waiting[1] not in shortened
-    assert "The first 1 of 2 waiters." in shortened
+    assert "These are the first 1 of 2 waiters." in shortened
     lease.release()
 
 
@@ -46,10 +50,9 @@ def test_free() -> None:
         write_down()
     done = call("show", "job")
     assert done.code == 3
-    assert "free\n" in done.out
+    assert done.out.startswith("job on 'default'\nNobody holds it.\n")
     assert re.search(r" UTC  0\.\d s  released  operations/test_show\.py:\d+ in", done.out)
     assert f"{lease.fencing_token}, of the last holder" in done.out
-    assert "Nobody waits." in done.out
 
 
 def test_its_past(redis: Redis) -> None:
@@ -69,7 +72,7 @@ def test_its_past(redis: Redis) -> None:
     done = call("show", "job")
     table = done.out.partition("BEFORE")[2].partition("\n\n")[0]
     rows = [re.split(r"  +", line) for line in table.splitlines()[1:]]
-    assert [row[0] for row in rows] == [lease.owner for lease in leases[2::-1]]
+    assert [row[0] for row in rows] == [process_name(lease.owner) for lease in leases[2::-1]]
     assert [row[2:] for row in rows] == [
         ["-", "expired", "was expired"],
         [rows[1][2], "cleared by eva (it hangs)", "was cleared"],
@@ -106,3 +109,51 @@ def test_where_it_is() -> None:
         assert "/nowhere/else" not in call("show", "job", "--using", "default").err
         assert "/nowhere/else" not in call("show", "other").err
         assert "/nowhere/else" in call("clear", "job").err
+
+
+def test_a_stale_one_can_be_cleared(redis: Redis) -> None:
+    """The output ends its story with the command that clears it."""
+    granted(redis, "it's")
+    out = call("show", "it's").out
+    line = next(line for line in out.splitlines() if line.startswith("To clear it: "))
+    assert shlex.split(line.removeprefix("To clear it: "))[2:] == ["clear", "it's"]
+
+
+def test_did_you_mean(redis: Redis) -> None:
+    """For a free name, held locks with nearly the same name are named."""
+    for name in ("report:daily", "report:weekly", "export"):
+        granted(redis, name)
+    assert "Held are: 'report:daily'" in call("show", "report:dayli").out
+    assert "Held are" not in call("show", "billing").out
+
+
+def test_settings_that_differ() -> None:
+    """Only the settings that are not the default are shown; the others with -o wide."""
+    with override_settings(REDISLOCK={"LOCKS": {"job": {"TTL": 60}}}):
+        out = call("show", "job").out
+        assert re.search(r"^TTL +60 +REDISLOCK\['LOCKS'\]\['job'\]\['TTL'\]$", out, re.MULTILINE)
+        assert "WAIT " not in out
+        assert "WAIT " in call("show", "job", "-o", "wide").out
+    assert "Settings: the defaults. See manage.py redislock config job" in call("show", "job").out
+
+
+def test_many_waiters(redis: Redis) -> None:
+    """Waiters at one place on one host are one line."""
+    granted(redis, "job")
+    now = time.time()
+    for number in range(12):
+        place = "a.py:1 in f" if number else "b.py:2 in g"
+        arrived = int((now - 500 + number) * 1e6)
+        redis.zadd("redislock:{job}:queue", {f"{number:032}": arrived})
+        says = f"{arrived}|10000||web{number % 2}:{number}:MainThread|{place}"
+        redis.hset("redislock:{job}:waiters", f"{number:032}", says)
+    lines = call("show", "job").out.splitlines()
+    groups = [line for line in lines if " × " in line]
+    assert [line.partition(";")[0] for line in groups] == [
+        "1 × web0, b.py:2 in g",
+        "6 × web1, a.py:1 in f",
+        "5 × web0, a.py:1 in f",
+    ]
+    assert "oldest 8 min 19 s" in groups[1]
+    wide = call("show", "job", "-o", "wide").out
+    assert wide.count("a.py:1 in f") == 11

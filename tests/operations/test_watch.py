@@ -35,13 +35,19 @@ CLOSED = "\x1b[?25h\x1b[?1049l"
 
 
 class Terminal:
-    """The command on a terminal of its own, of 12 lines and 72 columns."""
+    """The command on a terminal of its own."""
 
     def __init__(
-        self, *arguments: str, url: str = "", term: str = "xterm", lines: int = 12
+        self,
+        *arguments: str,
+        url: str = "",
+        term: str = "xterm",
+        lines: int = 12,
+        columns: int = 72,
     ) -> None:
         self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 72, 0, 0))
+        self._columns = columns
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.process = subprocess.Popen(
             [*PROGRAM, "redislock", *arguments],
             stdin=theirs,
@@ -73,6 +79,27 @@ class Terminal:
         """What was drawn, one screen after the other, without colours."""
         drawn = re.sub(r"\x1b\[[\d;]*m", "", self.text.partition(CLOSED)[0])
         return drawn.split("\x1b[H")[1:]
+
+    def picture(self) -> list[str]:
+        """What a person sees: the last whole screen, as a terminal of this width draws it."""
+        drawn = [frame for frame in self.frames() if frame.endswith("\x1b[J")][-1]
+        lines, column = [""], 0
+        for part in re.findall(r"\x1b\[[\d;?]*[A-Za-z]|\r|\n|.", drawn):
+            line = lines[-1]
+            if part == "\x1b[K":
+                # A terminal does not wrap before the next character comes: behind a full line the
+                # cursor stands on its last character.
+                lines[-1] = line[: min(column, self._columns - 1)]
+            elif part == "\x1b[2K":
+                lines[-1] = ""
+            elif part == "\n":
+                lines.append("")
+            elif part == "\r":
+                column = 0
+            elif len(part) == 1:
+                lines[-1] = (line + " " * column)[:column] + part
+                column = min(column + 1, self._columns)
+        return lines
 
     def shows(self, text: str) -> str:
         """Wait for a whole screen with that text."""
@@ -117,11 +144,23 @@ class TestOnATerminal:
         screen = terminal("watch", *FAST)
         screen.shows("0 locks.")
         with redis_lock("job"):
-            assert "job " in screen.shows("1 lock: 1 held")
+            assert "job " in screen.shows("1 lock: 0 stale, 0 unknown, 1 held")
         drawn = len(screen.frames())
         eventually(lambda: len(screen.frames()) > drawn + 2)
         assert "0 locks." in screen.frames()[-2]
         assert screen.text.startswith(OPENED)
+
+    def test_lines_that_fill_it(self, terminal: Callable[..., Terminal], redis: Redis) -> None:
+        """Nothing is missing at the end of a line that is as wide as the terminal."""
+        name = "n" * 200
+        granted(redis, name)
+        redis.zadd(f"redislock:{{{name}}}:queue", {f"{n:032}": n for n in range(300)})
+        screen = terminal("watch", *FAST, columns=100)
+        screen.shows("1 lock:")
+        head, row = screen.picture()[2:4]
+        assert len(row) == 100
+        assert head.endswith(" LEASE")
+        assert re.search(r" 300 +15 min \d\d s +\d\d min \d\d s$", row)
 
     @pytest.mark.parametrize(
         ("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
@@ -132,12 +171,12 @@ class TestOnATerminal:
         """The terminal is restored, with the last screen on it, and there is no traceback."""
         with redis_lock("job"):
             screen = terminal("watch")
-            screen.shows("1 lock: 1 held")
+            screen.shows("1 lock: 0 stale, 0 unknown, 1 held")
             screen.process.send_signal(number)
             assert screen.ends() == code
         assert screen.text.count(OPENED) == screen.text.count(CLOSED) == 1
         after = screen.text.partition(CLOSED)[2]
-        assert "1 lock: 1 held" in after
+        assert "1 lock: 0 stale, 0 unknown, 1 held" in after
         assert "Traceback" not in screen.text
         assert "\x1b[?7h" in screen.text
 
@@ -146,19 +185,19 @@ class TestOnATerminal:
         for number in range(30):
             granted(redis, f"{'long' * 20}:{number:02}")
         screen = terminal("watch", *FAST, "--sort", "name")
-        frame = screen.shows("locks: 0 held, 0 unknown, 30 stale")
-        lines = frame.replace("\x1b[K", "").removesuffix("\x1b[J").split("\r\n")
+        frame = screen.shows("locks: 30 stale")
+        lines = frame.replace("\x1b[2K", "").removesuffix("\r\n\x1b[J").split("\r\n")
         assert len(lines) <= 12
         assert "\x1b[?7l" in screen.text  # and what is too long in spite of that is not wrapped
         assert all(len(line) <= 72 for line in lines)
-        assert "The first 7 of 30 locks" in lines[-1]
+        assert "The first 6 of 30 locks" in lines[-1]
         assert re.match(r"long\S*…\S*:00 ", lines[3])
 
     def test_hardly_a_terminal(self, terminal: Callable[..., Terminal]) -> None:
         """Lines that don't fit are left out, so that the terminal does not scroll."""
         with redis_lock("job"):
-            frame = terminal("watch", *FAST, lines=3).shows("NAME")
-        assert frame.count("\n") == 2
+            frame = terminal("watch", *FAST, lines=4).shows("NAME")
+        assert frame.count("\n") == 3
 
     def test_colors(self, terminal: Callable[..., Terminal]) -> None:
         """Django's colours are used, unless --no-color is given."""
@@ -205,7 +244,7 @@ class TestElsewhere:
         assert process.ends() == 0
         assert "\x1b" not in rest
         assert rest.count("Locks on 'default', 20") == 1
-        assert rest.count("1 lock: 1 held") == 2
+        assert rest.count("1 lock: 0 stale, 0 unknown, 1 held") == 2
         assert rest.endswith(".\n\n")
 
     def test_lines_of_json(self, manage: Callable[..., Manage]) -> None:

@@ -7,6 +7,7 @@ server's clock, belongs to somebody else and stays.
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,20 +16,23 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ...base import label
+from ...base.exceptions import LockUnavailable
 from ...commands import BUSY, UNAVAILABLE
 from ...inspection import Inspector, LockInfo, State
 from ...inspection.clearing import ClearOutcome, Target
-from ...inspection.words import clean, count, holder_in_full
+from ...inspection.story import consequences, consequences_of_all, safer
+from ...inspection.words import clean, count, holder, holder_in_full
 from ..arguments import (
+    PLACEHOLDER,
     add_by,
     add_json,
     add_using,
     command_line,
-    inspector_of,
+    find,
     listing,
     name_argument,
     operator,
+    reason_argument,
     using_of,
 )
 from ..failing import FREE, USAGE, WRONG
@@ -45,7 +49,7 @@ _EXIT_CODES = {
 
 
 class Clear:
-    help = "Take locks away from their holders. Without --yes it only says what it would do."
+    help = "Take locks away from their holders. Without --yes it says what that does, and asks."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -66,7 +70,7 @@ class Clear:
         parser.add_argument(
             "--reason",
             metavar="TEXT",
-            type=label.clean,
+            type=reason_argument,
             help="The reason, which the holder sees. Needed with --yes.",
         )
         add_by(parser)
@@ -103,15 +107,14 @@ def _refuse_odd(options: dict[str, Any]) -> None:
     many = options["stale"] or options["pattern"] is not None
     if bool(options["names"]) == many:
         raise CommandError("Write names, or --pattern, --stale or both.", returncode=USAGE)
-    if options["yes"] and not (options["reason"] or "").strip():
+    if options["yes"] and not options["reason"]:
         raise CommandError("With --yes write a --reason; the holder sees it.", returncode=USAGE)
 
 
 def _targets(options: dict[str, Any]) -> Iterator[Target]:
     if options["names"]:
         for name in dict.fromkeys(options["names"]):
-            where = inspector_of(options, name)
-            lock = where.get(name)
+            where, lock = find(options, name)
             yield Target(name, where, lock and _narrowed(lock, options))
         return
     using = using_of(options)
@@ -160,14 +163,13 @@ class _Clearing:
         self._printer = printer
         self._by: str = options["by"] or operator()
         self._reason = options["reason"] or ""
+        self._done = False
 
     def run(self) -> None:
         for target in self._targets:
             _compare(target, self._options["as_of"])
-        if self._options["yes"]:
+        if self._options["yes"] or (self._preview() and self._confirmed()):
             self._clear()
-        else:
-            self._preview()
         if self._options["json"]:
             self._printer.json(self._document())
 
@@ -175,15 +177,24 @@ class _Clearing:
         """Clear one after the other and report each at once, so that an interrupted run shows
         how far it came."""
         asking = True
+        self._done = True
         for target in self._targets:
-            if asking and target.outcome == ClearOutcome.NOT_ASKED:
+            if asking and target.outcome in (ClearOutcome.NOT_ASKED, ClearOutcome.WOULD):
                 # Once Redis is away, each further target would take as long to fail.
                 asking = target.clear_all(self._by, self._reason, self._meant(target))
             self._say(self._report(target))
-        cleared = sum(target.outcome == ClearOutcome.CLEARED for target in self._targets)
-        self._say(f"{cleared} of {count(len(self._targets), 'lock')} cleared.")
+        cleared = [one for one in self._targets if one.outcome == ClearOutcome.CLEARED]
+        self._say(f"{len(cleared)} of {count(len(self._targets), 'lock')} cleared.")
         if cleared:
             self._say("Holders that are still alive learn of it at their next renewal.")
+        if len(cleared) == 1 and not self._options["json"]:
+            self._say_who_has_it(cleared[0])
+
+    def _say_who_has_it(self, target: Target) -> None:
+        with suppress(LockUnavailable):
+            now = target.inspector.get(target.name)
+            text = "Nobody holds it now." if now is None else f"It is held by {holder(now)} now."
+            self._say(clean(text))
 
     def _meant(self, target: Target) -> Callable[[LockInfo], LockInfo | None]:
         """A filter for the holders that are meant: none who came after the first reading."""
@@ -195,7 +206,8 @@ class _Clearing:
 
         return meant
 
-    def _preview(self) -> None:
+    def _preview(self) -> list[LockInfo]:
+        """Show what would be cleared, and what that does. Return these locks."""
         locks = []
         for target in self._targets:
             if target.outcome == ClearOutcome.NOT_ASKED and target.lock is not None:
@@ -205,12 +217,46 @@ class _Clearing:
                 self._say(self._report(target))
         if not locks:
             self._say("There is nothing to clear.")
-            return
+            return []
         for line in locks_table(locks, self._printer):
             self._say(line)
         self._say("")
-        self._say("Nothing was done. To clear what is shown here:")
-        self._say(f"  {self._command(locks)}")
+        for sentence in self._warnings(locks):
+            self._say(sentence)
+        if not self._asks:
+            self._say("Nothing was done. To clear what is shown here, write why and paste:")
+            self._say(f"  {self._command(locks)}")
+        return locks
+
+    def _warnings(self, locks: list[LockInfo]) -> list[str]:
+        if self._options["json"]:
+            return []
+        if len(locks) > 1:
+            return [consequences_of_all(locks)]
+        (target,) = (one for one in self._targets if one.lock is locks[0])
+        waiters = target.inspector.waiters(locks[0], 1)
+        return [" ".join(consequences(locks[0], waiters)), safer(locks[0])]
+
+    @property
+    def _asks(self) -> bool:
+        """Whether somebody is there to answer."""
+        return self._printer.terminal and not self._options["json"] and sys.stdin.isatty()
+
+    def _confirmed(self) -> bool:
+        """Ask whether to clear, and why."""
+        if not self._asks:
+            return False
+        try:
+            answer = input("Clear? [y/N] ")
+            while answer.strip().casefold() in ("y", "yes"):
+                if self._reason:
+                    return True
+                with suppress(ArgumentTypeError):
+                    self._reason = reason_argument(input("Why? The holder sees it: "))
+        except EOFError:
+            self._say("")
+        self._say("Nothing was done.")
+        return False
 
     def _report(self, target: Target) -> str:
         style = self._printer.style
@@ -229,14 +275,14 @@ class _Clearing:
             "cache-locks": options["cache_locks"],
             "as-of": as_of and as_of.isoformat(),
             "yes": True,
-            "reason": options["reason"] or "WHY",
+            "reason": options["reason"] or PLACEHOLDER,
         }
         return command_line("clear", given, options["names"])
 
     def _document(self) -> dict[str, Any]:
         locks = [target.lock for target in self._targets if target.lock is not None]
         return {
-            "done": self._options["yes"],
+            "done": self._done,
             "by": self._by,
             "reason": self._reason or None,
             "as_of": self._options["as_of"] or seen_at(locks),

@@ -14,19 +14,21 @@ from ...doctor.facts import Unreachable, ask
 from ...doctor.finding import Level
 from ...doctor.rules import judge
 from ...inspection import ORDERS, Listing, LockInfo, Page, State
-from ...inspection.words import clean, count, duration, holder, remaining
-from ..arguments import add_json, add_limit, add_using, listing, using_of
+from ...inspection.words import NOTHING, clean, count, duration, holder, kind, remaining
+from ..arguments import add_limit, add_output, add_using, listing, using_of
 from ..failing import WRONG
 from ..output import Cell, Column, Paint, Printer
 
 _COLUMNS = (
     Column("NAME", shrinks=True),
+    Column("KIND", drops=2),
     Column("STATE"),
-    Column("HOLDER", shrinks=True),
-    Column("HELD FOR", right=True),
-    Column("REMAINING", right=True),
+    Column("HOLDER"),
     Column("WAITERS", right=True),
+    Column("HELD FOR", right=True, drops=1),
+    Column("LEASE", right=True, drops=3),
 )
+_WIDE = (Column("FENCING TOKEN", right=True), Column("LABEL"))
 
 
 def add_filters(parser: CommandParser) -> None:
@@ -62,7 +64,7 @@ def add_filters(parser: CommandParser) -> None:
     )
     add_limit(parser, "locks")
     add_using(parser)
-    add_json(parser)
+    add_output(parser)
 
 
 def matching(where: Listing, options: dict[str, Any], limit: int | None) -> Page:
@@ -87,32 +89,36 @@ def as_document(page: Page) -> dict[str, Any]:
     }
 
 
-def as_lines(page: Page, printer: Printer) -> Iterator[str]:
+def as_lines(page: Page, printer: Printer, *, wide: bool = False) -> Iterator[str]:
     """A table, and a line with totals."""
     text = count(page.total, "lock")
     if page.total:
-        yield from locks_table(page.items, printer)
-        states = page.counts.states
-        text += ": " + ", ".join(f"{number} {state}" for state, number in states.items())
-        text += "; " + count(page.counts.waiters, "waiter")
+        yield from locks_table(page.items, printer, wide=wide)
+        counts = page.counts
+        states = [f"{counts.states[state]} {state}" for state in reversed(State)]
+        text += f": {', '.join(states)}; {count(counts.waiters, 'waiter')}"
     if len(page.items) < page.total:
         text = f"The first {len(page.items)} of {text}"
     yield f"{text}."
 
 
-def locks_table(locks: list[LockInfo], printer: Printer) -> Iterator[str]:
+def locks_table(locks: list[LockInfo], printer: Printer, *, wide: bool = False) -> Iterator[str]:
     rows = [
         [
             Cell(clean(lock.name)),
+            Cell(kind(lock)),
             Cell(lock.state, state_paint(lock.state, printer)),
             Cell(holder(lock)),
+            Cell(str(lock.waiters)),
             Cell(duration(lock.holder.held)),
             Cell(remaining(lock)),
-            Cell(str(lock.waiters)),
+            Cell(str(lock.holder.fencing_token or NOTHING)),
+            Cell(lock.holder.label),
         ]
         for lock in locks
     ]
-    return printer.table(_COLUMNS, rows)
+    columns = (*_COLUMNS, *_WIDE) if wide else _COLUMNS
+    return printer.table(columns, [row[: len(columns)] for row in rows], wide=wide)
 
 
 def state_paint(state: State, printer: Printer) -> Paint:
@@ -137,12 +143,21 @@ class List:
         if options["json"]:
             printer.json(as_document(page))
         else:
-            printer.lines(as_lines(page, printer))
+            printer.lines(as_lines(page, printer, wide=options["output"] == "wide"))
+            if not page.total and _unfiltered(options):
+                printer.line(_EXAMPLE)
         missing = [*left_out(where)]
         wrong = [] if page.total or missing else [*_what_is_wrong(using_of(options))]
         for line in missing + wrong:
             command.stderr.write(command.style.ERROR(clean(line)))
         return UNAVAILABLE if missing else WRONG if wrong else 0
+
+
+_EXAMPLE = 'To see one here: with redis_lock("job", ttl=60): time.sleep(60)'
+
+
+def _unfiltered(options: dict[str, Any]) -> bool:
+    return options["pattern"] == "*" and not (options["state"] or options["host"])
 
 
 def left_out(where: Listing) -> Iterator[str]:

@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from ...base.servers import aliases_of
-from ...inspection import (
-    SHARED,
-    UNREADABLE,
-    Inspector,
-    Kind,
-    LockInfo,
-    Past,
-    RedlockInspector,
-    WaiterInfo,
+from ...inspection import SHARED, UNREADABLE, Kind, LockInfo, Past, State, WaiterInfo
+from ...inspection.groups import groups
+from ...inspection.story import story
+from ...inspection.words import (
+    NOTHING,
+    clean,
+    count,
+    duration,
+    holder,
+    holding,
+    instant,
+    kind,
+    process_name,
 )
-from ...inspection.words import NOTHING, count, duration, holder, holding, instant
 from ...settings import conf
-from ..arguments import add_json, add_limit, add_using, inspector_of, name_argument
+from ..arguments import (
+    add_limit,
+    add_output,
+    add_using,
+    command_line,
+    find,
+    listing,
+    name_argument,
+)
 from ..failing import FREE
 from ..output import Cell, Column, Printer
 from .config import settings_document, settings_table
 from .list import state_paint
 
-_KINDS = {
-    Kind.SEMAPHORE: "semaphore",
-    Kind.READ: "read-write lock, held for reading",
-    Kind.WRITE: "read-write lock, held for writing",
-}
 _WANTS = {Kind.READ: "to read, ", Kind.WRITE: "to write, "}
 """Purposes of the waiters of a read-write lock."""
 
 _ALL = 100_000
 """More waiters than one lock can have."""
+
+_FEW = 10
+"""Waiters that are shown one by one."""
+
+_LOOKED_AT = 1000
+"""Held locks whose names are compared with one that is free."""
 
 _BEFORE = (
     Column("BEFORE", shrinks=True),
@@ -46,16 +59,16 @@ _BEFORE = (
     Column("LABEL", shrinks=True),
 )
 _HOLDERS = (
-    Column("HOLDER", shrinks=True),
+    Column("HOLDER"),
     Column("STATE"),
     Column("HELD FOR", right=True),
-    Column("REMAINING", right=True),
+    Column("LEASE", right=True),
     Column("FENCING TOKEN", right=True),
     Column("LABEL", shrinks=True),
 )
 _WAITERS = (
     Column("", right=True),
-    Column("WAITER", shrinks=True),
+    Column("WAITER"),
     Column("FOR", right=True),
     Column("LABEL", shrinks=True),
 )
@@ -71,70 +84,94 @@ class Sheet:
     waiters: list[WaiterInfo]
     past: Past
     settings: dict[str, conf.Setting]
+    similar: list[str]
+    """Names of held locks that are nearly the same, if this one is free."""
+    wide: bool = field(default=False, repr=False)
 
     @classmethod
-    def of(cls, inspector: Inspector | RedlockInspector, name: str, limit: int | None) -> Sheet:
+    def of(cls, options: dict[str, Any]) -> Sheet:
+        name, limit = options["name"], options["limit"] or _ALL
+        inspector, lock = find(options, name)
         return cls(
             name=name,
             using=inspector.using,
-            lock=inspector.get(name),
-            waiters=inspector.waiters(name, limit or _ALL),
+            lock=lock,
+            waiters=inspector.waiters(name, limit),
             past=inspector.past(name),
             settings=conf.origins(name),
+            similar=[] if lock else _similar(name, options),
+            wide=options["output"] == "wide",
         )
 
     def document(self) -> dict[str, Any]:
         """The facts, for JSON."""
         return {
-            **{field.name: getattr(self, field.name) for field in fields(self)},
+            **{field.name: getattr(self, field.name) for field in fields(self) if field.repr},
             "state": "free" if self.lock is None else self.lock.state,
             "settings": settings_document(self.settings),
         }
 
     def lines(self, printer: Printer) -> Iterator[str]:
-        for title, text in self._facts(printer):
-            yield printer.fact(title, text, 17)
-        yield ""
-        if self.lock is not None and self.lock.kind in SHARED:
-            yield from self._holders(self.lock, printer)
-            yield ""
-        if self.past.holders:
-            yield from self._before(printer)
-            yield ""
-        if self.past.unreadable:
-            yield f"Before: {UNREADABLE}."
-            yield ""
-        yield from self._queue(printer)
-        yield ""
-        yield from settings_table(self.settings, printer)
-
-    def _facts(self, printer: Printer) -> Iterator[tuple[str, str]]:
         where = ", ".join(map(repr, aliases_of(self.using)))
-        yield "Lock", f"{self.name} (on {where})"
+        yield printer.style.MIGRATE_HEADING(f"{clean(self.name)} on {where}")
+        yield from self._story(printer)
+        yield ""
+        for title, text in self._facts():
+            yield printer.fact(title, text, 17)
+        if self.lock is not None and self.lock.kind in SHARED:
+            yield ""
+            yield from self._holders(self.lock, printer)
+        if self.waiters:
+            yield ""
+            yield from self._queue(printer)
+        if self.past.holders:
+            yield ""
+            yield from self._before(printer)
+        if self.past.unreadable:
+            yield ""
+            yield f"Before: {UNREADABLE}."
+        if self.lock is None or not self.lock.cache_lock:
+            yield ""
+            yield from self._settings(printer)
+
+    def _story(self, printer: Printer) -> Iterator[str]:
+        if self.lock is None:
+            yield "Nobody holds it."
+            if self.similar:
+                yield f"Held are: {', '.join(map(repr, map(clean, self.similar)))}."
+            return
+        paint = state_paint(self.lock.state, printer)
+        for number, sentence in enumerate(story(self.lock, self.waiters)):
+            yield paint(clean(sentence)) if number == 1 else clean(sentence)
+        if self.lock.state == State.STALE:
+            options = {"using": self.using} if isinstance(self.using, str) else {}
+            if self.using == conf.policy("", {}).using:
+                options = {}
+            yield f"To clear it: {command_line('clear', options, [self.name])}"
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
         lock = self.lock
         if lock is None:
-            yield "State", "free"
             if self.past.fencing_token is not None:
                 yield "Fencing token", f"{self.past.fencing_token}, of the last holder"
             return
-        text = state_paint(lock.state, printer)(lock.state)
-        yield "State", f"{text}: {lock.why}" if lock.why else text
+        yield "State", lock.state
+        yield "Kind", kind(lock)
         if lock.kind in SHARED:
-            yield "Kind", _KINDS[lock.kind]
             yield "Held by", holding(lock)
             return
-        yield "Holder", holder(lock)
+        yield "Holder", lock.holder.owner or holder(lock)
         yield "Label", lock.holder.label or NOTHING
         if lock.holder.acquired_at is not None:
             since = instant(lock.holder.acquired_at)
             yield "Held", f"since {since}, for {duration(lock.holder.held)}"
-        yield "Remaining", _remaining(lock)
+        yield "Lease", _remaining(lock)
         yield "Fencing token", str(lock.holder.fencing_token or NOTHING)
 
     def _holders(self, lock: LockInfo, printer: Printer) -> Iterator[str]:
         rows = [
             [
-                Cell(one.holder.owner or NOTHING),
+                Cell(process_name(one.holder.owner or NOTHING)),
                 Cell(one.state, state_paint(one.state, printer)),
                 Cell(duration(one.holder.held)),
                 Cell(duration(one.holder.remaining)),
@@ -143,12 +180,12 @@ class Sheet:
             ]
             for one in lock.holders
         ]
-        yield from printer.table(_HOLDERS, rows)
+        yield from printer.table(_HOLDERS, rows, wide=self.wide)
 
     def _before(self, printer: Printer) -> Iterator[str]:
         rows = [
             [
-                Cell(past.owner or NOTHING),
+                Cell(process_name(past.owner or NOTHING)),
                 Cell(instant(past.acquired_at)),
                 Cell(duration(past.lasted)),
                 Cell(f"{past.ending} {past.why}".rstrip()),
@@ -156,25 +193,39 @@ class Sheet:
             ]
             for past in self.past.holders
         ]
-        yield from printer.table(_BEFORE, rows)
+        yield from printer.table(_BEFORE, rows, wide=self.wide)
 
     def _queue(self, printer: Printer) -> Iterator[str]:
-        if not self.waiters:
-            yield "Nobody waits."
-            return
         number = len(self.waiters) if self.lock is None else self.lock.waiters
-        rows = [
-            [
-                Cell(str(waiter.position + 1)),
-                Cell(waiter.owner or NOTHING),
-                Cell(duration(waiter.waited)),
-                Cell(f"{_WANTS.get(waiter.kind, '')}{waiter.label}"),
+        if len(self.waiters) > _FEW and not self.wide:
+            for group in groups(self.waiters):
+                yield (
+                    f"{group.number} × {clean(group.host)}, "
+                    f"{_WANTS.get(group.kind, '')}{clean(group.label)}; "
+                    f"oldest {duration(group.oldest)}"
+                )
+        else:
+            rows = [
+                [
+                    Cell(str(waiter.position + 1)),
+                    Cell(process_name(waiter.owner or NOTHING)),
+                    Cell(duration(waiter.waited)),
+                    Cell(f"{_WANTS.get(waiter.kind, '')}{waiter.label}"),
+                ]
+                for waiter in self.waiters
             ]
-            for waiter in self.waiters
-        ]
-        yield from printer.table(_WAITERS, rows)
-        if number > len(rows):
-            yield f"The first {len(rows)} of {count(number, 'waiter')}."
+            yield from printer.table(_WAITERS, rows, wide=self.wide)
+        if number > len(self.waiters):
+            yield f"These are the first {len(self.waiters)} of {count(number, 'waiter')}."
+
+    def _settings(self, printer: Printer) -> Iterator[str]:
+        told = self.settings
+        if not self.wide:
+            told = {term: its for term, its in told.items() if its.source != "default"}
+        if told:
+            yield from settings_table(told, printer)
+        else:
+            yield f"Settings: the defaults. See {command_line('config', {}, [self.name])}"
 
 
 def _remaining(lock: LockInfo) -> str:
@@ -184,6 +235,12 @@ def _remaining(lock: LockInfo) -> str:
     return text if lock.ttl is None else f"{text} of {duration(lock.ttl)}, unless it is renewed"
 
 
+def _similar(name: str, options: dict[str, Any]) -> list[str]:
+    """Return the names of held locks that look like this one; of many locks, the urgent ones."""
+    held = listing(options).page(limit=_LOOKED_AT).items
+    return get_close_matches(name, [lock.name for lock in held], n=3, cutoff=0.75)
+
+
 class Show:
     help = "Show one lock: its holders, its waiters, its past and its settings."
 
@@ -191,12 +248,11 @@ class Show:
         parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
         add_limit(parser, "waiters")
         add_using(parser)
-        add_json(parser)
+        add_output(parser)
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
-        name = options["name"]
-        sheet = Sheet.of(inspector_of(options, name), name, options["limit"])
+        sheet = Sheet.of(options)
         if options["json"]:
             printer.json(sheet.document())
         else:

@@ -115,7 +115,8 @@ class _Watcher:
         elif self._screen.rows is not None:
             yield ""
         if self._page is not None:
-            yield from as_lines(self._page, self._printer)
+            wide = self._options["output"] == "wide"
+            yield from as_lines(self._page, self._printer, wide=wide)
             for line in left_out(self._where):
                 yield style.ERROR(clean(line))
 
