@@ -4,10 +4,10 @@ rows for code that goes through all models, such as `dumpdata`."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
@@ -15,7 +15,7 @@ from django.utils.timezone import make_naive
 from django.utils.translation import gettext_lazy as _
 
 from .base.exceptions import LockError
-from .inspection import Kind, Listing, LockInfo, State, inspectors
+from .inspection import Kind, Listing, LockInfo, Page, State, inspectors
 from .inspection.live import Live, Snapshot
 from .inspection.lock_id import LockId
 from .periodic.report import JobInfo, JobState, Ledger
@@ -78,6 +78,16 @@ class Lock(Live):
         verbose_name = _("lock")
         verbose_name_plural = _("locks")
 
+    def values_of(self, field: str) -> Sequence[Any]:
+        """The values of a field; of several holders, the host, owner or label of each."""
+        holders = self.info.holders if self.info else ()
+        if len(holders) < 2 or field not in ("host", "owner", "label"):
+            return super().values_of(field)
+        if field == "label":
+            return [one.holder.label for one in holders]
+        owners = [one.holder.owner or "" for one in holders]
+        return owners if field == "owner" else [_host(owner) for owner in owners]
+
     @classmethod
     def snapshot(cls, *, foreign: bool = False, most: int | None = None) -> Snapshot:
         """Read all held locks; with `most`, up to so many, the most urgent ones.
@@ -98,12 +108,25 @@ class Lock(Live):
         return cls._listed(offset=offset, limit=limit)
 
     @classmethod
-    def _listed(cls, *, foreign: bool = False, offset: int = 0, limit: int | None) -> Snapshot:
-        listing = Listing([one for alias in servers() for one in inspectors(alias)])
-        page = listing.page(foreign=foreign, offset=offset, limit=limit)
+    def urgent(cls) -> Snapshot:
+        """Read all locks that are stale or unknown, or that somebody waits for, and count the
+        others. Raises as `snapshot`."""
+        listing = _listing()
+        page = listing.urgent()
+        return Snapshot(cls._rows(page), listing.away, counts=page.counts)
+
+    @classmethod
+    def _rows(cls, page: Page, offset: int = 0) -> list[Self]:
         rows = [cls.of(info) for info in page.items]
         for place, row in enumerate(rows, offset + 1):
             row.urgency = place
+        return rows
+
+    @classmethod
+    def _listed(cls, *, foreign: bool = False, offset: int = 0, limit: int | None) -> Snapshot:
+        listing = _listing()
+        page = listing.page(foreign=foreign, offset=offset, limit=limit)
+        rows = cls._rows(page, offset)
         if offset == 0 and page.total <= len(rows):
             return Snapshot(rows, listing.away, counts=page.counts)
         return Snapshot(rows, listing.away, page.total, offset, page.counts)
@@ -137,7 +160,7 @@ class Lock(Live):
             using=info.using,
             kind=info.kind.value,
             state=info.state.value,
-            host=owner.partition(":")[0],
+            host=_host(owner),
             owner=owner,
             label=holder.label,
             acquired_at=_stored(holder.acquired_at),
@@ -163,6 +186,14 @@ class Lock(Live):
         """A lock that nobody holds. Raises as `LockId.parse`."""
         where = LockId.parse(id)
         return cls(id=id, name=where.name, using=where.using, state=FREE)
+
+
+def _host(owner: str) -> str:
+    return owner.partition(":")[0]
+
+
+def _listing() -> Listing:
+    return Listing([one for alias in servers() for one in inspectors(alias)])
 
 
 def _ask_all(read: Callable[[str], None], using: Collection[str]) -> dict[str, LockError]:

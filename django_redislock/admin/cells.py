@@ -9,23 +9,32 @@ from typing import Any
 
 from django.contrib import admin
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import mark_safe
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ..inspection import SHARED, HolderInfo, Kind, LockInfo
+from ..inspection import SHARED, HolderInfo, Kind, LockInfo, State
 from ..inspection.sentences import translated
 from ..inspection.words import clean, duration
 from ..models import KINDS, STATES, Lock
 
 NOTHING = "–"
+LTR = '<bdi dir="ltr">{}</bdi>'
+"""What reads from left to right in every language."""
+HOSTS = 3
+"""The most hosts of one lock that its row names."""
 
 
 def broken(text: str) -> str:
     """Allow line breaks after punctuation, and make foreign names safe to show."""
     parts = ((part,) for part in re.split("(?<=[-:/._])", clean(text)))
     return format_html_join(mark_safe("<wbr>"), "{}", parts)
+
+
+def value(text: str) -> str:
+    """A name, a host or a place in the code."""
+    return format_html(LTR, broken(text))
 
 
 def badge(value: str, names: Iterable[tuple[str, Any]], why: str = "") -> str:
@@ -45,7 +54,7 @@ def state_of(of: HolderInfo | LockInfo) -> str:
 
 def person(owner: str, label: str) -> str:
     """Host and process; below them, the place in the code."""
-    return with_quiet(host_and_process(owner), label)
+    return with_quiet(value(host_and_process(owner)), value(label) if label else "")
 
 
 def host_and_process(owner: str) -> str:
@@ -57,7 +66,9 @@ def with_quiet(text: str, more: str) -> str:
 
 
 def quiet(text: str) -> str:
-    return format_html('<div class="redislock-quiet">{}</div>', broken(text)) if text else ""
+    """A text, or HTML, in small letters on its own line."""
+    shown = text if isinstance(text, SafeString) else broken(text)
+    return format_html('<div class="redislock-quiet">{}</div>', shown) if text else ""
 
 
 def number(value: int | None) -> str:
@@ -66,7 +77,7 @@ def number(value: int | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    return NOTHING if value is None else duration(value)
+    return NOTHING if value is None else format_html(LTR, duration(value))
 
 
 def moment(time: datetime | None) -> str:
@@ -84,10 +95,10 @@ _KINDS = dict(KINDS)
 
 @admin.display(description=_("name"), ordering="name")
 def name(lock: Lock) -> str:
-    return broken(lock.name)
+    return value(lock.name)
 
 
-@admin.display(description=_("state"), ordering="state")
+@admin.display(description=_("state"), ordering="urgency")
 def state(lock: Lock) -> str:
     return badge(lock.state, STATES, translated(lock.info.why) if lock.info else "")
 
@@ -99,37 +110,47 @@ def state_and_why(lock: Lock) -> str:
 
 @admin.display(description=_("remaining"), ordering="remaining")
 def remaining(lock: Lock) -> str:
-    """The rest of the lease, as a bar and in words."""
+    """The rest of the lease in words; also as a bar if its holder lives."""
     if lock.info is None:
         return NOTHING
     if lock.remaining is None:
         return gettext("no TTL")
-    left = duration(lock.remaining)
-    if lock.ttl is None:
+    left = seconds(lock.remaining)
+    if lock.ttl is None or lock.state != State.HELD:
         return left
     # A renewal is due when a third of the TTL has passed: with less than a third left, it failed.
     return format_html(
-        '<meter max="{}" low="{}" optimum="{}" value="{}" aria-label="{}">{}</meter> {}',
+        '<meter max="{}" low="{}" optimum="{}" value="{}" aria-label="{}"></meter>{}',
         f"{lock.ttl:.3f}",
         f"{lock.ttl / 3:.3f}",
         f"{lock.ttl:.3f}",
         f"{lock.remaining:.3f}",
         gettext("What remains of the lease"),
         left,
-        left,
     )
 
 
 @admin.display(description=_("holder"), ordering="owner")
 def holder(lock: Lock) -> str:
-    """The holder in short."""
+    """The holder in short, and where in the code; of several, their number and their hosts."""
     if lock.info is None:
         return NOTHING
-    if not lock.owner:
-        return str(_KINDS[lock.kind])
-    if lock.info.kind not in SHARED:
-        return person(lock.owner, lock.label)
-    return with_quiet(_holding(lock.info), host_and_process(lock.owner))
+    if lock.info.kind in SHARED:
+        labels = {one.holder.label for one in lock.info.holders}
+        where = quiet(value(lock.label)) if labels == {lock.label} and lock.label else ""
+        return format_html(
+            "<bdi>{}</bdi>{}{}", _holding(lock.info), quiet(_hosts(lock.info)), where
+        )
+    return person(lock.owner, lock.label) if lock.owner else str(_KINDS[lock.kind])
+
+
+def _hosts(info: LockInfo) -> str:
+    """The first hosts; of a single holder, also its process."""
+    if len(info.holders) == 1:
+        return value(host_and_process(info.holder.owner or ""))
+    more = len(info.hosts) - HOSTS
+    text = ", ".join(info.hosts[:HOSTS])
+    return value(f"{text} + {more}" if more > 0 else text)
 
 
 @admin.display(description=_("held by"))
@@ -151,12 +172,12 @@ def _holding(info: LockInfo) -> str:
 
 @admin.display(description=_("holder"))
 def owner(lock: Lock) -> str:
-    return lock.owner or str(_KINDS[lock.kind])
+    return format_html(LTR, clean(lock.owner)) if lock.owner else str(_KINDS[lock.kind])
 
 
 @admin.display(description=_("label"))
 def label(lock: Lock) -> str:
-    return lock.label or NOTHING
+    return value(lock.label) if lock.label else NOTHING
 
 
 @admin.display(description=_("since"))
@@ -166,7 +187,8 @@ def since(lock: Lock) -> str:
 
 @admin.display(description=_("held for"), ordering="held")
 def held(lock: Lock) -> str:
-    return seconds(lock.held)
+    """How long it has been held; since when, as a tooltip."""
+    return format_html('<span title="{}">{}</span>', moment(lock.acquired_at), seconds(lock.held))
 
 
 @admin.display(description=_("TTL"))

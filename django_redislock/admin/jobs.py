@@ -14,7 +14,7 @@ from ..inspection.live import Snapshot
 from ..models import JOB_STATES, PeriodicJob
 from ..periodic.registry import discover, jobs
 from . import cells, tables
-from .pages import FieldFilter, LiveAdmin
+from .pages import Count, FieldFilter, LiveAdmin
 
 logger = logging.getLogger("django_redislock")
 
@@ -80,7 +80,13 @@ class PeriodicJobAdmin(LiveAdmin):
 
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
         states = Counter(row.state for row in snapshot.rows)
-        return {"counts": [(name, states[value]) for value, name in JOB_STATES if states[value]]}
+        return {
+            "counts": [
+                Count(states[value], name, f"?state={value}", value)
+                for value, name in JOB_STATES
+                if states[value]
+            ]
+        }
 
     def get_fieldsets(self, request: HttpRequest, obj: PeriodicJob | None = None) -> Any:
         about: list[Any] = [(name, state), ("plan", "where"), (done, upcoming), (pause, "using")]

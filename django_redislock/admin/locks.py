@@ -5,42 +5,46 @@ These are the admin's own pages of a model, whose rows are a snapshot of Redis.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IS_FACETS_VAR
 from django.contrib.admin.utils import unquote
-from django.contrib.admin.views.main import ERROR_FLAG, PAGE_VAR, ChangeList
+from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, PAGE_VAR, ChangeList
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
-from ..inspection import SHARED, State
+from ..inspection import SHARED, Counts, State
 from ..inspection.live import Snapshot
 from ..inspection.lock_id import LockId
-from ..models import FREE, KINDS, STATES, Lock, servers
+from ..models import KINDS, STATES, Lock, servers
 from ..primitives.keys import validate_name
 from . import cells, confirmation, tables
 from .clear_pages import ClearPages
 from .health import health
-from .pages import FieldFilter, or_away
+from .pages import Count, FieldFilter, or_away, unanswered
 
 MOST_LOCKS = 10_000
-"""The locks of one server that the list looks at for a filter, a search, another order or counts;
-of these the leases end first."""
+"""The locks that the list looks at for a filter, a search, another order or counts: the most
+urgent ones."""
+
+WORST = [State.STALE, State.UNKNOWN, State.HELD]
+"""States, the worst first."""
 
 
 class StateFilter(FieldFilter):
     title = _("state")
     parameter_name = "state"
-    names = [(value, name) for value, name in STATES if value != FREE]
+    names = [(state.value, dict(STATES)[state]) for state in WORST]
 
 
 class ContendedFilter(FieldFilter):
-    title = _("contended")
+    title = _("waiters")
     parameter_name = "contended"
-    names = [("True", _("yes")), ("False", _("no"))]
+    names = [("True", _("some")), ("False", _("none"))]
 
 
 class KindFilter(FieldFilter):
@@ -65,22 +69,28 @@ class CacheFilter(FieldFilter):
 class ForeignFilter(admin.SimpleListFilter):
     """Adds foreign values below our prefix. That looks at all keys, so it is done on request."""
 
-    title = _("values of others")
+    title = _("other keys below our prefix")
     parameter_name = "foreign"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        return [("1", _("looked for"))]
+        return [("1", _("shown"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         return queryset  # the snapshot has these values already
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        for value, name in ((None, _("left out")), *self.lookup_choices):
+        for value, name in ((None, _("not shown")), *self.lookup_choices):
             yield {
                 "selected": self.value() == value,
                 "query_string": changelist.get_query_string({self.parameter_name: value}),
                 "display": name,
             }
+
+
+def _columns() -> list[Any]:
+    using = ["using"] if len(servers()) > 1 else []
+    first = [cells.name, *using, cells.state, cells.holder]
+    return [*first, "waiters", cells.held, cells.remaining]
 
 
 class LockAdmin(ClearPages):
@@ -98,17 +108,25 @@ class LockAdmin(ClearPages):
     # The rows.
 
     def take_snapshot(self, request: HttpRequest) -> Snapshot:
-        """Read a page; for an action, the locks that were ticked, or all of them; and if the
-        question is about more than a page, up to `MOST_LOCKS`."""
+        """Read a page; for an action, the locks that were ticked, or all of them; if the question
+        is about more than a page, all that can match, or up to `MOST_LOCKS`."""
         if request.method == "POST":
             if request.POST.get("select_across") != "1":
                 return Lock.chosen(request.POST.getlist(ACTION_CHECKBOX_NAME))
             return Lock.snapshot(foreign="foreign" in request.GET)
+        if self._asks_for_urgent_ones(request):
+            return Lock.urgent()
         if set(request.GET) - {PAGE_VAR, ERROR_FLAG}:
             return Lock.snapshot(foreign="foreign" in request.GET, most=MOST_LOCKS)
         number = request.GET.get(PAGE_VAR, "1")
         before = max(1, int(number)) - 1 if number.isdecimal() else 0
         return Lock.page(before * self.list_per_page, self.list_per_page)
+
+    def _asks_for_urgent_ones(self, request: HttpRequest) -> bool:
+        """Whether no other lock can match: then all that can are read, however many there are."""
+        wide = {IS_FACETS_VAR, ForeignFilter.parameter_name} & set(request.GET)
+        state, contended = (request.GET.get(name) for name in ("state", "contended"))
+        return not wide and (state in (State.STALE, State.UNKNOWN) or contended == "True")
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
@@ -130,40 +148,40 @@ class LockAdmin(ClearPages):
     # The list.
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
-        using = ["using"] if len(servers()) > 1 else []
-        return [
-            cells.name,
-            *using,
-            cells.state,
-            cells.remaining,
-            cells.holder,
-            cells.held,
-            "waiters",
-            cells.fencing_token,
-        ]
+        return _columns()
 
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
-        counts: list[tuple[Any, int]]
+        counts: Counts | None = snapshot.counts
+        if counts is None:  # the answer to an action
+            return {}
         note: Any = ""
-        if snapshot.total is not None:
-            counts = [(self.opts.verbose_name_plural, snapshot.total)]
-            note = _("Filters, search, order and counts look at up to %(most)s locks.")
-            if snapshot.offset is None:
-                note = _("Only the %(most)s locks whose leases end first were looked at.")
-            note = note % {"most": len(snapshot.rows) if snapshot.offset is None else MOST_LOCKS}
-        else:
-            states = Counter(row.state for row in snapshot.rows)
-            counts = [
-                (name, states[value])
-                for value, name in STATES
-                if states[value] or value == State.HELD
-            ]
-            counts.append((_("contended"), sum(row.contended for row in snapshot.rows)))
+        if snapshot.total is not None and snapshot.offset is None:
+            note = _("Only the %(most)s most urgent locks were looked at.")
+            note = note % {"most": len(snapshot.rows)}
+        column = _columns().index("waiters") + 1
+        waited_for = "?contended=True"
+        total = ngettext_lazy("lock", "locks", counts.total)
+        shown = [
+            *(Count(counts.states[one], dict(STATES)[one], f"?state={one}", one) for one in WORST),
+            Count(counts.contended, _("waited for"), waited_for),
+            Count(counts.waiters, _("waiting"), f"{waited_for}&{ORDER_VAR}=-{column}"),
+            Count(counts.total, total, "?"),
+        ]
         seen = [
-            {"alias": alias, "away": str(snapshot.away.get(alias, "")), "health": health(alias)}
+            {
+                "alias": alias,
+                "away": unanswered(snapshot.away[alias]) if alias in snapshot.away else None,
+                "health": health(alias),
+            }
             for alias in servers()
         ]
-        return {"counts": counts, "servers": seen, "note": note}
+        return {
+            "counts": [one for one in shown if one.number],
+            "total": counts.total,
+            "servers": seen,
+            "note": note,
+            "empty": "admin/django_redislock/no_locks.html",
+        }
 
     # One lock.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -17,7 +17,7 @@ from django.template.response import TemplateResponse
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 
-from ..base.exceptions import LockError
+from ..base.exceptions import LockError, LockUnavailable
 from ..inspection.live import Snapshot
 from ..inspection.words import clean
 
@@ -81,7 +81,8 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
         return flatten_fieldsets(self.get_fieldsets(request, obj))
 
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Return what the line above the list shows."""
+        """Return what the line above the list shows: `counts`, and as `empty`, the template for a
+        list without rows."""
         raise NotImplementedError
 
     @or_away
@@ -90,12 +91,18 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
     ) -> HttpResponse:
         # Read first: inside Django's own `try`, a failure of Redis would look like a wrong filter.
         snapshot = self.snapshot(request)
+        summary = self.summary(snapshot)
         context = {
             "title": capfirst(self.opts.verbose_name_plural),
-            "summary": self.summary(snapshot),
+            "summary": summary,
             **_messages_kept(request),
         }
-        return super().changelist_view(request, context | (extra_context or {}))
+        page = super().changelist_view(request, context | (extra_context or {}))
+        changelist = (getattr(page, "context_data", None) or {}).get("cl")
+        if changelist is not None and "total" in summary:
+            # The snapshot may have fewer rows than there are.
+            changelist.full_result_count = summary["total"]
+        return page
 
     @or_away
     def change_view(
@@ -124,13 +131,39 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
 
     def away(self, request: HttpRequest, error: LockError) -> HttpResponse:
         context = {
-            **self.frame(request, gettext("Redis can’t be asked")),
+            **self.frame(request, unanswered(error).text),
             **_messages_kept(request),
-            "error": clean(str(error)),
+            "why": unanswered(error).why,
             "changes": request.method == "POST",
         }
         template = "admin/django_redislock/away.html"
         return TemplateResponse(request, template, context, status=503)
+
+
+class Count(NamedTuple):
+    """A number in the line above a list."""
+
+    number: int
+    name: Any
+    link: str
+    """The list that has them: a query."""
+    state: str = ""
+
+
+class Unanswered(NamedTuple):
+    """A server that can't be asked."""
+
+    text: str
+    why: str
+
+
+def unanswered(error: LockError) -> Unanswered:
+    """Say which server does not answer, and why."""
+    text = gettext("Redis can’t be asked")
+    if isinstance(error, LockUnavailable) and error.using:
+        names = {"alias": error.using, "where": error.where}
+        text = gettext("Redis “%(alias)s” (%(where)s) does not answer") % names
+    return Unanswered(clean(text), clean(str(error)))
 
 
 def _messages_kept(request: HttpRequest) -> dict[str, Any]:
@@ -149,7 +182,7 @@ class FieldFilter(admin.SimpleListFilter):
             return self.names
         rows = model_admin.snapshot(request).rows
         # The chosen value is offered, too, even if its locks have gone meanwhile.
-        seen = set(map(self._value_of, rows)) | {self.value() or ""}
+        seen = {value for row in rows for value in self._values_of(row)} | {self.value() or ""}
         return [(value, value) for value in sorted(seen - {""})]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
@@ -165,8 +198,8 @@ class FieldFilter(admin.SimpleListFilter):
         others: Any = changelist.get_queryset(
             self.request, exclude_parameters=self.expected_parameters()
         )
-        counts = Counter(map(self._value_of, others.order_by()))
+        counts = Counter(value for row in others for value in self._values_of(row))
         return {f"{i}__c": counts[value] for i, (value, _) in enumerate(self.lookup_choices)}
 
-    def _value_of(self, row: Any) -> str:
-        return str(getattr(row, str(self.parameter_name)))
+    def _values_of(self, row: Any) -> set[str]:
+        return set(map(str, row.values_of(str(self.parameter_name))))

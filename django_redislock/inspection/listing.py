@@ -134,11 +134,26 @@ class Listing:
         end = None if limit is None else offset + limit
         return Page(items=found[offset:end], total=len(found), counts=_counted(found))
 
-    def _urgent_page(self, found: list[LockInfo], offset: int, limit: int | None) -> Page:
+    def urgent(self) -> Page:
+        """Return the locks that are stale or unknown and those with waiters. The `counts` are of
+        all locks."""
+        self.away = {}
+        found, counts, _parts = self._first([])
+        items = [lock for lock in found if lock.state != State.HELD or lock.waiters]
+        return Page(items=items, total=len(items), counts=counts)
+
+    def _first(
+        self, found: list[LockInfo]
+    ) -> tuple[list[LockInfo], Counts, list[tuple[Part, Urgent]]]:
+        """Return the locks that come first, with those in `found`; the counts of all; and what is
+        known of the others."""
         parts = self._ask(_urgent)
-        found += chain.from_iterable(urgent.locks for _, urgent in parts)
-        found.sort(key=_urgency)
-        counts = _counted(found, others=sum(urgent.others for _, urgent in parts))
+        first = found + [lock for _, urgent in parts for lock in urgent.locks]
+        first.sort(key=_urgency)
+        return first, _counted(first, others=sum(urgent.others for _, urgent in parts)), parts
+
+    def _urgent_page(self, found: list[LockInfo], offset: int, limit: int | None) -> Page:
+        found, counts, parts = self._first(found)
         if limit is None:
             found += chain.from_iterable(one._others(urgent, 0, None) for one, urgent in parts)
             return Page(

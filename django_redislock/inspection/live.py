@@ -204,7 +204,7 @@ class LiveRows:
         field = self._field(name)
         if lookup == "isnull" or (wanted is None and not lookup):
             empty = wanted is None or bool(wanted)
-            return lambda row: (getattr(row, field.name) is None) is empty
+            return lambda row: any((its is None) is empty for its in row.values_of(field.name))
         compare = _LOOKUPS.get(lookup or "exact")
         if compare is None and isinstance(field, models.CharField):
             compare = _TEXT_LOOKUPS.get(lookup)
@@ -212,7 +212,9 @@ class LiveRows:
             raise NotSupportedError(f"These rows can't be filtered by {path}={wanted!r}")
         prepare = field.get_prep_value
         value = [prepare(one) for one in wanted] if lookup == "in" else prepare(wanted)
-        return lambda row: (its := getattr(row, field.name)) is not None and compare(its, value)
+        return lambda row: any(
+            its is not None and compare(its, value) for its in row.values_of(field.name)
+        )
 
 
 _CONNECTORS: dict[str, Callable[[list[bool]], bool]] = {
@@ -267,6 +269,10 @@ class Live(models.Model):
 
     def __str__(self) -> str:
         return clean(self.name)
+
+    def values_of(self, field: str) -> Sequence[Any]:
+        """The values of a field, of which a filter wants one to match."""
+        return [getattr(self, field)]
 
     def _refuse(self, *_args: Any, **_options: Any) -> Any:
         raise NotSupportedError("What is read from Redis is no row that could be written")

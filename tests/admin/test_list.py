@@ -15,6 +15,7 @@ from django.utils.translation import override
 from redis import Redis
 
 from django_redislock import redis_lock
+from django_redislock.admin import cells
 from django_redislock.admin.health import health
 from django_redislock.base.tokens import NO_PROCESS
 from tests.admin.conftest import LIST, client_of
@@ -26,7 +27,7 @@ def shown(response: Any) -> list[str]:
 
 
 def test_what_is_shown(operator: Client) -> None:
-    """A row has name, holder, label and times, and no token."""
+    """A row has name, holder, label and times; its token and fencing token are not there."""
     with redis_lock("job", ttl=60, label="here/it.py:3 in job") as lease:
         page = operator.get(LIST)
         text = page.content.decode().replace("<wbr>", "")
@@ -35,7 +36,8 @@ def test_what_is_shown(operator: Client) -> None:
     assert f"{host} · {pid}" in text
     assert "here/it.py:3 in job" in text
     assert '<meter max="60.000" low="20.000" optimum="60.000" value="' in text
-    assert str(lease.fencing_token) in text
+    assert f'title="{cells.moment(lease.acquired_at)}"' in text
+    assert str(lease.fencing_token) not in text
     assert '<span class="redislock-state redislock-held"' in text
     assert lease.token not in text
 
@@ -45,8 +47,63 @@ def test_numbers_are_no_words(operator: Client, settings: Any) -> None:
     settings.USE_THOUSAND_SEPARATOR = True
     with redis_lock("job", ttl=6000) as lease, override("de"):
         text = operator.get(LIST).content.decode()
+        page = operator.get(f"{LIST}default_3Ajob/change/").content.decode()
     assert '<meter max="6000.000"' in text
-    assert str(lease.fencing_token) in text
+    assert str(lease.fencing_token) in page
+
+
+def counts(response: Any) -> dict[str, int]:
+    """The numbers above the list."""
+    return {str(one.name): one.number for one in response.context["summary"]["counts"]}
+
+
+def test_no_bar_of_the_dead(operator: Client, redis: Redis) -> None:
+    """What remains of a lease is a bar if its holder lives; else only words."""
+    granted(redis, "stale")
+    text = operator.get(LIST).content.decode()
+    assert "<meter" not in text
+    assert "45 min 00 s" in text or "44 min 59 s" in text
+
+
+def test_all_holders_are_found(operator: Client, redis: Redis) -> None:
+    """Search, filters and counts see each holder of a lock. Its row names hosts, not the lease
+    that ends first."""
+    for number, seconds in ((1, 300), (2, 200), (3, 100)):
+        owner, label = f"web{number}:1:x", f"place{number}.py:1 in f"
+        facts = {"owner": owner, "label": label, "process": NO_PROCESS}
+        granted(redis, "pool", places=10, silent=number, left=seconds, **facts)
+    row = operator.get(LIST).content.decode()
+    assert "3 of 10" in row
+    assert "web1, web2, web3" in row
+    for number in (1, 2, 3):
+        for query in ({"host": f"web{number}"}, {"q": f"web{number}:1"}, {"q": f"place{number}"}):
+            assert shown(operator.get(LIST, query)) == ["pool"]
+    text = operator.get(LIST, {"_facets": "True"}).content.decode()
+    assert [f"web{number} (1)" in text for number in (1, 2, 3)] == [True] * 3
+    assert shown(operator.get(LIST, {"host": "web4"})) == []
+
+
+def test_trouble_is_never_missed(
+    operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of very many locks, those that are stale or waited for are found without reading the
+    others, and are counted among all."""
+    monkeypatch.setattr("django_redislock.inspection.inspector.READ_IN_FULL", 20)
+    monkeypatch.setattr("django_redislock.admin.locks.MOST_LOCKS", 1)
+    for number in range(50):
+        granted(redis, f"job:{number:03}", process=NO_PROCESS)
+    for name in ("z:1", "z:2"):
+        granted(redis, name, ttl=9000)
+    redis.zadd("redislock:{job:030}:queue", {"1": 1})
+    operator.get(LIST)
+    before = int(redis.info("commandstats")["cmdstat_get"]["calls"])
+    page = operator.get(LIST, {"state": "stale"})
+    assert int(redis.info("commandstats")["cmdstat_get"]["calls"]) - before < 15
+    assert shown(page) == ["z:1", "z:2"]
+    assert counts(page) == {"stale": 2, "held": 50, "waited for": 1, "waiting": 1, "locks": 52}
+    assert "52 total" in page.content.decode()
+    assert shown(operator.get(LIST, {"contended": "True"})) == ["job:030"]
+    assert shown(operator.get(LIST, {"state": "stale", "q": "z:2", "o": "1"})) == ["z:2"]
 
 
 def test_search(operator: Client, redis: Redis) -> None:
@@ -93,12 +150,11 @@ def test_values_of_others(operator: Client, redis: Redis) -> None:
     ("column", "ascending", "descending"),
     [
         (1, "abc", "cba"),
-        (2, "bca", "cab"),  # two are stale, and stay in the order of what remains
-        (3, "cab", "bac"),
+        (2, "cab", "bac"),  # by urgency: two are stale
+        (3, "bac", "cab"),
         (4, "bac", "cab"),
         (5, "bca", "acb"),
-        (6, "bac", "cab"),
-        (7, "cba", "abc"),
+        (6, "cab", "bac"),
     ],
 )
 def test_order(
@@ -141,9 +197,8 @@ def test_only_the_page_is_read(
         page = operator.get(LIST, {"p": number})
         assert gets() - before <= 100 + 10
         assert shown(page) == [f"job:{number:03}" for number in range(first, last)]
-        summary = page.context["summary"]
-        assert [(str(name), count) for name, count in summary["counts"]] == [("locks", 230)]
-        assert "look at up to 10000 locks" in page.content.decode()
+        assert counts(page) == {"held": 230, "locks": 230}
+        assert "were looked at" not in page.content.decode()
     assert page.context["cl"].result_count == 230
     assert operator.get(LIST, {"p": 4}).status_code == 302
 
@@ -151,15 +206,15 @@ def test_only_the_page_is_read(
 def test_questions_about_all_are_bounded(
     operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page says that it did not look at all locks."""
+    """The page says that it did not look at all locks, and counts all of them."""
     for number in range(30):
         granted(redis, f"job:{number:03}", ttl=2000 + number)
     assert "were looked at" not in operator.get(LIST, {"o": "-1"}).content.decode()
     monkeypatch.setattr("django_redislock.admin.locks.MOST_LOCKS", 20)
     page = operator.get(LIST, {"o": "-1"})
     assert shown(page) == [f"job:{number:03}" for number in range(19, -1, -1)]
-    assert "Only the 20 locks whose leases end first were looked at" in page.content.decode()
-    assert [count for _, count in page.context["summary"]["counts"]] == [30]
+    assert "Only the 20 most urgent locks were looked at" in page.content.decode()
+    assert counts(page) == {"stale": 30, "locks": 30}
 
 
 @pytest.mark.parametrize(
@@ -183,15 +238,17 @@ def test_what_can_not_be_asked(operator: Client, query: str) -> None:
 
 
 def test_summary(operator: Client, redis: Redis) -> None:
-    """The summary counts locks by state, and describes the server."""
+    """The summary counts locks, the worst first; each number is a link to what it has counted. It
+    describes the server."""
     granted(redis, "old")
+    redis.zadd("redislock:{old}:queue", {"1": 1, "2": 2})
     with redis_lock("job"):
-        summary = operator.get(LIST).context["summary"]
-    counts = [(str(name), count) for name, count in summary["counts"]]
-    assert counts == [("held", 1), ("stale", 1), ("contended", 0)]
-    text = re.sub("<[^>]*>", "", operator.get(LIST).content.decode())
-    assert "1 stale" in text
-    [server] = summary["servers"]
+        page = operator.get(LIST)
+        assert [*counts(page)] == ["stale", "held", "waited for", "waiting", "locks"]
+        assert [*counts(page).values()] == [1, 1, 1, 2, 2]
+        found = [shown(operator.get(LIST + one.link)) for one in page.context["summary"]["counts"]]
+        assert found == [["old"], ["job"], ["old"], ["old"], ["old", "job"]]
+    [server] = page.context["summary"]["servers"]
     assert server["health"].primary
     assert server["health"].server.startswith(("Redis ", "Valkey "))
 
@@ -232,8 +289,10 @@ def test_several_servers(operator: Client, settings: Any) -> None:
     with redis_lock("job"):
         page = operator.get(LIST)
     assert shown(page) == ["job"]
-    assert "could not be asked" in page.content.decode()
-    assert "field-using" in page.content.decode()
+    text = page.content.decode()
+    assert "Redis “gone” (/nowhere) does not answer" in text
+    assert text.index("does not answer") < text.index("could not be asked")
+    assert "field-using" in text
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
@@ -251,12 +310,21 @@ def test_a_refresh_leaves_messages(operator: Client, settings: Any, there: bool)
 
 
 def test_without_locks(operator: Client) -> None:
-    """An empty list works. What needs a script is hidden until the script shows it."""
+    """In place of zeros, a sentence says what would be there; another one, that a filter has
+    hidden all. What needs a script is hidden until the script shows it."""
     page = operator.get(LIST)
     assert shown(page) == []
+    assert counts(page) == {}
     text = page.content.decode()
-    assert "<strong>0</strong> held" in text
+    assert "Nobody holds a lock now" in text
+    assert 'with redis_lock("invoice:42"): …' in text
     assert '<p id="redislock-control" hidden>' in text
+    with redis_lock("job"):
+        for query in ({"q": "nix"}, {"state": "stale"}, {"host": "gone"}):
+            text = operator.get(LIST, query).content.decode()
+            assert "No lock matches" in text
+            assert "Nobody holds" not in text
+        assert "No lock matches" not in operator.get(LIST).content.decode()
 
 
 @pytest.mark.parametrize(
