@@ -53,6 +53,14 @@ def tests(session: nox.Session, django: str, redis: str) -> None:
     session.run("python", "-m", "pytest", "-n", "auto", *(session.posargs or ["-m", "not slow"]))
 
 
+@nox.session(name="task-queues")
+def task_queues(session: nox.Session) -> None:
+    """The examples of docs/task-queues.md, on the real queues."""
+    queues = ["celery>=5.5", "dramatiq>=2", "rq>=2.3"]
+    session.install("--editable", ".[test]", "django>=6", *queues)
+    session.run("python", "-m", "pytest", "tests/docs/test_task_queues.py")
+
+
 @nox.session
 def package(session: nox.Session) -> None:
     """Build sdist and wheel into dist/, and test those."""

@@ -615,6 +615,7 @@ ELSEWHERE = {
     "docs/commands.md": "tests/test_commands.py",
     "docs/drop-in.md": "tests/test_client.py",
     "docs/metrics.md": "tests/test_prometheus.py",
+    "docs/task-queues.md": "tests/docs/test_task_queues.py",
     "docs/testing.md": "tests/testing_kit/test_docs.py",
     "docs/topologies.md": "tests/cluster/test_docs.py",
     "docs/tutorial.md": "tests/docs/test_tutorial.py",
