@@ -45,9 +45,9 @@ FLOORS: list[dict[str, str]] = [
         "contrib": "OpenTelemetry and Prometheus",
         "fencing": "models that refuse late writers",
         "client": "a django-redis client whose `cache.lock()` is this package's",
-        "commands": "management commands that hold a lock",
     },
     {
+        "commands": "management commands that hold a lock",
         "views": "views that hold a lock, and idempotent views",
         "doctor": "finds mistakes in settings and on servers",
         "testing": "tools for the tests of projects",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _SubParsersAction
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 
 from .base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
+from .inspection.waiting_line import waiting_line
 from .lease.lock import Lock, Options
 from .settings.naming import name_maker
 from .settings.validators import validate_on_conflict, validate_ttl, validate_wait
@@ -148,8 +149,11 @@ class LockedCommand(BaseCommand):
             on_conflict = lock._policy().on_conflict
         validate_on_conflict(on_conflict)
         lease = None
+        quiet = not options.get("verbosity", 1)
         try:
-            with lock as lease:
+            with ExitStack() as stack:
+                with waiting_line(lock, Stderr(self.stderr), quiet=quiet):
+                    lease = stack.enter_context(lock)
                 return handle(self, *args, **options)
         except LockNotAcquired as conflict:
             if lease is not None:  # the conflict is about another lock, taken by the command

@@ -19,6 +19,7 @@ from django_redislock.lease.lease import Lease
 from django_redislock.management.arguments import PLACEHOLDER, operator
 from django_redislock.management.subcommands.clear import seen_at
 from tests.operations.calling import before_clearing, call, granted, run, strangers
+from tests.operations.terminal import Terminal
 from tests.processes import Worker
 from tests.waiting import eventually
 
@@ -294,3 +295,50 @@ class TestHalfway:
         with redis_lock("new"):
             yesterday = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
             assert call("clear", *names, "--as-of", yesterday, *YES).code == code
+
+
+@pytest.mark.slow
+class TestOnATerminal:
+    def test_yes(self, redis: Redis, terminal: Callable[..., Terminal]) -> None:
+        """It says what clearing does, asks, asks why until there is a reason, and does it."""
+        granted(redis, "job")
+        screen = terminal("clear", "job", columns=200)
+        assert "Clearing is safe" in screen.says("Clear? [y/N] ")
+        screen.types("y\n")
+        screen.says("Why? The holder sees it: ")
+        screen.types("why\n")
+        eventually(lambda: screen.text.count("Why? ") == 2)
+        assert redis.exists(KEY)
+        screen.types("web3 is gone\n")
+        assert screen.ends() == 0
+        assert "1 of 1 lock cleared." in screen.text
+        assert not redis.exists(KEY)
+        assert "web3 is gone" in call("show", "job").out
+
+    @pytest.mark.parametrize("answer", ["\n", "n\n", "yess\n", "\x04"])
+    def test_no(self, answer: str, redis: Redis, terminal: Callable[..., Terminal]) -> None:
+        """Anything but a yes, the end of the input too, does nothing."""
+        granted(redis, "job")
+        screen = terminal("clear", "--stale")
+        screen.says("Clear? [y/N] ")
+        screen.types(answer)
+        assert screen.ends() == 0
+        assert "Nothing was done." in screen.text
+        assert redis.exists(KEY)
+
+    def test_interrupted(self, redis: Redis, terminal: Callable[..., Terminal]) -> None:
+        """Ctrl-C at the question does nothing."""
+        granted(redis, "job")
+        screen = terminal("clear", "job")
+        screen.says("Clear? [y/N] ")
+        screen.types("\x03")
+        assert screen.ends() == 130
+        assert redis.exists(KEY)
+        assert "Traceback" not in screen.text
+
+    def test_it_is_not_asked_with_yes(
+        self, redis: Redis, terminal: Callable[..., Terminal]
+    ) -> None:
+        granted(redis, "job")
+        assert terminal("clear", "job", *YES).ends() == 0
+        assert not redis.exists(KEY)

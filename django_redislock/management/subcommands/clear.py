@@ -7,6 +7,7 @@ server's clock, belongs to somebody else and stays.
 
 from __future__ import annotations
 
+import signal
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
@@ -255,6 +256,9 @@ class _Clearing:
                     self._reason = reason_argument(input("Why? The holder sees it: "))
         except EOFError:
             self._say("")
+        except KeyboardInterrupt:
+            self._say("")
+            raise CommandError("Nothing was done.", returncode=128 + signal.SIGINT) from None
         self._say("Nothing was done.")
         return False
 

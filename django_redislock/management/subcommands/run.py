@@ -7,12 +7,14 @@ import shlex
 import time
 from argparse import SUPPRESS
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...base.exceptions import LeaseLost, LockNotAcquired
 from ...commands import BUSY, LOST, ttl_argument, wait_argument
+from ...inspection.waiting_line import waiting_line
 from ...lease.lease import Lease
 from ...lease.lock import Lock
 from ..arguments import name_argument, number_argument, seconds_argument
@@ -85,7 +87,9 @@ class Run:
             **{term: options[term] for term in ("wait", "ttl") if term in options},
         )
         try:
-            with lock as lease:
+            with ExitStack() as stack:
+                with waiting_line(lock, command.stderr, quiet=not options["verbosity"]):
+                    lease = stack.enter_context(lock)
                 until = time.monotonic() + options["at_least_for"]
                 events.collect()
                 run = _Guarded(options["program"], lease, events, command)

@@ -1,0 +1,108 @@
+"""A line for the person at the terminal while a command waits for its lock."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any
+
+from ..base import label
+from ..base.exceptions import LockError
+from ..base.servers import Servers
+from ..lease.lock import Lock
+from . import Inspector, RedlockInspector
+from .words import clean, count, duration, holder, instant
+
+AFTER = 2.0
+"""Seconds of waiting before the line appears."""
+EVERY = 1.0
+"""Seconds between two looks, on a terminal. In a log there is one line."""
+
+_ERASE = "\r\x1b[2K"
+
+
+@contextmanager
+def waiting_line(lock: Lock, stderr: Any, *, quiet: bool = False) -> Iterator[None]:
+    """Say on stderr, while the block waits for `lock`, who holds it and how many are before us.
+
+    A thread of its own looks, so that the wait itself is as without it.
+    """
+    if quiet or lock._policy().wait == 0:
+        yield
+        return
+    line = _Line(lock, stderr)
+    line.start()
+    try:
+        yield
+    finally:
+        line.end()
+
+
+class _Line(threading.Thread):
+    def __init__(self, lock: Lock, stderr: Any) -> None:
+        super().__init__(name="redislock-waiting-line", daemon=True)
+        self._name_of_lock = lock.name
+        self._using = lock._policy().using
+        self._owner = label.owner(label.holder())
+        self._stderr = stderr
+        self._terminal = bool(stderr.isatty())
+        self._over = threading.Event()
+        self._began = monotonic()
+        self._shown = False
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+        if self._shown and self._terminal:
+            self._write(_ERASE)
+
+    def run(self) -> None:
+        every = AFTER
+        while not self._over.wait(every):
+            every = EVERY
+            # Whatever is wrong, the wait itself finds out.
+            with suppress(LockError):
+                text = self._text()
+                if text and not self._over.is_set():
+                    self._show(text)
+                    if not self._terminal:
+                        return
+
+    def _show(self, text: str) -> None:
+        self._shown = True
+        if self._terminal:
+            room = shutil.get_terminal_size().columns - 1
+            text = text if len(text) <= room else f"{text[: room - 1]}…"
+            self._write(f"{_ERASE}{text}")
+        else:
+            self._write(f"{text}\n")
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # closed, or a broken pipe
+            self._stderr.write(text, str, ending="")  # Django would paint it red
+            self._stderr.flush()
+
+    def _text(self) -> str:
+        """The line; "" if nobody holds the lock."""
+        using = self._using
+        its = RedlockInspector(using) if isinstance(using, Servers) else Inspector(using)
+        lock = its.get(self._name_of_lock)
+        if lock is None:
+            return ""
+        since = lock.holder.acquired_at
+        parts = [
+            f"Waiting for {self._name_of_lock!r} for {duration(monotonic() - self._began)}: ",
+            f"held by {holder(lock)}",
+            f" ({lock.holder.label})" if lock.holder.label else "",
+            f" since {instant(since)}" if since else "",
+            self._before_us(its, lock.waiters),
+        ]
+        return clean("".join(parts))
+
+    def _before_us(self, its: Inspector | RedlockInspector, number: int) -> str:
+        waiters = its.waiters(self._name_of_lock, min(number, 1000)) if number > 1 else []
+        before = next((one.position for one in waiters if one.owner == self._owner), 0)
+        return f"; {count(before, 'waiter')} before us" if before else ""

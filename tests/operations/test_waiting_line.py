@@ -1,0 +1,70 @@
+"""What a person sees while `redislock run` or a `LockedCommand` waits for its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+
+import pytest
+from redis import Redis
+
+from django_redislock import redis_lock
+from tests.manage import Manage
+from tests.operations.terminal import Terminal
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.slow
+
+RUN = ("run", "job", "--wait", "forever", "--", "true")
+
+
+def test_on_a_terminal(redis: Redis, terminal: Callable[..., Terminal]) -> None:
+    """One line says who holds the lock and how many wait before us; it is erased at the end."""
+    with redis_lock("job", label="a.py:6 in f"):
+        waiting = Thread(target=lambda: redis_lock("job", wait=None).acquire(), daemon=True)
+        waiting.start()
+        eventually(lambda: redis.zcard("redislock:{job}:queue") == 1)
+        screen = terminal(*RUN, columns=200)
+        said = screen.says("1 waiter before us")
+        assert "Waiting for 'job' for " in said
+        assert " (a.py:6 in f) since " in said
+        eventually(lambda: screen.text.count("Waiting for") >= 2)
+        assert "\n" not in screen.text
+    waiting.join()
+    redis.delete("redislock:{job}")  # of the thread, which has ended with it
+    assert screen.ends() == 0
+    assert screen.text.endswith("\r\x1b[2K")
+
+
+def test_in_a_log(manage: Callable[..., Manage]) -> None:
+    """Without a terminal it is one line."""
+    with redis_lock("job"):
+        waiting = manage("redislock", *RUN)
+        line = waiting.process.stderr.readline()
+    assert line.startswith("Waiting for 'job' for ")
+    assert waiting.complains() == ""
+
+
+@pytest.mark.parametrize("arguments", [("--verbosity=0",), ()])
+def test_a_command_of_the_project(
+    arguments: tuple[str, ...], manage: Callable[..., Manage], redis: Redis
+) -> None:
+    """A `LockedCommand` says it as well, unless it is to be quiet."""
+    with redis_lock("command:nightly"):
+        waiting = manage("nightly", "--lock-wait=forever", *arguments)
+        if not arguments:
+            assert "Waiting for 'command:nightly'" in waiting.process.stderr.readline()
+        else:
+            eventually(lambda: redis.zcard("redislock:{command:nightly}:queue") == 1)
+    assert waiting.complains() == ""
+
+
+def test_interrupted(terminal: Callable[..., Terminal]) -> None:
+    """Ctrl-C ends the wait, and leaves no line behind."""
+    with redis_lock("job"):
+        screen = terminal(*RUN)
+        screen.says("Waiting for 'job'")
+        screen.types("\x03")
+        assert screen.ends() == 130
+    assert "Traceback" not in screen.text
+    assert screen.text.rpartition("Waiting")[2].count("\r\x1b[2K") == 1
