@@ -559,6 +559,7 @@ EXAMPLES: dict[str, list[Any]] = {
     "docs/admin.md": [a_site, of_unfold, live],
     "docs/asgi.md": [{"shop:7", "feed:feed_id", "import"}, renamed, {"report"}, lost],
     "docs/capacity.md": [SETTINGS, shards],
+    "docs/deployment.md": [{"once:release:RELEASE"}],
     "docs/fencing.md": [sold, each_line, a_manager],
     "docs/kinds.md": [SETTINGS],
     "docs/lock-order.md": [two_orders, set(), SETTINGS, SETTINGS],
