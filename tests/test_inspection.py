@@ -195,11 +195,15 @@ class TestPages:
     def test_many_shared_locks(
         self, inspector: Inspector, many: list[str], redis: Redis, monkeypatch: Any
     ) -> None:
-        """A semaphore with a dead holder is urgent, too; one that nobody holds is not counted."""
+        """A semaphore with a holder that is dead or unknown is urgent, too; one that nobody
+        holds is not counted."""
         monkeypatch.setattr("django_redislock.inspection.inspector.READ_IN_FULL", 20)
         for name in ("places", "rooms"):
             granted(redis, name, process=tokens.NO_PROCESS, places=3)
         assert inspector.page(limit=1).items[0].name == many[0]
+        redis.zadd("redislock:{rooms}", {"f" * 32: int(time.time() + 900) * 1000})
+        (first,) = inspector.page(limit=1).items
+        assert (first.name, first.state) == ("rooms", State.UNKNOWN)
         granted(redis, "places", places=3)
         (first,) = inspector.page(limit=1).items
         assert (first.name, first.holding, first.state) == ("places", 2, State.STALE)

@@ -150,7 +150,7 @@ def _hosts(info: LockInfo) -> str:
         return value(host_and_process(info.holder.owner or ""))
     more = len(info.hosts) - HOSTS
     text = ", ".join(info.hosts[:HOSTS])
-    return value(f"{text} + {more}" if more > 0 else text)
+    return format_html(LTR, clean(f"{text} + {more}" if more > 0 else text))
 
 
 @admin.display(description=_("held by"))

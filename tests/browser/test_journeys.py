@@ -3,8 +3,38 @@ what the pages say, with Django's test client; here clicks, keys and Django's sc
 
 from __future__ import annotations
 
+from tests.browser.fleet import fleet
 from tests.browser.site import Site
 from tests.browser.window import Open, Window, expect
+
+WAREHOUSE = "warehouse:synchronisation:with-the-supplier:2026-11-21"
+
+
+def test_find_the_stuck_lock(site: Site, window: Window) -> None:
+    """Among 61 locks, the first row is the one that is stuck, and says who left it where; the
+    first number above the list leads to all such locks."""
+    fleet(site)
+    window.goes_to_list()
+    expect(window.rows).to_have_count(61)
+    assert window.names()[:4] == ["export:accounts", WAREHOUSE, "mailbox", "stock:1"]
+    first = window.rows.first
+    expect(first.locator(".redislock-state")).to_have_text("stale")
+    expect(first.locator(".field-holder")).to_contain_text("worker-2 · 77")
+    expect(first.locator(".field-holder")).to_contain_text("accounts/export.py:15 in run")
+    expect(first.locator(".field-waiters")).to_have_text("1")
+    stale, *others = window.page.locator("#redislock-summary a").all()
+    assert stale.inner_text() == "2 stale"
+    assert [one.inner_text() for one in others] == [
+        "1 unknown",
+        "58 held",
+        "4 waited for",
+        "304 waiting",
+        "61 locks",
+    ]
+    stale.click()
+    expect(window.rows).to_have_count(2)
+    window.row("export:accounts").get_by_role("link").click()
+    expect(window.page.locator("#content")).to_contain_text("no sign of life")
 
 
 def test_find_a_lock(site: Site, window: Window) -> None:

@@ -8,8 +8,11 @@ from collections.abc import Callable
 import django
 import pytest
 
+from tests.browser.fleet import fleet
 from tests.browser.site import Site
 from tests.browser.window import PHONE, Open, Window, expect
+
+FIELDS = ["name", "state", "holder", "waiters", "held", "remaining"]
 
 
 def fill(site: Site) -> None:
@@ -28,6 +31,22 @@ def fill(site: Site) -> None:
 
 def to_list(window: Window) -> None:
     window.goes_to_list()
+
+
+def to_fleet(window: Window) -> None:
+    fleet(window.site)
+    window.goes_to_list()
+
+
+def to_nothing(window: Window) -> None:
+    window.site.clean()
+    window.goes_to_list()
+    expect(window.page.locator("#redislock-empty")).to_contain_text("Nobody holds a lock now")
+
+
+def to_no_match(window: Window) -> None:
+    window.goes_to_list(q="nix")
+    expect(window.page.locator("#redislock-empty")).to_contain_text("No lock matches")
 
 
 def to_lock(window: Window) -> None:
@@ -60,7 +79,17 @@ def to_away(window: Window) -> None:
 
 
 To = Callable[[Window], None]
-PAGES = [to_list, to_lock, to_free_lock, to_history, to_question, to_away]
+PAGES = [
+    to_list,
+    to_fleet,
+    to_nothing,
+    to_no_match,
+    to_lock,
+    to_free_lock,
+    to_history,
+    to_question,
+    to_away,
+]
 each_page = pytest.mark.parametrize("to", PAGES, ids=lambda to: to.__name__)
 
 
@@ -89,6 +118,40 @@ def test_each_page(site: Site, open_window: Open, to: To) -> None:
         assert results.evaluate("it => it.scrollWidth - it.clientWidth") <= 0
     window.page.set_viewport_size(PHONE)
     assert window.does_not_scroll_sideways()
+
+
+def test_right_to_left(site: Site, open_window: Open) -> None:
+    """In Arabic, names, holders and times read from left to right all the same."""
+    fleet(site)
+    window = open_window(bypass_csp=True, locale="ar")
+    window.goes_to_list()
+    expect(window.page.locator("html")).to_have_attribute("dir", "rtl")
+    row = window.row("export:accounts")
+    for cell in ("name", "holder", "held", "remaining"):
+        for value in row.locator(f".field-{cell} bdi").all():
+            assert value.evaluate("it => getComputedStyle(it).direction") == "ltr"
+        assert row.locator(f".field-{cell} bdi").count() >= 1
+    window.page.add_style_tag(content=QUIET)
+    assert window.barriers() == {}
+    assert window.does_not_scroll_sideways()
+    window.page.set_viewport_size(PHONE)
+    assert window.does_not_scroll_sideways()
+
+
+def test_on_a_phone(site: Site, open_window: Open) -> None:
+    """Name, state, holder and waiters stay, and a link leads to the filters below the rows."""
+    fleet(site)
+    window = open_window(viewport=PHONE, has_touch=True)
+    window.goes_to_list()
+    row = window.row("export:accounts")
+    shown = [cell for cell in FIELDS if row.locator(f".field-{cell}").is_visible()]
+    assert shown == ["name", "state", "holder", "waiters"]
+    filters = window.page.locator("#changelist-filter")
+    expect(filters).not_to_be_in_viewport()
+    window.page.get_by_role("link", name="Filters").tap()
+    expect(filters).to_be_in_viewport()
+    window.goes_to_list(state="stale")
+    expect(window.rows).to_have_count(2)
 
 
 def test_djangos_own_barrier(site: Site, open_window: Open) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from django_redislock.base.tokens import NO_PROCESS
 from tests.browser.site import LIST, Site
 from tests.browser.window import Open, Window, expect
+from tests.operations.calling import granted
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Route
 
 MINUTE = 60_000
+ALIVE = {"process": NO_PROCESS}
 
 SHOW = """
 state => {
@@ -169,6 +173,28 @@ def test_a_message_stays(site: Site, window: Window) -> None:
     refresh(window)
     expect(window.row("new")).to_be_visible()
     expect(window.page.locator(".messagelist .success")).to_contain_text("Cleared “job”.")
+
+
+def test_rows_keep_their_place(site: Site, window: Window) -> None:
+    """Renewals move no row, and show no other holder of a lock that several hold."""
+    for name in ("c", "a", "b"):
+        site.us.hold(name)
+    for number in (1, 2):
+        owner = f"web{number}:1:x"
+        granted(site.redis, "pool", places=3, silent=number, left=90, owner=owner, **ALIVE)
+    look(window)
+    before = window.names()
+    assert before[1:] == ["c", "a", "b"] or before[:3] == ["c", "a", "b"]
+    holder = window.row("pool").locator(".field-holder").inner_text()
+    window.page.evaluate(NOTE_ROWS)
+    for name in ("b", "c", "a"):
+        assert site.us.is_told(name) == ""
+    first, *_others = site.redis.zrange("redislock:{pool}", 0, -1)
+    site.redis.zadd("redislock:{pool}", {first: int((time.time() + 900) * 1000)})
+    refresh(window)
+    assert window.names() == before
+    assert not [text for text in window.page.evaluate("window.came") if "pool" in text]
+    assert window.row("pool").locator(".field-holder").inner_text() == holder
 
 
 # The first and the last.
@@ -534,3 +560,24 @@ def test_redis_is_away(site: Site, window: Window) -> None:
     expect(window.row("another")).to_be_visible()
     expect(window.page.locator("#redislock-failed")).not_to_be_visible()
     assert is_the_same_page(window)
+
+
+def test_redis_comes_back(site: Site, window: Window) -> None:
+    """The page that says that Redis does not answer asks every five seconds, and is the list when
+    Redis answers again."""
+    if site.redis_server.external:
+        pytest.skip("the server is not ours to stop")
+    site.redis_server.stop()
+    try:
+        window.page.clock.install(time=0)
+        window.goes_to(LIST, status=503)
+        expect(window.page.locator("h1", has_text="does not answer")).to_be_visible()
+        expect(window.page.get_by_text("could not be asked")).not_to_be_visible()
+        window.page.get_by_text("Details").click()
+        expect(window.page.get_by_text("could not be asked")).to_be_visible()
+        with window.page.expect_response(lambda response: response.status == 503):
+            window.page.clock.run_for(5000)
+    finally:
+        site.redis_server.start()
+    site.left_behind("job")
+    eventually(lambda: window.page.clock.run_for(5000) or window.names() == ["job"])

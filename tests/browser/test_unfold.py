@@ -70,6 +70,7 @@ def test_clear_from_its_page(site: Site, window: Window) -> None:
     expect(window.page.locator("body")).to_contain_text("the monthly run")
     assert window.does_not_scroll_sideways()
     window.page.get_by_role("link", name="Clear", exact=True).click()
+    expect(window.page.locator(".redislock-title")).to_be_visible()
     form = window.page.locator("#content form")
     assert has_an_edge(form.locator("input[name=reason]"))
     assert has_an_edge(form.locator("[type=submit]"))
@@ -82,6 +83,6 @@ def test_clear_from_its_page(site: Site, window: Window) -> None:
     site.redis_server.stop()
     try:
         window.goes_to(site.list_of(), status=503)
-        expect(window.page.locator("body")).to_contain_text("Redis")
+        expect(window.page.locator(".redislock-title")).to_contain_text("does not answer")
     finally:
         site.redis_server.start()

@@ -34,6 +34,9 @@ end
 local function one_alone(lock)
   local number = redis.pcall('HLEN', lock .. ':holders')
   if type(number) ~= 'number' or number == 0 or number > FEW then return true end
+  -- A holder whose record is lost is in trouble, too. Records of ended leases may still be there.
+  local alive = '(' .. integer(math.floor(now / 1000))
+  if redis.pcall('ZCOUNT', lock, alive, '+inf') ~= number then return true end
   for _, record in ipairs(redis.call('HVALS', lock .. ':holders')) do
     if alone(record) then return true end
   end
