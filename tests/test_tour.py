@@ -11,6 +11,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -32,7 +33,7 @@ def tour(started: Tour) -> Tour:
     """With customers at work, under the lock."""
     started.get()
     started.press("with-lock", "take the lock")
-    started.sees(r"customer-\d")
+    started.sees(r"customer-\d for")
     return started
 
 
@@ -45,19 +46,19 @@ def test_all_kinds_of_locks(tour: Tour) -> None:
     tour.sees(r"catalogue read")
     tour.sees(r"catalogue write")
     tour.sees(r"ask_for_bestsellers-\w+ waits for")
-    tour.sees(r"redislock-shop:prices timestamp\s+a value that is not ours")
+    tour.sees(r"redislock-shop:prices timestamp\s+another program")
     tour.sees(r"redislock-shop:prices timestamp\s+\S+import_prices")
     tour.sees(r"Stock reports: [1-9]")
 
 
 def test_without_the_lock_and_with_it(tour: Tour) -> None:
     """Lamps are sold twice, and then no more of them."""
-    tour.press("without-lock", "do without the lock")
-    tour.sees("Sold without the lock")
+    tour.press("without-lock", "buy without the lock")
+    tour.sees("The customers buy without the lock")
     before = tour.sales()[1]
     tour.until(lambda: tour.sales()[1] > before)
     tour.press("with-lock", "take the lock")
-    tour.sees("Sold under the lock")
+    tour.sees("The customers buy under the lock")
     twice = tour.await_sales(6)  # the customers who began without the lock are done
     assert tour.await_sales(3) == twice
 
@@ -65,7 +66,7 @@ def test_without_the_lock_and_with_it(tour: Tour) -> None:
 def test_the_holder_is_killed(tour: Tour) -> None:
     """It is gone, another one takes its place, and nothing is sold twice."""
     twice = tour.await_sales(6)
-    pid = re.findall(r"\d+", tour.press("kill", r"Process \d+ is killed"))[0]
+    pid = re.findall(r"\d+", tour.press("kill", r"Process \d+ is killed\."))[0]
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid), 0)
     tour.sees(rf"killed stock:1, process {pid}")
@@ -74,11 +75,61 @@ def test_the_holder_is_killed(tour: Tour) -> None:
     tour.until(lambda: len(re.findall(r"customer-\d", tour.lock("stock:1"))) == 3)
 
 
+def test_two_clicks_kill_one_process(tour: Tour) -> None:
+    """One process dies and one is started, and further clicks say why they do nothing. Until its
+    lease ends, the killed holder looks dead."""
+    tour.until(lambda: len(tour.customers()) == 3)
+    before = tour.customers()
+    said = ""
+    while "is killed." not in said:
+        with ThreadPoolExecutor(2) as clicks:
+            said = " ".join(clicks.map(tour.post, ["/tour/press/kill/"] * 2))
+    [pid] = re.findall(r"Process (\d+) is killed\.", said)
+    for button in ("kill", "stop"):
+        assert f"Process {pid} is killed already. Its lease ends in " in tour.push(button)
+    shown = tour.get("/tour/live/")
+    assert re.search(rf'<p class="killed"><s>[^<]*:{pid}:customer-\d</s>\s+<strong>killed<', shown)
+    assert len(tour.customers()) == 3
+    assert len(tour.customers() & before) == 2
+    assert pid not in tour.customers()
+
+
+def test_a_stopped_holder_is_not_stopped_again(tour: Tour) -> None:
+    """The button says so, the holder looks stopped, and it can be killed."""
+    tour.until(lambda: len(tour.customers()) == 3)
+    said = tour.press("stop", r"Process \d+ is stopped for")
+    pid = re.findall(r"\d+", said)[0]
+    assert f"Process {pid} is stopped already. Its lease ends in " in tour.push("stop")
+    assert re.search(
+        rf"<b>[^<]*:{pid}:customer-\d</b>\s+<strong>stopped<", tour.get("/tour/live/")
+    )
+    assert tour.push("kill") == f"Process {pid} is killed."
+    assert pid not in tour.customers()
+    assert len(tour.customers()) == 3
+
+
+def test_lanes(tour: Tour) -> None:
+    """The picture shows who waits and works, overlaps without the lock, a kill and a stop."""
+    assert len(tour.bars("works")) > 0
+    assert len(tour.bars("waits")) > 0
+    tour.press("without-lock", "buy without the lock")
+    tour.until(lambda: tour.bars("two-at-once"))
+    tour.until(lambda: "free" in tour.lock("stock:1"))  # the last one that waited has had it
+    assert tour.push("kill") == "The customers buy without the lock, so nobody holds it."
+    tour.press("with-lock", "take the lock")
+    tour.sees(r"customer-\d for")
+    tour.press("kill", r"is killed\.")
+    assert len(tour.bars("lease-of-a-killed-process")) > 0
+    tour.sees(r"customer-\d for")
+    tour.press("stop", r"is stopped for")
+    assert len(tour.bars("stopped")) > 0
+
+
 def test_the_holder_stands_still(tour: Tour) -> None:
     """Its late write is refused, nothing is sold twice, and it goes on."""
     twice = tour.await_sales(6)
     for _ in range(3):  # it may have been stopped while it released the lock, or while it wrote
-        pid = re.findall(r"\d+", tour.press("stop", r"Process \d+ stands still"))[0]
+        pid = re.findall(r"\d+", tour.press("stop", r"Process \d+ is stopped for"))[0]
         tour.until(lambda pid=pid: tour.holder() not in ("", pid))
         assert tour.await_sales(3) == twice
         tour.until(lambda pid=pid: tour.holder() == pid)

@@ -70,10 +70,14 @@ class Tour:
         with self._opener.open(self.url + path, form, timeout=PATIENCE) as answer:
             return str(answer.read().decode())
 
+    def push(self, button: str) -> str:
+        """Press a button once; returns what it says."""
+        return self.post(f"/tour/press/{button}/")
+
     def press(self, button: str, says: str) -> str:
         """Press a button until it says so: the lock may be on its way from one to another."""
         for _ in range(3):
-            said = self.post(f"/tour/press/{button}/")
+            said = self.push(button)
             if re.search(says, said):
                 break
         assert re.search(says, said), said
@@ -105,6 +109,21 @@ class Tour:
         """The process that holds the stock's lock; "" if none does."""
         found = re.search(r":(\d+):customer-\d\s+for", self.lock("stock:1"))
         return found[1] if found else ""
+
+    def customers(self) -> set[str]:
+        """The customers' processes, which are children of the tour."""
+        found = subprocess.run(
+            ["pgrep", "-f", "-P", str(self.process.pid), "traffic customer"],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,  # it fails if there is none
+        )
+        return set(found.stdout.split())
+
+    def bars(self, kind: str) -> list[str]:
+        """Where bars of that kind begin in the lanes."""
+        lanes = self.get("/tour/live/").split('class="legend"')[0]
+        return re.findall(rf'<rect class="{kind}" x="([\d.]+)%"', lanes)
 
     def sales(self) -> tuple[int, int]:
         """How many lamps are sold, and how many twice."""

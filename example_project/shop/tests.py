@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from django.core.cache import cache
 from django.core.management import CommandError, call_command
-from django.test import TestCase, TransactionTestCase
+from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from django.utils import timezone
 
 from django_redislock import LeaseLost, LockReentered, StaleLease, redis_lock
@@ -27,6 +27,8 @@ from .models import Cart, Order, Product, StockReport
 from .periodic import RESERVED_FOR, abandoned_carts, put_back, stock_report
 from .receivers import write_down
 from .services import Sale, move, record, sell, sell_locked
+from .tour.lanes import AT_ONCE, LEASE, Lane, lanes
+from .tour.moments import Doing, Moment
 
 
 def setUpModule() -> None:
@@ -323,3 +325,72 @@ class PeriodicTests(TestCase):
         lamp.refresh_from_db()
         self.assertEqual(lamp.stock, 4)
         self.assertEqual([cart.customer for cart in Cart.objects.all()], ["Bob"])
+
+
+class LanesTest(SimpleTestCase):
+    """The lanes of the tour show 30 seconds; here these are the seconds 100 to 130."""
+
+    def lanes(self, *moments: tuple[float, str, Doing]) -> list[Lane]:
+        return lanes([Moment(*moment) for moment in moments], now=130)
+
+    def test_customers_take_turns(self) -> None:
+        """What began earlier is cut off, and what has not ended goes on until now."""
+        ann, bob = self.lanes(
+            (90, "ann", Doing.WORKS),
+            (91, "bob", Doing.WAITS),
+            (95, "ann", Doing.NOTHING),
+            (95, "bob", Doing.WORKS),
+            (103, "bob", Doing.NOTHING),
+            (127, "ann", Doing.WORKS),
+        )
+        self.assertEqual(ann.bars, [("works", 27, 30)])
+        self.assertEqual(bob.bars, [("works", -5, 3)])
+        self.assertEqual([(bar.x, bar.width) for bar in ann.bars], [("90.00%", "10.00%")])
+        self.assertEqual([(bar.x, bar.width) for bar in bob.bars], [("0.00%", "10.00%")])
+        self.assertEqual(bob.bars[0].title, "works: 8.0\N{NO-BREAK SPACE}s")
+        self.assertEqual(bob.summary, "works 3.0\N{NO-BREAK SPACE}s")
+
+    def test_customers_work_at_once(self) -> None:
+        """Each second of it is shown once in each lane, with three customers, too."""
+        found = self.lanes(
+            (101, "ann", Doing.WORKS),
+            (102, "bob", Doing.WORKS),
+            (103, "eve", Doing.WORKS),
+            (104, "bob", Doing.NOTHING),
+            (105, "ann", Doing.NOTHING),
+            (106, "eve", Doing.NOTHING),
+        )
+        red = [[bar[1:] for bar in lane.bars if bar.kind == AT_ONCE] for lane in found]
+        self.assertEqual(red, [[(2, 4), (4, 5)], [(2, 4)], [(3, 5)]])
+
+    def test_a_killed_customer(self) -> None:
+        """Its lease shows until anybody works; its replacement goes on in the same lane."""
+        ann, bob = self.lanes(
+            (110, "ann", Doing.WORKS),
+            (110, "bob", Doing.WAITS),
+            (111, "ann", Doing.KILLED),
+            (112, "ann", Doing.WAITS),
+            (113, "bob", Doing.WORKS),
+        )
+        self.assertEqual(ann.bars, [("works", 10, 11), ("waits", 12, 30), (LEASE, 11, 13)])
+        self.assertEqual(ann.labels, [("killed", 11)])
+        self.assertEqual(bob.bars, [("waits", 10, 13), ("works", 13, 30)])
+
+    def test_a_stopped_customer(self) -> None:
+        """It does not work while it is stopped, and goes on with what it did before."""
+        ann, bob = self.lanes(
+            (110, "ann", Doing.WORKS),
+            (111, "ann", Doing.STOPPED),
+            (113, "bob", Doing.WORKS),
+            (117, "ann", Doing.WOKEN),
+            (118, "ann", Doing.NOTHING),
+            (118, "ann", Doing.REFUSED),
+            (119, "bob", Doing.STOPPED),
+        )
+        self.assertEqual(
+            ann.bars,
+            [("works", 10, 11), ("stopped", 11, 17), ("works", 17, 18), (AT_ONCE, 17, 18)],
+        )
+        self.assertEqual(ann.labels, [("refused", 18)])
+        self.assertEqual(bob.doing, Doing.STOPPED)
+        self.assertEqual([label.anchor for label in ann.labels], ["start"])

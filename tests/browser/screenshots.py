@@ -67,7 +67,7 @@ def test_screenshot_of_the_tour(chromium: Chromium, tmp_path: Path) -> None:
             window = Window(chromium.browser, tour, "", color_scheme=scheme, viewport=size)
             window.goes_to("/tour/")
             sees(window, r"customer-\d waits")
-            press(window, "Stop the holder", "stands still")
+            press(window, "Stop the holder", "is stopped for")
             sees(window, "refused")
             window.page.evaluate("scrollTo(0, 0)")
             save(window, f"tour-{scheme}")

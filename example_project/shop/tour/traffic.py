@@ -20,6 +20,8 @@ from django_redislock.inspection import Inspector
 from ..catalogue import lock as catalogue
 from ..models import LockIncident, Product
 from ..services import Sale, record, sell
+from . import moments
+from .moments import Doing
 
 LAMP, LAMPS = 1, 10_000
 STOCK = f"stock:{LAMP}"
@@ -40,7 +42,7 @@ def open_shop() -> None:
 
 def buy(customer: str) -> None:
     """Read the stock, pay, and write the new stock, while nobody else does."""
-    with redis_lock(STOCK, wait=None) as lease:
+    with redis_lock(STOCK, wait=None) as lease, moments.working(customer):
         stock = Product.objects.fenced(lease).get(pk=LAMP).stock
         work()
         # A payment service that writes it may know nothing of leases: the token is enough.
@@ -50,15 +52,18 @@ def buy(customer: str) -> None:
 
 def buy_unlocked(customer: str) -> None:
     """Do the same without the lock: another customer may sell the same lamp meanwhile."""
-    sell(LAMP, customer, think=lambda _sale: work())
+    with moments.working(customer):
+        sell(LAMP, customer, think=lambda _sale: work())
 
 
 def customer(name: str) -> None:
     """Buy one lamp after the other."""
+    moments.note(name, Doing.WAITS)
     try:
         buy_unlocked(name) if cache.get(UNLOCKED) else buy(name)
     except StaleLease as late:
         LockIncident.objects.create(outcome="refused", name=STOCK, owner=name, why=str(late))
+        moments.note(name, Doing.REFUSED)
 
 
 @Semaphore("export", 3, wait=None)

@@ -7,6 +7,7 @@ page for your own project.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,20 +18,23 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET, require_POST
 
-from django_redislock import redis_lock
+from django_redislock import Holder, redis_lock
 from django_redislock.inspection import Inspector
 
 from .. import periodic
-from ..demo.workers import Worker
 from ..models import LockIncident, Order, Product, StockReport
 from ..receivers import write_down
 from ..services import sell
-from . import traffic
+from ..templatetags.times import duration
+from . import moments, traffic
+from .lanes import LEGEND, lanes
+from .moments import Doing
 from .team import Team
 
 ALWAYS_SHOWN = [traffic.STOCK, "export", "catalogue", "single_flight:bestsellers", traffic.OLD_KEY]
 SECONDS_STOPPED = 6
-NOBODY = "Nobody holds it just now. Once more?"
+NOBODY = "Nobody holds the lock at this moment. Press the button again."
+WITHOUT = "The customers buy without the lock, so nobody holds it."
 
 team: Team | None = None
 """Set by `manage.py tour`."""
@@ -70,7 +74,13 @@ def live(request: HttpRequest) -> HttpResponse:
 
 
 def now() -> dict[str, Any]:
-    return {"locks": locks_now(), "incidents": LockIncident.objects.order_by("-pk")[:6], **sales()}
+    return {
+        "lanes": lanes(moments.moments(), time.time()),
+        "legend": LEGEND,
+        "locks": locks_now(),
+        "incidents": LockIncident.objects.order_by("-pk")[:6],
+        **sales(),
+    }
 
 
 def locks_now() -> list[dict[str, Any]]:
@@ -80,7 +90,8 @@ def locks_now() -> list[dict[str, Any]]:
     for inspector in (Inspector(), Inspector(cache_locks=True)):
         for lock in inspector.all():
             waiters = inspector.waiters(lock, limit=5) if lock.waiters else []
-            found[lock.name] = {"lock": lock, "waiters": waiters}
+            holders = [(one, fate(one.holder.owner)) for one in lock.holders]
+            found[lock.name] = {"lock": lock, "holders": holders, "waiters": waiters}
     return [{"name": name, **(found[name] or {})} for name in found]
 
 
@@ -102,7 +113,7 @@ def sales() -> dict[str, Any]:
 
 def without_lock() -> str:
     cache.set(traffic.UNLOCKED, True)
-    return "From their next lamp on, the customers do without the lock."
+    return "From their next lamp on, the customers buy without the lock."
 
 
 def with_lock() -> str:
@@ -112,26 +123,41 @@ def with_lock() -> str:
 
 def kill() -> str:
     """Kill the holder, which can't release the lock."""
-    if (holder := holder_of_ours()) is None:
-        return NOBODY
-    team.kill(holder)
-    note("killed", holder, "SIGKILL; a new process takes its place")
-    return f"Process {holder.pid} is killed."
+    holder = redis_lock(traffic.STOCK).holder()
+    if holder is None or not team.kill(pid := pid_of(holder.owner)):
+        return why_not(holder)
+    incident("killed", pid, "SIGKILL; a new process takes its place")
+    return f"Process {pid} is killed."
 
 
 def stop() -> str:
-    """Pause the holder for longer than its lease of two seconds. It will not notice."""
-    if (holder := holder_of_ours()) is None:
-        return NOBODY
-    team.stop_for(holder, SECONDS_STOPPED)
-    note("stopped", holder, f"SIGSTOP, for {SECONDS_STOPPED} seconds")
-    return f"Process {holder.pid} stands still for {SECONDS_STOPPED} seconds."
-
-
-def holder_of_ours() -> Worker | None:
-    """Return the process that holds the lock, if it belongs to the tour."""
+    """Pause the holder for longer than its lease of two seconds. It does not notice."""
     holder = redis_lock(traffic.STOCK).holder()
-    return team.of(holder.owner) if holder else None
+    if holder is None or not team.stop_for(pid := pid_of(holder.owner), SECONDS_STOPPED):
+        return why_not(holder)
+    incident("stopped", pid, f"SIGSTOP, for {SECONDS_STOPPED} seconds")
+    return f"Process {pid} is stopped for {SECONDS_STOPPED} seconds."
+
+
+def why_not(holder: Holder | None) -> str:
+    """Say why the button did nothing."""
+    if holder is None:
+        return WITHOUT if cache.get(traffic.UNLOCKED) else NOBODY
+    process = f"Process {pid_of(holder.owner)}"
+    if (done := fate(holder.owner)) is None:
+        return f"{process} is none of the tour's."
+    return f"{process} is {done} already. Its lease ends in {duration(holder.remaining or 0)}."
+
+
+def pid_of(owner: str | None) -> int:
+    """Return the number of the process that the owner of a lock names."""
+    _host, pid, _thread = (owner or "::").split(":", 2)
+    return int(pid or 0)
+
+
+def fate(owner: str | None) -> Doing | None:
+    """Return whether the tour killed or stopped the process of that owner."""
+    return team.fate(pid_of(owner))
 
 
 def clear(name: str) -> str:
@@ -143,9 +169,9 @@ def clear(name: str) -> str:
     return f"{name} is free, or has just changed hands."
 
 
-def note(outcome: str, worker: Worker, why: str) -> None:
+def incident(outcome: str, pid: int, why: str) -> None:
     LockIncident.objects.create(
-        outcome=outcome, name=traffic.STOCK, owner=f"process {worker.pid}", why=why
+        outcome=outcome, name=traffic.STOCK, owner=f"process {pid}", why=why
     )
 
 

@@ -20,7 +20,7 @@ from django_redislock import once
 from shop.demo import interrupts
 from shop.demo.sandbox import sandbox
 from shop.settings import jobs
-from shop.tour import team, traffic, views
+from shop.tour import moments, team, traffic, views
 
 PORT = 8000
 USER = "operator"
@@ -83,6 +83,7 @@ class Command(BaseCommand):
             # A Redis of the user's own may remember the last tour.
             once("opening").forget()
             cache.delete_many([traffic.UNLOCKED])
+            moments.forget()
             cache.set_many({"tour:computed": 0, "tour:asked": 0})
             with team.at_work() as views.team:
                 self.stdout.write(
