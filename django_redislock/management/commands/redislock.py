@@ -10,7 +10,9 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from ...commands import Stderr
 from ..failing import errors_as_exit_codes
+from ..help import HELP, Formatter
 from ..subcommands.clear import Clear
+from ..subcommands.completion import Completion
 from ..subcommands.config import Config
 from ..subcommands.doctor import Doctor
 from ..subcommands.fence import Fence
@@ -42,6 +44,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "jobs": Jobs(),
     "pause": Pause(),
     "resume": Resume(),
+    "completion": Completion(),
 }
 
 
@@ -60,6 +63,8 @@ class Command(BaseCommand):
                     name,
                     help=subcommand.help,
                     description=subcommand.help,
+                    epilog=HELP[name].epilog(),
+                    formatter_class=Formatter,
                     parents=[_base_options()],
                 )
             )
