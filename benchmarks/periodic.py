@@ -42,7 +42,7 @@ def measure(*, seconds: float = 90.0, every: float = EVERY) -> list[Row]:
         over = threading.Event()
 
         def schedule() -> None:
-            [runner] = runners(jobs(), Inline(1, lambda: None))
+            [runner] = runners(jobs(), Inline(1, lambda: None), stays=True)
             while not over.wait(runner.step()):
                 pass
 

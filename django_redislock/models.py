@@ -39,10 +39,11 @@ KINDS = [
     (Kind.TIMESTAMP.value, _("SETNX timestamp lock")),
 ]
 JOB_STATES = [
-    (JobState.OK.value, _("ok")),
-    (JobState.RUNNING.value, _("running")),
-    (JobState.FAILING.value, _("failing")),
     (JobState.OVERDUE.value, _("overdue")),
+    (JobState.FAILING.value, _("failing")),
+    (JobState.RUNNING.value, _("running")),
+    (JobState.NEW.value, _("new")),
+    (JobState.OK.value, _("ok")),
     (JobState.PAUSED.value, _("paused")),
     (JobState.DISABLED.value, _("disabled")),
 ]
@@ -227,6 +228,8 @@ class PeriodicJob(Live):
     where = models.CharField(_("where"), max_length=255)
     plan = models.CharField(_("when"), max_length=255)
     state = models.CharField(_("state"), max_length=20, choices=JOB_STATES)
+    trouble = models.PositiveSmallIntegerField(_("trouble"))
+    error = models.CharField(_("error"), max_length=512)
     started = models.DateTimeField(_("last run"), null=True)
     took = models.FloatField(_("took"), null=True)
     next = models.DateTimeField(_("next"), null=True)
@@ -234,7 +237,11 @@ class PeriodicJob(Live):
     info: JobInfo
 
     class Meta(Live.Meta):
-        ordering = ("name",)
+        ordering = ("trouble", "name")
+        permissions = (
+            ("pause_periodicjob", "Can pause and resume periodic job"),
+            ("run_periodicjob", "Can run periodic job"),
+        )
         verbose_name = _("periodic job")
         verbose_name_plural = _("periodic jobs")
 
@@ -251,6 +258,8 @@ class PeriodicJob(Live):
             where=info.where,
             plan=info.plan,
             state=info.state.value,
+            trouble=info.state.place,
+            error=info.error,
             started=_stored(info.last.started if info.last else None),
             took=info.last.duration if info.last else None,
             next=_stored(info.next),

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..inspection.live import Snapshot
-from ..models import JOB_STATES, PeriodicJob
+from ..inspection.lock_id import LockId
+from ..inspection.words import rounded
+from ..models import JOB_STATES, Lock, PeriodicJob
+from ..periodic.job import LOCK_PREFIX
 from ..periodic.registry import discover, jobs
-from . import cells, tables
-from .pages import Count, FieldFilter, LiveAdmin
+from ..periodic.report import unattended
+from . import audit, cells, job_cells, tables
+from .job_actions import JobActions
+from .pages import Count, FieldFilter, or_away
 
 logger = logging.getLogger("django_redislock")
 
@@ -25,48 +35,15 @@ class JobStateFilter(FieldFilter):
     names = JOB_STATES
 
 
-@admin.display(description=_("name"), ordering="name")
-def name(job: PeriodicJob) -> str:
-    return cells.broken(job.name)
-
-
-@admin.display(description=_("state"), ordering="state")
-def state(job: PeriodicJob) -> str:
-    return cells.badge(job.state, JOB_STATES)
-
-
-@admin.display(description=_("last run"), ordering="started")
-def started(job: PeriodicJob) -> str:
-    return cells.moment(job.started)
-
-
-@admin.display(description=_("outcome"), ordering="took")
-def outcome(job: PeriodicJob) -> str:
-    return cells.NOTHING if job.info.last is None else tables.outcome(job.info.last)
-
-
-@admin.display(description=_("next"), ordering="next")
-def upcoming(job: PeriodicJob) -> str:
-    return cells.moment(job.next)
-
-
-@admin.display(description=_("last done"))
-def done(job: PeriodicJob) -> str:
-    return cells.moment(job.info.done)
-
-
-@admin.display(description=_("paused"))
-def pause(job: PeriodicJob) -> str:
-    paused = job.info.paused
-    if paused is None:
-        return cells.NOTHING
-    return cells.with_quiet(f"{cells.moment(paused.at)}, {paused.by}", paused.why)
-
-
-class PeriodicJobAdmin(LiveAdmin):
-    list_display = (name, state, "plan", started, outcome, upcoming)
+class PeriodicJobAdmin(JobActions):
+    list_display = (
+        job_cells.name_and_plan,
+        job_cells.state,
+        job_cells.last_runs,
+        job_cells.upcoming,
+    )
     list_filter = (JobStateFilter,)
-    search_fields = ("name", "plan")
+    search_fields = ("name", "plan", "error")
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         """Hide the page from projects without periodic jobs."""
@@ -80,20 +57,63 @@ class PeriodicJobAdmin(LiveAdmin):
 
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
         states = Counter(row.state for row in snapshot.rows)
+        silence = unattended(row.info for row in snapshot.rows)
         return {
             "counts": [
                 Count(states[value], name, f"?state={value}", value)
                 for value, name in JOB_STATES
                 if states[value]
-            ]
+            ],
+            "alarm": "" if silence is None else _alarm(silence),
         }
 
     def get_fieldsets(self, request: HttpRequest, obj: PeriodicJob | None = None) -> Any:
-        about: list[Any] = [(name, state), ("plan", "where"), (done, upcoming), (pause, "using")]
+        about: list[Any] = [
+            (job_cells.name, job_cells.state),
+            ("plan", job_cells.upcoming),
+            (job_cells.last_runs, job_cells.done),
+            ("where", "lock"),
+        ]
+        if obj is not None and obj.info.paused is not None:
+            about.insert(1, job_cells.pause)
         return [(None, {"fields": about})]
+
+    @admin.display(description=_("lock"))
+    def lock(self, job: PeriodicJob) -> str:
+        """The job's lock, with a link if this site has a page of it."""
+        name = f"{LOCK_PREFIX}{job.name}"
+        if not self.admin_site.is_registered(Lock):
+            return cells.broken(name)
+        view = f"{self.admin_site.name}:django_redislock_lock_change"
+        url = reverse(view, args=[quote(str(LockId(job.using, False, name)))])
+        return format_html('<a href="{}">{}</a>', url, cells.broken(name))
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        context["tables"] = [tables.runs(kwargs["obj"].info.runs)]
+        job: PeriodicJob = kwargs["obj"]
+        empty = gettext("Nobody has paused, resumed or run it here.")
+        context["tables"] = [
+            tables.runs(job.info.runs),
+            tables.history(audit.history(job.name)[:10])._replace(empty=empty),
+        ]
+        wanted = ("run", "pause" if job.info.paused is None else "resume")
+        context["acts"] = {
+            what: self.job_url(what, job.name) for what in wanted if self.may(request, what)
+        }
         return super().render_change_form(request, context, *args, **kwargs)
+
+    @or_away
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        return super().history_view(request, object_id, extra_context)
+
+
+def _alarm(silence: timedelta) -> str:
+    if silence == timedelta.max:
+        text = gettext("No scheduler asks for ticks. Start one: %(command)s")
+    else:
+        text = gettext("No scheduler has asked for ticks for %(time)s. Start one: %(command)s")
+    time = "" if silence == timedelta.max else rounded(silence.total_seconds())
+    return text % {"time": time, "command": "manage.py runperiodic"}

@@ -169,6 +169,22 @@ def runs(last: Iterable[RunInfo]) -> Table:
 
 def outcome(run: RunInfo) -> str:
     """The outcome of a run, and how long it took."""
-    took = "" if run.duration is None else cells.seconds(run.duration)
-    attempt = f" ({run.attempt})" if run.attempt > 1 else ""
-    return format_html("{}{} {}", cells.badge(run.outcome, _OUTCOMES), attempt, took)
+    return format_html(
+        '<span class="redislock-whole">{} {}</span>',
+        cells.badge(run.outcome, _OUTCOMES),
+        _attempt_and_time(run),
+    )
+
+
+def outcome_text(run: RunInfo) -> str:
+    """The same without colours."""
+    return ", ".join(filter(None, (outcome_name(run), _attempt_and_time(run))))
+
+
+def outcome_name(run: RunInfo) -> str:
+    return str(dict(_OUTCOMES)[run.outcome])
+
+
+def _attempt_and_time(run: RunInfo) -> str:
+    attempt = f"({run.attempt}) " if run.attempt > 1 else ""
+    return attempt + ("" if run.duration is None else cells.seconds(run.duration))

@@ -53,6 +53,24 @@ def duration(seconds: float | None) -> str:
     raise AssertionError(seconds)
 
 
+def rounded(seconds: float) -> str:
+    """A time in whole seconds, in at most two units."""
+    return f"{seconds:.0f} s" if seconds < 59.5 else duration(max(60.0, seconds))
+
+
+def since(time: datetime | None, now: datetime) -> str:
+    """How long ago a time was."""
+    return NOTHING if time is None else f"{rounded(max(0.0, (now - time).total_seconds()))} ago"
+
+
+def until(time: datetime | None, now: datetime) -> str:
+    """In how long a time comes, or for how long something has been due."""
+    if time is None:
+        return NOTHING
+    left = (time - now).total_seconds()
+    return f"in {rounded(left)}" if left >= 0 else f"due for {rounded(-left)}"
+
+
 def instant(time: datetime | None) -> str:
     return NOTHING if time is None else f"{time:%Y-%m-%d %H:%M:%S} UTC"
 

@@ -41,7 +41,7 @@ class Scheduler:
             with self._events as events:
                 events.collect()
                 self._workers = Workers(self._options["workers"], events.nudge)
-                self._runners = runners(self._jobs, self._workers)
+                self._runners = runners(self._jobs, self._workers, stays=not self._options["once"])
                 try:
                     return self._once() if self._options["once"] else self._serve()
                 finally:

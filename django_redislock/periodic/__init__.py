@@ -6,7 +6,7 @@
 Every host runs `manage.py runperiodic`. docs/periodic.md has the details.
 """
 
-from ..primitives.ledger import Pause, RunInfo, RunOutcome
+from ..primitives.ledger import Pause, RunInfo, RunOutcome, RunRequest
 from .events import job_finished, job_started
 from .registry import periodic
 from .report import JobInfo, JobState, Ledger
@@ -18,6 +18,7 @@ __all__ = [
     "Pause",
     "RunInfo",
     "RunOutcome",
+    "RunRequest",
     "job_finished",
     "job_started",
     "periodic",

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any, Literal, TypedDict
 
 from ..primitives.keys import Keys
-from ..primitives.ledger import Wanted
+from ..primitives.ledger import REQUEST_GOOD_FOR, RunRequest, Wanted
 from ..settings import conf
 from ..settings.policy import Policy
 from .schedule import SECOND, Schedule
@@ -22,6 +22,9 @@ ON_TIME = 10.0
 """Seconds after which a tick is missed with `catch_up="none"`."""
 A_DAY = 86400.0
 """Seconds for which missed ticks are caught up with `catch_up="all"`."""
+
+LOCK_PREFIX = "periodic:"
+"""The name of a job's lock is this and the name of the job."""
 
 
 class JobOptions(TypedDict, total=False):
@@ -87,7 +90,7 @@ class Job:
     @property
     def lock(self) -> str:
         """The name of the job's lock."""
-        return f"periodic:{self.name}"
+        return f"{LOCK_PREFIX}{self.name}"
 
     @property
     def keys(self) -> Keys:
@@ -139,8 +142,22 @@ class Job:
             ready=self.ready(tick),
             deadline=self.deadline(tick),
             overlap=self.overlap,
-            attempts=ATTEMPTS if self.retries else 1,
+            attempts=self._attempts,
         )
+
+    def requested(self, request: RunRequest) -> Wanted:
+        """Return the run that a request wants."""
+        at = round(request.at.timestamp() * SECOND)
+        return Wanted(
+            tick=None,
+            deadline=at + round(REQUEST_GOOD_FOR * SECOND),
+            attempts=self._attempts,
+            request=request.id,
+        )
+
+    @property
+    def _attempts(self) -> int:
+        return ATTEMPTS if self.retries else 1
 
     def words(self) -> str:
         """Return the schedule and the options in English."""

@@ -23,7 +23,7 @@ from ..primitives.keys import validate_name
 from ..settings import conf
 from ..settings.policy import JOB_VALIDATORS
 from ..settings.validators import refuse_unknown
-from .job import Job, JobOptions
+from .job import LOCK_PREFIX, Job, JobOptions
 from .schedule import Cron, Every, shortest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,7 +83,7 @@ def _job(name: Any, call: Callable[[], Any], where: str, given: dict[str, Any]) 
     unknown = {what: value for what, value in given.items() if what not in JOB_VALIDATORS}
     refuse_unknown(unknown, "periodic")
     values = {field: JOB_VALIDATORS[field](value, field) for field, value in given.items()}
-    validate_name(f"periodic:{name}" if isinstance(name, str) else name)
+    validate_name(f"{LOCK_PREFIX}{name}" if isinstance(name, str) else name)
     if ("schedule" in values) == ("every" in values):
         raise TypeError("write either a cron expression or every=, the seconds between two runs")
     job = Job(name=name, function=call, where=where, schedule=Every(1.0))
@@ -128,6 +128,17 @@ def jobs() -> list[Job]:
     Raises `ImproperlyConfigured` for settings that do not fit a job.
     """
     return [_tuned(job) for _, job in sorted(_registry.items())]
+
+
+def job_of_lock(name: str) -> Job | None:
+    """Return the job whose lock has this name, or None. Modules are not imported for it.
+
+    Raises `ImproperlyConfigured` for settings that do not fit the job.
+    """
+    if not name.startswith(LOCK_PREFIX):
+        return None
+    job = _registry.get(name.removeprefix(LOCK_PREFIX))
+    return None if job is None else _tuned(job)
 
 
 def _tuned(job: Job) -> Job:

@@ -5,15 +5,15 @@ Ledger().jobs()
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from ..base.holder import server_time
 from ..primitives import ledger
 from ..primitives.contract import run
-from ..primitives.ledger import Entries, Pause, RunInfo, RunOutcome
+from ..primitives.ledger import Entries, Pause, RunInfo, RunOutcome, RunRequest
 from ..settings.validators import validate_operator, validate_using
 from ..transport.ports import SyncPort
 from ..transport.server import server_of
@@ -23,18 +23,29 @@ from .schedule import SECOND
 
 OVERDUE_AFTER = 60.0
 """Seconds after which a tick that no scheduler claimed is overdue."""
+SILENT_AFTER = 60.0
+"""Seconds after its last sign of life for which a scheduler counts as running."""
 
 
 class JobState(StrEnum):
-    OK = "ok"
-    RUNNING = "running"
-    FAILING = "failing"
-    """The last run failed or was lost."""
+    """The states, trouble first: lists of jobs have this order."""
+
     OVERDUE = "overdue"
     """No scheduler runs the job: none has ever looked at it, or none has claimed a tick that has
     been due for more than a minute. A tick that waits for the job's last run is not overdue."""
+    FAILING = "failing"
+    """The last run failed or was lost."""
+    RUNNING = "running"
+    NEW = "new"
+    """It has not run yet."""
+    OK = "ok"
     PAUSED = "paused"
     DISABLED = "disabled"
+
+    @property
+    def place(self) -> int:
+        """The place of the state in this order."""
+        return list(JobState).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +64,27 @@ class JobInfo:
     """The first tick that nobody has claimed. None if the job is paused or disabled, or if no
     scheduler knows it."""
     paused: Pause | None
+    request: RunRequest | None
+    """An operator's request for a run, which no scheduler has taken yet."""
+    seen: datetime | None
+    """When a scheduler last looked at the job, to a few seconds. None: none ever has, or
+    `runperiodic --once` has since then, and nobody knows when that comes again."""
     done: datetime | None
     """When a run was last done."""
     runs: tuple[RunInfo, ...]
     """The last runs and skipped ticks, newest first."""
+    read_at: datetime = field(repr=False)
+    """When the ledger was read."""
 
     @property
     def last(self) -> RunInfo | None:
         """The last run, which may be running; skipped ticks do not count."""
         return next((run for run in self.runs if run.outcome != RunOutcome.SKIPPED), None)
+
+    @property
+    def error(self) -> str:
+        """Why the job is failing; else ""."""
+        return self.last.why if self.state == JobState.FAILING and self.last else ""
 
 
 class Ledger:
@@ -95,7 +118,8 @@ class Ledger:
         return () if job is None else job.runs
 
     def pause(self, name: str, *, by: str, reason: str) -> bool:
-        """Skip the ticks of a job from now on. A run that has begun goes on to its end.
+        """Skip the ticks of a job from now on. A run that has begun goes on to its end; a request
+        that waits for a scheduler is dropped.
 
         Returns False if there is no job of this name.
         """
@@ -114,6 +138,20 @@ class Ledger:
         return job is not None and run(
             ledger.resume(SyncPort(server_of(job.policy.using)), job.keys)
         )
+
+    def request_run(self, name: str, *, by: str) -> RunRequest | None:
+        """Let a scheduler run a job once, soon, besides its ticks, even if it is paused. As long
+        as the request waits for a scheduler, for up to an hour, further ones change nothing.
+
+        Returns the request that waits, which may be an earlier one. Returns None if there is no
+        job of this name, or if it is disabled: then no scheduler knows it.
+        """
+        by, _ = validate_operator(by, "")
+        job = self._find(name)
+        if job is None or not job.enabled:
+            return None
+        port = SyncPort(server_of(job.policy.using))
+        return run(ledger.request(port, job.keys, by))
 
     def _wanted(self) -> list[Job]:
         return [job for job in jobs() if self._using in (None, job.policy.using)]
@@ -135,9 +173,26 @@ class Ledger:
                 state=_state(job, entries, now),
                 next=None if tick is None else server_time(tick),
                 paused=entries.paused,
+                request=entries.request,
+                seen=entries.seen,
                 done=entries.done,
                 runs=entries.runs,
+                read_at=now,
             )
+
+
+def unattended(found: Iterable[JobInfo]) -> timedelta | None:
+    """Return for how long no scheduler has looked at these jobs; None: one runs.
+
+    Where cron starts `runperiodic --once`, nobody is missed as long as no tick is overdue. The
+    time is `timedelta.max` there, and if none has ever looked.
+    """
+    its = [info for info in found if info.state != JobState.DISABLED]
+    silences = [info.read_at - info.seen for info in its if info.seen is not None]
+    if not silences and any(info.state == JobState.OVERDUE for info in its):
+        return timedelta.max
+    least = min(silences, default=timedelta())
+    return least if least.total_seconds() > SILENT_AFTER else None
 
 
 def _state(job: Job, entries: Entries, now: datetime) -> JobState:
@@ -151,7 +206,9 @@ def _state(job: Job, entries: Entries, now: datetime) -> JobState:
         return JobState.OVERDUE
     if running:
         return JobState.RUNNING
-    return JobState.FAILING if outcomes and outcomes[0] != RunOutcome.DONE else JobState.OK
+    if not outcomes:
+        return JobState.NEW
+    return JobState.OK if outcomes[0] == RunOutcome.DONE else JobState.FAILING
 
 
 def _overdue(job: Job, claimed: int | None, now: datetime) -> bool:

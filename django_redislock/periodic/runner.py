@@ -4,8 +4,8 @@ There is no leader. All schedulers of a fleet ask for each tick, and one of them
 clocks of the hosts do not matter: each answer of the server contains its time, and between two
 answers a scheduler uses a clock that nobody sets.
 
-A scheduler asks little: once per tick for all jobs that are due at the same time, and twice a
-minute for all jobs. It claims only what it can start at once. A tick for which it has no free
+A scheduler asks little: once per tick for all jobs that are due at the same time, and every ten
+seconds for all jobs. It claims only what it can start at once. A tick for which it has no free
 worker goes to another host.
 """
 
@@ -23,7 +23,7 @@ from ..transport.ports import SyncPort
 from ..transport.server import server_of
 from .execution import JobRun
 from .job import Job
-from .plan import LOOK_EVERY, JobPlan
+from .plan import LOOK_EVERY, NEVER, JobPlan
 from .schedule import SECOND
 from .workers import Workers
 
@@ -33,20 +33,24 @@ LONGEST_BACKOFF = 5.0
 """Seconds between two attempts while Redis is unreachable."""
 
 
-def runners(jobs: Iterable[Job], workers: Workers) -> list[Runner]:
-    """Return a runner for each alias of CACHES that has locks of enabled jobs."""
+def runners(jobs: Iterable[Job], workers: Workers, *, stays: bool) -> list[Runner]:
+    """Return a runner for each alias of CACHES that has locks of enabled jobs.
+
+    `stays` says that they will be stepped until the process is told to stop.
+    """
     aliases: dict[str, list[Job]] = {}
     for job in jobs:
         if job.enabled:
             aliases.setdefault(job.policy.using, []).append(job)
-    return [Runner(using, its, workers) for using, its in aliases.items()]
+    return [Runner(using, its, workers, stays) for using, its in aliases.items()]
 
 
 class Runner:
     """Claims ticks of the jobs whose locks are on one alias of CACHES."""
 
-    def __init__(self, using: str, jobs: Iterable[Job], workers: Workers) -> None:
+    def __init__(self, using: str, jobs: Iterable[Job], workers: Workers, stays: bool) -> None:
         self._using = using
+        self._stays = stays
         self._plans = [JobPlan(job) for job in jobs]
         self._workers = workers
         self._offset = 0
@@ -87,10 +91,15 @@ class Runner:
         return self._failures > 0
 
     def run_ended(self) -> None:
-        """Claim ticks that wait for a job's last run: a run has ended in this process."""
+        """Claim what waits for a job's last run: a run has ended in this process."""
         for plan in self._plans:
-            if plan.job.overlap == "wait":
-                plan.not_before = 0
+            plan.run_ended()
+
+    def next(self) -> tuple[float, str] | None:
+        """Return the seconds until the next tick, and the name of its job."""
+        plans = [plan for plan in self._plans if plan.tick_at != NEVER and not plan.paused]
+        first = min(plans, key=lambda plan: plan.tick_at, default=None)
+        return None if first is None else ((first.tick_at - self._now()) / SECOND, first.job.name)
 
     def withdraw(self) -> None:
         """Take back the claims without an answer."""
@@ -133,7 +142,7 @@ class Runner:
         if not plans:
             return
         port = SyncPort(server_of(self._using))
-        now, sights = run(ledger.known(port, [plan.job.keys for plan in plans]))
+        now, sights = run(ledger.known(port, [plan.job.keys for plan in plans], stays=self._stays))
         self._set_clock(now)
         for plan, sight in zip(plans, sights, strict=True):
             plan.seen(sight, now)
@@ -143,14 +152,14 @@ class Runner:
         self._offset = now - round(clock() * SECOND)
 
     def _claim(self, plan: JobPlan) -> str:
-        tick = plan.tick(self._now())
-        if plan.unanswered is not None and plan.unanswered.wanted.tick != tick:
+        wanted = plan.wanted(self._now())
+        if plan.unanswered is not None and plan.unanswered.wanted != wanted:
             plan.take_back()
-        if tick is None:
+        if wanted is None:
             plan.postpone(self._now(), 1.0)
             return "nothing"
         if plan.unanswered is None:
-            plan.unanswered = JobRun(plan.job, plan.job.wanted(tick))
+            plan.unanswered = JobRun(plan.job, wanted)
         job_run = plan.unanswered
         try:
             answer = job_run.ask()
@@ -159,11 +168,10 @@ class Runner:
         except LockError as error:
             # A foreign key, for example: an operator has to look, and the other jobs go on.
             logger.error("The job %r can't be claimed: %s", plan.job.name, error)
-            plan.unanswered = None
-            plan.postpone(self._now(), LOOK_EVERY)
+            plan.refused(self._now())
             return "refused"
         self._set_clock(answer.now)
-        plan.answered(tick, answer)
+        plan.answered(wanted, answer)
         if answer.what == "run":
             self._workers.start(job_run)
         return answer.what

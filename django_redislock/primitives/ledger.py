@@ -12,7 +12,10 @@
     attempts.
 5.  A tick that can't be run is passed over, and that is entered, too: the job is paused, it is too
     late, or the lock is held and the job does not wait for it.
-6.  The end of a run is entered before its lease is released: if the lease is gone, the end is
+6.  An operator's *request* is a run besides the ticks. It waits in the ledger until the claim of a
+    scheduler takes it, in the same step as the lock. As long as it waits, another request is the
+    same one.
+7.  The end of a run is entered before its lease is released: if the lease is gone, the end is
     there.
 
 Source: to claim the tick is an optimistic "compare and set" of the last tick. The alternative is
@@ -39,6 +42,11 @@ if TYPE_CHECKING:
 
 JOBS_PER_REQUEST = 100
 """Jobs in one request."""
+
+REQUEST_GOOD_FOR = 3600.0
+"""Seconds for which a request waits for a scheduler. Later nobody expects its run any more."""
+SIGN_EVERY = 8.0
+"""Seconds between two signs of life in the ledger of a job, however many schedulers look."""
 
 Overlap = Literal["skip", "wait"]
 
@@ -104,6 +112,14 @@ class Pause(NamedTuple):
     why: str
 
 
+class RunRequest(NamedTuple):
+    """An operator's request for a run, which no scheduler has taken yet."""
+
+    at: datetime
+    by: str
+    id: str
+
+
 class Entries(NamedTuple):
     """Everything that the ledger has of one job."""
 
@@ -113,6 +129,11 @@ class Entries(NamedTuple):
     paused: Pause | None
     done: datetime | None
     """When a run was last done."""
+    seen: datetime | None
+    """When a scheduler that stays last looked at the job. None: none ever has, or
+    `runperiodic --once` has since then."""
+    request: RunRequest | None
+    """The request that waits for a scheduler."""
     runs: tuple[RunInfo, ...]
     """The last runs, the newest first."""
 
@@ -127,6 +148,9 @@ class JobSight(NamedTuple):
     """The tick of the run that has not ended."""
     left: float | None
     """Seconds that the lease of this run still lives; None: there is no lease."""
+    request: RunRequest | None
+    """The request that waits for a scheduler, however long ago it was made."""
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +166,10 @@ class Wanted:
     overlap: Overlap = "wait"
     """If the lock is held: skip the tick, or leave it for later."""
     attempts: int = 1
-    """The most runs of this tick, if runs lose their leases."""
+    """The most runs of this tick, if runs lose their leases. With a request: those of the tick
+    whose run was lost, which are done first."""
+    request: str = ""
+    """The id of the request that the run answers."""
 
 
 class Answer(NamedTuple):
@@ -230,6 +257,7 @@ async def claim(port: Port, lock: Claim, job: str, run_id: str, wanted: Wanted) 
         "" if wanted.deadline is None else wanted.deadline,
         wanted.overlap,
         wanted.attempts,
+        wanted.request,
     ]
     what: Any = b"again"
     while what == b"again":
@@ -263,17 +291,26 @@ async def finish(
     return None if known is None or known.outcome == RunOutcome.UNREADABLE else known
 
 
-async def known(port: Port, keys: Sequence[Keys]) -> tuple[int, list[JobSight]]:
+async def known(
+    port: Port, keys: Sequence[Keys], *, stays: bool = False
+) -> tuple[int, list[JobSight]]:
     """Return the server's clock in microseconds, and the state of these jobs. A job that was not
-    known begins now. Raises `LockUnavailable`."""
-    now, replies = await _ask(port, "ledger_known", keys)
+    known begins now.
+
+    `stays` says that this scheduler looks again and again, and leaves a sign of life. Raises
+    `LockUnavailable`.
+    """
+    every = round(SIGN_EVERY * 1e6) if stays else ""
+    now, replies = await _ask(port, "ledger_known", keys, every)
     return now, [
         JobSight(
             claimed=label.number(claimed),
             open_tick=label.number(tick),
             left=left / 1000 if left >= 0 else None,
+            request=_request(request),
+            paused=bool(paused),
         )
-        for claimed, tick, left in replies
+        for claimed, tick, left, request, paused in replies
     ]
 
 
@@ -282,27 +319,35 @@ async def read(
 ) -> tuple[datetime, list[Entries]]:
     """Return the server's clock, and the entries of these jobs. Raises `LockUnavailable`."""
     now, replies = await _ask(port, "ledger_read", keys)
-    return server_time(now), list(map(_entries, jobs, replies))
+    at = server_time(now)
+    return at, [_entries(job, reply, at) for job, reply in zip(jobs, replies, strict=True)]
 
 
-async def _ask(port: Port, script: str, keys: Sequence[Keys]) -> tuple[int, list[Any]]:
+async def _ask(
+    port: Port, script: str, keys: Sequence[Keys], *args: str | int
+) -> tuple[int, list[Any]]:
     """Return the server's clock, and the answer of a script for each job, in order."""
     now = b"0"
     said: dict[int, Any] = {}
     for batch in batches(port, [its.lock for its in keys], JOBS_PER_REQUEST):
         both = [key for i in batch for key in (keys[i].lock, keys[i].ledger)]
-        now, *replies = await port.script(script, both, [tokens.word()])
+        now, *replies = await port.script(script, both, [tokens.word(), *args])
         said.update(zip(batch, replies, strict=True))
     return int(now), [said[i] for i in range(len(keys))]
 
 
-def _entries(job: str, reply: Sequence[bytes]) -> Entries:
-    claimed, paused, done, fence, *rest = reply
+def _entries(job: str, reply: Sequence[bytes], now: datetime) -> Entries:
+    claimed, paused, done, fence, seen, request, *rest = reply
+    wanted = _request(request)
+    if wanted is not None and (now - wanted.at).total_seconds() > REQUEST_GOOD_FOR:
+        wanted = None
     runs = zip(rest[::2], rest[1::2], strict=True)
     return Entries(
         claimed=label.number(claimed),
         paused=_pause(paused),
         done=_instant(done),
+        seen=_instant(seen),
+        request=wanted,
         runs=tuple(run for run_id, text in runs if (run := _run(job, run_id, text, fence))),
     )
 
@@ -314,8 +359,23 @@ def _pause(text: bytes) -> Pause | None:
     return Pause(_instant(at), label.read(by), label.read(why))
 
 
+def _request(text: bytes) -> RunRequest | None:
+    """Read a request; None: none is pending, or it can't be read."""
+    at, its_id, by = [*text.split(b"|", 2), b"", b""][:3]
+    instant = _instant(at) if its_id else None
+    return None if instant is None else RunRequest(instant, label.read(by), label.read(its_id))
+
+
+async def request(port: Port, keys: Keys, by: str) -> RunRequest | None:
+    """Request a run of a job. Returns the request that is pending, which may be an earlier one;
+    None: it has been taken already. Raises `LockUnavailable`."""
+    args: list[str | int] = [tokens.word(), tokens.new()[-16:], by, round(REQUEST_GOOD_FOR * 1e6)]
+    return _request(await port.script("ledger_request", [keys.ledger], args))
+
+
 async def pause(port: Port, keys: Keys, by: str, why: str) -> None:
-    """Pass over the ticks of a job from now on. Raises `LockUnavailable`."""
+    """Pass over the ticks of a job from now on, and drop a request that is pending. Raises
+    `LockUnavailable`."""
     await port.script("ledger_pause", [keys.ledger], [tokens.word(), by, why])
 
 

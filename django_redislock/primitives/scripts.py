@@ -58,6 +58,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "ledger_known": _LEDGERS,
     "ledger_pause": _LEDGER,
     "ledger_read": _LEDGERS,
+    "ledger_request": _LEDGER,
     "ledger_resume": ("clock", "ledger_key"),
     "multi_acquire": (*_MULTI, "mutex_confirm"),
     "multi_acquire_guarded": (*_MULTI, "mutex_confirm", "guard", "multi_guard"),

@@ -227,11 +227,10 @@ SHAPES: dict[str, Shape] = {
     "inspection_written": _list(then=(_list(_MAYBE, _MAYBE),), per=1),
     "ledger_claim": _ledger_claim,
     "ledger_finish": _MAYBE,
-    "ledger_known": _list(_time, then=(_list(_text, _text, _integer),), per=2),
+    "ledger_known": _list(_time, then=(_list(_text, _text, _integer, _text, _flag),), per=2),
     "ledger_pause": _any,
-    "ledger_read": _list(
-        _time, then=(_list(_text, _text, _text, _text, then=(_text, _MAYBE)),), per=2
-    ),
+    "ledger_read": _list(_time, then=(_list(*[_text] * 6, then=(_text, _MAYBE)),), per=2),
+    "ledger_request": _text,
     "ledger_resume": _flag,
     "multi_acquire": _by_code(_multi_acquire(besides=2)),
     "multi_acquire_guarded": _by_code({**_multi_acquire(besides=3), 4: _PAUSED}),

@@ -66,7 +66,7 @@ def test_the_list(looker: Client, job: Any) -> None:
     assert shown(looker.get(LIST, {"q": "report"})) == ["shop.report"]
     assert shown(looker.get(LIST, {"state": "failing"})) == ["shop.report"]
     assert "failing (1)" in text
-    for column in range(1, 7):
+    for column in range(1, 5):
         assert len(shown(looker.get(LIST, {"o": f"-{column}"}))) == 2
 
 
@@ -74,8 +74,10 @@ def test_a_job(looker: Client, job: Any) -> None:
     """A job's page has its last runs, and who paused it."""
     Ledger().pause("shop.report", by="eva", reason="it floods the mail server")
     text = looker.get(PAGE).content.decode().replace("<wbr>", "")
-    assert text.index("ValueError: 3") < text.index("its process died")
     assert "it floods the mail server" in text
+    assert "redislock-strip" in text
+    text = text[text.index("redislock-facts") :]
+    assert text.index("ValueError: 3") < text.index("its process died")
     assert "by hand" in text
     assert looker.get(f"{LIST}nix/change/").status_code == 302
 

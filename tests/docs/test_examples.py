@@ -50,7 +50,7 @@ from django_redislock.admin import LockAdmin
 from django_redislock.fencing import FencedModel
 from django_redislock.lease import lock_order
 from django_redislock.models import Lock
-from django_redislock.periodic import RunOutcome, job_finished, registry
+from django_redislock.periodic import Ledger, RunOutcome, job_finished, registry
 from django_redislock.primitives import redlock
 from django_redislock.testing import check_lock_order
 from django_redislock.views import idempotent_view, lock_view
@@ -281,6 +281,17 @@ def alert(world: World, text: str, capsys: Any) -> None:
 def monitored(world: World, text: str, capsys: Any) -> None:
     world.run(examples("docs/periodic.md")[1]).run(text)
     assert capsys.readouterr().out == "shop.docs.abandoned_carts overdue None None\n"
+
+
+def requested(world: World, text: str) -> None:
+    """The request waits for a scheduler."""
+    code = "from django_redislock.periodic import periodic\n@periodic(every=30)\ndef sync(): ...\n"
+    jobs("sync")(world, code)
+    [job] = Ledger().jobs()
+    world.run(text.replace("shop.periodic.sync", job.name))
+    [job] = Ledger().jobs()
+    assert job.request is not None
+    assert job.request.by == "ann"
 
 
 def missed(world: World, text: str) -> None:
@@ -583,6 +594,7 @@ EXAMPLES: dict[str, list[Any]] = {
         missed,
         SETTINGS,
         monitored,
+        requested,
         alert,
         jobs("rebuild_index"),
     ],

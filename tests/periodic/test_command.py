@@ -308,11 +308,33 @@ class TestOperators:
         missed("b")
         done = call("jobs")
         assert done.code == 0
-        head, a, b, total = done.out.splitlines()
-        assert re.fullmatch(r"JOB +STATE +WHEN +LAST RUN +OUTCOME +TOOK +NEXT", head)
-        assert re.fullmatch(r"a +ok +every 5 minutes +- +- +- +\S+ \S+ UTC", a)
-        assert re.fullmatch(r"b +overdue +every hour +- +- +- +\S+ \S+ UTC", b)
+        alarm, head, b, a, total = done.out.splitlines()
+        assert alarm == "No scheduler asks for ticks. Start one: manage.py runperiodic"
+        assert re.fullmatch(r"JOB +STATE +LAST RUNS +LAST RUN +TOOK +NEXT +WHEN", head)
+        assert re.fullmatch(r"a +new +- +- +- +in \d.*s +every 5 minutes", a)
+        assert re.fullmatch(r"b +overdue +- +- +- +due for 1 h .*min +every hour", b)
         assert total == "2 jobs."
+
+    def test_what_is_wrong_is_below_the_row(self, make: Make, missed: Any) -> None:
+        """So it is read without another command: the error, the pause, and a wanted run."""
+
+        def bad() -> None:
+            raise ValueError("no | paper")
+
+        make(bad, name="bad")
+        make(name="idle")
+        missed("bad")
+        runperiodic("--once")
+        Ledger().request_run("bad", by="eva")
+        Ledger().pause("idle", by="ann", reason="no ink")
+        _, bad_row, error, wanted, idle_row, paused, total = call("jobs").out.splitlines()
+        assert re.fullmatch(r"bad +failing +F +\d+ s ago +0\.\d s +in \d.* every hour", bad_row)
+        assert error == "    ValueError: no | paper"
+        assert re.fullmatch(r"    run wanted \d+ s ago by eva", wanted)
+        assert idle_row.startswith("idle ")
+        assert re.fullmatch(r"    paused \d+ s ago by ann: no ink", paused)
+        assert total == "2 jobs."
+        assert "Error:      ValueError: no | paper" in call("jobs", "bad").out
 
     def test_for_monitoring(self, make: Make, missed: Any) -> None:
         """The exit code says whether there are such jobs."""

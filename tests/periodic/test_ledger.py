@@ -324,7 +324,7 @@ def test_a_job_begins_when_the_first_scheduler_looks(make: Make, now: Now, redis
     assert before <= sight.claimed <= now()
     _, [again] = run(ledger.known(SyncPort(server_of("default")), [job.keys]))
     assert again.claimed == sight.claimed
-    assert info().state == JobState.OK
+    assert info().state == JobState.NEW
     assert redis.pttl(LEDGER) > 0
 
 
@@ -333,7 +333,7 @@ def test_overdue(make: Make, now: Now, redis: Redis) -> None:
     on."""
     job = make(every=10, overlap="wait")
     redis.hset(LEDGER, "claimed", now() - 45_000_000)
-    assert info().state == JobState.OK
+    assert info().state == JobState.NEW
     redis.hset(LEDGER, "claimed", now() - 75_000_000)
     assert info().state == JobState.OVERDUE
     redis.hset(LEDGER, "claimed", now() - 200_000_000)
@@ -359,7 +359,7 @@ def test_of_one_job_among_many(make: Make, redis: Redis) -> None:
     _, [bad, good] = run(ledger.known(SyncPort(server_of("default")), [its.keys, others.keys]))
     assert bad.claimed is None
     assert good.claimed is not None
-    assert [job.state for job in Ledger().jobs()] == [JobState.OVERDUE, JobState.OK]
+    assert [job.state for job in Ledger().jobs()] == [JobState.OVERDUE, JobState.NEW]
 
 
 class Mute(Exception):
@@ -533,7 +533,7 @@ def test_a_broken_ledger(make: Make, redis: Redis, write: Any) -> None:
                 redis.delete(LOCK)
     workers = Idle()
     redis.hset("redislock:{periodic:healthy}:ledger", "claimed", tick - 1_000_000)
-    [runner] = runners([broken, healthy], workers)
+    [runner] = runners([broken, healthy], workers, stays=True)
     runner.step()
     assert "healthy" in workers.started
 

@@ -48,7 +48,7 @@ class Hands(Workers):
 class Scheduler:
     def __init__(self, hands: int = 1000) -> None:
         self.workers = Hands(hands)
-        self.runners = runners.runners(registry.jobs(), self.workers)
+        self.runners = runners.runners(registry.jobs(), self.workers, stays=True)
 
     @property
     def runner(self) -> runners.Runner:

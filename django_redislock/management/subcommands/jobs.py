@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from ...inspection.words import NOTHING, clean, count, duration, instant
-from ...periodic.report import JobInfo, JobState, Ledger
+from ...inspection.words import NOTHING, clean, count, duration, instant, rounded, since, until
+from ...periodic.report import JobInfo, JobState, Ledger, unattended
 from ...primitives.ledger import RunInfo, RunOutcome
 from ..arguments import add_json, job_of_name
 from ..failing import WRONG
@@ -17,11 +19,11 @@ from ..output import Cell, Column, Paint, Printer
 _JOBS = (
     Column("JOB", shrinks=True),
     Column("STATE"),
-    Column("WHEN", shrinks=True),
-    Column("LAST RUN"),
-    Column("OUTCOME"),
+    Column("LAST RUNS", right=True),
+    Column("LAST RUN", right=True),
     Column("TOOK", right=True),
     Column("NEXT"),
+    Column("WHEN", shrinks=True),
 )
 _RUNS = (
     Column("PLANNED"),
@@ -31,6 +33,15 @@ _RUNS = (
     Column("BY", shrinks=True),
     Column("WHY", shrinks=True),
 )
+_MARKS = {
+    RunOutcome.DONE: ".",
+    RunOutcome.FAILED: "F",
+    RunOutcome.LOST: "L",
+    RunOutcome.RUNNING: ">",
+    RunOutcome.SKIPPED: "s",
+    RunOutcome.UNREADABLE: "?",
+}
+_LEGEND = ", ".join(f"{mark} {outcome}" for outcome, mark in _MARKS.items())
 _FILTERS = {"overdue": JobState.OVERDUE, "failing": JobState.FAILING}
 
 
@@ -51,7 +62,10 @@ def _paint(outcome: str, printer: Printer) -> Paint:
 
 
 class Jobs:
-    help = "List the periodic jobs, or the last runs of one."
+    help = (
+        "List the periodic jobs, trouble first, or the last runs of one. In the list, each run is "
+        f"a mark, the newest at the end: {_LEGEND}."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("job", metavar="JOB", nargs="?", help="Show the runs of this job.")
@@ -70,7 +84,8 @@ class Jobs:
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
         wanted = {state for term, state in _FILTERS.items() if options[term]}
-        found = Ledger().jobs()
+        everything = Ledger().jobs()
+        found = sorted(everything, key=attrgetter("state.place"))
         if options["job"]:
             found = [job_of_name(options["job"], found)]
         if wanted:
@@ -81,14 +96,39 @@ class Jobs:
             for info in found:
                 printer.lines(_sheet(info, printer))
         else:
+            if (silence := unattended(everything)) is not None:
+                printer.line(printer.style.ERROR(_unattended(silence)))
             printer.lines(_listing(found, printer))
         return WRONG if wanted and found else 0
 
 
+def _unattended(silence: timedelta) -> str:
+    ticks = "No scheduler asks for ticks"
+    if silence != timedelta.max:
+        ticks = f"No scheduler has asked for ticks for {rounded(silence.total_seconds())}"
+    return f"{ticks}. Start one: manage.py runperiodic"
+
+
 def _listing(found: Sequence[JobInfo], printer: Printer) -> Iterator[str]:
     if found:
-        yield from printer.table(_JOBS, [_row(info, printer) for info in found])
+        heading, *rows = printer.table(_JOBS, [_row(info, printer) for info in found])
+        yield heading
+        for info, row in zip(found, rows, strict=True):
+            yield row
+            for remark in _remarks(info, printer):
+                yield f"    {remark}"
     yield f"{count(len(found), 'job')}."
+
+
+def _remarks(info: JobInfo, printer: Printer) -> Iterator[str]:
+    """What an operator wants to know besides the row."""
+    if info.error:
+        yield printer.style.ERROR(info.error)
+    if info.paused is not None:
+        paused = since(info.paused.at, info.read_at)
+        yield f"paused {paused} by {info.paused.by}: {info.paused.why}"
+    if info.request is not None:
+        yield f"run wanted {since(info.request.at, info.read_at)} by {info.request.by}"
 
 
 def _row(info: JobInfo, printer: Printer) -> list[Cell]:
@@ -96,11 +136,11 @@ def _row(info: JobInfo, printer: Printer) -> list[Cell]:
     return [
         Cell(clean(info.name)),
         Cell(info.state, _paint(info.state, printer)),
-        Cell(clean(info.plan)),
-        Cell(instant(last.started if last else None)),
-        Cell(last.outcome, _paint(last.outcome, printer)) if last else Cell(NOTHING),
+        Cell("".join(_MARKS[run.outcome] for run in reversed(info.runs)) or NOTHING),
+        Cell(since(last.started if last else None, info.read_at)),
         Cell(duration(last.duration if last else None)),
-        Cell(instant(info.next)),
+        Cell(until(info.next, info.read_at)),
+        Cell(clean(info.plan)),
     ]
 
 
@@ -113,9 +153,14 @@ def _sheet(info: JobInfo, printer: Printer) -> Iterator[str]:
         "Last done": instant(info.done),
         "Next": instant(info.next),
     }
+    if info.next is not None:
+        facts["Next"] += f", {until(info.next, info.read_at)}"
+    if info.error:
+        facts["Error"] = printer.style.ERROR(info.error)
     if info.paused is not None:
-        since, by = instant(info.paused.at), info.paused.by
-        facts["Paused"] = f"since {since} by {by}: {info.paused.why}"
+        facts["Paused"] = f"since {instant(info.paused.at)} by {info.paused.by}: {info.paused.why}"
+    if info.request is not None:
+        facts["Wanted"] = f"since {instant(info.request.at)} by {info.request.by}"
     for title, text in facts.items():
         yield printer.fact(title, text, 12)
     yield ""

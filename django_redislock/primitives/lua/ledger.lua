@@ -5,9 +5,11 @@
 --          paused   at, µs|by|why; absent: it is not paused
 --          open     the id of the run that has not ended
 --          done     when a run was last done, µs
+--          seen     when a scheduler that stays last looked, µs; absent: none has, or --once has since
+--          request  at, µs|id|by: a run that an operator wants; at is "": it has been taken
 --          runs     ids of the last runs, the oldest first, each followed by a space
 --          <id>     planned, µs|started, µs|ended, µs|outcome|attempt|fencing token|owner|why
--- Gives  parts, readable, instant, ids_of, fence_of, enter, close, YEAR
+-- Gives  parts, readable, instant, ids_of, fence_of, enter, close, request_of, take_request, YEAR
 -- luacheck: read globals parts_of ledger
 
 -- The number of runs that are kept, besides the one that has not ended.
@@ -73,4 +75,17 @@ local function close(id, run, ended, outcome, why)
     end
   end
   return run
+end
+
+-- When a run was requested, µs, or nil if no request is pending; and the id of the last request.
+local function request_of(text)
+  local at, id = string.match(text or '', '^(%d*)|([^|]+)|')
+  return instant(at), id
+end
+
+-- The request is not pending any more. Its id stays, so that the same request has no effect if its
+-- message comes again.
+local function take_request()
+  local _, id = request_of(redis.call('HGET', ledger, 'request'))
+  if id then redis.call('HSET', ledger, 'request', '|' .. id .. '|') end
 end

@@ -12,23 +12,26 @@
 --          7 deadline  until when, µs; "": at any time
 --          8 overlap   "skip" or "wait": what to do if the lock is held
 --          9 attempts  so many for a tick whose runs lose their leases
+--          10 request  the id of the request that the run answers; "": none
 -- Returns  {1 or 0, what, now µs, run, a, b, closed id, closed run}: 1 for "run"; what is
 --            "run"      it is ours; a: fencing token, b: when the lock was acquired, µs
 --            "skipped"  this tick is passed over; run says why, a is its id
 --            "early"    a: µs until it is ready
---            "taken"    a: the last tick that was claimed, µs
+--            "taken"    a: the last tick that was claimed, µs; or the request is not pending any more
 --            "paused"   so this tick is not tried again
---            "busy"     a: who holds the lock, b: for how many ms
+--            "busy"     a: who holds the lock, b: for how many ms; or a lost run is tried again first
 --            "again"    ask again, at once, as in mutex_acquire.lua
 --          and closed is a run that turned out to be lost; or "", ""
 -- luacheck: read globals now integer lock queue gone token parts_of mark_of enlist grant hand_over
--- luacheck: read globals ledger parts readable instant fence_of enter close
+-- luacheck: read globals ledger parts readable instant fence_of enter close request_of
+-- luacheck: read globals take_request
 
 -- A lock that no run holds is waited for so long, in µs, even by a job that does not wait.
 local GIVING_BACK = 1000000
 
 local ttl, says, id, tick = tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local ready, deadline, overlap, attempts = ARGV[6], ARGV[7], ARGV[8], tonumber(ARGV[9])
+local request = ARGV[10]
 local owner = string.match(says, '^[^|]*')
 
 local value = redis.call('GET', lock)
@@ -82,7 +85,11 @@ end
 
 local function skip(why, once)
   bury()
-  redis.call('HSET', ledger, 'claimed', tick)
+  if tick ~= '' then
+    redis.call('HSET', ledger, 'claimed', tick)
+  else
+    take_request()
+  end
   local skipped = table.concat({tick, '', integer(now), 'skipped', 0, '', owner, why}, '|')
   if once then forget_skipped(why) end
   enter(id, skipped)
@@ -110,9 +117,18 @@ elseif tick ~= '' then
     local by, why = string.match(paused, '^[^|]*|([^|]*)|(.*)$')
     return skip(by and 'paused by ' .. by .. ': ' .. why or 'paused', true)
   end
-  if deadline ~= '' and now > tonumber(deadline) then
-    return skip(string.format('too late, by %.1f s', (now - tonumber(deadline)) / 1000000))
+elseif request ~= '' then
+  local at, its_id = request_of(redis.call('HGET', ledger, 'request'))
+  if not at or its_id ~= request then
+    return answer('taken', '', integer(claimed))
   end
+  if orphan and its_tick ~= '' and its_attempt < attempts
+    and not redis.call('HGET', ledger, 'paused') then
+    return answer('busy', '', '', 0)
+  end
+end
+if not again and deadline ~= '' and now > tonumber(deadline) then
+  return skip(string.format('too late, by %.1f s', (now - tonumber(deadline)) / 1000000))
 end
 
 if redis.call('EXISTS', gone) == 1 then
@@ -142,6 +158,7 @@ redis.call('HSET', ledger, 'open', id)
 if tick ~= '' and tonumber(tick) > claimed then
   redis.call('HSET', ledger, 'claimed', tick)
 end
+if request ~= '' and not ours then take_request() end
 if ours then
   redis.call('HSET', ledger, id, run)
 else

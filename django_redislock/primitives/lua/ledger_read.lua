@@ -3,18 +3,19 @@
 -- KEYS     for each job: lock, ledger
 -- ARGV     1 the word that the answer begins with
 -- Returns  {now µs, then for each job {claimed µs, paused, done µs, fencing token of the lock,
---          id, run, id, run, …}}, the newest run first; "" is an unknown fact. If something else is at
---          the ledger's key, there is one run, which can't be read
+--          seen µs, request, id, run, id, run, …}}, the newest run first; "" is an unknown fact.
+--          If something else is at the ledger's key, there is one run, which can't be read
 -- luacheck: read globals now integer fence_of ids_of, globals ledger
 
 local replies = {integer(now)}
 for i = 1, #KEYS, 2 do
   local value = redis.pcall('GET', KEYS[i])
   ledger = KEYS[i + 1]
-  local known = redis.pcall('HMGET', ledger, 'claimed', 'paused', 'done', 'open', 'runs')
-  local claimed, paused, done, open, runs = unpack(known)
+  local known = redis.pcall('HMGET', ledger, 'claimed', 'paused', 'done', 'open', 'runs', 'seen',
+    'request')
+  local claimed, paused, done, open, runs, seen, request = unpack(known)
   local fence = type(value) ~= 'table' and fence_of(value)
-  local reply = {claimed or '', paused or '', done or '', fence or ''}
+  local reply = {claimed or '', paused or '', done or '', fence or '', seen or '', request or ''}
   local ids = {}
   for id in string.gmatch(ids_of(runs), '%S+') do
     table.insert(ids, 1, id)

@@ -1,0 +1,180 @@
+"""What operators do with jobs: pause, resume, and request a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ActionForm
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import path, reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..base import label
+from ..base.exceptions import LockError
+from ..inspection.words import clean
+from ..periodic.plan import LOOK_EVERY
+from ..periodic.report import Ledger
+from . import audit
+from .pages import LiveAdmin
+
+MAX_REASON = 200
+
+
+class JobActionForm(ActionForm):
+    """The action, and the reason for it."""
+
+    reason = forms.CharField(label=_("Reason for a pause:"), max_length=MAX_REASON, required=False)
+
+
+class Order(NamedTuple):
+    """One order to jobs."""
+
+    ledger: Ledger
+    by: str
+    reason: str
+
+
+class Act(NamedTuple):
+    """Something that is done to a job."""
+
+    permission: str
+    do: Callable[[Order, str], bool]
+    """Do it to the job of this name. False: there was nothing to do."""
+    done: Any
+    nothing: Any
+    written: Any
+    """What the history says."""
+
+
+def _run(order: Order, name: str) -> bool:
+    request = order.ledger.request_run(name, by=order.by)
+    return request is not None and request.by == order.by
+
+
+ACTS = {
+    "run": Act(
+        "run_periodicjob",
+        _run,
+        _("A scheduler runs %(names)s within %(seconds)s s, or when the lock is free."),
+        _("%(names)s: not asked for. It is disabled, or somebody else has asked for a run."),
+        _("Asked for a run."),
+    ),
+    "pause": Act(
+        "pause_periodicjob",
+        lambda order, name: order.ledger.pause(name, by=order.by, reason=order.reason),
+        _("Paused %(names)s."),
+        _("There is no job %(names)s."),
+        _("Paused: %(reason)s."),
+    ),
+    "resume": Act(
+        "pause_periodicjob",
+        lambda order, name: order.ledger.resume(name),
+        _("Resumed %(names)s, from the next tick."),
+        _("%(names)s: not paused."),
+        _("Resumed."),
+    ),
+}
+
+
+class JobActions(LiveAdmin):
+    """Buttons on the page of a job, and actions of the list."""
+
+    actions = ("run_jobs", "pause_jobs", "resume_jobs")
+    action_form = JobActionForm
+
+    def has_run_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "run")
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "pause")
+
+    def may(self, request: Any, what: str) -> bool:
+        permission = f"{self.opts.app_label}.{ACTS[what].permission}"
+        may: bool = request.user.has_perm(permission)
+        return may and self.has_view_permission(request)
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.act_view)
+        return [
+            *(
+                path(
+                    f"<path:object_id>/{what}/",
+                    view,
+                    {"what": what},
+                    name=f"django_redislock_periodicjob_{what}",
+                )
+                for what in ACTS
+            ),
+            *super().get_urls(),
+        ]
+
+    def job_url(self, page: str, name: str) -> str:
+        view = f"{self.admin_site.name}:django_redislock_periodicjob_{page}"
+        return reverse(view, args=[quote(name)])
+
+    @admin.action(description=_("Run selected jobs now"), permissions=["run"])
+    def run_jobs(self, request: HttpRequest, queryset: Any) -> None:
+        self._act(request, "run", [job.name for job in queryset])
+
+    @admin.action(description=_("Pause selected jobs"), permissions=["pause"])
+    def pause_jobs(self, request: HttpRequest, queryset: Any) -> None:
+        self._act(request, "pause", [job.name for job in queryset])
+
+    @admin.action(description=_("Resume selected jobs"), permissions=["pause"])
+    def resume_jobs(self, request: HttpRequest, queryset: Any) -> None:
+        self._act(request, "resume", [job.name for job in queryset])
+
+    def act_view(self, request: HttpRequest, object_id: str, what: str) -> HttpResponse:
+        """Do it to one job, and show its page again."""
+        if not self.may(request, what):
+            raise PermissionDenied
+        name = unquote(object_id)
+        if request.method == "POST":
+            self._act(request, what, [name])
+        return HttpResponseRedirect(self.job_url("change", name))
+
+    def _act(self, request: Any, what: str, names: Sequence[str]) -> None:
+        act, who = ACTS[what], str(request.user.get_username())
+        reason = label.clean(request.POST.get("reason", "").strip(), MAX_REASON)
+        if what == "pause" and not reason:
+            message = gettext("Nothing was paused: write the reason.")
+            self.message_user(request, message, messages.ERROR)
+            return
+        order = Order(Ledger(), label.clean(who).replace("|", "/"), reason)
+        done: list[str] = []
+        nothing: list[str] = []
+        failed: LockError | None = None
+        for name in names:
+            try:
+                (done if act.do(order, name) else nothing).append(name)
+            except LockError as error:
+                failed = error
+                text = gettext("It is not known whether this was done to “%(name)s”: %(error)s")
+                words = {"name": clean(name), "error": clean(str(error))}
+                self.message_user(request, text % words, messages.ERROR)
+                break
+        for text, level, its in (
+            (act.done, messages.SUCCESS, done),
+            (act.nothing, messages.WARNING, nothing),
+        ):
+            if its:
+                said = ", ".join(f"“{clean(name)}”" for name in its)
+                words = {"names": said, "seconds": f"{LOOK_EVERY:.0f}"}
+                self.message_user(request, text % words, level)
+        # What may have been done is written, too.
+        doubtful = [names[len(done) + len(nothing)]] if failed is not None else []
+        written = str(act.written) % {"reason": reason.rstrip(".")}
+        did = dict.fromkeys(done, written)
+        did |= dict.fromkeys(doubtful, gettext("Perhaps: %(what)s") % {"what": written})
+        if did and not audit.write_down(request.user, did):
+            message = gettext(
+                "This is missing from the history, because the database could not be written. "
+                "See the log."
+            )
+            self.message_user(request, message, messages.ERROR)

@@ -1,0 +1,94 @@
+"""The columns and facts of a periodic job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.contrib import admin
+from django.utils.html import format_html
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..inspection.words import rounded
+from ..models import JOB_STATES, PeriodicJob
+from . import cells, tables
+from .strip import strip
+
+
+def relative(time: datetime | None, words: str, seconds: float) -> str:
+    """A time as so many seconds from now, with the instant as a tooltip. `words` has a place for
+    `%(time)s`."""
+    if time is None:
+        return cells.NOTHING
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        time.isoformat(),
+        cells.moment(time),
+        words % {"time": rounded(max(0.0, seconds))},
+    )
+
+
+def since(time: datetime | None, now: datetime) -> str:
+    passed = 0.0 if time is None else (now - time).total_seconds()
+    return relative(time, gettext("%(time)s ago"), passed)
+
+
+@admin.display(description=_("name"), ordering="name")
+def name(job: PeriodicJob) -> str:
+    return cells.broken(job.name)
+
+
+@admin.display(description=_("name"), ordering="name")
+def name_and_plan(job: PeriodicJob) -> str:
+    return format_html("{}{}", cells.broken(job.name), cells.quiet(job.plan))
+
+
+@admin.display(description=_("state"), ordering="trouble")
+def state(job: PeriodicJob) -> str:
+    """The state, and what an operator wants to know of it."""
+    info = job.info
+    said = [cells.badge(job.state, JOB_STATES)]
+    if info.error:
+        said.append(format_html('<div class="redislock-error">{}</div>', cells.broken(info.error)))
+    if info.paused is not None:
+        said.append(cells.quiet(f"{info.paused.by}: {info.paused.why}"))
+    if info.request is not None:
+        words = {"time": since(info.request.at, info.read_at), "who": info.request.by}
+        text = format_html(gettext("Run wanted {time} by {who}"), **words)
+        said.append(format_html('<div class="redislock-quiet">{}</div>', text))
+    return format_html("{}" * len(said), *said)
+
+
+@admin.display(description=_("last runs"), ordering="started")
+def last_runs(job: PeriodicJob) -> str:
+    """The strip; below it, when the last run began, and what became of it."""
+    runs, now = job.info.runs, job.info.read_at
+    last = job.info.last
+    if last is None:
+        return strip(runs, now)
+    words = (strip(runs, now), since(last.started, now), tables.outcome_text(last))
+    return format_html('{}<div class="redislock-quiet">{}: {}</div>', *words)
+
+
+@admin.display(description=_("next"), ordering="next")
+def upcoming(job: PeriodicJob) -> str:
+    time = job.info.next
+    if time is None:
+        return cells.NOTHING
+    left = (time - job.info.read_at).total_seconds()
+    words = gettext("in %(time)s") if left >= 0 else gettext("due for %(time)s")
+    return relative(time, words, abs(left))
+
+
+@admin.display(description=_("last done"))
+def done(job: PeriodicJob) -> str:
+    return since(job.info.done, job.info.read_at)
+
+
+@admin.display(description=_("paused"))
+def pause(job: PeriodicJob) -> str:
+    paused = job.info.paused
+    if paused is None:
+        return cells.NOTHING
+    text = format_html("{}, {}", since(paused.at, job.info.read_at), paused.by)
+    return cells.with_quiet(text, paused.why)
