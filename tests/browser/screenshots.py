@@ -19,7 +19,7 @@ from tests.browser.window import Open, Window
 from tests.processes import ROOT
 
 IMAGES = ROOT / "docs" / "images"
-MAX_BYTES = 100_000
+MAX_BYTES = 150_000
 
 
 def to_list(window: Window) -> None:
