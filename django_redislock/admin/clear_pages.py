@@ -10,19 +10,20 @@ from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
-from django.utils.translation import gettext, ngettext, ngettext_lazy
+from django.urls import path
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from ..inspection import State
 from ..inspection.clearing import ClearOutcome, Target
 from ..inspection.words import clean
 from ..models import Lock
 from . import confirmation, tables
-from .pages import LiveAdmin, or_away
+from .clearings import ClearingsPages
+from .consequences import afterwards, some_are_stale, what_happens
+from .pages import or_away
 
 
-class ClearPages(LiveAdmin):
+class ClearPages(ClearingsPages):
     actions = ("clear_locks",)
 
     def has_clear_permission(self, request: Any) -> bool:
@@ -41,24 +42,14 @@ class ClearPages(LiveAdmin):
             *super().get_urls(),
         ]
 
-    def _url(self, page: str, *args: str) -> str:
-        name = f"{self.admin_site.name}:django_redislock_lock_{page}"
-        return reverse(name, args=args)
-
-    def _back(
-        self, request: HttpRequest, message: Any, level: int, page: str = "changelist", *args: str
-    ) -> HttpResponse:
-        self.message_user(request, message, level)
-        return HttpResponseRedirect(self._url(page, *args))
-
     def clear_url(self, request: HttpRequest, lock: Lock) -> str:
         if lock.info is None or not self.has_clear_permission(request):
             return ""
-        return self._url("ask", quote(lock.id))
+        return self._with_filters(request, self._url("ask", quote(lock.id)))
 
     @admin.action(description=_("Clear selected locks"), permissions=["clear"])
     def clear_locks(self, request: HttpRequest, queryset: Any) -> HttpResponse:
-        return self._ask(request, list(queryset))
+        return self._ask(request, list(queryset), self._url("changelist"))
 
     @or_away
     def ask_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -68,12 +59,12 @@ class ClearPages(LiveAdmin):
         id = unquote(object_id)
         lock = self.get_object(request, id)
         if lock is None:
-            message = _("Nothing is known of a lock “%(id)s”.") % {"id": clean(id)}
-            return self._back(request, message, messages.WARNING)
+            return self._gone(request, object_id)
+        page = self._url("change", quote(id))
         if lock.info is None:
-            message = _("Nobody holds “%(name)s” any more.") % {"name": str(lock)}
-            return self._back(request, message, messages.WARNING, "change", quote(id))
-        return self._ask(request, [lock])
+            message = _("Nobody holds “%(name)s” now.") % {"name": str(lock)}
+            return self._back(request, message, messages.INFO, "change", quote(id))
+        return self._ask(request, [lock], page)
 
     @or_away
     def clear_view(self, request: HttpRequest) -> HttpResponse:
@@ -86,20 +77,32 @@ class ClearPages(LiveAdmin):
         if not form.is_valid():
             if "seen" in form.errors:
                 return self._back(request, str(form.errors["seen"][0]), messages.ERROR)
-            return self._ask(request, confirmation.shown(form.cleaned_data["seen"]), form)
+            locks = confirmation.shown(form.cleaned_data["seen"])
+            return self._ask(request, locks, self._url("changelist"), form)
+        given = form.cleaned_data
         done = confirmation.clear(
-            request.user, form.cleaned_data["seen"], form.cleaned_data["reason"]
+            request.user, given["seen"], given["reason"], stale_only=given["stale_only"]
         )
         for outcome, level, sentence in _SENTENCES:
             found = [target for target in done.targets if target.outcome == outcome]
             if found:
-                self.message_user(request, sentence % _words(found), level)
+                text = sentence % _words(found)
+                if outcome == ClearOutcome.CLEARED:
+                    text = f"{text} {afterwards(found)}"
+                self.message_user(request, text, level)
         if not done.written:
             self.message_user(request, _UNWRITTEN, messages.ERROR)
-        return HttpResponseRedirect(self._url("changelist"))
+        page = self._url("changelist")
+        if len(done.targets) == 1:
+            page = self._url("change", quote(next(iter(given["seen"]))))
+        return HttpResponseRedirect(self._with_filters(request, page))
 
     def _ask(
-        self, request: HttpRequest, locks: list[Lock], form: confirmation.ClearForm | None = None
+        self,
+        request: HttpRequest,
+        locks: list[Lock],
+        back: str,
+        form: confirmation.ClearForm | None = None,
     ) -> HttpResponse:
         if form is None:
             seen = confirmation.sealed(locks)
@@ -108,17 +111,18 @@ class ClearPages(LiveAdmin):
                 message = gettext("These are too many locks for one form: clear fewer at a time.")
                 return self._back(request, message, messages.ERROR)
             form = confirmation.ClearForm(initial={"seen": seen})
-        title = ngettext("Clear a lock", "Clear %(count)d locks", len(locks))
-        holders = [one for lock in locks if lock.info for one in lock.info.holders]
+        title = gettext("Clear %(count)d locks")
+        if len(locks) == 1:
+            title = gettext("Clear “%(name)s”")
         context = {
-            **self.frame(request, title % {"count": len(locks)}),
+            **self.frame(request, title % {"count": len(locks), "name": locks[0] if locks else ""}),
             "form": form,
             "table": tables.locks(locks),
             "total": len(locks),
-            "waiters": sum(lock.waiters for lock in locks),
-            "alive": sum(one.state == State.HELD for one in holders),
-            "clear_url": self._url("clear"),
-            "back_url": self._url("changelist"),
+            "what_happens": what_happens(locks),
+            "some_are_stale": len(locks) == 1 and some_are_stale(locks[0]),
+            "clear_url": self._with_filters(request, self._url("clear")),
+            "back_url": self._with_filters(request, back),
         }
         return TemplateResponse(request, "admin/django_redislock/clear.html", context)
 

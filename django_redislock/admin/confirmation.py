@@ -23,11 +23,12 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..base import label
-from ..inspection import HolderInfo, Inspector, LockInfo
+from ..inspection import HolderInfo, Inspector, LockInfo, State
 from ..inspection.clearing import ClearOutcome, Target
 from ..inspection.lock_id import LockId
 from ..inspection.sentences import translated
-from ..inspection.words import clean, holder_in_full
+from ..inspection.story import held_by
+from ..inspection.words import clean
 from ..models import Lock
 
 logger = logging.getLogger("django_redislock")
@@ -47,6 +48,9 @@ class ClearForm(forms.Form):
         max_length=200,
         help_text=_("The holder sees the reason, and the history keeps it."),
         widget=forms.TextInput(attrs={"size": 60, "autofocus": True}),
+    )
+    stale_only = forms.BooleanField(
+        label=_("Only the holders that are stale"), required=False, initial=True
     )
     seen = forms.CharField(widget=forms.HiddenInput)
 
@@ -85,7 +89,7 @@ def shown(seen: dict[str, list[str]]) -> list[Lock]:
     ]
 
 
-def targets(seen: dict[str, list[str]]) -> Iterator[Target]:
+def targets(seen: dict[str, list[str]], *, stale_only: bool = False) -> Iterator[Target]:
     """Read the locks that were seen again. Raises `LockUnavailable`."""
     servers: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(dict)
     for id, its_digests in seen.items():
@@ -96,7 +100,7 @@ def targets(seen: dict[str, list[str]]) -> Iterator[Target]:
         found = {lock.name: lock for lock in inspector.held(list(digests))}
         for name, known in digests.items():
             lock = found.get(name)
-            same = lock and _reduced(lock, known)
+            same = lock and _reduced(lock, known, stale_only=stale_only)
             target = Target(name, inspector, same or lock)
             if lock is None:
                 target.outcome = ClearOutcome.FREE
@@ -113,12 +117,13 @@ class Done(NamedTuple):
     """The history has all that was done."""
 
 
-def clear(user: Any, seen: dict[str, list[str]], reason: str) -> Done:
-    """Clear what was seen, and write it into the history.
+def clear(user: Any, seen: dict[str, list[str]], reason: str, *, stale_only: bool = False) -> Done:
+    """Clear what was seen, and write it into the history. `stale_only`: take a lock only from
+    holders that are stale.
 
     Raises `LockUnavailable` if nothing was cleared.
     """
-    found = list(targets(seen))
+    found = list(targets(seen, stale_only=stale_only))
     asking, written = True, True
     for start in range(0, len(found), WRITTEN_AT_ONCE):
         batch = found[start : start + WRITTEN_AT_ONCE]
@@ -131,21 +136,11 @@ def clear(user: Any, seen: dict[str, list[str]], reason: str) -> Done:
     return Done(found, written)
 
 
-def history(id: str) -> Any:
-    """Return the log entries of a lock, the newest first."""
-    try:
-        id = str(LockId.parse(id))  # printable, as a database wants it
-    except ValueError:
-        return LogEntry.objects.none()
-    entries = LogEntry.objects.filter(object_id=id, content_type=get_content_type_for_model(Lock))
-    return entries.select_related("user").order_by("-action_time")
-
-
 def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
     """Write log entries. If the database fails, log them and return False."""
     words = {
-        ClearOutcome.CLEARED: gettext("Cleared: %(reason)s. It was held by %(holder)s."),
-        ClearOutcome.UNKNOWN: gettext("Perhaps cleared: %(reason)s. It was held by %(holder)s."),
+        ClearOutcome.CLEARED: gettext("Cleared: %(reason)s. %(held)s"),
+        ClearOutcome.UNKNOWN: gettext("Perhaps cleared: %(reason)s. %(held)s"),
     }
     entries = [
         LogEntry(
@@ -154,7 +149,7 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
             object_repr=clean(target.name)[:200],
             action_flag=CHANGE,
             change_message=words[target.outcome]
-            % {"reason": reason.rstrip("."), "holder": translated(holder_in_full(target.lock))},
+            % {"reason": reason.rstrip("."), "held": translated(held_by(target.lock))},
         )
         for target in targets
         if target.lock is not None and target.outcome in words
@@ -179,9 +174,11 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
     return True
 
 
-def _reduced(lock: LockInfo, known: list[str]) -> LockInfo | None:
+def _reduced(lock: LockInfo, known: list[str], *, stale_only: bool) -> LockInfo | None:
     """The lock with the holders that were seen."""
-    return lock.only(lambda one: _digest(one) in known)
+    return lock.only(
+        lambda one: _digest(one) in known and (one.state == State.STALE or not stale_only)
+    )
 
 
 def _digest(one: HolderInfo) -> str:

@@ -11,21 +11,21 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IS_FACETS_VAR
-from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, PAGE_VAR, ChangeList
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from ..inspection import SHARED, Counts, State
+from ..inspection import Counts, State
 from ..inspection.live import Snapshot
 from ..inspection.lock_id import LockId
 from ..models import KINDS, STATES, Lock, servers
 from ..primitives.keys import validate_name
-from . import cells, confirmation, tables
+from . import cells, lock_page
 from .clear_pages import ClearPages
+from .clearings import clearings
 from .health import health
-from .pages import Count, FieldFilter, or_away, unanswered
+from .pages import Count, FieldFilter, unanswered
 
 MOST_LOCKS = 10_000
 """The locks that the list looks at for a filter, a search, another order or counts: the most
@@ -136,12 +136,10 @@ class LockAdmin(ClearPages):
             where = LockId.parse(object_id)
         except ValueError:
             return None
-        if getattr(request, "_redislock_history", False):
-            return Lock.free(object_id)  # the database has the history, also while Redis is away
         lock = Lock.at(object_id)
         if lock is None and (where.cache_locks or _is_name(where.name)):
             past = where.inspector().past(where.name)
-            if past.holders or past.unreadable or confirmation.history(object_id).exists():
+            if past.holders or past.unreadable or clearings(object_id).exists():
                 lock = Lock.free(object_id)
         return lock
 
@@ -186,48 +184,19 @@ class LockAdmin(ClearPages):
     # One lock.
 
     def get_fieldsets(self, request: HttpRequest, obj: Lock | None = None) -> Any:
-        if obj is None or obj.info is None:  # the kind of a free lock is unknown
-            return [(None, {"fields": [(cells.name, cells.state_and_why, "using")]})]
-        about: list[Any] = [(cells.name, cells.state_and_why), ("kind", "using")]
-        if obj.info.kind in SHARED:  # the page has a table of holders
-            return [(None, {"fields": [*about, (cells.holding, "waiters")]})]
-        holder = [(cells.owner, cells.label), (cells.since, cells.held)]
-        lease = [(cells.remaining, cells.ttl), (cells.fencing_token, "waiters")]
-        return [
-            (None, {"fields": about}),
-            (_("Holder"), {"fields": holder}),
-            (_("Lease"), {"fields": lease}),
-        ]
+        return lock_page.fieldsets(obj)
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
         lock = kwargs["obj"]
-        where = LockId.parse(lock.id)
-        inspector = where.inspector()
-        seen = lock.info or where.name
-        below = [
-            tables.waiters(inspector.waiters(seen, tables.SHOWN), lock.waiters),
-            tables.past(inspector.past(seen)),
-            tables.history(confirmation.history(lock.id)[:10]),
-        ]
-        if lock.info is not None and lock.info.kind in SHARED:
-            below.insert(0, tables.holders(lock.info))
-        if not where.cache_locks:
-            below.append(tables.settings(lock.name))
-        context |= {"tables": below, "clear_url": self.clear_url(request, lock)}
+        context |= {
+            **lock_page.context(lock),
+            "title": _("Lock"),
+            "clear_url": self.clear_url(request, lock),
+            "list_url": self._with_filters(request, self._url("changelist")),
+        }
         return super().render_change_form(request, context, *args, **kwargs)
-
-    @or_away
-    def history_view(
-        self,
-        request: Any,
-        object_id: str,
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        # The history is shown even if the lock has gone or Redis is away.
-        request._redislock_history = confirmation.history(unquote(object_id)).exists()
-        return super().history_view(request, object_id, extra_context)
 
 
 def _is_name(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from django.contrib.admin.models import LogEntry
@@ -11,17 +11,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..inspection import UNREADABLE, Ending, HolderInfo, Kind, LockInfo, Past, WaiterInfo
+from ..inspection.groups import Group
 from ..inspection.sentences import translated
 from ..inspection.words import place_text, value_text
 from ..models import Lock
 from ..primitives.ledger import RunInfo, RunOutcome
 from ..settings import conf
-from . import cells
+from ..settings.policy import DEFAULTS
+from . import cells, texts
 
 SHOWN = 100
 """The most rows of a table."""
 
-_ENDINGS = {
+ENDINGS = {
     Ending.RELEASED: gettext_lazy("released"),
     Ending.EXPIRED: gettext_lazy("expired"),
     Ending.CLEARED: gettext_lazy("cleared"),
@@ -47,6 +49,8 @@ class Table(NamedTuple):
     empty: str = ""
     """The text for a table without rows."""
     note: str = ""
+    rest: Table | None = None
+    """More of it, folded."""
 
 
 def locks(to_clear: Sequence[Lock]) -> Table:
@@ -67,7 +71,7 @@ def locks(to_clear: Sequence[Lock]) -> Table:
 
 def holders(lock: LockInfo) -> Table:
     """The holders of a lock that several may hold."""
-    headings = [_("Holder"), _("State"), _("Since"), _("Held for"), _("Remaining")]
+    headings = [_("Holder"), _("State"), _("Held for"), _("Remaining")]
     return Table(
         _("Holders"),
         [*headings, _("Fencing token")],
@@ -81,32 +85,50 @@ def _holder(info: HolderInfo) -> Sequence[str]:
     return (
         cells.person(of.owner or "", of.label),
         cells.state_of(info),
-        cells.moment(of.acquired_at),
-        cells.seconds(of.held),
+        texts.lasted(of.held, of.acquired_at),
         cells.seconds(of.remaining),
         cells.number(of.fencing_token),
     )
 
 
-def waiters(first: Iterable[WaiterInfo], of: int) -> Table:
-    """The first waiters, of so many."""
+def waiters(first: Sequence[WaiterInfo], groups: Sequence[Group], of: int) -> Table:
+    """The waiters by host and place in the code, and one by one; the first ones, of so many."""
     rows = [
         (
             waiter.position + 1,
             cells.person(waiter.owner, _wants(waiter)),
             cells.seconds(waiter.waited),
         )
-        for waiter in first
+        for waiter in first[:SHOWN]
     ]
     headings = [_("Place"), _("Waiter"), _("Waits for")]
-    empty = _("Nobody waits.")
-    return Table(_("Waiters"), headings, rows, more=of - len(rows), empty=empty)
+    title, more, empty = _("Waiters"), of - len(rows), _("Nobody waits.")
+    if len(groups) == len(first):
+        return Table(title, headings, rows, more=more, empty=empty)
+    single = Table(_("One by one"), headings, rows, more=more)
+    grouped = [
+        (
+            group.number,
+            cells.with_quiet(cells.value(group.host), _text(group.label, group.kind)),
+            cells.seconds(group.oldest),
+        )
+        for group in groups[:SHOWN]
+    ]
+    note = ""
+    if len(first) < of:
+        note = _("The first %(number)s waiters, by host and place.") % {"number": len(first)}
+    headings = [_("Number"), _("Host"), _("Longest wait")]
+    return Table(title, headings, grouped, note=note, rest=single)
 
 
 def _wants(waiter: WaiterInfo) -> str:
+    return _text(waiter.label, waiter.kind)
+
+
+def _text(label: str, kind: Kind) -> str:
     """The place in the code; for a read-write lock also the purpose."""
-    wants = {Kind.READ: _("to read"), Kind.WRITE: _("to write")}.get(waiter.kind)
-    return f"{wants}, {waiter.label}" if wants else translated(waiter.label)
+    wants = {Kind.READ: _("to read"), Kind.WRITE: _("to write")}.get(kind)
+    return f"{wants}, {label}" if wants else translated(label)
 
 
 def past(known: Past) -> Table:
@@ -116,7 +138,7 @@ def past(known: Past) -> Table:
             cells.person(one.owner, one.label),
             cells.moment(one.acquired_at),
             cells.seconds(one.lasted),
-            format_html("{}{}", _ENDINGS[one.ending], cells.quiet(one.why)),
+            format_html("{}{}", ENDINGS[one.ending], cells.quiet(one.why)),
             cells.number(one.fencing_token),
         )
         for one in known.holders
@@ -132,23 +154,43 @@ def past(known: Past) -> Table:
     )
 
 
-def history(entries: Iterable[LogEntry]) -> Table:
+def clearings(entries: Iterable[LogEntry], link: Callable[[LogEntry], str] | None = None) -> Table:
+    """Clearings of a lock; with `link`, of all locks."""
     rows = [
-        (entry.action_time, entry.user.get_username(), entry.get_change_message())
+        (
+            cells.moment(entry.action_time),
+            cells.value(str(entry.user.get_username())),
+            *([link(entry)] if link else []),
+            entry.get_change_message(),
+        )
         for entry in entries
     ]
-    headings = [_("Time"), _("User"), _("Action")]
-    return Table(_("History"), headings, rows, empty=_("Nobody has cleared this lock here."))
+    empty = _("Nobody has cleared a lock here.") if link else _("Nobody has cleared it here.")
+    headings = [_("Time"), _("User"), *([_("Lock")] if link else []), _("Why")]
+    return Table(_("Clearings"), headings, rows, empty=empty)
 
 
 def settings(name: str) -> Table:
-    """The settings of a lock, and where each is written."""
-    rows = [
-        (term.upper(), value_text(setting.value), translated(place_text(term.upper(), setting)))
-        for term, setting in conf.origins(name).items()
-    ]
-    note = _("Arguments in the code override these settings.")
-    return Table(_("Settings"), [_("Setting"), _("Value"), _("From")], rows, note=note)
+    """The settings of a lock that are not defaults, and where each is written; then the others."""
+    given: list[Sequence[Any]] = []
+    defaults: list[Sequence[Any]] = []
+    for term, setting in conf.origins(name).items():
+        row = (
+            term.upper(),
+            cells.value(value_text(setting.value)),
+            texts.sentence(place_text(term.upper(), setting)),
+        )
+        (defaults if setting.value == DEFAULTS[term] else given).append(row)
+    headings = [_("Setting"), _("Value"), _("From")]
+    rest = Table(_("Defaults"), headings, defaults)
+    return Table(
+        _("Settings"),
+        headings,
+        given,
+        empty=_("All settings are defaults."),
+        note=_("Arguments in the code override these settings."),
+        rest=rest,
+    )
 
 
 def runs(last: Iterable[RunInfo]) -> Table:

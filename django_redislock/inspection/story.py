@@ -11,18 +11,45 @@ from datetime import UTC, datetime, timedelta
 
 from django.utils.translation import gettext_noop as _
 
-from .facts import HolderInfo, LockInfo, State, WaiterInfo
+from .facts import Ending, HolderInfo, Kind, LockInfo, Past, State, WaiterInfo
 from .sentences import Sentence
 from .words import clean, duration, holding, instant, process_name
 
 Instant = Callable[[datetime], str]
 """Writes a time."""
 
+_ENDINGS = {
+    Ending.RELEASED: _("The last one was %(who)s, for %(time)s from %(instant)s; released."),
+    Ending.EXPIRED: _("The last one was %(who)s, for %(time)s from %(instant)s; expired."),
+    Ending.CLEARED: _("The last one was %(who)s, for %(time)s from %(instant)s; cleared."),
+}
+
 
 def story(lock: LockInfo, waiters: Sequence[WaiterInfo], at: Instant = instant) -> list[Sentence]:
     """Say who holds a lock, whether the holder lives, when it frees itself, and who is next."""
     one = lock.holders[0]
-    return [_held(lock, one), _alive(one), _frees_itself(one, at), next_one(lock, waiters)]
+    return [held_by(lock), _alive(one), _frees_itself(one, at), next_one(lock, waiters)]
+
+
+def free_story(past: Past, at: Instant = instant) -> list[Sentence]:
+    """Say that nobody holds a lock, and who was the last one."""
+    nobody = Sentence(_("Nobody holds it now."))
+    if not past.holders:
+        return [nobody]
+    one = past.holders[0]
+    template = _ENDINGS[one.ending]
+    if one.lasted is None:
+        template = _("The last one was %(who)s, from %(instant)s until its lease expired.")
+    elif one.ending == Ending.CLEARED and one.why:
+        template = _("The last one was %(who)s, for %(time)s from %(instant)s; cleared %(why)s.")
+    last = Sentence(
+        template,
+        who=_name(one.owner, one.label),
+        instant=at(one.acquired_at),
+        time=duration(one.lasted),
+        why=clean(one.why),
+    )
+    return [nobody, last]
 
 
 def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence]:
@@ -31,16 +58,22 @@ def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence
     alive = [each for each in lock.holders if each.state != State.STALE]
     said = []
     if not alive:
-        said.append(Sentence(_("%(who)s can’t come back, and loses nothing."), who=_who(one)))
+        said.append(
+            Sentence(_("%(who)s can’t come back, and loses nothing."), who=holder_name(one))
+        )
     else:
         within = duration(max(map(overlap, alive)))
         first = one if one.state != State.STALE else alive[0]
         template = _("%(who)s is alive; two may work at once for up to %(time)s.")
+        if lock.kind == Kind.SEMAPHORE:
+            template = _(
+                "%(who)s is alive; more than %(limit)s may work at once for up to %(time)s."
+            )
         if first.holder.owner is None:
             template = _("%(who)s is not told; two may work at once until it ends.")
         elif first.state == State.UNKNOWN:
             template = _("%(who)s may be alive; then two may work at once for up to %(time)s.")
-        said.append(Sentence(template, who=_who(first), time=within))
+        said.append(Sentence(template, who=holder_name(first), time=within, limit=lock.limit))
     return [*said, next_one(lock, waiters)]
 
 
@@ -66,12 +99,24 @@ def safer(lock: LockInfo) -> Sentence:
     one = lock.holders[0]
     host, _sep, process = (one.holder.owner or "").partition(":")
     ttl = one.ttl or one.holder.remaining
-    if one.state == State.STALE:
+    alive = [each for each in lock.holders if each.state != State.STALE]
+    if not alive:
         return Sentence(_("Clearing is safe: nobody works under this lock."))
+    if one.state == State.STALE:
+        template = _("It is safer to clear only those that are stale: %(number)s of %(all)s.")
+        return Sentence(template, number=len(lock.holders) - len(alive), all=lock.holding)
     if not process or ttl is None:
         return Sentence(_("It is safer to end the program that holds it."))
+    template = _(
+        "It is safer to end process %(process)s on %(host)s: the lock is free within %(time)s."
+    )
+    if len(lock.holders) > 1:
+        template = _(
+            "It is safer to end processes, as %(process)s on %(host)s: its place is free within "
+            "%(time)s."
+        )
     return Sentence(
-        _("It is safer to end process %(process)s on %(host)s: the lock is free within %(time)s."),
+        template,
         process=process.partition(":")[0],
         host=clean(host),
         time=duration(ttl),
@@ -88,7 +133,9 @@ def overlap(one: HolderInfo) -> float:
     return one.ttl / 3
 
 
-def _held(lock: LockInfo, one: HolderInfo) -> Sentence:
+def held_by(lock: LockInfo) -> Sentence:
+    """Say who holds a lock, and for how long."""
+    one = lock.holders[0]
     if len(lock.holders) == 1:
         template = _("Held by %(who)s for %(time)s.")
         if one.holder.held is None:
@@ -97,7 +144,9 @@ def _held(lock: LockInfo, one: HolderInfo) -> Sentence:
         template = _("Held by %(number)s; longest by %(who)s, for %(time)s.")
         if one.state != State.HELD:
             template = _("Held by %(number)s; look at %(who)s first, which has it for %(time)s.")
-    return Sentence(template, who=_who(one), number=holding(lock), time=duration(one.holder.held))
+    return Sentence(
+        template, who=holder_name(one), number=holding(lock), time=duration(one.holder.held)
+    )
 
 
 def _alive(one: HolderInfo) -> Sentence:
@@ -142,9 +191,12 @@ def next_one(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> Sentence:
     )
 
 
-def _who(one: HolderInfo) -> str:
-    """The process, and where in the code it took the lock."""
+def holder_name(one: HolderInfo) -> str:
+    """Return the process, and where in the code it took the lock."""
     if one.holder.owner is None:
         return Sentence(_("another program"))
-    name = process_name(one.holder.owner)
-    return f"{name} ({clean(one.holder.label)})" if one.holder.label else name
+    return _name(one.holder.owner, one.holder.label)
+
+
+def _name(owner: str, label: str) -> str:
+    return f"{process_name(owner)} ({clean(label)})" if label else process_name(owner)

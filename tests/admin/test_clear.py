@@ -12,12 +12,14 @@ from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
+from django.utils.html import strip_tags
 from redis import Redis
 
 from django_redislock import LeaseRevoked, redis_lock
 from django_redislock.admin import confirmation
 from django_redislock.client import Lock
 from django_redislock.inspection import Inspector, LockInfo
+from django_redislock.inspection.words import process_name
 from tests.admin.conftest import LIST, client_of
 from tests.operations.calling import AWAY, before_clearing, granted, strangers, write_down
 from tests.waiting import PATIENCE, eventually
@@ -30,6 +32,11 @@ def ask(client: Client, *names: str, **more: str) -> Any:
     ids = [f"default:{name}" for name in names]
     choice = {"action": "clear_locks", "_selected_action": ids, "index": "0"}
     return client.post(LIST, choice | more)
+
+
+def plain(page: Any) -> str:
+    """The text of a page."""
+    return strip_tags(page.content.decode())
 
 
 def confirm(client: Client, page: Any, reason: str = "it hung") -> list[str]:
@@ -46,16 +53,21 @@ def test_clear(operator: Client) -> None:
         waiter = thread.submit(redis_lock("job", wait=PATIENCE).acquire)
         eventually(lambda: len(Inspector().waiters("job")) == 1)
         page = ask(operator, "job")
-        assert "1 waiter is affected" in page.content.decode()
+        text = plain(page)
+        assert f" (here) is alive; two may work at once for up to {lease.ttl / 3:.1f} s." in text
+        assert "Next: " in text
+        assert "It is safer to end process " in text
         assert lease.token not in page.content.decode()
-        assert confirm(operator, page) == ["Cleared “job”."]
+        [said] = confirm(operator, page)
+        assert said.startswith("Cleared “job”. Now it is held by ")
         successor = waiter.result(PATIENCE)
+        assert str(process_name(successor.owner)) in said
     with pytest.raises(LeaseRevoked, match=r"cleared by eva \(it hung\)"):
         lease.extend()
     successor.release()
     [entry] = LogEntry.objects.all()
     assert (entry.user.username, entry.object_id) == ("eva", "default:job")
-    assert entry.get_change_message().startswith("Cleared: it hung. It was held by ")
+    assert entry.get_change_message().startswith("Cleared: it hung. Held by ")
     assert "here" in entry.change_message
     assert lease.token not in entry.change_message
 
@@ -64,14 +76,15 @@ def test_one_lock(operator: Client, redis: Redis) -> None:
     """A lock can be cleared from its page."""
     granted(redis, "job")
     page = operator.get(f"{LIST}default_3Ajob/clear/")
-    assert confirm(operator, page) == ["Cleared “job”."]
+    assert confirm(operator, page) == ["Cleared “job”. Nobody holds it now."]
     assert Inspector().get("job") is None
     with redis_lock("a:job"):
         write_down()
     answer = operator.get(f"{LIST}default_3Aa_3Ajob/clear/", follow=True)
-    assert "Nobody holds “a:job” any more." in answer.content.decode()
+    assert "Nobody holds “a:job” now." in answer.content.decode()
     answer = operator.get(f"{LIST}default_3Anix/clear/", follow=True)
-    assert "Nothing is known of a lock" in answer.content.decode()
+    assert answer.redirect_chain == [(LIST, 302)]
+    assert "Nobody holds “nix” now." in answer.content.decode()
 
 
 def test_a_database_that_can_not_be_written(
@@ -88,7 +101,7 @@ def test_a_database_that_can_not_be_written(
                 said = confirm(operator, page, "it\nhung")
         finally:
             cursor.execute("PRAGMA query_only = OFF")
-    assert said[0] == "Cleared 2 locks: “job”, “other”."
+    assert said[0] == "Cleared 2 locks: “job”, “other”. Nobody holds them now."
     assert said[1].startswith("This is missing from the history, because the database")
     assert Inspector().get("job") is None
     assert not LogEntry.objects.exists()
@@ -109,7 +122,7 @@ def test_changed_hands(operator: Client, redis: Redis) -> None:
     redis.delete("redislock:{gone}")
     with redis_lock("job") as successor:
         assert confirm(operator, page) == [
-            "Cleared “old”.",
+            "Cleared “old”. Nobody holds it now.",
             "“job” has changed hands meanwhile, and was left alone.",
             "“gone” was free already.",
         ]
@@ -159,7 +172,10 @@ def test_all_pages(operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPat
     )
     assert "And 20 more." in page.content.decode()
     [said] = confirm(operator, page)
-    assert re.fullmatch("Cleared 120 locks: “job:[0-9]+”, “job:[0-9]+” … “job:[0-9]+”[.]", said)
+    assert re.fullmatch(
+        "Cleared 120 locks: “job:[0-9]+”, “job:[0-9]+” … “job:[0-9]+”[.] Nobody holds them now[.]",
+        said,
+    )
     assert [lock.name for lock in Inspector().all()] == ["other"]
     assert LogEntry.objects.count() == 120
 
@@ -178,7 +194,7 @@ def test_what_was_ticked_is_read(
             patch.setattr(Inspector, reads_many, None)
         page = operator.post(LIST, {"action": "clear_locks", "_selected_action": ids, "index": 0})
     [said] = confirm(operator, page)
-    assert said == "Cleared 2 locks: “job:7”, “:1:cached”."
+    assert said == "Cleared 2 locks: “job:7”, “:1:cached”. Nobody holds them now."
     assert not lock.locked()
     assert Inspector().counts().total == 119
 
@@ -237,7 +253,7 @@ def test_redis_goes_away(
     settings.CACHES = there
     said = [str(message) for message in operator.get(LIST).context["messages"]]
     assert answer.status_code == 302
-    assert said[0] == f"Cleared “{done[0]}”."
+    assert said[0].startswith(f"Cleared “{done[0]}”.")
     assert said[1].startswith(f"“{done[1]}” may have been cleared, or not: ")
     assert said[2].startswith("2 locks were left alone, since Redis did not answer any more: ")
     assert {entry.object_repr for entry in LogEntry.objects.all()} == set(done)
@@ -275,7 +291,7 @@ def test_another_value_of_others(operator: Client, redis: Redis) -> None:
         )
         redis.set("redislock:{long}", "worker on host-with-a-long-name-B")
         assert confirm(operator, page) == [
-            "Cleared “{redislock-victim}”.",
+            "Cleared “{redislock-victim}”. Nobody holds it now.",
             "“long” has changed hands meanwhile, and was left alone.",
         ]
         assert redis.exists("redislock-victim")
@@ -329,7 +345,7 @@ def test_names_that_are_no_texts(
     """A project's user names may be numbers."""
     granted(redis, "job")
     monkeypatch.setattr(User, "get_username", lambda self: 4711)
-    assert confirm(operator, ask(operator, "job")) == ["Cleared “job”."]
+    assert confirm(operator, ask(operator, "job")) == ["Cleared “job”. Nobody holds it now."]
 
 
 def test_too_many(

@@ -1,0 +1,133 @@
+"""The pages of clearings: of one lock, and of all. They are the admin's log, so they need no
+Redis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.options import get_content_type_for_model
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
+from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.views.main import PAGE_VAR
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+
+from ..inspection.lock_id import LockId
+from ..inspection.words import clean
+from ..models import Lock
+from . import cells
+from .pages import LiveAdmin
+from .tables import clearings as table
+
+AT_ONCE = 100
+"""Clearings on one page."""
+
+
+def clearings(id: str | None = None) -> Any:
+    """Return the clearings of a lock, or of all locks, the newest first."""
+    entries = LogEntry.objects.filter(content_type=get_content_type_for_model(Lock))
+    if id is not None:
+        try:
+            id = str(LockId.parse(id))  # printable, as a database wants it
+        except ValueError:
+            return entries.none()
+        entries = entries.filter(object_id=id)
+    return entries.select_related("user").order_by("-action_time", "-pk")
+
+
+class ClearingsPages(LiveAdmin):
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.clearings_view)
+        name = "django_redislock_lock_clearings"
+        return [path("clearings/", view, name=name), *super().get_urls()]
+
+    def clearings_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the clearings of all locks."""
+        return self._clearings(request, _("Clearings"), clearings(), with_locks=True)
+
+    def history_view(
+        self, request: Any, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the clearings of a lock, whether or not it is held."""
+        try:
+            where = LockId.parse(unquote(object_id))
+        except ValueError:
+            return self._gone(request, object_id)
+        lock = Lock.free(str(where))
+        title = _("Clearings of “%(name)s”") % {"name": str(lock)}
+        return self._clearings(request, title, clearings(lock.id), lock=lock)
+
+    def _clearings(
+        self,
+        request: HttpRequest,
+        title: str,
+        entries: Any,
+        lock: Lock | None = None,
+        *,
+        with_locks: bool = False,
+    ) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        paginator = Paginator(entries, AT_ONCE)
+        page = paginator.get_page(request.GET.get(PAGE_VAR))
+        context = {
+            **self.frame(request, title),
+            "table": table(page.object_list, link=self._link if with_locks else None),
+            "page": page,
+            "pages": paginator.get_elided_page_range(page.number),
+            "page_var": PAGE_VAR,
+            "lock": lock,
+            "lock_url": lock and self._url("change", quote(lock.pk)),
+            "clearings_url": self._url("clearings"),
+            "list_url": self._with_filters(request, self._url("changelist")),
+        }
+        return TemplateResponse(request, "admin/django_redislock/clearings.html", context)
+
+    def _link(self, entry: LogEntry) -> str:
+        """A lock that was cleared; a link to it if it can exist with these settings."""
+        name = cells.value(entry.object_repr)
+        try:
+            id = str(LockId.parse(entry.object_id or ""))
+        except ValueError:
+            return name
+        return format_html('<a href="{}">{}</a>', self._url("change", quote(id)), name)
+
+    def _url(self, page: str, *args: str) -> str:
+        name = f"{self.admin_site.name}:django_redislock_lock_{page}"
+        return reverse(name, args=args)
+
+    def _with_filters(self, request: HttpRequest, url: str) -> str:
+        """Add the filters of the list from which somebody came."""
+        filters: Any = {
+            "preserved_filters": self.get_preserved_filters(request),
+            "opts": self.opts,
+        }
+        return add_preserved_filters(filters, url)
+
+    def _back(
+        self, request: HttpRequest, message: Any, level: int, page: str = "changelist", *args: str
+    ) -> HttpResponse:
+        self.message_user(request, message, level)
+        return HttpResponseRedirect(self._with_filters(request, self._url(page, *args)))
+
+    def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        id = unquote(object_id)
+        try:
+            name = LockId.parse(id).name
+        except ValueError:
+            name = id
+        message = _("Nobody holds “%(name)s” now.") % {"name": clean(name)}
+        return self._back(request, message, messages.INFO)
+
+    def _get_obj_does_not_exist_redirect(
+        self, request: HttpRequest, _opts: Any, object_id: str
+    ) -> HttpResponse:
+        """Lead to the list, where Django leads to the start of the admin."""
+        return self._gone(request, object_id)
