@@ -115,7 +115,9 @@ class ClearPages(ClearingsPages):
         if len(locks) == 1:
             title = gettext("Clear “%(name)s”")
         context = {
-            **self.frame(request, title % {"count": len(locks), "name": locks[0] if locks else ""}),
+            **self.frame(
+                request, title % {"count": len(locks), "name": locks[0] if locks else ""}
+            ),
             "form": form,
             "table": tables.locks(locks),
             "total": len(locks),

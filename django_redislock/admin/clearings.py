@@ -48,6 +48,10 @@ class ClearingsPages(LiveAdmin):
         name = "django_redislock_lock_clearings"
         return [path("clearings/", view, name=name), *super().get_urls()]
 
+    @property
+    def clearings_url(self) -> str:
+        return self._url("clearings")
+
     def clearings_view(self, request: HttpRequest) -> HttpResponse:
         """Show the clearings of all locks."""
         return self._clearings(request, _("Clearings"), clearings(), with_locks=True)
@@ -85,7 +89,7 @@ class ClearingsPages(LiveAdmin):
             "page_var": PAGE_VAR,
             "lock": lock,
             "lock_url": lock and self._url("change", quote(lock.pk)),
-            "clearings_url": self._url("clearings"),
+            "clearings_url": self.clearings_url,
             "list_url": self._with_filters(request, self._url("changelist")),
         }
         return TemplateResponse(request, "admin/django_redislock/clearings.html", context)

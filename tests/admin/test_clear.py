@@ -16,7 +16,7 @@ from django.utils.html import strip_tags
 from redis import Redis
 
 from django_redislock import LeaseRevoked, redis_lock
-from django_redislock.admin import confirmation
+from django_redislock.admin import clearings, confirmation
 from django_redislock.client import Lock
 from django_redislock.inspection import Inspector, LockInfo
 from django_redislock.inspection.words import process_name
@@ -39,10 +39,10 @@ def plain(page: Any) -> str:
     return strip_tags(page.content.decode())
 
 
-def confirm(client: Client, page: Any, reason: str = "it hung") -> list[str]:
+def confirm(client: Client, page: Any, reason: str = "it hung", **more: str) -> list[str]:
     """Send the confirmation, and return the messages."""
     seen = page.context["form"].initial["seen"]
-    answer = client.post(CLEAR, {"seen": seen, "reason": reason}, follow=True)
+    answer = client.post(CLEAR, {"seen": seen, "reason": reason, **more}, follow=True)
     return [str(message) for message in answer.context["messages"]]
 
 
@@ -359,3 +359,61 @@ def test_too_many(
     assert "too many locks for one form" in operator.get(LIST).content.decode()
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = None
     assert ask(operator, "job").status_code == 200
+
+
+def test_the_way_back(operator: Client, redis: Redis) -> None:
+    """After one lock its page comes, after several ones the list; the filters are kept."""
+    for name in ("job:1", "job:2", "job:3"):
+        granted(redis, name)
+    kept = "_changelist_filters=q%3Djob%26state%3Dstale"
+    page = operator.get(f"{LIST}default_3Ajob_3A1/change/?{kept}")
+    assert f"{LIST}default_3Ajob_3A1/clear/?{kept}" in page.content.decode()
+    question = operator.get(f"{LIST}default_3Ajob_3A1/clear/?{kept}")
+    assert question.context["back_url"] == f"{LIST}default_3Ajob_3A1/change/?{kept}"
+    to = question.context["clear_url"]
+    assert to == f"{CLEAR}?{kept}"
+    seen = question.context["form"].initial["seen"]
+    answer = operator.post(to, {"seen": seen, "reason": "r"}, follow=True)
+    assert answer.redirect_chain == [(f"{LIST}default_3Ajob_3A1/change/?{kept}", 302)]
+    assert "Nobody holds it now." in plain(answer)
+    assert f'href="{LIST}?q=job&amp;state=stale"' in answer.content.decode()
+    question = ask(operator, "job:2", "job:3")
+    assert "2 holders can’t come back, and lose nothing. Nobody waits." in " ".join(
+        plain(question).split()
+    )
+    seen = question.context["form"].initial["seen"]
+    answer = operator.post(f"{CLEAR}?{kept}", {"seen": seen, "reason": "r"})
+    assert answer["Location"] == f"{LIST}?q=job&state=stale"
+
+
+def test_many_at_once(operator: Client, redis: Redis) -> None:
+    """A summary: how many live, and for how long two may work."""
+    granted(redis, "dead")
+    with redis_lock("a", ttl=30), redis_lock("b", ttl=60):
+        page = ask(operator, "a", "b", "dead")
+    text = " ".join(plain(page).split())
+    assert "2 holders are alive, or may be" in text
+    assert "for up to 20.0 s. 1 holder can’t come back" in text
+
+
+def test_clearings(operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of all clearings: who, when, which and why, the newest first; and one of each lock.
+    None of them asks Redis."""
+    for name in ("job:1", "job:2"):
+        granted(redis, name)
+        confirm(operator, ask(operator, name), f"{name} hung")
+    url = f"{LIST}clearings/"
+    assert url in operator.get(LIST).content.decode()
+    page = operator.get(url)
+    text = " ".join(plain(page).split())
+    assert text.index("job:2 hung") < text.index("job:1 hung")
+    assert "eva" in text
+    assert "Held by web3 · 1 · x (its/job.py:1 in job) for 15 min 00 s." in text
+    assert f'href="{LIST}default_3Ajob_3A1/change/"' in page.content.decode()
+    monkeypatch.setattr(clearings, "AT_ONCE", 1)
+    assert "job:1 hung" not in plain(operator.get(url))
+    assert "job:1 hung" in plain(operator.get(url, {"p": 2}))
+    its = operator.get(f"{LIST}default_3Ajob_3A1/history/")
+    assert "job:1 hung" in plain(its)
+    assert "job:2 hung" not in plain(its)
+    assert client_of("nobody").get(url).status_code == 403

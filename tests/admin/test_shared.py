@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from redis import Redis
 
 from django_redislock import LeaseRevoked, ReadWriteLock, Semaphore
 from tests.admin.conftest import LIST
-from tests.admin.test_clear import ask, confirm
+from tests.admin.test_clear import ask, confirm, plain
 from tests.operations.calling import granted
 
 pytestmark = pytest.mark.django_db
@@ -54,3 +55,20 @@ def test_clear_takes_it_from_those_who_were_seen(operator: Client, redis: Redis)
         with pytest.raises(LeaseRevoked):
             seen.extend()
         assert "changed hands" in confirm(operator, page)[0]
+
+
+def test_clear_only_those_that_are_stale(operator: Client, redis: Redis) -> None:
+    """If some of the holders live, those that are stale can lose it alone, which is offered."""
+    granted(redis, "exports", places=3, owner="web3:77:x")
+    alive = Semaphore("exports", 3).acquire()
+    page = ask(operator, "exports")
+    assert "It is safer to clear only those that are stale: 1 of 2." in plain(page)
+    assert re.search('name="stale_only"[^>]* checked', text(page))
+    assert confirm(operator, page, stale_only="on")[0].startswith("Cleared “exports”.")
+    alive.extend()
+    page = ask(operator, "exports")
+    assert 'name="stale_only"' not in text(page)
+    assert "more than 3 may work at once" in plain(page)
+    confirm(operator, page)
+    with pytest.raises(LeaseRevoked):
+        alive.extend()
