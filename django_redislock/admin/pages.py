@@ -112,7 +112,8 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        return super().change_view(request, object_id, form_url, extra_context)
+        context = {**_messages_kept(request), **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, context)
 
     def delete_view(self, *_args: Any, **_kwargs: Any) -> HttpResponse:
         raise PermissionDenied

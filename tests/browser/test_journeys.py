@@ -101,22 +101,59 @@ def test_clear_from_the_list(site: Site, window: Window) -> None:
     assert "it hangs since Monday" in message
 
 
-def test_clear_from_the_page_of_a_lock(site: Site, window: Window) -> None:
-    """The way leads from the list to the lock, to the confirmation and back, and then to the
-    end."""
+def test_understand_it_clear_it_see_who_has_it(site: Site, window: Window) -> None:
+    """From the filtered list to the lock, whose page says what goes on and what clearing would
+    do; to the confirmation, and back; then to the end. The page says who has the lock now, and
+    leads back to the list with its filters."""
     site.us.hold("job", label="the monthly run")
-    window.goes_to_list()
+    site.others.wait_for("job", label="the next one")
+    site.await_queue("job", 1)
+    window.goes_to_list(q="job")
     window.page.get_by_role("link", name="job", exact=True).click()
-    expect(window.page.locator("#content")).to_contain_text("the monthly run")
-    window.page.get_by_role("link", name="Clear", exact=True).click()
+    story = window.page.locator("#redislock-story")
+    expect(story).to_contain_text("(the monthly run) for ")
+    expect(story).to_contain_text("Its process is alive.")
+    expect(story).to_contain_text("two may work at once for up to 3 min 20 s")
+    expect(window.page.locator("svg.redislock-timeline g > rect").first).to_be_visible()
+    window.page.get_by_role("link", name="Clear…").click()
+    content = window.page.locator("#content")
+    expect(content).to_contain_text("two may work at once for up to 3 min 20 s. Next: ")
+    expect(content).to_contain_text("It is safer to end process ")
     window.page.locator("#content .closelink").click()
-    expect(window.row("job")).to_be_visible()
+    expect(story).to_contain_text("(the monthly run) for ")
     assert site.us.is_told("job") == ""
-    window.goes_to(site.address_of("job"))
-    window.page.get_by_role("link", name="Clear", exact=True).click()
+
+    window.page.get_by_role("link", name="Clear…").click()
     window.confirms("it hangs")
-    expect(window.page.locator(".messagelist .success")).to_contain_text("job")
+    said = window.page.locator(".messagelist .success")
+    expect(said).to_contain_text("Cleared “job”. Now it is held by ")
+    expect(said).to_contain_text("(the next one)")
+    expect(story).to_contain_text("(the next one) for ")
+    expect(window.page.locator("#redislock-tables")).to_contain_text("operator (it hangs)")
     assert site.us.is_told("job").startswith("LeaseRevoked")
+    site.others.gets("job")
+    window.page.get_by_role("link", name="All locks").click()
+    expect(window.row("job")).to_be_visible()
+    assert window.page.url.endswith("?q=job")
+    window.page.get_by_role("link", name="Clearings").click()
+    expect(window.page.locator("#content tbody tr")).to_have_count(1)
+    expect(content).to_contain_text("Cleared: it hangs. Held by ")
+
+
+def test_a_lock_that_is_gone(site: Site, window: Window) -> None:
+    """Its page, open since before, says so without a click; a later look leads to the list."""
+    site.us.hold("job", label="the monthly run")
+    window.remembers("django-redislock.refresh", "2")
+    window.goes_to(site.address_of("job"))
+    story = window.page.locator("#redislock-story")
+    expect(story).to_contain_text("Held by ")
+    site.us.release("job")
+    expect(story).to_contain_text("Nobody holds it now.")
+    expect(window.page.get_by_role("link", name="Clear…")).to_have_count(0)
+    site.forget()
+    window.goes_to(site.address_of("job"))
+    expect(window.page.locator(".messagelist")).to_contain_text("Nobody holds “job” now.")
+    expect(window.page.locator("#redislock-summary")).to_be_attached()
 
 
 def test_without_javascript(site: Site, open_window: Open) -> None:

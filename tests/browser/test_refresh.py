@@ -166,13 +166,16 @@ def test_a_message_is_for_who_can_see_it(site: Site, window: Window) -> None:
 
 def test_a_message_stays(site: Site, window: Window) -> None:
     """A message stays until its reader goes on, while locks come and go."""
-    site.us.hold("job")
-    window.clears("job", "it hangs")
+    for name in ("job", "other"):
+        site.us.hold(name)
+    window.goes_to_list()
+    window.asks_to_clear("job", "other")
+    window.confirms("it hangs")
     expect(window.rows).to_have_count(0)
     site.others.hold("new")
     refresh(window)
     expect(window.row("new")).to_be_visible()
-    expect(window.page.locator(".messagelist .success")).to_contain_text("Cleared “job”.")
+    expect(window.page.locator(".messagelist .success")).to_contain_text("Cleared 2 locks: ")
 
 
 def test_rows_keep_their_place(site: Site, window: Window) -> None:

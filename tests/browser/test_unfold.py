@@ -69,7 +69,7 @@ def test_clear_from_its_page(site: Site, window: Window) -> None:
     window.goes_to(site.address_of("job"))
     expect(window.page.locator("body")).to_contain_text("the monthly run")
     assert window.does_not_scroll_sideways()
-    window.page.get_by_role("link", name="Clear", exact=True).click()
+    window.page.get_by_role("link", name="Clear…").click()
     expect(window.page.locator(".redislock-title")).to_be_visible()
     form = window.page.locator("#content form")
     assert has_an_edge(form.locator("input[name=reason]"))
