@@ -12,22 +12,23 @@ from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import PAGE_VAR
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
+from django.core.paginator import Page, Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ..inspection.lock_id import LockId
 from ..inspection.words import clean
 from ..models import Lock
-from . import cells
+from . import cells, tables
 from .pages import LiveAdmin
-from .tables import clearings as table
 
 AT_ONCE = 100
 """Clearings on one page."""
+NOBODY = gettext_lazy("Nobody has cleared it here.")
 
 
 def clearings(id: str | None = None) -> Any:
@@ -54,7 +55,10 @@ class ClearingsPages(LiveAdmin):
 
     def clearings_view(self, request: HttpRequest) -> HttpResponse:
         """Show the clearings of all locks."""
-        return self._clearings(request, _("Clearings"), clearings(), with_locks=True)
+        page = self._page(request, clearings())
+        empty = _("Nobody has cleared a lock here.")
+        table = tables.history("", page.object_list, empty, self._link)
+        return self._clearings(request, _("Clearings"), page, table)
 
     def history_view(
         self, request: Any, object_id: str, extra_context: dict[str, Any] | None = None
@@ -66,28 +70,29 @@ class ClearingsPages(LiveAdmin):
             return self._gone(request, object_id)
         lock = Lock.free(str(where))
         title = _("Clearings of “%(name)s”") % {"name": str(lock)}
-        return self._clearings(request, title, clearings(lock.id), lock=lock)
+        page = self._page(request, clearings(lock.id))
+        table = tables.history("", page.object_list, str(NOBODY))
+        return self._clearings(request, title, page, table, lock)
+
+    def _page(self, request: HttpRequest, entries: Any) -> Page[LogEntry]:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return Paginator(entries, AT_ONCE).get_page(request.GET.get(PAGE_VAR))
 
     def _clearings(
         self,
         request: HttpRequest,
         title: str,
-        entries: Any,
+        page: Page[LogEntry],
+        table: tables.Table,
         lock: Lock | None = None,
-        *,
-        with_locks: bool = False,
     ) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        paginator = Paginator(entries, AT_ONCE)
-        page = paginator.get_page(request.GET.get(PAGE_VAR))
         context = {
             **self.frame(request, title),
-            "table": table(page.object_list, link=self._link if with_locks else None),
+            "table": table,
             "page": page,
-            "pages": paginator.get_elided_page_range(page.number),
+            "pages": page.paginator.get_elided_page_range(page.number),
             "page_var": PAGE_VAR,
-            "lock": lock,
             "lock_url": lock and self._url("change", quote(lock.pk)),
             "clearings_url": self.clearings_url,
             "list_url": self._with_filters(request, self._url("changelist")),

@@ -95,7 +95,7 @@ class PeriodicJobAdmin(JobActions):
         empty = gettext("Nobody has paused, resumed or run it here.")
         context["tables"] = [
             tables.runs(job.info.runs),
-            tables.history(audit.history(job.name)[:10])._replace(empty=empty),
+            tables.history(gettext("History"), audit.history(job.name)[:10], empty),
         ]
         wanted = ("run", "pause" if job.info.paused is None else "resume")
         context["acts"] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..inspection import SHARED, State
@@ -13,7 +14,7 @@ from ..inspection.lock_id import LockId
 from ..inspection.story import consequences, free_story, safer, story
 from ..models import STATES, Lock
 from . import cells, tables, texts
-from .clearings import clearings
+from .clearings import NOBODY, clearings
 from .timeline import now_of, timeline
 
 GROUPED = 1000
@@ -60,7 +61,7 @@ def context(lock: Lock) -> dict[str, Any]:
     below = [
         tables.waiters(waiters, grouped, number),
         tables.past(past),
-        tables.clearings(clearings(lock.id)[:CLEARINGS]),
+        tables.history(gettext("Clearings"), clearings(lock.id)[:CLEARINGS], str(NOBODY)),
     ]
     if info is not None and info.kind in SHARED:
         below.insert(0, tables.holders(info))

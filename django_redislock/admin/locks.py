@@ -11,15 +11,20 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IS_FACETS_VAR
+from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, PAGE_VAR, ChangeList
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
 from ..inspection import Counts, State
 from ..inspection.live import Snapshot
 from ..inspection.lock_id import LockId
-from ..models import KINDS, STATES, Lock, servers
+from ..models import KINDS, STATES, Lock, PeriodicJob, servers
+from ..periodic.registry import job_of_lock
 from ..primitives.keys import validate_name
 from . import cells, lock_page
 from .clear_pages import ClearPages
@@ -195,8 +200,22 @@ class LockAdmin(ClearPages):
             "title": _("Lock"),
             "clear_url": self.clear_url(request, lock),
             "list_url": self._with_filters(request, self._url("changelist")),
+            "job": self._job(request, lock),
         }
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def _job(self, request: Any, lock: Lock) -> str:
+        """Return a link to the periodic job whose lock this is."""
+        try:
+            job = None if LockId.parse(lock.id).cache_locks else job_of_lock(lock.name)
+        except ImproperlyConfigured:  # the system checks say so
+            return ""
+        pages = self.admin_site._registry.get(PeriodicJob)
+        if job is None or pages is None or not pages.has_view_permission(request):
+            return ""
+        name = f"{self.admin_site.name}:django_redislock_periodicjob_change"
+        url = reverse(name, args=[quote(job.name)])
+        return format_html('<a href="{}">{}</a>', url, cells.value(job.name))
 
 
 def _is_name(name: str) -> bool:

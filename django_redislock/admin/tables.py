@@ -154,8 +154,13 @@ def past(known: Past) -> Table:
     )
 
 
-def clearings(entries: Iterable[LogEntry], link: Callable[[LogEntry], str] | None = None) -> Table:
-    """Clearings of a lock; with `link`, of all locks."""
+def history(
+    title: str,
+    entries: Iterable[LogEntry],
+    empty: str,
+    link: Callable[[LogEntry], str] | None = None,
+) -> Table:
+    """Entries of the admin's log; with `link`, each with a link to what it is about."""
     rows = [
         (
             cells.moment(entry.action_time),
@@ -165,9 +170,8 @@ def clearings(entries: Iterable[LogEntry], link: Callable[[LogEntry], str] | Non
         )
         for entry in entries
     ]
-    empty = _("Nobody has cleared a lock here.") if link else _("Nobody has cleared it here.")
-    headings = [_("Time"), _("User"), *([_("Lock")] if link else []), _("Why")]
-    return Table(_("Clearings"), headings, rows, empty=empty)
+    headings = [_("Time"), _("User"), *([_("Lock")] if link else []), _("Action")]
+    return Table(title, headings, rows, empty=empty)
 
 
 def settings(name: str) -> Table:

@@ -11,6 +11,7 @@ from django.contrib.admin.options import get_content_type_for_model
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.test import Client
+from django.utils.html import strip_tags
 from redis import Redis
 
 from django_redislock import redis_lock
@@ -18,6 +19,8 @@ from django_redislock.inspection import Inspector
 from django_redislock.models import Lock
 from tests.admin.conftest import LIST, client_of
 from tests.operations.calling import AWAY, granted, write_down
+from tests.periodic.conftest import make, registry  # noqa: F401 - fixtures
+from tests.test_story import in_queue
 from tests.waiting import PATIENCE, eventually
 
 PAGE = f"{LIST}default_3Ajob/change/"
@@ -192,3 +195,47 @@ def test_ids_of_no_lock(operator: Client, settings: Any, id: str, page: str) -> 
     assert answer.status_code == 302
     answer = operator.get(answer["Location"])
     assert answer.status_code in (200, 302)
+
+
+def test_the_lock_of_a_job(make: Any, redis: Redis, operator: Client) -> None:  # noqa: F811
+    """Its page leads to the job, for those who may see jobs."""
+    make(name="shop.report", every=3600)
+    granted(redis, "periodic:shop.report")
+    page = f"{LIST}default_3Aperiodic_3Ashop.report/change/"
+    job = "/admin/django_redislock/periodicjob/shop.report/change/"
+    assert job not in operator.get(page).content.decode()
+    both = client_of("ada", "view_lock", "view_periodicjob")
+    assert f'href="{job}"' in both.get(page).content.decode()
+
+
+def test_the_timeline(operator: Client, redis: Redis) -> None:
+    """Past holders, holders and waiters as bars; places are percentages, and nothing is styled
+    inline."""
+    granted(redis, "job", silent=900, ttl=3600)
+    in_queue(redis, "job", *[f"web-{number % 2}:{number}:x" for number in range(12)], waited=90)
+    page = operator.get(PAGE)
+    drawn = page.context["timeline"]
+    assert [(bar.look, bar.text.partition(" – ")[2]) for bar in drawn.bars] == [
+        ("stale", "web3 · 1 · x"),
+        ("waiting", "6 × web-0"),
+        ("waiting", "6 × web-1"),
+    ]
+    held, waiting, _other = drawn.bars
+    assert (held.x, held.width, drawn.now) == ("0.00%", "75.00%", "75.00%")
+    assert float(held.lease.rstrip("%")) > 25  # it ends beyond the picture
+    assert waiting.text.startswith("waiting, 1 min 3")
+    assert float(waiting.x.rstrip("%")) == pytest.approx(67.5, abs=0.5)
+    text = page.content.decode()
+    assert " style=" not in text[text.index("<svg class=") : text.index("</svg>")]
+    assert "One by one (12)" in text
+
+
+def test_the_timeline_of_the_past(operator: Client) -> None:
+    """A lock that is free has a picture, too."""
+    with redis_lock("job"):
+        write_down()
+    [bar] = operator.get(PAGE).context["timeline"].bars
+    assert (bar.look, bar.x, bar.lease) == ("past", "0.00%", "")
+    assert "Nobody holds it now. The last one was " in strip_tags(
+        operator.get(PAGE).content.decode()
+    )
