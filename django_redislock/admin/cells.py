@@ -10,12 +10,11 @@ from typing import Any
 from django.contrib import admin
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..inspection import SHARED, HolderInfo, Kind, LockInfo, State
-from ..inspection.sentences import translated
+from ..inspection.sentences import local, translated
 from ..inspection.words import clean, duration
 from ..models import KINDS, STATES, Lock
 
@@ -82,10 +81,7 @@ def seconds(value: float | None) -> str:
 
 def moment(time: datetime | None) -> str:
     """A time in the time zone of the page, in the format of logs."""
-    if time is None:
-        return NOTHING
-    there = localtime(time) if is_aware(time) else time
-    return f"{there:%Y-%m-%d %H:%M:%S %Z}"
+    return NOTHING if time is None else local(time)
 
 
 # Columns of a lock.

@@ -173,8 +173,8 @@ def foreign(value: bytes, remaining: float | None, time: float) -> tuple[Kind, S
         ends = 0.0
     if _FIRST_TIME < ends < _LAST_TIME:
         if ends <= time:
-            at = f"{server_time(int(ends * 1e6)):%Y-%m-%d %H:%M:%S} UTC"
-            why = Sentence(_("its time was over at %(time)s"), time=at)
+            over = server_time(int(ends * 1e6))
+            why = Sentence(_("its time was over at %(time)s"), time=over)
             return Kind.TIMESTAMP, State.STALE, why
         return Kind.TIMESTAMP, State.HELD, ""
     if remaining is None:

@@ -6,19 +6,25 @@ it can be searched for. The pages of the admin translate it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Self
 
+from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext
 
 
 class Sentence(str):
-    """An English text that knows its template and values. Mark the template for translation."""
+    """An English text that knows its template and values. Mark the template for translation.
+
+    Times are written in UTC; in a translation, in the time zone of the page.
+    """
 
     template: str
     values: dict[str, object]
 
     def __new__(cls, template: str, **values: object) -> Self:
-        sentence = super().__new__(cls, template % values)
+        sentence = super().__new__(cls, template % _with_times(values, instant))
         sentence.template, sentence.values = template, values
         return sentence
 
@@ -32,6 +38,24 @@ def translated(text: str) -> str:
         return text
     values = {
         name: translated(value) if isinstance(value, str) else value
-        for name, value in text.values.items()
+        for name, value in _with_times(text.values, local).items()
     }
     return gettext(text.template) % values
+
+
+def instant(time: datetime) -> str:
+    """Write an aware time for logs and terminals."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def local(time: datetime) -> str:
+    """Write a time in the time zone of the page."""
+    there = localtime(time) if is_aware(time) else time
+    return f"{there:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _with_times(values: dict[str, object], write: Callable[[datetime], str]) -> dict[str, object]:
+    return {
+        name: write(value) if isinstance(value, datetime) else value
+        for name, value in values.items()
+    }

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_noop as _
 from ..base import label
 from ..base.label import of_function
 from ..settings.conf import Setting
-from . import SHARED, Kind, LockInfo
+from . import SHARED, Kind, LockInfo, sentences
 from .sentences import Sentence
 
 NOTHING = "-"
@@ -72,7 +72,7 @@ def until(time: datetime | None, now: datetime) -> str:
 
 
 def instant(time: datetime | None) -> str:
-    return NOTHING if time is None else f"{time:%Y-%m-%d %H:%M:%S} UTC"
+    return NOTHING if time is None else sentences.instant(time)
 
 
 def process_name(owner: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,8 +19,11 @@ from django_redislock import redis_lock
 from django_redislock.admin import cells
 from django_redislock.admin.health import health
 from django_redislock.base.tokens import NO_PROCESS
+from django_redislock.models import Lock
 from tests.admin.conftest import LIST, client_of
 from tests.operations.calling import AWAY, granted, strangers
+
+ENDED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def shown(response: Any) -> list[str]:
@@ -104,6 +108,16 @@ def test_trouble_is_never_missed(
     assert "52 total" in page.content.decode()
     assert shown(operator.get(LIST, {"contended": "True"})) == ["job:030"]
     assert shown(operator.get(LIST, {"state": "stale", "q": "z:2", "o": "1"})) == ["z:2"]
+
+
+def test_one_time_zone(operator: Client, redis: Redis, settings: Any) -> None:
+    """All times of a page are in its time zone, those within sentences, too."""
+    settings.TIME_ZONE = "Asia/Tokyo"
+    redis.set("redislock:{old}", str(ENDED.timestamp()))
+    text = operator.get(LIST, {"foreign": "1"}).content.decode()
+    assert "its time was over at 2026-01-02 12:04:05 JST" in text
+    (row,) = Lock.live.of(Lock.snapshot(foreign=True))
+    assert row.info.why == "its time was over at 2026-01-02 03:04:05 UTC"
 
 
 def test_search(operator: Client, redis: Redis) -> None:
