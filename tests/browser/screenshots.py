@@ -63,13 +63,19 @@ def test_screenshot_of_the_tour(chromium: Chromium, tmp_path: Path) -> None:
     tour = Tour(tmp_path)
     try:
         for scheme in ("light", "dark"):
-            size = {"width": 840, "height": 500}
+            size = {"width": 900, "height": 450}
             window = Window(chromium.browser, tour, "", color_scheme=scheme, viewport=size)
             window.goes_to("/tour/")
             sees(window, r"customer-\d waits")
+            press(window, "Buy without the lock", "buy without the lock")
+            window.page.wait_for_timeout(5000)  # for lamps that are sold twice
+            press(window, "Buy with the lock", "take the lock")
+            sees(window, r"customer-\d for")
             press(window, "Stop the holder", "is stopped for")
-            sees(window, "refused")
-            window.page.evaluate("scrollTo(0, 0)")
+            window.page.wait_for_timeout(7000)  # until it has gone on
+            press(window, "Kill the holder", r"is killed\.")
+            window.page.evaluate("location.hash = '#stop-3'")
+            window.page.wait_for_timeout(1500)  # for a gap that is wide enough to see
             save(window, f"tour-{scheme}")
             window.close()
     finally:

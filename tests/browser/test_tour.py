@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.browser.chromium import Chromium
-from tests.browser.window import PHONE, Window, expect
+from tests.browser.window import PHONE, WIDE, Window, expect
 from tests.tour import SLOW, Tour
 
 
@@ -136,9 +136,17 @@ def test_without_javascript(open_tour: Open) -> None:
 
 
 def test_nobody_is_kept_out(open_tour: Open) -> None:
-    """axe finds no barrier, bright or dark, wide or on a phone; nothing scrolls sideways."""
+    """axe finds no barrier, bright or dark, wide or on a phone; nothing scrolls sideways. The page
+    shows a killed holder, red bars and all code."""
     window = open_tour(bypass_csp=True)
-    sees(window, r"customer-\d waits for")
+    press(window, "Buy without the lock", "buy without the lock")
+    expect(window.page.locator(".lanes .two-at-once").first).to_be_attached()
+    press(window, "Buy with the lock", "take the lock")
+    sees(window, r"customer-\d for")
+    press(window, "Kill the holder", r"is killed\.")
+    expect(window.page.locator(".locks .killed s")).to_have_count(2)
+    window.page.get_by_role("checkbox").uncheck()
+    window.page.evaluate("document.querySelectorAll('details').forEach(it => it.open = true)")
     for size in ({"width": 1280, "height": 900}, PHONE):
         window.page.set_viewport_size(size)  # type: ignore[arg-type]
         assert window.does_not_scroll_sideways()
@@ -147,6 +155,24 @@ def test_nobody_is_kept_out(open_tour: Open) -> None:
             window.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             assert window.barriers() == {}, (size, scheme)
         assert window.bright_parts() == []
+
+
+def test_the_stop_is_in_sight(window: Window) -> None:
+    """Its number stays at the top while its text scrolls by, on a phone, too. Its links lead to
+    the stops before and after it. The code is folded."""
+    for size in (WIDE, PHONE):
+        window.page.set_viewport_size(size)  # type: ignore[arg-type]
+        window.goes_to("/tour/")
+        here = 1
+        for way, number in (("next", 2), ("next", 3), ("previous", 2)):
+            window.page.locator(f"#stop-{here}").get_by_role("link", name=way).click()
+            here = number
+            header = window.page.locator(f"#stop-{here} header")
+            expect(header).to_contain_text(f"{here} of 10")
+            for distance in (0, 60):
+                window.page.evaluate("distance => scrollBy(0, distance)", distance)
+                assert abs(header.evaluate("it => it.getBoundingClientRect().top")) < 2
+    expect(window.page.locator("details[open]")).to_have_count(0)
 
 
 def test_the_keyboard_alone(window: Window) -> None:

@@ -1,8 +1,7 @@
-"""What each customer did in the last minute, for the lanes of the tour's page.
+"""What each customer has done of late, for the lanes of the tour's page.
 
-A customer writes down each moment at which it begins to do something else. The moments are kept in
-Redis, because a killed process can't report afterwards what it did. Those of a lock's holder alone
-would be in Redis anyway, but customers without the lock leave no trace there.
+A customer writes down each moment at which it begins to do something else. It does so at once, and
+in Redis, because a killed process can't report afterwards what it did.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from django_redis import get_redis_connection
 
 KEY = "redislock-shop:tour"
 KEPT = 300
-SECONDS_KEPT = 60
+SECONDS_KEPT = 600
 
 
 class Doing(StrEnum):
@@ -57,7 +56,7 @@ def working(who: str) -> Iterator[None]:
         note(who, Doing.NOTHING)
 
 
-def moments() -> list[Moment]:
+def latest() -> list[Moment]:
     """Return the moments that are kept, the oldest first."""
     lines = [line.decode().split("|") for line in get_redis_connection().lrange(KEY, 0, -1)]
     return [Moment(float(at), who, Doing(doing)) for at, who, doing in reversed(lines)]

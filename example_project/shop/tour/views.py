@@ -43,6 +43,7 @@ team: Team | None = None
 class Code(NamedTuple):
     """A function's code, as it is in its file."""
 
+    name: str
     place: str
     source: str
 
@@ -51,7 +52,8 @@ def code(function: Callable[..., Any]) -> Code:
     function = inspect.unwrap(function)
     path = inspect.getsourcefile(function)
     lines, first = inspect.getsourcelines(function)
-    return Code(f"{path}:{first}".removeprefix(f"{settings.BASE_DIR}/"), "".join(lines))
+    place = f"{path}:{first}".removeprefix(f"{settings.BASE_DIR}/")
+    return Code(function.__name__, place, "".join(lines))
 
 
 @require_GET
@@ -60,7 +62,7 @@ def page(request: HttpRequest) -> HttpResponse:
     functions = [
         *(traffic.buy, traffic.buy_unlocked, traffic.customer, sell, traffic.export),
         *(traffic.read_catalogue, traffic.print_catalogue, traffic.bestsellers),
-        *(traffic.open_shop, traffic.import_prices, traffic.old_program, traffic.accounts),
+        *(traffic.open_shop, traffic.import_prices, traffic.old_program),
         *(periodic.stock_report, write_down, kill, stop, clear, live, locks_now),
     ]
     context = {function.__name__: code(function) for function in functions}
@@ -75,7 +77,7 @@ def live(request: HttpRequest) -> HttpResponse:
 
 def now() -> dict[str, Any]:
     return {
-        "lanes": lanes(moments.moments(), time.time()),
+        "lanes": lanes(moments.latest(), time.time()),
         "legend": LEGEND,
         "locks": locks_now(),
         "incidents": LockIncident.objects.order_by("-pk")[:6],
