@@ -64,9 +64,11 @@ def test_the_first_and_the_last(site: Site, window: Window) -> None:
 
 
 def test_clear_from_its_page(site: Site, window: Window) -> None:
-    """The lock's page, a confirmation with visible fields, and the page without Redis work."""
+    """The lock's page, a confirmation with visible fields, and the page without Redis work. Each
+    has a title, which django-unfold leaves out, or would begin with a capital letter."""
     site.us.hold("job", label="the monthly run")
     window.goes_to(site.address_of("job"))
+    expect(window.page.locator(".redislock-title")).to_have_text("job")
     expect(window.page.locator("body")).to_contain_text("the monthly run")
     assert window.does_not_scroll_sideways()
     window.page.get_by_role("link", name="Clear…").click()
