@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.utils import translation
 from redis import Redis
 
+from django_redislock import redis_lock
 from django_redislock.base.tokens import NO_PROCESS
 from django_redislock.inspection import Inspector, LockInfo, WaiterInfo
 from django_redislock.inspection.sentences import translated
-from django_redislock.inspection.story import consequences, overlap, safer, story
+from django_redislock.inspection.story import consequences, free_story, overlap, safer, story
 from tests.operations.calling import granted, strangers
 from tests.test_inspection import get
 
@@ -96,7 +99,7 @@ def test_of_others(redis: Redis) -> None:
     """What another program wrote has no process that we know."""
     strangers(redis)
     legacy = get(Inspector(), "legacy")
-    assert told(legacy).startswith("Held by another program. Another program wrote this value;")
+    assert told(legacy).startswith("Held by another program. Whether it lives is not known.")
     assert consequences(legacy, [])[0] == (
         "another program is not told; two may work at once until it ends."
     )
@@ -114,3 +117,28 @@ def test_in_other_languages(redis: Redis, language: str) -> None:
     sentences = [*story(lock, []), *consequences(lock, []), safer(lock)]
     with translation.override(language):
         assert all(translated(one) for one in sentences)
+
+
+def test_free(redis: Redis) -> None:
+    """Who was the last holder of a lock that nobody holds, and how that ended."""
+    inspector = Inspector()
+    assert free_story(inspector.past("job")) == ["Nobody holds it now."]
+    with redis_lock("job", label="here"):
+        inspector.counts()
+    [nobody, last] = free_story(inspector.past("job"))
+    assert nobody == "Nobody holds it now."
+    assert re.fullmatch(r"The last one was .* \(here\), for .* s from .* UTC; released\.", last)
+    redis_lock("job").acquire()
+    redis_lock("job").clear(by="eva", reason="it hung")
+    assert free_story(inspector.past("job"))[1].endswith("; cleared by eva (it hung).")
+
+
+def test_some_are_stale(redis: Redis) -> None:
+    """Of several holders, those that live are the ones that clearing harms."""
+    granted(redis, "exports", places=3, owner="web3:77:x")
+    granted(redis, "exports", places=3, silent=5, owner="web4:78:x", process=NO_PROCESS)
+    lock = get(Inspector(), "exports")
+    assert "look at web3 · 77 · x (its/job.py:1 in job) first" in told(lock)
+    said = consequences(lock, [])[0]
+    assert said.startswith("web4 · 78 · x (its/job.py:1 in job) is alive; more than 3 may work")
+    assert safer(lock) == "It is safer to clear only those that are stale: 1 of 2."

@@ -176,11 +176,6 @@ def label(lock: Lock) -> str:
     return value(lock.label) if lock.label else NOTHING
 
 
-@admin.display(description=_("since"))
-def since(lock: Lock) -> str:
-    return moment(lock.acquired_at)
-
-
 @admin.display(description=_("held for"), ordering="held")
 def held(lock: Lock) -> str:
     """How long it has been held; since when, as a tooltip."""

@@ -50,7 +50,7 @@ class ClearForm(forms.Form):
         widget=forms.TextInput(attrs={"size": 60, "autofocus": True}),
     )
     stale_only = forms.BooleanField(
-        label=_("Only the holders that are stale"), required=False, initial=True
+        label=_("Only the holders that are stale"), required=False, initial=True, label_suffix=""
     )
     seen = forms.CharField(widget=forms.HiddenInput)
 

@@ -28,6 +28,11 @@ def key(lock: Lock) -> str:
     return cells.value(lock.info.keys.lock) if lock.info else cells.NOTHING
 
 
+@admin.display(description=_("since"))
+def since(lock: Lock) -> str:
+    return texts.moment(lock.acquired_at) if lock.acquired_at else cells.NOTHING
+
+
 @admin.display(description=_("held for"))
 def held(lock: Lock) -> str:
     return texts.lasted(lock.held, lock.acquired_at)
@@ -40,10 +45,12 @@ def fieldsets(lock: Lock | None) -> Any:
     facts: list[Any] = [("kind", "using")]
     if lock.info.kind in SHARED:  # the page has a table of holders
         facts.append((cells.holding, key))
+    elif not lock.owner:
+        facts.append((cells.remaining, key))
     else:
         facts += [
             (cells.owner, cells.label),
-            (cells.since, held),
+            (since, held),
             (cells.remaining, cells.ttl),
             (cells.fencing_token, key),
         ]
@@ -67,10 +74,10 @@ def context(lock: Lock) -> dict[str, Any]:
         below.insert(0, tables.holders(info))
     if not where.cache_locks:
         below.append(tables.settings(lock.name))
-    said: dict[str, Any] = {"story": texts.paragraph(free_story(past, cells.moment))}
+    said: dict[str, Any] = {"story": texts.paragraph(free_story(past))}
     if info is not None:
         said = {
-            "story": texts.paragraph(story(info, waiters, cells.moment)),
+            "story": texts.paragraph(story(info, waiters)),
             "if_cleared": texts.sentence(consequences(info, waiters)[0]),
             "safer": texts.sentence(safer(info)),
         }

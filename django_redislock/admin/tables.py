@@ -83,7 +83,7 @@ def holders(lock: LockInfo) -> Table:
 def _holder(info: HolderInfo) -> Sequence[str]:
     of = info.holder
     return (
-        cells.person(of.owner or "", of.label),
+        cells.person(of.owner, of.label) if of.owner else cells.NOTHING,
         cells.state_of(info),
         texts.lasted(of.held, of.acquired_at),
         cells.seconds(of.remaining),
@@ -136,7 +136,7 @@ def past(known: Past) -> Table:
     rows = [
         (
             cells.person(one.owner, one.label),
-            cells.moment(one.acquired_at),
+            texts.moment(one.acquired_at),
             cells.seconds(one.lasted),
             format_html("{}{}", ENDINGS[one.ending], cells.quiet(one.why)),
             cells.number(one.fencing_token),
@@ -163,7 +163,7 @@ def history(
     """Entries of the admin's log; with `link`, each with a link to what it is about."""
     rows = [
         (
-            cells.moment(entry.action_time),
+            texts.moment(entry.action_time),
             cells.value(str(entry.user.get_username())),
             *([link(entry)] if link else []),
             entry.get_change_message(),

@@ -20,7 +20,9 @@ def sentence(text: str) -> SafeString:
     if not isinstance(text, Sentence):
         return SafeString(cells.value(text))
     values = {
-        name: sentence(value if isinstance(value, str) else str(value))
+        name: moment(value)
+        if isinstance(value, datetime)
+        else sentence(value if isinstance(value, str) else str(value))
         for name, value in text.values.items()
     }
     return mark_safe(escape(gettext(text.template)) % values)
@@ -30,13 +32,21 @@ def paragraph(texts: Iterable[str]) -> SafeString:
     return format_html_join(" ", "{}", ((sentence(text),) for text in texts))
 
 
+def moment(at: datetime) -> str:
+    return _time(at, cells.moment(at))
+
+
 def lasted(seconds: float | None, at: datetime | None) -> str:
     """A time in seconds; as a tooltip, when it began."""
     if seconds is None or at is None:
         return cells.seconds(seconds)
+    return _time(at, duration(seconds))
+
+
+def _time(at: datetime, text: str) -> str:
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>',
+        '<time dir="ltr" datetime="{}" title="{}">{}</time>',
         at.isoformat(timespec="seconds"),
         cells.moment(at),
-        duration(seconds),
+        text,
     )

@@ -6,17 +6,14 @@ first one: the one in the worst state, and of these the one that has held it lon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from django.utils.translation import gettext_noop as _
 
 from .facts import Ending, HolderInfo, Kind, LockInfo, Past, State, WaiterInfo
 from .sentences import Sentence
-from .words import clean, duration, holding, instant, process_name
-
-Instant = Callable[[datetime], str]
-"""Writes a time."""
+from .words import clean, duration, holding, process_name
 
 _ENDINGS = {
     Ending.RELEASED: _("The last one was %(who)s, for %(time)s from %(instant)s; released."),
@@ -25,13 +22,13 @@ _ENDINGS = {
 }
 
 
-def story(lock: LockInfo, waiters: Sequence[WaiterInfo], at: Instant = instant) -> list[Sentence]:
+def story(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence]:
     """Say who holds a lock, whether the holder lives, when it frees itself, and who is next."""
     one = lock.holders[0]
-    return [held_by(lock), _alive(one), _frees_itself(one, at), next_one(lock, waiters)]
+    return [held_by(lock), _alive(one), _frees_itself(one), next_one(lock, waiters)]
 
 
-def free_story(past: Past, at: Instant = instant) -> list[Sentence]:
+def free_story(past: Past) -> list[Sentence]:
     """Say that nobody holds a lock, and who was the last one."""
     nobody = Sentence(_("Nobody holds it now."))
     if not past.holders:
@@ -45,7 +42,7 @@ def free_story(past: Past, at: Instant = instant) -> list[Sentence]:
     last = Sentence(
         template,
         who=_name(one.owner, one.label),
-        instant=at(one.acquired_at),
+        instant=one.acquired_at,
         time=duration(one.lasted),
         why=clean(one.why),
     )
@@ -69,10 +66,10 @@ def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence
             template = _(
                 "%(who)s is alive; more than %(limit)s may work at once for up to %(time)s."
             )
-        if first.holder.owner is None:
-            template = _("%(who)s is not told; two may work at once until it ends.")
-        elif first.state == State.UNKNOWN:
+        if first.state == State.UNKNOWN:
             template = _("%(who)s may be alive; then two may work at once for up to %(time)s.")
+        elif first.holder.owner is None:
+            template = _("%(who)s is not told; two may work at once until it ends.")
         said.append(Sentence(template, who=holder_name(first), time=within, limit=lock.limit))
     return [*said, next_one(lock, waiters)]
 
@@ -112,8 +109,7 @@ def safer(lock: LockInfo) -> Sentence:
     )
     if len(lock.holders) > 1:
         template = _(
-            "It is safer to end processes, as %(process)s on %(host)s: its place is free within "
-            "%(time)s."
+            "It is safer to end the processes that hold it: their places are free within %(time)s."
         )
     return Sentence(
         template,
@@ -142,7 +138,9 @@ def held_by(lock: LockInfo) -> Sentence:
             template = _("Held by %(who)s.")
     else:
         template = _("Held by %(number)s; longest by %(who)s, for %(time)s.")
-        if one.state != State.HELD:
+        if one.holder.held is None:
+            template = _("Held by %(number)s; look at %(who)s first.")
+        elif one.state != State.HELD:
             template = _("Held by %(number)s; look at %(who)s first, which has it for %(time)s.")
     return Sentence(
         template, who=holder_name(one), number=holding(lock), time=duration(one.holder.held)
@@ -155,11 +153,11 @@ def _alive(one: HolderInfo) -> Sentence:
     if one.state == State.UNKNOWN:
         return Sentence(_("Whether it lives is unknown: %(why)s."), why=one.why)
     if one.holder.owner is None:
-        return Sentence(_("Another program wrote this value; whether it lives is not known."))
+        return Sentence(_("Whether it lives is not known."))
     return Sentence(_("Its process is alive."))
 
 
-def _frees_itself(one: HolderInfo, at: Instant) -> Sentence:
+def _frees_itself(one: HolderInfo) -> Sentence:
     left = one.holder.remaining
     if left is None:
         return Sentence(_("It has no TTL: it stays until somebody clears it."))
@@ -171,7 +169,7 @@ def _frees_itself(one: HolderInfo, at: Instant) -> Sentence:
     return Sentence(
         _("It frees itself in %(time)s, at %(instant)s."),
         time=duration(left),
-        instant=at(now + timedelta(seconds=left)),
+        instant=now + timedelta(seconds=left),
     )
 
 
@@ -193,6 +191,8 @@ def next_one(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> Sentence:
 
 def holder_name(one: HolderInfo) -> str:
     """Return the process, and where in the code it took the lock."""
+    if one.holder.owner is None and one.state == State.UNKNOWN:
+        return Sentence(_("an unknown holder"))
     if one.holder.owner is None:
         return Sentence(_("another program"))
     return _name(one.holder.owner, one.holder.label)
