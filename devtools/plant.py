@@ -197,9 +197,15 @@ FAULTS = [
     ),
     Fault(
         "ledger: a run begins however late it is",
-        "if deadline ~= '' and now > tonumber(deadline) then",
+        "if not again and deadline ~= '' and now > tonumber(deadline) then",
         "if false then",
         "tests/periodic/test_ledger.py",
+    ),
+    Fault(
+        "ledger: a request is run twice",
+        "if request ~= '' and not ours then take_request() end",
+        "",
+        "tests/periodic/test_requests.py -k TestTaking",
     ),
     # Lost data.
     Fault(

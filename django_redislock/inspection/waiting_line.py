@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,14 +13,13 @@ from ..base.exceptions import LockError
 from ..base.servers import Servers
 from ..lease.lock import Lock
 from . import Inspector, RedlockInspector
+from .terminal_line import TerminalLine
 from .words import clean, count, duration, holder, instant
 
 AFTER = 2.0
 """Seconds of waiting before the line appears."""
 EVERY = 1.0
 """Seconds between two looks, on a terminal. In a log there is one line."""
-
-_ERASE = "\r\x1b[2K"
 
 
 @contextmanager
@@ -47,17 +45,14 @@ class _Line(threading.Thread):
         self._name_of_lock = lock.name
         self._using = lock._policy().using
         self._owner = label.owner(label.holder())
-        self._stderr = stderr
-        self._terminal = bool(stderr.isatty())
+        self._line = TerminalLine(stderr)
         self._over = threading.Event()
         self._began = monotonic()
-        self._shown = False
 
     def end(self) -> None:
         self._over.set()
         self.join()
-        if self._shown and self._terminal:
-            self._write(_ERASE)
+        self._line.erase()
 
     def run(self) -> None:
         every = AFTER
@@ -67,23 +62,9 @@ class _Line(threading.Thread):
             with suppress(LockError):
                 text = self._text()
                 if text and not self._over.is_set():
-                    self._show(text)
-                    if not self._terminal:
+                    self._line.show(text)
+                    if not self._line.terminal:
                         return
-
-    def _show(self, text: str) -> None:
-        self._shown = True
-        if self._terminal:
-            room = shutil.get_terminal_size().columns - 1
-            text = text if len(text) <= room else f"{text[: room - 1]}…"
-            self._write(f"{_ERASE}{text}")
-        else:
-            self._write(f"{text}\n")
-
-    def _write(self, text: str) -> None:
-        with suppress(OSError, ValueError):  # closed, or a broken pipe
-            self._stderr.write(text, str, ending="")  # Django would paint it red
-            self._stderr.flush()
 
     def _text(self) -> str:
         """The line; "" if nobody holds the lock."""

@@ -9,7 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from ..commands import LOST, UNAVAILABLE
-from ..inspection.words import count
+from ..inspection.terminal_line import TerminalLine
+from ..inspection.words import clean, count, rounded
 from ..periodic.execution import STOPPED
 from ..periodic.job import Job
 from ..periodic.plan import LOOK_EVERY
@@ -33,6 +34,7 @@ class Scheduler:
         self._command = command
         self._options = options
         self._jobs = found
+        self._line = TerminalLine(command.stderr)
         self._events = Events()
 
     def run(self) -> int:
@@ -53,9 +55,26 @@ class Scheduler:
         running = sum(job.enabled for job in self._jobs)
         self._say(f"{count(running, 'job')}, {count(self._options['workers'], 'worker')}.")
         while True:
-            seconds = min(self._step(), self._workers.release_kept())
+            self._line.erase()  # what a step or a job writes begins a line of its own
+            seconds = min(self._step(), self._workers.release_kept(), self._announce())
             if self._stopped_within(seconds):
+                self._line.erase()
                 return self._stop()
+
+    def _announce(self) -> float:
+        """Say on a terminal what comes next, unless jobs run, which may write there themselves.
+        Returns the seconds until the line is out of date."""
+        if not self._line.terminal or not self._options["verbosity"] or self._workers.busy:
+            return float("inf")
+        comes = min(filter(None, (runner.next() for runner in self._runners)), default=None)
+        if any(runner.unreachable for runner in self._runners):
+            self._line.show("Waiting for Redis.")
+        elif comes is None:
+            self._line.show("No job is planned.")
+        else:
+            seconds, name = comes
+            self._line.show(clean(f"next: {name} in {rounded(max(0.0, seconds))}"))
+        return 1.0
 
     def _once(self) -> int:
         seconds: float = self._step()
@@ -121,4 +140,4 @@ class Scheduler:
 
     def _say(self, text: str) -> None:
         if self._options["verbosity"]:
-            self._command.stderr.write(text)
+            self._command.stderr.write(text, str)  # Django would paint it red

@@ -51,4 +51,6 @@ def test_permissions() -> None:
         "view_lock",
         "clear_lock",
         "view_periodicjob",
+        "pause_periodicjob",
+        "run_periodicjob",
     }

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import termios
 import threading
+from collections.abc import Sequence
 
 from tests.manage import PROGRAM, environ
 from tests.processes import ROOT
@@ -25,6 +26,7 @@ class Terminal:
     def __init__(
         self,
         *arguments: str,
+        program: Sequence[str] = (*PROGRAM, "redislock"),
         url: str = "",
         term: str = "xterm",
         lines: int = 12,
@@ -34,7 +36,7 @@ class Terminal:
         self._columns = columns
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.process = subprocess.Popen(
-            [*PROGRAM, "redislock", *arguments],
+            [*program, *arguments],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

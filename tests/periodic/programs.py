@@ -113,6 +113,16 @@ def hangs(path: str, every: str) -> None:
     serve("--grace=0")
 
 
+def announces(every: str) -> None:
+    """A job that writes a line of its own, on a terminal."""
+
+    @periodic(every=float(every), name=NAME)
+    def job() -> None:
+        say("here I am")
+
+    call_command("runperiodic")
+
+
 def forks(path: str, every: str) -> None:
     """Its job has a child of its own, which it ends by a signal."""
 

@@ -6,8 +6,10 @@ import asyncio
 import json
 import re
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from django_redislock.periodic import JobState, Ledger, RunOutcome
 from django_redislock.transport.event_loops import opened
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY, Done, call
+from tests.operations.terminal import Terminal
 from tests.periodic.conftest import Make, outcomes
 from tests.processes import Start, Worker
 from tests.test_decorators import held_elsewhere
@@ -295,6 +298,60 @@ class TestStopping:
         worker.signal(signal.SIGTERM)
         assert worker.ends() == 0
         assert redis_lock("periodic:job").holder() is None
+
+
+class TestComesNext:
+    """What the scheduler says on a terminal, and what in a log."""
+
+    @pytest.fixture
+    def terminal(self) -> Iterator[Callable[..., Terminal]]:
+        """Start a scheduler on a terminal."""
+        terminals: list[Terminal] = []
+
+        def terminal(every: str, **options: Any) -> Terminal:
+            program = (sys.executable, "-m", "tests.worker", "tests.periodic.programs:announces")
+            terminals.append(Terminal(every, program=program, **options))
+            return terminals[-1]
+
+        yield terminal
+        for one in terminals:
+            one.close()
+
+    def test_on_a_terminal(self, terminal: Callable[..., Terminal]) -> None:
+        """One line says which job is next, and is written anew in its place."""
+        screen = terminal("36000")
+        screen.says("1 job, 4 workers.")
+        said = re.compile(r"\r\x1b\[2Knext: job in (\d+ h \d\d min|\d+ min \d\d s|\d+ s)")
+        eventually(lambda: len(said.findall(screen.text)) > 2)
+        screen.process.send_signal(signal.SIGTERM)
+        assert screen.ends() == 0
+        before, after = screen.text.split("Stopping;")
+        assert before.endswith("\r\x1b[2K")
+        assert "next:" not in after
+        assert before.count("\n") == 1
+
+    def test_what_a_job_writes(self, terminal: Callable[..., Terminal]) -> None:
+        """Its lines are lines of their own."""
+        screen = terminal("2")
+        eventually(lambda: screen.text.count("here I am") > 1)
+        for text in screen.text.split("here I am")[:-1]:
+            assert text.endswith(("\n", "\x1b[2K"))
+
+    def test_a_narrow_one(self, terminal: Callable[..., Terminal]) -> None:
+        """The line is cut, since one that wraps could not be written anew."""
+        screen = terminal("36000", columns=12)
+        screen.says("next: job …")
+
+    def test_in_a_log(self, start: Start) -> None:
+        """There is the line of the start alone."""
+        worker = start("tests.periodic.programs:announces", "2", stderr=subprocess.PIPE)
+        for _ in range(2):
+            assert worker.says() == "here I am"
+        worker.signal(signal.SIGTERM)
+        assert worker.ends() == 0
+        assert worker.process.stderr is not None
+        said = worker.process.stderr.read().splitlines()
+        assert said == ["1 job, 4 workers.", "Stopping; 0 jobs running."]
 
 
 class TestOperators:
