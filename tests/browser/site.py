@@ -28,6 +28,7 @@ USERS = {
     "superuser": None,
     "operator": ["view_lock", "clear_lock"],
     "reader": ["view_lock"],
+    "dispatcher": ["view_periodicjob", "run_periodicjob", "pause_periodicjob"],
     "staff": [],
 }
 INDEX = "redislock:index"
@@ -53,11 +54,13 @@ class Site:
             "REDIS_URL": self.redis_server.url,
             "SHOP_DB": str(self.database),
         }
+        self.env = {**os.environ, **env, "PYTHONPATH": f"{EXAMPLE}:{ROOT}"}
+        """For further processes of the same project."""
         self.sessions: dict[str, str] = json.loads(
             subprocess.run(
                 [sys.executable, "-m", "tests.browser.users"],
                 cwd=ROOT,
-                env={**os.environ, **env, "PYTHONPATH": f"{EXAMPLE}:{ROOT}"},
+                env=self.env,
                 stdout=subprocess.PIPE,
                 timeout=PATIENCE,
                 check=True,
