@@ -17,30 +17,40 @@ from .strip import strip
 
 def relative(time: datetime | None, words: str, seconds: float) -> str:
     """A time as so many seconds from now, with the instant as a tooltip. `words` has a place for
-    `%(time)s`."""
+    `{time}`."""
     if time is None:
         return cells.NOTHING
     return format_html(
         '<time datetime="{}" title="{}">{}</time>',
         time.isoformat(),
         cells.moment(time),
-        words % {"time": rounded(max(0.0, seconds))},
+        format_html(words, time=format_html(cells.LTR, rounded(max(0.0, seconds)))),
     )
 
 
 def since(time: datetime | None, now: datetime) -> str:
     passed = 0.0 if time is None else (now - time).total_seconds()
-    return relative(time, gettext("%(time)s ago"), passed)
+    return relative(time, gettext("{time} ago"), passed)
 
 
 @admin.display(description=_("name"), ordering="name")
 def name(job: PeriodicJob) -> str:
-    return cells.broken(job.name)
+    return cells.value(job.name)
 
 
 @admin.display(description=_("name"), ordering="name")
 def name_and_plan(job: PeriodicJob) -> str:
-    return format_html("{}{}", cells.broken(job.name), cells.quiet(job.plan))
+    return cells.with_quiet(cells.value(job.name), cells.value(job.plan))
+
+
+@admin.display(description=_("when"))
+def plan(job: PeriodicJob) -> str:
+    return cells.value(job.plan)
+
+
+@admin.display(description=_("where"))
+def where(job: PeriodicJob) -> str:
+    return cells.value(job.where)
 
 
 @admin.display(description=_("state"), ordering="trouble")
@@ -49,13 +59,12 @@ def state(job: PeriodicJob) -> str:
     info = job.info
     said = [cells.badge(job.state, JOB_STATES)]
     if info.error:
-        said.append(format_html('<div class="redislock-error">{}</div>', cells.broken(info.error)))
+        said.append(format_html('<div class="redislock-error">{}</div>', cells.value(info.error)))
     if info.paused is not None:
         said.append(cells.quiet(f"{info.paused.by}: {info.paused.why}"))
     if info.request is not None:
         words = {"time": since(info.request.at, info.read_at), "who": info.request.by}
-        text = format_html(gettext("Run wanted {time} by {who}"), **words)
-        said.append(format_html('<div class="redislock-quiet">{}</div>', text))
+        said.append(cells.quiet(format_html(gettext("Run wanted {time} by {who}"), **words)))
     return format_html("{}" * len(said), *said)
 
 
@@ -76,7 +85,7 @@ def upcoming(job: PeriodicJob) -> str:
     if time is None:
         return cells.NOTHING
     left = (time - job.info.read_at).total_seconds()
-    words = gettext("in %(time)s") if left >= 0 else gettext("due for %(time)s")
+    words = gettext("in {time}") if left >= 0 else gettext("due for {time}")
     return relative(time, words, abs(left))
 
 

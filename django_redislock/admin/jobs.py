@@ -70,9 +70,9 @@ class PeriodicJobAdmin(JobActions):
     def get_fieldsets(self, request: HttpRequest, obj: PeriodicJob | None = None) -> Any:
         about: list[Any] = [
             (job_cells.name, job_cells.state),
-            ("plan", job_cells.upcoming),
+            (job_cells.plan, job_cells.upcoming),
             (job_cells.last_runs, job_cells.done),
-            ("where", "lock"),
+            (job_cells.where, "lock"),
         ]
         if obj is not None and obj.info.paused is not None:
             about.insert(1, job_cells.pause)
@@ -83,10 +83,10 @@ class PeriodicJobAdmin(JobActions):
         """The job's lock, with a link if this site has a page of it."""
         name = f"{LOCK_PREFIX}{job.name}"
         if not self.admin_site.is_registered(Lock):
-            return cells.broken(name)
+            return cells.value(name)
         view = f"{self.admin_site.name}:django_redislock_lock_change"
         url = reverse(view, args=[quote(str(LockId(job.using, False, name)))])
-        return format_html('<a href="{}">{}</a>', url, cells.broken(name))
+        return format_html('<a href="{}">{}</a>', url, cells.value(name))
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any

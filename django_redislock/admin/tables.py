@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy
 from ..inspection import UNREADABLE, Ending, HolderInfo, Kind, LockInfo, Past, WaiterInfo
 from ..inspection.groups import Group
 from ..inspection.sentences import translated
-from ..inspection.words import place_text, value_text
+from ..inspection.words import duration, place_text, value_text
 from ..models import Lock
 from ..primitives.ledger import RunInfo, RunOutcome
 from ..settings import conf
@@ -233,4 +233,4 @@ def outcome_name(run: RunInfo) -> str:
 
 def _attempt_and_time(run: RunInfo) -> str:
     attempt = f"({run.attempt}) " if run.attempt > 1 else ""
-    return attempt + ("" if run.duration is None else cells.seconds(run.duration))
+    return attempt + ("" if run.duration is None else duration(run.duration))
