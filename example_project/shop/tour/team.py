@@ -33,7 +33,7 @@ class Team:
         """Return whether the process is killed or stopped; None if it is at work."""
         return self._fates.get(pid)
 
-    def is_killed(self, pid: int) -> None:
+    def mark_killed(self, pid: int) -> None:
         self._workers.pop(pid, None)
         self._fates[pid] = Doing.KILLED
 
@@ -48,7 +48,7 @@ class Team:
                 return False
             worker.kill()
             worker.wait()
-            self.is_killed(pid)
+            self.mark_killed(pid)
             moments.note(who(worker), Doing.KILLED)
             self.start(*worker.command)
             return True
@@ -92,7 +92,7 @@ def at_work() -> Iterator[Team]:
         pass  # the process holds its lock now, and is killed here
     with ExitStack() as stack:
         team = Team(stack)
-        team.is_killed(accounts.pid)
+        team.mark_killed(accounts.pid)
         with interrupts.put_off():
             for number, role in enumerate(ROLES, 1):
                 team.start("traffic", role, f"--number={number}")
