@@ -84,6 +84,21 @@ def moment(time: datetime | None) -> str:
     return NOTHING if time is None else local(time)
 
 
+def time_of(at: datetime, text: str) -> str:
+    """A text about a time; as a tooltip, the time."""
+    return format_html(
+        '<time dir="ltr" datetime="{}" title="{}">{}</time>',
+        at.isoformat(timespec="seconds"),
+        moment(at),
+        text,
+    )
+
+
+def lasted(value: float | None, at: datetime | None) -> str:
+    """A time in seconds; as a tooltip, when it began."""
+    return seconds(value) if value is None or at is None else time_of(at, duration(value))
+
+
 # Columns of a lock.
 
 _KINDS = dict(KINDS)
@@ -179,7 +194,7 @@ def label(lock: Lock) -> str:
 @admin.display(description=_("held for"), ordering="held")
 def held(lock: Lock) -> str:
     """How long it has been held; since when, as a tooltip."""
-    return format_html('<span title="{}">{}</span>', moment(lock.acquired_at), seconds(lock.held))
+    return lasted(lock.held, lock.acquired_at)
 
 
 @admin.display(description=_("TTL"))

@@ -33,11 +33,6 @@ def since(lock: Lock) -> str:
     return texts.moment(lock.acquired_at) if lock.acquired_at else cells.NOTHING
 
 
-@admin.display(description=_("held for"))
-def held(lock: Lock) -> str:
-    return texts.lasted(lock.held, lock.acquired_at)
-
-
 def fieldsets(lock: Lock | None) -> Any:
     """The facts that are no table."""
     if lock is None or lock.info is None:  # the kind of a free lock is unknown
@@ -50,7 +45,7 @@ def fieldsets(lock: Lock | None) -> Any:
     else:
         facts += [
             (cells.owner, cells.label),
-            (since, held),
+            (since, cells.held),
             (cells.remaining, cells.ttl),
             (cells.fencing_token, key),
         ]

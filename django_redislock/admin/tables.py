@@ -85,7 +85,7 @@ def _holder(info: HolderInfo) -> Sequence[str]:
     return (
         cells.person(of.owner, of.label) if of.owner else cells.NOTHING,
         cells.state_of(info),
-        texts.lasted(of.held, of.acquired_at),
+        cells.lasted(of.held, of.acquired_at),
         cells.seconds(of.remaining),
         cells.number(of.fencing_token),
     )

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from django.utils.html import escape, format_html, format_html_join
+from django.utils.html import escape, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext
 
 from ..inspection.sentences import Sentence
-from ..inspection.words import duration
 from . import cells
 
 
@@ -33,20 +32,4 @@ def paragraph(texts: Iterable[str]) -> SafeString:
 
 
 def moment(at: datetime) -> str:
-    return _time(at, cells.moment(at))
-
-
-def lasted(seconds: float | None, at: datetime | None) -> str:
-    """A time in seconds; as a tooltip, when it began."""
-    if seconds is None or at is None:
-        return cells.seconds(seconds)
-    return _time(at, duration(seconds))
-
-
-def _time(at: datetime, text: str) -> str:
-    return format_html(
-        '<time dir="ltr" datetime="{}" title="{}">{}</time>',
-        at.isoformat(timespec="seconds"),
-        cells.moment(at),
-        text,
-    )
+    return cells.time_of(at, cells.moment(at))

@@ -131,9 +131,9 @@ def test_right_to_left(site: Site, open_window: Open) -> None:
     expect(window.page.locator("html")).to_have_attribute("dir", "rtl")
     row = window.row("export:accounts")
     for cell in ("name", "holder", "held", "remaining"):
-        for value in row.locator(f".field-{cell} bdi").all():
+        for value in row.locator(f".field-{cell} :is(bdi, time)").all():
             assert value.evaluate("it => getComputedStyle(it).direction") == "ltr"
-        assert row.locator(f".field-{cell} bdi").count() >= 1
+        assert row.locator(f".field-{cell} :is(bdi, time)").count() >= 1
     window.page.add_style_tag(content=QUIET)
     assert window.barriers() == {}
     assert window.does_not_scroll_sideways()
