@@ -25,7 +25,7 @@ from .base.holder import Holder
 
 logger = logging.getLogger("django_redislock")
 
-EventKind = Literal["acquired", "not acquired", "released", "lost", "cleared"]
+EventKind = Literal["acquired", "not acquired", "released", "unknown", "lost", "cleared"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,9 @@ class LockEvent:
     """Why the lock was cleared or lost."""
     key: str = ""
     """The key of the lock in Redis."""
+    learned: str = ""
+    """How a waiter learned that it has the lock: `"process"`, from another thread or task of its
+    process; `"message"`; or `"look"`, since it asked by itself. `""`: it did not wait."""
 
 
 observers: tuple[Callable[[LockEvent], None], ...] = ()
@@ -65,6 +68,8 @@ lock_not_acquired = Signal()
 """Sent when the wait is over and somebody else still holds the lock."""
 lock_released = Signal()
 """Sent after the release."""
+lock_unknown = Signal()
+"""Sent when a renewal got no answer: the lease is not lost yet. Once until a renewal succeeds."""
 lock_lost = Signal()
 """Sent as soon as a process knows that its lease expired, was overwritten or cleared."""
 lock_cleared = Signal()
@@ -78,6 +83,11 @@ _EVENTS: dict[EventKind, tuple[Signal, int, str]] = {
         "%(name)r not acquired: it is held by %(holder)s. Waited %(waited).1f s.",
     ),
     "released": (lock_released, logging.DEBUG, "%(name)r released, after %(held).3f s"),
+    "unknown": (
+        lock_unknown,
+        logging.DEBUG,  # the watchdog warns once about all leases of a request
+        "%(name)r got no answer to a renewal, after %(held).3f s",
+    ),
     "lost": (
         lock_lost,
         logging.WARNING,

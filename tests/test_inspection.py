@@ -123,6 +123,19 @@ class TestClear:
         assert inspector.clear(get(inspector, "job"), by="Ada", reason="old")
         assert not redis.exists("redislock:{job}")
 
+    def test_clearings_are_counted(self, inspector: Inspector, redis: Redis) -> None:
+        """By whomever; a count that can't be written or read stops nobody."""
+        assert inspector.clearings() == 0
+        for number in (1, 2):
+            redis_lock("job", renew=False).acquire()
+            redis_lock("job").clear(reason="it hangs", by="Ada")
+            assert inspector.clearings() == number
+        redis.delete("redislock:clearings")
+        redis.lpush("redislock:clearings", "x")
+        redis_lock("job", renew=False).acquire()
+        assert redis_lock("job").clear(reason="it hangs", by="Ada") is not None
+        assert inspector.clearings() == 0
+
 
 class TestPages:
     @pytest.fixture

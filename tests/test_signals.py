@@ -25,6 +25,7 @@ SIGNALS: dict[str, Signal] = {
     "acquired": signals.lock_acquired,
     "not acquired": signals.lock_not_acquired,
     "released": signals.lock_released,
+    "unknown": signals.lock_unknown,
     "lost": signals.lock_lost,
     "cleared": signals.lock_cleared,
 }

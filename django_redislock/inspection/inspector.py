@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..base import tokens
+from ..base import label, tokens
 from ..base.exceptions import LockUnavailable
 from ..base.holder import Holder
 from ..lease import claims
@@ -15,7 +15,7 @@ from ..lease.watchdog import PRESENCE, PRESENCE_EVERY, write_down
 from ..primitives import mutex, permits, timestamp
 from ..primitives.asking import batches
 from ..primitives.contract import Primitive, Sight, run
-from ..primitives.keys import Keys, presence, validate_name
+from ..primitives.keys import Keys, clearings, presence, validate_name
 from ..settings import conf
 from ..settings.validators import validate_operator, validate_using
 from ..transport import pools
@@ -127,6 +127,12 @@ class Inspector:
         return run(
             claims.clear(self._port(), primitive, lock.keys, self._server, holders, by, reason)
         )
+
+    def clearings(self) -> int:
+        """Return how many times operators have cleared a lock at this server, as far as its data
+        goes back."""
+        counted = self._ask("inspection_clearings", [clearings(self._index)], [])
+        return label.number(counted) or 0
 
     # Many locks.
 

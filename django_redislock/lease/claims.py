@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from .. import signals
 from ..base.clock import now
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
+from ..base.servers import Servers
+from ..base.tokens import word
 from ..primitives import waiting
 from ..primitives.contract import Claim, Grant, Port, Primitive, Sight, Terms
-from ..primitives.keys import Keys
+from ..primitives.keys import Keys, clearings
 from ..primitives.waiting import LEAST
 from ..settings.policy import Policy
 from ..signals import LockEvent
@@ -57,7 +60,15 @@ async def acquire(
         held = hold(got)
         if signals.wanted("acquired"):
             fence, waited = got.fencing_token, port.now() - began
-            await report(port, "acquired", claim, server, fencing_token=fence, waited=waited)
+            await report(
+                port,
+                "acquired",
+                claim,
+                server,
+                fencing_token=fence,
+                waited=waited,
+                learned=port.learned,
+            )
         return held
     except BaseException as error:
         await cut_short(error, port_type, server, claim, until)
@@ -165,6 +176,9 @@ async def clear(
     tokens = [sight.token for sight in seen]
     done = await primitive.clear(port, keys, tokens, by, reason)
     cleared = [sight for sight, was in zip(seen, done, strict=True) if was]
+    if cleared and not isinstance(server.using, Servers):
+        with suppress(LockError):  # it is only a number for metrics
+            await port.script("clearings", [clearings(keys.index)], [word(), 1])
     for sight in cleared if signals.wanted("cleared") else ():
         event = LockEvent(
             outcome="cleared",

@@ -60,6 +60,7 @@ class Lease:
         "_lifetime",
         "_policy",
         "_server",
+        "_unknown_callbacks",
         "_watchdog",
     )
 
@@ -78,6 +79,7 @@ class Lease:
         self._holds = Holds(holder)
         self._lifetime = Lifetime(self, claim, grant, policy)
         self._callbacks: list[tuple[int, Callable[[Lease], object]]] = []
+        self._unknown_callbacks: tuple[Callable[[Lease], object], ...] = ()
         """The callbacks for a loss, each as long as at least so many blocks hold the lease."""
         self._cancellation: Cancellation | None = None
         """Cancels the task when the lease is lost, if that was asked for."""
@@ -167,6 +169,14 @@ class Lease:
         """Call `callback(lease)` in a thread of its own when the lease is lost."""
         self._follow(validate_on_lost(callback), depth=0)
 
+    def on_unknown(self, callback: Callable[[Lease], object]) -> None:
+        """Call `callback(lease)` in a thread of its own when a renewal got no answer: the lease is
+        not lost yet. It is called again if that happens again after a renewal."""
+        validate_on_lost(callback, "on_unknown")
+        self._unknown_callbacks += (callback,)
+        if self.state == LeaseState.UNKNOWN:
+            self._start(callback)
+
     def _follow(self, callback: Callable[[Lease], object], *, depth: int) -> None:
         """Call `on_lost` if the lease is lost while at least `depth` blocks hold it."""
         with holds.changing:
@@ -190,6 +200,16 @@ class Lease:
         for _, callback in list(self._callbacks):
             self._start(callback)
 
+    def _announce_unknown(self) -> None:
+        if signals.wanted("unknown"):
+            claim, held = self._claim, now() - self._grant.sent
+            fence = self._grant.fencing_token
+            unknown = claims.event("unknown", claim, self._server, fencing_token=fence, held=held)
+            signals.log(unknown)
+            signals.send_later(unknown)
+        for callback in self._unknown_callbacks:
+            self._start(callback)
+
     def _start(self, callback: Callable[[Lease], object]) -> None:
         # A thread for each callback: one that hangs must not keep the watchdog from the other
         # leases.
@@ -201,7 +221,7 @@ class Lease:
         try:
             callback(self)
         except Exception:
-            logger.exception("on_lost of %r raised", self.name)
+            logger.exception("A callback of the lease on %r raised", self.name)
 
     # Extension.
 

@@ -40,6 +40,9 @@ class Renewable(Protocol):
     def _announce_lost(self, error: LeaseLost) -> None:
         """Call everybody who asked to know that the lease is lost."""
 
+    def _announce_unknown(self) -> None:
+        """Call everybody who asked to know that the state of the lease is unknown."""
+
     def _abandon(self) -> None:
         """End a hold; if it is the last one, let the watchdog release the lease."""
 
@@ -162,9 +165,11 @@ class Lifetime:
 
     def unknown(self) -> None:
         """Note that a renewal got no answer. The next one comes soon."""
-        self.in_doubt = True
+        before, self.in_doubt = self.in_doubt, True
         soon = now() + min(self.claim.ttl / 10, 1.0)
         self.due = min(soon, self.deadline) if self.renew else self.deadline
+        if not before and self.alive and (lease := self.lease()) is not None:
+            lease._announce_unknown()
 
     def expire(self) -> LeaseLost | None:
         """Return `lost`. If the deadline has passed, call everybody who asked for it."""

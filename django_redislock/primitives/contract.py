@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from ..base.exceptions import LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
@@ -35,8 +35,16 @@ class Terms(NamedTuple):
 NO_TERMS = Terms()
 
 
+Learned = Literal["", "process", "message", "look"]
+"""How a wait ended: by another thread or task of the process, by a message, or by itself. "":
+there was none."""
+
+
 class Port(Protocol):
     """Everything that a primitive may await. Times are seconds."""
+
+    learned: Learned
+    """How the last wait ended."""
 
     def now(self) -> float:
         """Return the time of a clock that nobody sets."""

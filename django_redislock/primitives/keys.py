@@ -232,6 +232,11 @@ def presence(index: str, process: str) -> str:
     return f"{index.removesuffix(':index')}:process:{process}"
 
 
+def clearings(index: str) -> str:
+    """Return the key that counts the locks cleared by operators, for the locks of an index."""
+    return f"{index.removesuffix(':index')}:clearings"
+
+
 def name_of(key: str) -> str | None:
     """Return the name in a key of ours; None if the key belongs to no name."""
     _, brace, rest = key.partition("{")

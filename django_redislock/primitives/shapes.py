@@ -215,7 +215,9 @@ _RECORD_ACQUIRE = {
 }
 
 SHAPES: dict[str, Shape] = {
+    "clearings": _integer,
     "fence_raise": _list(_integer, _time, _number),
+    "inspection_clearings": _MAYBE,
     "inspection_index": _list(_time, _score_or_none, then=(_text, _or_nil(_LOCK))),
     "inspection_history": _list(_MAYBE, then=(_text,)),
     "inspection_locks": _list(_time, then=(_LOCK,), least=1),

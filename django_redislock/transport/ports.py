@@ -22,7 +22,7 @@ from ..base import fork
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import scripts, waiting
-from ..primitives.contract import NO_TERMS, Grant, Terms, Word, run
+from ..primitives.contract import NO_TERMS, Grant, Learned, Terms, Word, run
 from ..primitives.keys import Keys, Shared, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
@@ -94,6 +94,7 @@ class BasePort:
     _listening: tuple[Inbox, str] | None = None
     _news: _News
     _own_inbox: Inbox | None = None
+    learned: Learned = ""
     _line: threading.Semaphore | asyncio.Semaphore | None = None
     """The line in which this port has its turn, until the next script has ended."""
     _until = float("inf")
@@ -189,13 +190,15 @@ class BasePort:
     async def wait(self, seconds: float, left: float, *, rest: float = 0.0) -> Grant | None:
         if self._listening is None:  # no message can come
             await self.sleep(seconds)
+            self.learned = "look"
             return None
         until = now() + left
         box, token = self._listening
         await self._pause(min(rest, LONGEST) if rest and box.rests(token) else seconds)
         await self._take_turn(until)
-        self._news.notified = False
         grant, self._news.grant = self._news.grant, None
+        self.learned = "process" if grant else "message" if self._news.notified else "look"
+        self._news.notified = False
         # No replica has confirmed a grant that was handed over.
         return None if self._terms.replicas else grant
 
