@@ -25,6 +25,8 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
 
 Open = Callable[..., Window]
 
+TOP = "it => it.getBoundingClientRect().top"
+
 
 @pytest.fixture
 def site(tour: Tour) -> Tour:
@@ -171,7 +173,9 @@ def test_the_stop_is_in_sight(window: Window) -> None:
             expect(header).to_contain_text(f"{here} of 10")
             for distance in (0, 60):
                 window.page.evaluate("distance => scrollBy(0, distance)", distance)
-                assert abs(header.evaluate("it => it.getBoundingClientRect().top")) < 2
+                assert abs(header.evaluate(TOP)) < 2
+        window.page.evaluate("location.hash = 'stop-10'")
+        assert abs(window.page.locator("#stop-10").evaluate(TOP)) < 2  # there is room below it
     expect(window.page.locator("details[open]")).to_have_count(0)
 
 
