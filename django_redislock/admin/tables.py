@@ -165,12 +165,13 @@ def history(
         (
             texts.moment(entry.action_time),
             cells.value(str(entry.user.get_username())),
-            *([link(entry)] if link else []),
-            entry.get_change_message(),
+            format_html(
+                "{}<div>{}</div>", link(entry) if link else "", entry.get_change_message()
+            ),
         )
         for entry in entries
     ]
-    headings = [_("Time"), _("User"), *([_("Lock")] if link else []), _("Action")]
+    headings = [_("Time"), _("User"), _("Action")]
     return Table(title, headings, rows, empty=empty)
 
 

@@ -27,16 +27,15 @@ def to_list(window: Window) -> None:
 
 
 def to_detail(window: Window) -> None:
-    window.goes_to(window.site.address_of("invoice:42"))
+    window.goes_to(window.site.address_of("stock:1"))
 
 
 def to_clear(window: Window) -> None:
-    window.goes_to_list()
-    window.asks_to_clear("invoice:42", "export:accounts")
-    window.page.locator("input[name=reason]").fill("web-1 hangs since the deployment")
+    window.goes_to(window.site.address_of("import:supplier", "clear"))
+    window.page.locator("input[name=reason]").fill("the supplier does not answer")
 
 
-HEIGHTS = {to_list: 900, to_detail: 880, to_clear: 560}
+HEIGHTS = {to_list: 900, to_detail: 980, to_clear: 480}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
