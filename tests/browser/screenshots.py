@@ -35,7 +35,7 @@ def to_clear(window: Window) -> None:
     window.page.locator("input[name=reason]").fill("the supplier does not answer")
 
 
-HEIGHTS = {to_list: 900, to_detail: 980, to_clear: 480}
+HEIGHTS = {to_list: 900, to_detail: 1010, to_clear: 480}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

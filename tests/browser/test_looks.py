@@ -53,6 +53,37 @@ def to_lock(window: Window) -> None:
     window.goes_to(window.site.address_of("invoice:42"))
 
 
+def to_stale_lock(window: Window) -> None:
+    window.goes_to(
+        window.site.address_of("warehouse:synchronisation:with-the-supplier:2026-11-21")
+    )
+    expect(window.page.locator("#redislock-story")).to_contain_text("Clearing is safe")
+
+
+def to_crowded_lock(window: Window) -> None:
+    """With 300 waiters, and everything unfolded."""
+    fleet(window.site)
+    window.goes_to(window.site.address_of("stock:1"))
+    for summary in window.page.locator("#redislock-tables summary").all():
+        summary.click()
+
+
+def to_semaphore(window: Window) -> None:
+    """One of its holders is unknown."""
+    fleet(window.site)
+    window.goes_to(window.site.address_of("mailbox"))
+
+
+def to_question_of_one(window: Window) -> None:
+    window.goes_to(window.site.address_of("invoice:42", "clear"))
+
+
+def to_clearings(window: Window) -> None:
+    window.clears("report:daily", reason="it hangs")
+    window.page.get_by_role("link", name="All locks").click()
+    window.page.get_by_role("link", name="Clearings").click()
+
+
 def to_free_lock(window: Window) -> None:
     window.clears("report:daily", reason="it hangs")
     window.goes_to(window.site.address_of("report:daily"))
@@ -85,6 +116,11 @@ PAGES = [
     to_nothing,
     to_no_match,
     to_lock,
+    to_stale_lock,
+    to_crowded_lock,
+    to_semaphore,
+    to_question_of_one,
+    to_clearings,
     to_free_lock,
     to_history,
     to_question,
