@@ -9,7 +9,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..inspection.words import rounded
+from ..inspection.words import clean, rounded
 from ..models import JOB_STATES, PeriodicJob
 from . import cells, tables
 from .strip import strip
@@ -61,7 +61,9 @@ def state(job: PeriodicJob) -> str:
     if info.error:
         said.append(format_html('<div class="redislock-error">{}</div>', cells.value(info.error)))
     if info.paused is not None:
-        said.append(cells.quiet(f"{info.paused.by}: {info.paused.why}"))
+        at, by, why = info.paused
+        words = {"time": since(at, info.read_at), "who": by, "why": clean(why)}
+        said.append(cells.quiet(format_html(gettext("{time} by {who}: {why}"), **words)))
     if info.request is not None:
         words = {"time": since(info.request.at, info.read_at), "who": info.request.by}
         said.append(cells.quiet(format_html(gettext("Run wanted {time} by {who}"), **words)))
@@ -92,12 +94,3 @@ def upcoming(job: PeriodicJob) -> str:
 @admin.display(description=_("last done"))
 def done(job: PeriodicJob) -> str:
     return since(job.info.done, job.info.read_at)
-
-
-@admin.display(description=_("paused"))
-def pause(job: PeriodicJob) -> str:
-    paused = job.info.paused
-    if paused is None:
-        return cells.NOTHING
-    text = format_html("{}, {}", since(paused.at, job.info.read_at), paused.by)
-    return cells.with_quiet(text, paused.why)

@@ -74,8 +74,6 @@ class PeriodicJobAdmin(JobActions):
             (job_cells.last_runs, job_cells.done),
             (job_cells.where, "lock"),
         ]
-        if obj is not None and obj.info.paused is not None:
-            about.insert(1, job_cells.pause)
         return [(None, {"fields": about})]
 
     @admin.display(description=_("lock"))

@@ -263,7 +263,7 @@ def test_a_job(looker: Client, job: Any) -> None:
     text = looker.get(PAGE).content.decode().replace("<wbr>", "")
     assert "it floods the mail server" in text
     assert "redislock-strip" in text
-    text = text[text.index("redislock-facts") :]
+    text = text[text.index("redislock-tables") :]
     assert text.index("ValueError: 3") < text.index("its process died")
     assert "by hand" in text
     assert looker.get(f"{LIST}nix/change/").status_code == 302
