@@ -81,7 +81,7 @@ class LockedCommand(BaseCommand):
     lock_name: str | Callable[..., str] | None = None
     """A template over the options, such as `"import:{source}"`, or a method that gets them;
     by default `command:` and the name of the command."""
-    lock_options: Options = {}
+    lock_options: Options[Any] = {}
     """Options of `redis_lock`, such as `{"ttl": 60, "wait": 0, "on_conflict": "skip"}`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -84,7 +84,8 @@ _source = {name.lower(): url for name, url in _project.get("urls", {}).items()}.
 
 
 def _names() -> dict[str, str]:
-    names = {key: f"django_redislock.lease.lock.{key}" for key in ("LeaseOptions", "Options")}
+    options = "LeaseOptions", "ServerOptions", "BlockOptions", "Options"
+    names = {key: f"django_redislock.lease.lock.{key}" for key in options}
     for name in reversed(MODULES):
         module = import_module(name)
         public = getattr(module, "__all__", None) or [

@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -38,6 +38,19 @@ from .watchdog import held
 
 L = TypeVar("L", bound="Lock")
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    OnConflict_co = TypeVarWithDefault(
+        "OnConflict_co",
+        bound=Literal["raise", "skip"] | Callable[[LockNotAcquired], Any],
+        default=Literal["raise"],
+        covariant=True,
+    )
+    """The type of `on_conflict`. It tells type checkers what a decorated function returns."""
+else:
+    OnConflict_co = TypeVar("OnConflict_co", covariant=True)
+
 UNSET: Any = object()
 """Not given: the settings decide."""
 
@@ -51,27 +64,17 @@ UPGRADE = (
 
 
 class LeaseOptions(TypedDict, total=False):
-    """The options of a lock besides its name. All times are seconds.
+    """The options of all locks and views. All times are seconds.
 
     All but the last two can be set in `REDISLOCK`, too.
     """
 
-    using: str
-    """An alias of CACHES that django-redis serves."""
     ttl: float
     """How long a lease lives without renewal."""
     wait: float | None
     """How long to wait for the lock; 0: try once, None: no limit."""
     renew: bool
     """Extend the lease as long as its holder lives."""
-    replicas: int
-    """The number of replicas that have to confirm the lease, and each renewal of it."""
-    replicas_timeout: float
-    """How long replicas have to confirm, before the lease is asked for again or given up."""
-    after_loss: Literal["go", "wait"]
-    """What becomes of the lock when Redis has lost its data: `"go"`, whoever asks gets it;
-    `"wait"`, nobody new gets it for a `ttl`, and a holder that is still there keeps it. Only for a
-    mutex."""
     max_hold: float | None
     """When renewal ends, counted from the acquire; None: never."""
     label: str
@@ -80,23 +83,42 @@ class LeaseOptions(TypedDict, total=False):
     """Called with the lease, in a thread of its own, when it is lost."""
 
 
-class Options(LeaseOptions, total=False):
-    """The options of `redis_lock` besides the name. The first two can be set in `REDISLOCK`,
+class ServerOptions(LeaseOptions, total=False):
+    """The options of a lock on one server. All can be set in `REDISLOCK`, too."""
+
+    using: str
+    """An alias of CACHES that django-redis serves."""
+    replicas: int
+    """The number of replicas that have to confirm the lease, and each renewal of it."""
+    replicas_timeout: float
+    """How long replicas have to confirm, before the lease is asked for again or given up."""
+    after_loss: Literal["go", "wait"]
+    """What becomes of the lock when Redis has lost its data: `"go"`, whoever asks gets it;
+    `"wait"`, nobody new gets it for a `ttl`, and a holder that is still there keeps it. Only for a
+    mutex."""
+
+
+class BlockOptions(LeaseOptions, Generic[OnConflict_co], total=False):
+    """The options of blocks and decorated functions. The first two can be set in `REDISLOCK`,
     too."""
 
     release: Literal["exit", "commit", "warn"]
     """When a block releases: when it is left, or when the database transaction around it has
     been committed or rolled back. `"warn"` is `"exit"` with an `EarlyReleaseWarning` if a database
     transaction is open when the block is left."""
-    on_conflict: Literal["raise", "skip"] | Callable[[LockNotAcquired], Any]
+    # The second type only tells pyright the type of a lambda's argument.
+    on_conflict: OnConflict_co | Callable[[LockNotAcquired], Never]
     """What a decorated function does without the lock: raise, return None, or return what a
     function of the conflict returns."""
-
     reentrant: bool
     """The thread or task that holds the lock may take it again."""
     cancel_on_lost: bool
     """Cancel the asyncio task that holds the lease when it is lost; its block then raises
     `LeaseLost`."""
+
+
+class Options(ServerOptions, BlockOptions[OnConflict_co], total=False):
+    """All options of `redis_lock` besides the name."""
 
 
 class Lock:
@@ -106,12 +128,12 @@ class Lock:
     All times are seconds.
     """
 
-    def __init__(self, name: str, **options: Unpack[Options]) -> None:
+    def __init__(self, name: str, **options: Unpack[Options[Any]]) -> None:
         self._template: str | Callable[..., str] | None = name
         self._name: str | None = validate_name(name)
         self._configure(options)
 
-    def _configure(self, options: Options) -> None:
+    def _configure(self, options: Options[Any]) -> None:
         self._explicit: dict[str, Any] = {}
         self._reentrant = self._cancel_on_lost = False
         self._label = ""

@@ -3,33 +3,77 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from functools import partial, wraps
-from typing import Any, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from asgiref.sync import iscoroutinefunction
 
 from ..base import label
-from ..lease.lock import Lock
+from ..base.exceptions import LockNotAcquired
+from ..lease.lock import Lock, OnConflict_co
 from ..settings.naming import name_maker
 from .wrappers import WRAPPERS, LockFor
 
 F = TypeVar("F", bound=Callable[..., Any])
+G = TypeVar("G", bound=Callable[..., Iterator[Any] | AsyncIterator[Any]])
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")
+Co = Coroutine[Any, Any, T]
+MaySkip = Literal["raise", "skip"]
 
 _STARTERS = ("delay", "enqueue", "apply_async", "send")
 """Methods with which a task queue starts a task: Celery; RQ, Huey and django.tasks; Celery;
 Dramatiq."""
 
 
-class FunctionDecorator:
-    """Decorates functions, methods, coroutines and generators."""
+class FunctionDecorator(Generic[OnConflict_co]):
+    """Decorates functions, methods, coroutines and generators.
+
+    Type checkers know what a decorated function returns: with `on_conflict="raise"` what it
+    returned before, with "skip" perhaps None, and with a function perhaps its result. A generator
+    still makes an iterator, which may be empty.
+    """
 
     _template: Any
     """The name: a template, a function of the arguments, or None."""
     _prefix = ""
     """The plain text with which all names begin."""
+    _used = False
+    """It has decorated a function. Of a lock, too: something asked for its name, as everything
+    that locks does."""
 
-    def __call__(self, *functions: F, **nothing: object) -> F:
+    @overload
+    def __call__(self: FunctionDecorator[Literal["raise"]], function: F, /) -> F: ...
+    @overload
+    def __call__(self, function: G, /) -> G: ...
+    @overload
+    def __call__(
+        self: FunctionDecorator[MaySkip], function: Callable[P, Co[T]], /
+    ) -> Callable[P, Co[T | None]]: ...
+    @overload
+    def __call__(
+        self: FunctionDecorator[MaySkip], function: Callable[P, T], /
+    ) -> Callable[P, T | None]: ...
+    @overload
+    def __call__(
+        self: FunctionDecorator[Callable[[LockNotAcquired], Awaitable[C]]],
+        function: Callable[P, Co[T]],
+        /,
+    ) -> Callable[P, Co[T | C]]: ...
+    @overload
+    def __call__(
+        self: FunctionDecorator[Callable[[LockNotAcquired], C]], function: Callable[P, Co[T]], /
+    ) -> Callable[P, Co[T | C]]: ...
+    @overload
+    def __call__(
+        self: FunctionDecorator[Callable[[LockNotAcquired], C]], function: Callable[P, T], /
+    ) -> Callable[P, T | C]: ...
+    @overload
+    def __call__(self, function: Callable[P, Any], /) -> Callable[P, Any]: ...
+    def __call__(self, *functions: Any, **nothing: object) -> Any:
+        self._used = True
         title = type(self).__name__
         function = functions[0] if len(functions) == 1 and not nothing else None
         if isinstance(function, classmethod | staticmethod):
@@ -56,7 +100,7 @@ class FunctionDecorator:
             kind = "generator"
         else:
             kind = "function"
-        return wraps(function)(self._wrap(kind, function, lock_for))  # type: ignore[return-value]
+        return wraps(function)(self._wrap(kind, function, lock_for))
 
     def _name_maker(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return what makes a name for `_lock_for` from the arguments of a call."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, overload
 
 from ..base.exceptions import LockError
 from ..lease.lock import UNSET
@@ -16,14 +17,23 @@ from ..settings.validators import refuse_unknown, validate_kept, validate_using
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
 
+T = TypeVar("T")
 
+
+@overload
+def initialise(
+    name: str, value: Callable[[], T], *, ttl: float | None = None, using: str = ...
+) -> T: ...
+@overload
+def initialise(name: str, value: T, *, ttl: float | None = None, using: str = ...) -> T: ...
 def initialise(
     name: str, value: Any, *, ttl: float | None = None, using: str = UNSET, **unknown: object
 ) -> Any:
     """Give `name` its first value unless it has one. Return the value that stands.
 
     `value` is anything that JSON can write. Every caller gets it as JSON reads it: a tuple comes
-    back as a list, even to the caller that gave it. `value` may be a function, which is called
+    back as a list, even to the caller that gave it. Type checkers don't know that: to them the
+    result has the type of `value`. `value` may be a function, which is called
     only if no value stands yet. If several callers call theirs at the same moment, one result
     stands and the others are dropped. (Use `single_flight` if that is too expensive.)
 
@@ -35,6 +45,16 @@ def initialise(
     return run(_initialise(SyncPort, name, value, ttl, using))
 
 
+@overload
+async def ainitialise(
+    name: str, value: Callable[[], Awaitable[T]], *, ttl: float | None = None, using: str = ...
+) -> T: ...
+@overload
+async def ainitialise(
+    name: str, value: Callable[[], T], *, ttl: float | None = None, using: str = ...
+) -> T: ...
+@overload
+async def ainitialise(name: str, value: T, *, ttl: float | None = None, using: str = ...) -> T: ...
 async def ainitialise(
     name: str, value: Any, *, ttl: float | None = None, using: str = UNSET, **unknown: object
 ) -> Any:

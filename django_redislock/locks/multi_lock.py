@@ -9,7 +9,7 @@ from ..base import label
 from ..base.exceptions import LockReentered
 from ..base.holder import Holder
 from ..lease.lease import Lease
-from ..lease.lock import Lock, Options
+from ..lease.lock import Lock, OnConflict_co, Options
 from ..lease.watchdog import held
 from ..primitives import multi, mutex, permits
 from ..primitives.contract import Primitive, Sight
@@ -31,7 +31,7 @@ SHOWN = 3
 Names = Iterable[str] | Callable[..., Iterable[str]]
 
 
-class MultiLock(FunctionDecorator, Lock):
+class MultiLock(FunctionDecorator[OnConflict_co], Lock):
     """Lock several names in one step: all of them, or none.
 
     Like `redis_lock` it is a context manager, sync or async, and a decorator. The names of a
@@ -45,7 +45,7 @@ class MultiLock(FunctionDecorator, Lock):
     `LockNotAcquired` names one of the names that somebody else holds.
     """
 
-    def __init__(self, names: Names, **options: Unpack[Options]) -> None:
+    def __init__(self, names: Names, **options: Unpack[Options[OnConflict_co]]) -> None:
         self._names: tuple[str, ...] | None = None
         self._template = names if callable(names) else _listed(names)
         self._configure(options)

@@ -58,7 +58,7 @@ class OnceOptions(TypedDict, total=False):
     """An alias of CACHES that django-redis serves."""
 
 
-class once(FunctionDecorator):
+class once(FunctionDecorator[Literal["skip"]]):
     """Do something once, across processes and hosts: a block, or a function and its arguments.
 
     As a context manager, sync or async, it says whether this caller is the first:

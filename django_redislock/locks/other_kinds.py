@@ -7,15 +7,15 @@ multi_lock.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Unpack
+from typing import Generic, Unpack
 
 from ..base.servers import Servers
-from ..lease.lock import Options
+from ..lease.lock import BlockOptions, OnConflict_co, Options
 from ..settings.validators import validate_flag, validate_limit
 from .redis_lock import redis_lock
 
 
-class Semaphore(redis_lock):
+class Semaphore(redis_lock[OnConflict_co]):
     """Run a block or a function in at most `limit` places at a time, across processes and hosts.
 
     Each holder has a lease of its own. `limit` may change at any time, even while the semaphore is
@@ -30,14 +30,14 @@ class Semaphore(redis_lock):
         self,
         name: str | Callable[..., str] | None = None,
         limit: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[Options[OnConflict_co]],
     ) -> None:
         given = {} if limit is None else {"limit": validate_limit(limit)}
         super().__init__(name, **options)
         self._of_kind("semaphore")._explicit.update(given)
 
 
-class ReadWriteLock:
+class ReadWriteLock(Generic[OnConflict_co]):
     """Let many read at a time, or one write.
 
     `read()` and `write()` return locks like `redis_lock`, with the options that are given here.
@@ -46,16 +46,18 @@ class ReadWriteLock:
     reader; a reader that asks to write gets `LockReentered`.
     """
 
-    def __init__(self, name: str | Callable[..., str], **options: Unpack[Options]) -> None:
+    def __init__(
+        self, name: str | Callable[..., str], **options: Unpack[Options[OnConflict_co]]
+    ) -> None:
         self._read = redis_lock(name, **options)._of_kind("read")
         self._write = redis_lock(name, **options)._of_kind("write")
         self._read._used = self._write._used = True  # one of them may never be used
 
-    def read(self) -> redis_lock:
+    def read(self) -> redis_lock[OnConflict_co]:
         """Return the lock for reading."""
         return self._read
 
-    def write(self) -> redis_lock:
+    def write(self) -> redis_lock[OnConflict_co]:
         """Return the lock for writing."""
         return self._write
 
@@ -63,7 +65,7 @@ class ReadWriteLock:
         return f"<{type(self).__name__} {self._read._template!r}>"
 
 
-class Redlock(redis_lock):
+class Redlock(redis_lock[OnConflict_co]):
     """A lock that survives the loss of a minority of its servers.
 
     `using` names three or five aliases of CACHES, whose primaries fail independently of each
@@ -74,11 +76,11 @@ class Redlock(redis_lock):
     doesn't. Raises what `redis_lock` raises; `LockUnavailable` if no majority can be asked.
     """
 
-    def __init__(  # type: ignore[misc]  # `using` differs from that in Options
+    def __init__(
         self,
         name: str | Callable[..., str] | None = None,
         using: Sequence[str] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[BlockOptions[OnConflict_co]],
     ) -> None:
         if "replicas" in options:
             raise TypeError("a Redlock has no replicas: its servers are all primaries")
@@ -89,7 +91,7 @@ class Redlock(redis_lock):
         self._of_kind("redlock")._explicit.update(given)
 
 
-class TimestampLock(redis_lock):
+class TimestampLock(redis_lock[OnConflict_co]):
     """A lock whose key says when it ends, for fleets whose old clients know no other.
 
     Its name is its key in Redis, verbatim, since old clients know it by that key. `timestamp_key`
@@ -107,7 +109,7 @@ class TimestampLock(redis_lock):
         *,
         fractions: bool = False,
         timestamp_key: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[Options[OnConflict_co]],
     ) -> None:
         validate_flag(fractions, "fractions")
         super().__init__(name, timestamp_key=timestamp_key, **options)

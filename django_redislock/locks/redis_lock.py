@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 from django.conf import settings
 
 from ..lease.lease import Lease
-from ..lease.lock import Lock, Options
+from ..lease.lock import Lock, OnConflict_co, Options
 from ..primitives.keys import validate_key, validate_name
 from ..settings import conf
-from .function_decorator import F, FunctionDecorator
+from .function_decorator import FunctionDecorator
 
 
-class redis_lock(FunctionDecorator, Lock):
+class redis_lock(FunctionDecorator[OnConflict_co], Lock):
     """Run a block or a function in one place at a time, across processes and hosts.
 
     As a context manager, sync or async, it locks `name` and returns its `Lease`. As a decorator it
@@ -60,7 +60,7 @@ class redis_lock(FunctionDecorator, Lock):
         name: str | Callable[..., str] | None = None,
         *,
         timestamp_key: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[Options[OnConflict_co]],
     ) -> None:
         self._name = None
         self._configure(options)
@@ -73,12 +73,6 @@ class redis_lock(FunctionDecorator, Lock):
             finalizer.atexit = False
 
     _template: Any = None
-    _used = False
-    """Something asked for its name, as everything that locks does, or it decorated a function."""
-
-    def __call__(self, *functions: F, **nothing: object) -> F:
-        self._used = True
-        return super().__call__(*functions, **nothing)
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from inspect import signature
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from ..base import fork, label
 from ..base.clock import now
@@ -52,7 +52,7 @@ class Serializer(Protocol):
     def loads(self, text: Any, /) -> Any: ...
 
 
-class single_flight(FunctionDecorator):
+class single_flight(FunctionDecorator[Literal["raise"]]):
     """Let concurrent callers of a function, across processes and hosts, share one computation.
 
     `name` is a template over the arguments, such as `"rates:{currency}"`, or a function of them.

@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 
 from ..base.exceptions import LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
-from ..lease.lock import LeaseOptions, Lock
+from ..lease.lock import Lock, ServerOptions
 from ..locks.redis_lock import redis_lock
 from ..locks.wrappers import aacquire, acquire
 from ..settings.naming import name_maker
@@ -63,14 +63,14 @@ class lock_view(ViewDecorator):
         response: Response | None = None,
         release: Literal["exit", "commit"] | None = None,
         max_waiters: int | None = None,
-        **options: Unpack[LeaseOptions],
+        **options: Unpack[ServerOptions],
     ) -> None:
         if isinstance(name, type):
             raise TypeError("lock_view needs its parentheses: @lock_view() or @lock_view('…')")
         if release is not None:
             validate_release(release)
         refuse_unknown(
-            {option: None for option in options if option not in LeaseOptions.__annotations__},
+            {option: None for option in options if option not in ServerOptions.__annotations__},
             "lock_view",
         )
         self._name = name

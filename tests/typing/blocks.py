@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, assert_type
+from typing import assert_type
 
 from django_redislock import (
     ComputationFailed,
@@ -124,6 +124,16 @@ def errors() -> None:
 
 
 async def values() -> None:
-    # What JSON reads, which is not always what was written.
-    assert_type(initialise("salt", lambda: "salt"), Any)
-    assert_type(await ainitialise("salt", "salt", ttl=60), Any)
+    assert_type(initialise("salt", lambda: "salt"), str)
+    assert_type(initialise("rates", {"EUR": 1.0}), dict[str, float])
+    assert_type(initialise("owner", holder_or_none), str | None)
+    assert_type(await ainitialise("salt", "salt", ttl=60), str)
+    assert_type(await ainitialise("salt", lambda: "salt"), str)
+    assert_type(await ainitialise("salt", arandom), bytes)
+    initialise("salt", "salt", timeout=60)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+
+
+def holder_or_none() -> str | None: ...
+
+
+async def arandom() -> bytes: ...

@@ -1,4 +1,5 @@
-"""What a type checker makes of functions that are decorated: what it made of them before."""
+"""What a type checker makes of functions that are decorated: what it made of them before, unless
+a call may end without its result."""
 
 from __future__ import annotations
 
@@ -21,8 +22,7 @@ from django_redislock.periodic import periodic
 from django_redislock.views import idempotent_view, lock_view
 
 
-# That it may be skipped, and return None, is not in its type: whoever decorates it knows.
-@redis_lock("report:{pk}", ttl=60, wait=0, on_conflict="skip")
+@redis_lock("report:{pk}", ttl=60, wait=0)
 def rebuild(pk: int, *, quietly: bool = False) -> str:
     return f"{pk} {quietly}"
 
@@ -137,8 +137,8 @@ async def rates(currency: str) -> dict[str, float]:
 assert_type(export(1), str)
 assert_type(transfer(1, 2), int)
 assert_type(show(1), str)
-assert_type(warm(1), str)
-assert_type(consume({}), int)
+assert_type(warm(1), str | None)
+assert_type(consume({}), int | None)
 
 
 @lock_view("checkout:{request.user.pk}", wait=5, max_waiters=2)
@@ -170,6 +170,19 @@ class Checkout(View):
 
 
 assert_type(Checkout().post(HttpRequest()), HttpResponse)
+class_of_checkout: type[Checkout] = Checkout
+
+
+@idempotent_view()
+class Order(View):
+    @lock_view("order:{request.user.pk}", status=423)
+    async def post(self, request: HttpRequest, pk: int = 0) -> HttpResponse:
+        return HttpResponse(request.path)
+
+
+class_of_order: type[Order] = Order
+lock_view("a", timeout=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+lock_view("a")(3)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
 async def coroutines() -> None:
@@ -179,3 +192,4 @@ async def coroutines() -> None:
     assert_type(await Importer().arun(), list[str])
     assert_type(await rates("EUR"), dict[str, float])
     assert_type(await order(HttpRequest()), HttpResponse)
+    assert_type(await Order().post(HttpRequest(), pk=1), HttpResponse)
