@@ -15,12 +15,10 @@ from django.utils.timezone import make_naive
 from django.utils.translation import gettext_lazy as _
 
 from .base.exceptions import LockError
-from .inspection import Kind, Listing, LockInfo, Page, State, inspectors
+from .inspection import Kind, Listing, LockInfo, Page, State, inspectors, servers
 from .inspection.live import Live, Snapshot
 from .inspection.lock_id import LockId
 from .periodic.report import JobInfo, JobState, Ledger
-from .settings.configured import aliases
-from .transport.server import server_of
 
 FREE = "free"
 
@@ -209,15 +207,6 @@ def _ask_all(read: Callable[[str], None], using: Collection[str]) -> dict[str, L
     if away and len(away) == len(using):
         raise next(iter(away.values()))
     return away
-
-
-def servers() -> list[str]:
-    """Return the aliases of CACHES that locks use, one for each server: through two aliases, the
-    same locks would be listed twice."""
-    found: dict[str, str] = {}
-    for alias in aliases():
-        found.setdefault(server_of(alias).address, alias)
-    return list(found.values())
 
 
 class PeriodicJob(Live):

@@ -20,10 +20,10 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from ..inspection import Counts, State
+from ..inspection import Counts, State, servers
 from ..inspection.live import Snapshot
 from ..inspection.lock_id import LockId
-from ..models import KINDS, STATES, Lock, PeriodicJob, servers
+from ..models import KINDS, STATES, Lock, PeriodicJob
 from ..periodic.registry import job_of_lock
 from ..primitives.keys import validate_name
 from . import cells, lock_page

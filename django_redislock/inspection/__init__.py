@@ -34,7 +34,7 @@ from .facts import (
     State,
     WaiterInfo,
 )
-from .inspector import Inspector, inspectors
+from .inspector import Inspector, inspectors, servers
 from .listing import ORDERS, Listing
 from .redlocks import RedlockInspector
 
@@ -56,4 +56,5 @@ __all__ = [
     "State",
     "WaiterInfo",
     "inspectors",
+    "servers",
 ]

@@ -17,6 +17,7 @@ from ..primitives.asking import batches
 from ..primitives.contract import Primitive, Sight, run
 from ..primitives.keys import Keys, clearings, presence, validate_name
 from ..settings import conf
+from ..settings.configured import aliases
 from ..settings.validators import validate_operator, validate_using
 from ..transport import pools
 from ..transport.ports import SyncPort
@@ -429,6 +430,15 @@ def inspectors(using: str, *, cache_locks: bool | None = None) -> list[Inspector
     """
     wanted = (False, True) if cache_locks is None else (cache_locks,)
     return [Inspector(using, cache_locks=one) for one in wanted]
+
+
+def servers() -> list[str]:
+    """Return the aliases of CACHES that locks use, one for each server: through two aliases, the
+    same locks would be listed twice."""
+    found: dict[str, str] = {}
+    for alias in aliases():
+        found.setdefault(server_of(alias).address, alias)
+    return list(found.values())
 
 
 def _is_ours(lock: LockInfo) -> bool:

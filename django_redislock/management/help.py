@@ -48,6 +48,7 @@ HELP = {
         ("pause shop.periodic.report --reason 'the printer is broken'",), (UNAVAILABLE,)
     ),
     "resume": Help(("resume shop.periodic.report",), (UNAVAILABLE,)),
+    "metrics": Help(("metrics", "metrics --serve 127.0.0.1:9108"), (WRONG, UNAVAILABLE)),
     "completion": Help(("completion bash > /etc/bash_completion.d/redislock",)),
 }
 

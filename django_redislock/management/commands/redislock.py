@@ -18,6 +18,7 @@ from ..subcommands.doctor import Doctor
 from ..subcommands.fence import Fence
 from ..subcommands.jobs import Jobs
 from ..subcommands.list import List
+from ..subcommands.metrics import Metrics
 from ..subcommands.pause import Pause, Resume
 from ..subcommands.run import Run
 from ..subcommands.show import Show
@@ -44,6 +45,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "jobs": Jobs(),
     "pause": Pause(),
     "resume": Resume(),
+    "metrics": Metrics(),
     "completion": Completion(),
 }
 

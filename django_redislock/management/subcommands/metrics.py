@@ -1,0 +1,71 @@
+"""`manage.py redislock metrics`: the locks and jobs of the fleet, for Prometheus."""
+
+from __future__ import annotations
+
+import signal
+from argparse import ArgumentTypeError
+from types import FrameType
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from ...commands import UNAVAILABLE
+from ..failing import WRONG
+
+
+class Metrics:
+    help = "Write the locks and jobs of the whole fleet in Prometheus' text format, or serve them."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--serve",
+            metavar="[HOST]:PORT",
+            type=address_argument,
+            help="Serve them at /metrics until stopped; without a host, on all addresses.",
+        )
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        # Imported here, since prometheus-client is an extra.
+        from ...contrib.prometheus.fleet import Fleet
+
+        if options["serve"] is not None:
+            return _serve(command, *options["serve"])
+        text, all_up = Fleet().scrape()
+        command.stdout.write(text.decode(), ending="")
+        return 0 if all_up else UNAVAILABLE
+
+
+def _serve(command: BaseCommand, host: str, port: int) -> int:
+    from ...contrib.prometheus.serving import Server
+
+    try:
+        server = Server(host, port)
+    except OSError as error:
+        raise CommandError(f"Can't listen on {host}:{port}: {error}", returncode=WRONG) from error
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        with server:
+            command.stdout.write(f"Serving {server.url}")
+            command.stdout.flush()
+            server.serve_forever()
+    except KeyboardInterrupt:
+        pass  # Ctrl-C and SIGTERM are how it ends
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def address_argument(text: str) -> tuple[str, int]:
+    """A host, or none, and a port: `:9108`, `127.0.0.1:9108`, `[::1]:9108`."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ArgumentTypeError(f"write an IPv6 address in brackets, '[::1]:9108', not {text!r}")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ArgumentTypeError(f"write [HOST]:PORT, such as ':9108', not {text!r}")
+    return host, int(port)
