@@ -103,10 +103,13 @@ def test_the_header(language: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_all_is_in_it(language: str) -> None:
-    """The file has every text that templates and code mark, and nothing else."""
+    """The file has every text that templates and code mark, and nothing else. An entry with a
+    plural is also that of the same text without one."""
     there = {(one.one, one.many) for one in entries(language)[1:]}
     assert len(there) > 100
-    assert there == marked()
+    wanted = marked()
+    with_plural = {one for one, many in wanted if many is not None}
+    assert there == {(one, many) for one, many in wanted if many or one not in with_plural}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
