@@ -8,16 +8,12 @@ change hands in between. Of several holders, only those that were seen lose the 
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from django import forms
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.admin.options import get_content_type_for_model
 from django.core import signing
-from django.db import DatabaseError, router, transaction
 from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -28,10 +24,8 @@ from ..inspection.clearing import ClearOutcome, Target
 from ..inspection.lock_id import LockId
 from ..inspection.sentences import translated
 from ..inspection.story import held_by
-from ..inspection.words import clean
 from ..models import Lock
-
-logger = logging.getLogger("django_redislock")
+from .audit import Deed, write_down
 
 SALT = "django_redislock.admin.confirmation"
 GOOD_FOR = 3600
@@ -137,41 +131,22 @@ def clear(user: Any, seen: dict[str, list[str]], reason: str, *, stale_only: boo
 
 
 def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
-    """Write log entries. If the database fails, log them and return False."""
+    """Write what was cleared into the history. False: the database could not be written."""
     words = {
         ClearOutcome.CLEARED: gettext("Cleared: %(reason)s. %(held)s"),
         ClearOutcome.UNKNOWN: gettext("Perhaps cleared: %(reason)s. %(held)s"),
     }
-    entries = [
-        LogEntry(
-            user_id=user.pk,
-            object_id=str(LockId.of(target.lock)),
-            object_repr=clean(target.name)[:200],
-            action_flag=CHANGE,
-            change_message=words[target.outcome]
+    deeds = [
+        Deed(
+            str(LockId.of(target.lock)),
+            target.name,
+            words[target.outcome]
             % {"reason": reason.rstrip("."), "held": translated(held_by(target.lock))},
         )
         for target in targets
         if target.lock is not None and target.outcome in words
     ]
-    try:
-        # A savepoint: a failure here must not break the transaction of the request.
-        with transaction.atomic(using=router.db_for_write(LogEntry)):
-            content_type = get_content_type_for_model(Lock)
-            for entry in entries:
-                entry.content_type = content_type
-            LogEntry.objects.bulk_create(entries)
-    except DatabaseError as error:
-        for entry in entries:
-            logger.error(
-                "%s has cleared %r, and the history lacks it: %s (%s)",
-                clean(str(user.get_username())),
-                entry.object_id,
-                clean(entry.change_message),
-                error,
-            )
-        return False
-    return True
+    return write_down(user, Lock, deeds)
 
 
 def _reduced(lock: LockInfo, known: list[str], *, stale_only: bool) -> LockInfo | None:

@@ -114,6 +114,10 @@ class JobActions(LiveAdmin):
             *super().get_urls(),
         ]
 
+    @property
+    def list_url(self) -> str:
+        return reverse(f"{self.admin_site.name}:django_redislock_periodicjob_changelist")
+
     def job_url(self, page: str, name: str) -> str:
         view = f"{self.admin_site.name}:django_redislock_periodicjob_{page}"
         return reverse(view, args=[quote(name)])
@@ -170,9 +174,12 @@ class JobActions(LiveAdmin):
         # What may have been done is written, too.
         doubtful = [names[len(done) + len(nothing)]] if failed is not None else []
         written = str(act.written) % {"reason": reason.rstrip(".")}
-        did = dict.fromkeys(done, written)
-        did |= dict.fromkeys(doubtful, gettext("Perhaps: %(what)s") % {"what": written})
-        if did and not audit.write_down(request.user, did):
+        perhaps = gettext("Perhaps: %(what)s") % {"what": written}
+        deeds = [
+            *(audit.Deed(name, name, written) for name in done),
+            *(audit.Deed(name, name, perhaps) for name in doubtful),
+        ]
+        if deeds and not audit.write_down(request.user, self.model, deeds):
             message = gettext(
                 "This is missing from the history, because the database could not be written. "
                 "See the log."

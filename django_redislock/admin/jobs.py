@@ -7,9 +7,9 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
-from django.contrib import admin
-from django.contrib.admin.utils import quote
-from django.http import HttpRequest, HttpResponse
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote, unquote
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext
@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..inspection.live import Snapshot
 from ..inspection.lock_id import LockId
-from ..inspection.words import rounded
+from ..inspection.words import clean, rounded
 from ..models import JOB_STATES, Lock, PeriodicJob
 from ..periodic.job import LOCK_PREFIX
 from ..periodic.registry import discover, jobs
@@ -93,13 +93,21 @@ class PeriodicJobAdmin(JobActions):
         empty = gettext("Nobody has paused, resumed or run it here.")
         context["tables"] = [
             tables.runs(job.info.runs),
-            tables.history(gettext("History"), audit.history(job.name)[:10], empty),
+            tables.history(gettext("History"), audit.history(PeriodicJob, job.name)[:10], empty),
         ]
         wanted = ("run", "pause" if job.info.paused is None else "resume")
         context["acts"] = {
             what: self.job_url(what, job.name) for what in wanted if self.may(request, what)
         }
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def _get_obj_does_not_exist_redirect(
+        self, request: HttpRequest, _opts: Any, object_id: str
+    ) -> HttpResponse:
+        """Lead to the list, where Django leads to the start of the admin."""
+        message = gettext("There is no job “%(name)s”.") % {"name": clean(unquote(object_id))}
+        self.message_user(request, message, messages.WARNING)
+        return HttpResponseRedirect(self.list_url)
 
     @or_away
     def history_view(

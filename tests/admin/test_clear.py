@@ -106,9 +106,7 @@ def test_a_database_that_can_not_be_written(
     assert Inspector().get("job") is None
     assert not LogEntry.objects.exists()
     job, other = (record.getMessage() for record in caplog.records)
-    assert job.startswith(
-        "eva has cleared 'default:job', and the history lacks it: Cleared: it?hung"
-    )
+    assert job.startswith("The history lacks what eva did to 'default:job': Cleared: it?hung")
     assert "default:other" in other
 
 

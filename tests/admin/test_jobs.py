@@ -187,7 +187,7 @@ class TestActing:
         said = post(operator, "run")
         assert "This is missing from the history" in said
         assert info_of().request is not None
-        assert "eva did to the job 'shop.report': Asked for a run." in caplog.text
+        assert "eva did to 'shop.report': Asked for a run." in caplog.text
 
 
 def test_trouble_comes_first(looker: Client, job: Any, redis: Redis, now: Any) -> None:  # noqa: F811
@@ -266,7 +266,9 @@ def test_a_job(looker: Client, job: Any) -> None:
     text = text[text.index("redislock-tables") :]
     assert text.index("ValueError: 3") < text.index("its process died")
     assert "by hand" in text
-    assert looker.get(f"{LIST}nix/change/").status_code == 302
+    gone = looker.get(f"{LIST}nix/change/", follow=True)
+    assert gone.redirect_chain == [(LIST, 302)]
+    assert "There is no job “nix”." in gone.content.decode()
 
 
 def test_who_may_look(reader: Client, job: Any) -> None:
