@@ -55,6 +55,7 @@ class ClearingsPages(LiveAdmin):
 
     def clearings_view(self, request: HttpRequest) -> HttpResponse:
         """Show the clearings of all locks."""
+        self._require_view(request)
         page = self._page(request, clearings())
         empty = _("Nobody has cleared a lock here.")
         table = tables.history("", page.object_list, empty, self._link)
@@ -64,6 +65,7 @@ class ClearingsPages(LiveAdmin):
         self, request: Any, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the clearings of a lock, whether or not it is held."""
+        self._require_view(request)
         try:
             where = LockId.parse(unquote(object_id))
         except ValueError:
@@ -74,9 +76,11 @@ class ClearingsPages(LiveAdmin):
         table = tables.history("", page.object_list, str(NOBODY))
         return self._clearings(request, title, page, table, lock)
 
-    def _page(self, request: HttpRequest, entries: Any) -> Page[LogEntry]:
+    def _require_view(self, request: HttpRequest) -> None:
         if not self.has_view_permission(request):
             raise PermissionDenied
+
+    def _page(self, request: HttpRequest, entries: Any) -> Page[LogEntry]:
         return Paginator(entries, AT_ONCE).get_page(request.GET.get(PAGE_VAR))
 
     def _clearings(
@@ -93,6 +97,7 @@ class ClearingsPages(LiveAdmin):
             "page": page,
             "pages": page.paginator.get_elided_page_range(page.number),
             "page_var": PAGE_VAR,
+            "preserved_filters": self.get_preserved_filters(request),
             "lock_url": lock and self._url("change", quote(lock.pk)),
             "clearings_url": self.clearings_url,
             "list_url": self._with_filters(request, self._url("changelist")),

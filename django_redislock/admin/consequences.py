@@ -14,6 +14,7 @@ from ..base.exceptions import LockError
 from ..inspection import Inspector, LockInfo, RedlockInspector, State
 from ..inspection.clearing import Target
 from ..inspection.lock_id import LockId
+from ..inspection.sentences import translated
 from ..inspection.story import consequences, holder_name, overlap, safer
 from ..inspection.words import clean, duration
 from ..models import Lock
@@ -76,14 +77,18 @@ def afterwards(cleared: Sequence[Target]) -> str:
     if not held:
         return ngettext("Nobody holds it now.", "Nobody holds them now.", len(cleared))
     if len(cleared) == 1:
-        return _("Now it is held by %(who)s.") % {"who": holder_name(held[0].holders[0])}
-    named = [f"“{clean(lock.name)}” ({holder_name(lock.holders[0])})" for lock in held[:NAMED]]
+        return _("Now it is held by %(who)s.") % {"who": _who(held[0])}
+    named = [f"“{clean(lock.name)}” ({_who(lock)})" for lock in held[:NAMED]]
     text = _("Held again: %(names)s.") % {"names": ", ".join(named)}
     if more := len(held) - len(named):
         text += " " + ngettext("And %(number)s more.", "And %(number)s more.", more) % {
             "number": more
         }
     return text
+
+
+def _who(lock: LockInfo) -> str:
+    return translated(holder_name(lock.holders[0]))
 
 
 def _held(targets: Sequence[Target]) -> list[LockInfo]:

@@ -210,8 +210,9 @@ class LockAdmin(ClearPages):
             job = None if LockId.parse(lock.id).cache_locks else job_of_lock(lock.name)
         except ImproperlyConfigured:  # the system checks say so
             return ""
-        pages = self.admin_site._registry.get(PeriodicJob)
-        if job is None or pages is None or not pages.has_view_permission(request):
+        if job is None or not self.admin_site.is_registered(PeriodicJob):
+            return ""
+        if not self.admin_site.get_model_admin(PeriodicJob).has_view_permission(request):
             return ""
         name = f"{self.admin_site.name}:django_redislock_periodicjob_change"
         url = reverse(name, args=[quote(job.name)])

@@ -142,6 +142,6 @@ def _text(what: str, seconds: float | None, who: str) -> str:
 
 
 def now_of(lock: LockInfo | None) -> datetime:
-    """Return the time at which a lock was read, by the server's clock."""
-    seen = lock.holder.seen_at if lock is not None else None
-    return seen or datetime.now(UTC)
+    """Return the time at which a lock was read, by the server's clock if a holder tells it."""
+    seen = (one.holder.seen_at for one in (lock.holders if lock is not None else ()))
+    return next(filter(None, seen), None) or datetime.now(UTC)

@@ -411,6 +411,8 @@ def test_clearings(operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(clearings, "AT_ONCE", 1)
     assert "job:1 hung" not in plain(operator.get(url))
     assert "job:1 hung" in plain(operator.get(url, {"p": 2}))
+    kept = "_changelist_filters=q%3Djob"
+    assert f'href="?p=2&amp;{kept}"' in operator.get(f"{url}?{kept}").content.decode()
     its = operator.get(f"{LIST}default_3Ajob_3A1/history/")
     assert "job:1 hung" in plain(its)
     assert "job:2 hung" not in plain(its)
