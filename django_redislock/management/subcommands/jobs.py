@@ -17,11 +17,10 @@ from ..failing import WRONG
 from ..output import Cell, Column, Paint, Printer
 
 _JOBS = (
-    Column("JOB", shrinks=True),
+    Column("JOB"),  # whole, to be pasted
     Column("STATE"),
     Column("LAST RUNS", right=True),
     Column("LAST RUN", right=True),
-    Column("TOOK", right=True),
     Column("NEXT"),
     Column("WHEN", shrinks=True),
 )
@@ -138,7 +137,6 @@ def _row(info: JobInfo, printer: Printer) -> list[Cell]:
         Cell(info.state, _paint(info.state, printer)),
         Cell("".join(_MARKS[run.outcome] for run in reversed(info.runs)) or NOTHING),
         Cell(since(last.started if last else None, info.read_at)),
-        Cell(duration(last.duration if last else None)),
         Cell(until(info.next, info.read_at)),
         Cell(clean(info.plan)),
     ]
