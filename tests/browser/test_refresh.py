@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_redislock.base.tokens import NO_PROCESS
+from tests.browser.fleet import fleet
 from tests.browser.site import LIST, Site
 from tests.browser.window import Open, Window, expect
 from tests.operations.calling import granted
@@ -364,6 +365,23 @@ def test_the_focus_moves_with_its_row(site: Site, window: Window) -> None:
     refresh(window)
     assert window.names() == ["a", "b"]
     expect(link).to_be_focused()
+
+
+def test_what_is_read_stays_in_its_place(site: Site, window: Window) -> None:
+    """A row that comes above the others does not move those that are on the screen."""
+    fleet(site)
+    look(window)
+    row = window.row("order:1222")
+    row.scroll_into_view_if_needed()
+    window.page.evaluate("scrollBy(0, 200)")
+    before = row.bounding_box()
+    site.left_behind("a new one", silent=3000)
+    refresh(window)
+    expect(window.row("a new one")).to_be_attached()
+    after = row.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert abs(after["y"] - before["y"]) < 2
 
 
 def test_a_press_is_not_cut_in_two(site: Site, window: Window) -> None:
