@@ -130,7 +130,7 @@ def test_a_raising_on_lost_is_logged(redis: Redis, caplog: pytest.LogCaptureFixt
 
     lease = redis_lock("job", ttl=0.3, on_lost=raises).acquire()
     redis.delete(KEY)
-    eventually(lambda: "on_lost of 'job' raised" in caplog.text)
+    eventually(lambda: "A callback of the lease on 'job' raised" in caplog.text)
     with pytest.raises(LeaseLost):
         lease.check()
 

@@ -42,7 +42,7 @@ HELP = {
     "fence": Help(("fence invoice:42 --model=shop.Invoice",), (WRONG, UNAVAILABLE, BUSY)),
     "config": Help(("config invoice:42",)),
     "doctor": Help(("doctor", "doctor --fail-level WARNING --json"), (WRONG, UNAVAILABLE)),
-    "run": Help(("run backup --wait 0 -- ./backup.sh --all",), (UNAVAILABLE, BUSY, LOST)),
+    "run": Help(("run backup --wait 0 -- ./backup.sh",), (UNAVAILABLE, BUSY, LOST)),
     "jobs": Help(("jobs", "jobs --overdue --failing"), (WRONG, UNAVAILABLE)),
     "pause": Help(
         ("pause shop.periodic.report --reason 'the printer is broken'",), (UNAVAILABLE,)
