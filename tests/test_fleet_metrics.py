@@ -24,7 +24,7 @@ from django_redislock.contrib.prometheus import fleet
 from django_redislock.contrib.prometheus.fleet import FAMILIES, Busy, Fleet
 from django_redislock.contrib.prometheus.serving import Server
 from django_redislock.contrib.prometheus.views import fleet_view
-from django_redislock.inspection import Listing
+from django_redislock.inspection import Listing, inspectors
 from django_redislock.settings import naming
 from tests.faults.caches import caches
 from tests.manage import Manage
@@ -62,8 +62,9 @@ def test_the_text(redis: Redis) -> None:
     done = call("metrics")
     assert done.code == 0
     families = {family.name: family for family in parse(done.out)}
-    assert families.keys() == FAMILIES.keys()
-    assert {family.type for family in families.values()} == {"gauge"}
+    assert families.keys() == {name.removesuffix("_total") for name in FAMILIES}
+    assert families["redislock_clearings"].type == "counter"
+    assert {family.type for family in families.values()} == {"gauge", "counter"}
     assert all(family.documentation for family in families.values())
     assert done.out.endswith("\n")
     assert not done.out.endswith("\n\n")
@@ -122,6 +123,18 @@ def test_the_oldest_hold(redis: Redis) -> None:
         found = scraped("redislock_oldest_hold_seconds")
     assert 100 <= found["job:*",] < 100 + PATIENCE
     assert 300 <= found["pool",] < 300 + PATIENCE
+
+
+def test_clearings(redis: Redis) -> None:
+    """Those of all operators count, also of locks that are named by their keys."""
+    granted(redis, "job:dead")
+    assert scraped("redislock_clearings_total") == {(): 0}
+    lock = Lock(redis, ":1:report", timeout=60)
+    assert lock.acquire()
+    for inspector in inspectors("default"):
+        for found in inspector.all():
+            assert inspector.clear(found, by="ann", reason="stuck")
+    assert scraped("redislock_clearings_total") == {(): 2}
 
 
 def test_more_locks_than_are_read(monkeypatch: pytest.MonkeyPatch, redis: Redis) -> None:

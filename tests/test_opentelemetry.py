@@ -220,6 +220,19 @@ class TestAttributes:
         for span in ended(exported):
             assert not [token for token in tokens if token in span.to_json()]
 
+    @pytest.mark.parametrize("everywhere", [True, False])
+    def test_names_are_kept_out(self, exported: InMemorySpanExporter, everywhere: bool) -> None:
+        """`TRACE_NAMES` keeps them out of all spans, or out of those of some locks."""
+        entry = {} if everywhere else {"TRACE_NAMES": False}
+        theirs = {"TRACE_NAMES": not everywhere, "LOCKS": {"job:*": entry}}
+        with override_settings(REDISLOCK=theirs), redis_lock("job:secret"), redis_lock("other"):
+            with held_elsewhere("job:busy"):
+                assert redis_lock("job:busy", wait=0).acquire() is None
+        told = [str((span.name, dict(span.attributes))) for span in ended(exported)]
+        assert any("not acquired" in one for one in told)
+        assert not [one for one in told if "secret" in one or "busy" in one]
+        assert sum("'redislock.name': 'other'" in one for one in told) == (0 if everywhere else 2)
+
     def test_a_name_is_in_no_span_name(self, exported: InMemorySpanExporter) -> None:
         """Without a pattern, the span's name has no lock."""
         with redis_lock("secret:3"):

@@ -19,6 +19,7 @@ import pytest
 from django.core.management import call_command
 from django.test import override_settings
 from prometheus_client import REGISTRY, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
 from redis import Redis
 
 from django_redislock import (
@@ -35,12 +36,14 @@ from django_redislock.client import Lock as DropIn
 from django_redislock.commands import LockedCommand
 from django_redislock.contrib.patterns import OTHER, pattern
 from django_redislock.contrib.prometheus import metrics
+from django_redislock.contrib.prometheus.fleet import FAMILIES
 from django_redislock.settings import naming
 from django_redislock.signals import LockEvent
 from django_redislock.transport.server import server_of_client
 from django_redislock.views import lock_view
 from tests.docs.world import examples
 from tests.test_decorators import held_elsewhere
+from tests.test_learned import listens, waits
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
@@ -66,6 +69,8 @@ def _connected() -> Iterator[None]:
         metrics.ATTEMPTS,
         metrics.WAIT,
         metrics.HOLD,
+        metrics.HANDOVERS,
+        metrics.UNKNOWN,
         metrics.LOST,
         metrics.ACTIVE,
     ):
@@ -108,6 +113,32 @@ class TestMetrics:
         assert 0 <= value("redislock_wait_seconds_sum", outcome="acquired") < PATIENCE
         assert value("redislock_hold_seconds_count") == 1
         assert 0 < value("redislock_hold_seconds_sum") < PATIENCE
+
+    def test_handovers(self, redis: Redis) -> None:
+        """What was acquired after a wait is counted by the way in which the waiter learned it."""
+        with ThreadPoolExecutor(1) as threads:
+            with redis_lock("job"):
+                waiter = threads.submit(waits)
+                listens(redis)
+            waiter.result(PATIENCE)
+            redis_lock("job", ttl=1, renew=False).acquire()
+            threads.submit(waits).result(PATIENCE)
+        ways = {
+            way: value("redislock_handovers_total", way=way)
+            for way in ("process", "message", "look")
+        }
+        assert ways == {"process": 1, "message": 0, "look": 1}
+        assert attempts("acquired") == 4
+
+    def test_unknown(self) -> None:
+        """A renewal without an answer is counted once, until one succeeds."""
+        with redis_lock("job") as lease:
+            assert value("redislock_unknown_total") == 0
+            assert 'redislock_unknown_total{lock="job"' in generate_latest(REGISTRY).decode()
+            lease._lifetime.unknown()
+            lease._lifetime.unknown()
+            assert value("redislock_unknown_total") == 1
+        assert value("redislock_lost_total") == 0
 
     @pytest.mark.parametrize(
         "lock", [TimestampLock("job"), MultiLock(["job"]), Semaphore("job", 3)], ids=repr
@@ -411,7 +442,7 @@ def run(program: str, **environ: str) -> str:
 
 def run_setup(then: str, *, missing: str = "", **environ: str) -> str:
     """Set up a project with the INSTALLED_APPS of the page."""
-    apps = examples("docs/metrics.md")[0].replace("...,", "'django_redislock',")
+    apps = example("INSTALLED_APPS = ").replace("...,", "'django_redislock',")
     return run(
         f"import sys\nif {missing!r}: sys.modules[{missing!r}] = None\n"
         f"{apps}\n"
@@ -462,26 +493,35 @@ print(active())
     assert told.split() == ["1", "2", "2", "1", "0"]
 
 
+def example(begin: str) -> str:
+    """The first example of the page that begins so."""
+    return next(code for code in examples("docs/metrics.md") if code.startswith(begin))
+
+
+def ours() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """All metrics, with their labels: those of a process, and those of the fleet."""
+    for metric in vars(metrics).values():
+        if isinstance(metric, MetricWrapperBase):
+            yield metric._name + "_total" * (metric._type == "counter"), metric._labelnames
+    for name, (_, labels) in FAMILIES.items():
+        yield name, labels
+
+
 class TestThePage:
     def test_the_settings(self) -> None:
         """An entry of LOCKS is a pattern."""
         names: dict[str, Any] = {}
-        exec(examples("docs/metrics.md")[1], names)
+        exec(example("REDISLOCK = "), names)
         with override_settings(REDISLOCK=names["REDISLOCK"]):
             assert pattern("invoice:42") == "invoice:*"
             assert pattern("nightly-import") == "nightly-import"
 
     def test_the_table(self) -> None:
-        """Each metric has a line with its labels, and the alerts name no other metrics."""
+        """Each metric has a line with its labels, and no others are mentioned."""
         page = PAGE.read_text()
-        known = set()
-        for metric in REGISTRY.collect():
-            if metric.name.startswith("redislock_"):
-                name = metric.name + "_total" * (metric.type == "counter")
-                known.add(name)
-                line = next(line for line in page.splitlines() if line.startswith(f"| `{name}`"))
-                wanted = metric.name in ("redislock_attempts", "redislock_wait_seconds")
-                assert line.endswith("`lock`, `using`" + ", `outcome`" * wanted + " |")
-        assert len(known) == 5
+        labels = dict(ours())
+        for name, its in labels.items():
+            line = next(line for line in page.splitlines() if line.startswith(f"| `{name}`"))
+            assert line.endswith(f"| {', '.join(f'`{label}`' for label in its)} |")
         mentioned = set(re.findall(r"redislock_\w+", page))
-        assert {name.removesuffix("_bucket") for name in mentioned} == known
+        assert {name.removesuffix("_bucket") for name in mentioned} == labels.keys()

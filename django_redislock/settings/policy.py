@@ -106,6 +106,8 @@ class Policy(NamedTuple):
     """A function of the request and the error that makes the response, or its dotted path."""
     lock_order: Annotated[str, Rule(one_of("off", "warn", "raise"), SETTINGS)] = "off"
     """What to do when locks are taken in two orders; `lease.lock_order` finds them."""
+    trace_names: Annotated[bool, Rule(validate_flag, SETTINGS)] = True
+    """Spans of OpenTelemetry have the names of locks."""
     prefix: Annotated[str, Rule(validate_prefix, Source.PROJECT)] = "redislock"
     """The beginning of all keys. It is the same for all locks."""
     kind: Annotated[str, Rule(one_of(*get_args(Kind)), KIND)] = "mutex"

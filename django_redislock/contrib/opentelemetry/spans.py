@@ -11,6 +11,7 @@ import time
 
 from django.core.exceptions import ImproperlyConfigured
 
+from ...settings import conf
 from ...signals import LockEvent
 from ..held import HeldLeases
 from ..patterns import OTHER, pattern
@@ -66,11 +67,12 @@ def _span(what: str, event: LockEvent, seconds: float, parent: context.Context) 
 def _attributes(event: LockEvent, known: str) -> dict[str, str | int]:
     attributes: dict[str, str | int] = {
         "db.system.name": "redis",
-        "redislock.name": event.name,
         "redislock.pattern": known,
         "redislock.using": event.using,
         "redislock.outcome": event.outcome,
     }
+    if conf.policy(event.name, {}).trace_names:
+        attributes["redislock.name"] = event.name
     code = _CODE.fullmatch(event.label)
     if code is None:
         attributes["redislock.label"] = event.label

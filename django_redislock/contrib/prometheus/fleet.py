@@ -23,7 +23,7 @@ from ..patterns import OTHER, pattern
 
 try:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.registry import Collector
 except ImportError as missing:
     raise ImproperlyConfigured(
@@ -81,10 +81,11 @@ class _Snapshot(Collector):
     """One reading of all servers."""
 
     def __init__(self) -> None:
-        self._families: dict[str, GaugeMetricFamily] = {}
+        self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         self.all_up = True
         for name, (help_, labels) in FAMILIES.items():
-            self._families[name] = GaugeMetricFamily(name, help_, labels=labels)
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            self._families[name] = family(name, help_, labels=labels)
         for using in servers():
             began = time.monotonic()
             up = self._locks(using)
@@ -93,7 +94,7 @@ class _Snapshot(Collector):
             self._add("redislock_scrape_seconds", [using], time.monotonic() - began)
         self._jobs()
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
         return self._families.values()
 
     def _add(self, name: str, labels: list[str], value: float) -> None:
@@ -107,8 +108,10 @@ class _Snapshot(Collector):
         try:
             page = listing.page(limit=MOST_LOCKS)
             waits = _oldest_waits(using, page.items)
+            cleared = sum(one.clearings() for one in inspectors(using))
         except LockError:
             return False
+        self._add("redislock_clearings_total", [using], cleared)
         self._add("redislock_unread_locks", [using], page.total - len(page.items))
         groups: dict[str, list[LockInfo]] = {OTHER: []}
         for lock in page.items:
@@ -163,6 +166,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
         _LOCK,
     ),
     "redislock_oldest_hold_seconds": ("How long the lock that is held longest is held.", _LOCK),
+    "redislock_clearings_total": ("Locks that operators have cleared.", ("using",)),
     "redislock_job_state": ("1 for the state that a periodic job is in.", (*_JOB, "state")),
     "redislock_job_last_outcome": (
         "1 for the outcome of the last run that has ended.",

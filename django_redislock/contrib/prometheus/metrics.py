@@ -42,6 +42,16 @@ HOLD = Histogram(
     LABELS,
     buckets=HOLDS,
 )
+HANDOVERS = Counter(
+    "redislock_handovers_total",
+    "Locks that were acquired after a wait, by how the waiter learned it.",
+    (*LABELS, "way"),
+)
+UNKNOWN = Counter(
+    "redislock_unknown_total",
+    "Locks that became unknown, since a renewal got no answer.",
+    LABELS,
+)
 LOST = Counter("redislock_lost_total", "Locks that were lost while they were held.", LABELS)
 ACTIVE = Gauge(
     "redislock_active",
@@ -61,9 +71,14 @@ def count(event: LockEvent) -> None:
         ATTEMPTS.labels(*labels, outcome).inc()
         WAIT.labels(*labels, outcome).observe(event.waited)
     if event.outcome == "acquired":
-        LOST.labels(*labels)  # 0 before it is 1, or rate() would miss the first one
+        if event.learned:
+            HANDOVERS.labels(*labels, event.learned).inc()
+        for counter in (UNKNOWN, LOST):
+            counter.labels(*labels)  # 0 before it is 1, or rate() would miss the first one
         if _active.begin(event, labels):
             ACTIVE.labels(*labels).inc()
+    elif event.outcome == "unknown":
+        UNKNOWN.labels(*labels).inc()
     elif event.outcome in (
         "released",
         "lost",
