@@ -225,6 +225,16 @@ class TestTemplates:
         with pytest.raises(ValueError, match=words):
             redis_lock(template)(function)
 
+    @pytest.mark.parametrize(
+        ("template", "error"),
+        [("job:{value.pk}", AttributeError), ("job:{value[a]}", TypeError)],
+    )
+    def test_an_argument_that_does_not_fit(self, template: str, error: type) -> None:
+        """The exception of the call is what it was, and says which template it comes from."""
+        with pytest.raises(error) as caught:
+            redis_lock(template)(work_on)(7)
+        assert any(f"the lock name {template!r} of work_on" in n for n in caught.value.__notes__)
+
 
 NAN, INF, HUGE = math.nan, math.inf, 10**400
 
@@ -293,8 +303,34 @@ class TestArguments:
         for name in ("release", "extend"):
             with pytest.raises(AttributeError, match=rf"no {name}: its lease has.*acquire\(\)"):
                 getattr(lock, name)
-        with pytest.raises(AttributeError, match="has no attribute 'locked'"):
-            _ = lock.locked
+        for name, words in (
+            ("owned", r"lease\.state.*locked\(\)"),
+            ("is_held", r"lease\.state"),
+            ("reacquire", r"lease\.extend\(\)"),
+            ("reset", r"clear\(reason="),
+            ("get_owner_id", r"holder\(\)"),
+        ):
+            with pytest.raises(AttributeError, match=rf"^redis_lock has no {name}\. .*{words}"):
+                getattr(lock, name)
+        with pytest.raises(AttributeError, match="has no attribute 'lockd'"):
+            _ = lock.lockd
+
+    @pytest.mark.parametrize(
+        ("argument", "words"),
+        [
+            ("auto_renewal", "Write renew="),
+            ("auto_release_time", "Write ttl="),
+            ("sleep", "waiters are woken"),
+            ("thread_local", "acquire"),
+            ("token", "lease.export"),
+            ("masters", "Redlock"),
+            ("redis", "using="),
+        ],
+    )
+    def test_arguments_without_a_twin(self, argument: str, words: str) -> None:
+        """What other libraries' locks take besides: the error says what to write here."""
+        with pytest.raises(TypeError, match=rf"no argument '{argument}'\. .*{words}"):
+            redis_lock("job", **{argument: 5})  # type: ignore[misc]
 
     def test_an_unknown_argument(self) -> None:
         """A misspelt argument is named."""
@@ -374,6 +410,19 @@ class TestDecorating:
 
             @redis_lock("job")
             class _Job: ...
+
+    def test_a_class_without_parentheses(self) -> None:
+        """At once, and not when the class is called."""
+        with pytest.raises(TypeError, match=r"decorates the methods of .*Job.*, not the class"):
+
+            @redis_lock  # type: ignore[arg-type]
+            class _Job: ...
+
+    def test_a_class_that_makes_names(self) -> None:
+        """`str` is a function of the argument, too."""
+        names: list[str] = []
+        redis_lock(str)(lambda value: names.append(current_lease().name))(7)
+        assert names == ["7"]
 
     def test_below_a_property(self) -> None:
         """A property is decorated on its function: below @property, not above."""

@@ -19,6 +19,7 @@ from django_redislock import (
     LockError,
     LockReentered,
     LockUnavailable,
+    MultiLock,
     ReadWriteLock,
     Semaphore,
     deduplicate,
@@ -238,6 +239,30 @@ class TestLeases:
         with Semaphore("job", 2):
             with pytest.raises(LockError, match="has a type that such a lock does not use"):
                 redis_lock("job", reentrant=True).acquire()
+
+    @pytest.mark.parametrize(
+        ("held", "asked", "words"),
+        [
+            (Semaphore("job", 2), redis_lock("job"), "a semaphore, by"),
+            (Semaphore("job", 2), ReadWriteLock("job").read(), "a semaphore, by"),
+            (ReadWriteLock("job").read(), redis_lock("job"), "a read-write lock, for reading, by"),
+            (ReadWriteLock("job").write(), MultiLock(["a", "job"]), "for writing, by"),
+            (redis_lock("job"), Semaphore("job", 2), "a mutex, by"),
+        ],
+        ids=["mutex", "read", "reader", "multi", "semaphore"],
+    )
+    def test_the_error_says_who_holds_it_as_what(
+        self, held: redis_lock, asked: redis_lock, words: str
+    ) -> None:
+        """One name for two kinds of locks is a mistake, and the holder shows where."""
+        with (
+            held as lease,
+            pytest.raises(LockError, match=f"'job' is held as .*{words}") as caught,
+        ):
+            asked.acquire(wait=0)
+        assert lease.owner in str(caught.value)
+        assert lease.label in str(caught.value)
+        assert type(caught.value) is LockError
 
     def test_a_downgrade_is_for_reading_from_then_on(self, redis: Redis, monkeypatch: Any) -> None:
         """Also if it can't be asked for: who believes to read can do no harm."""

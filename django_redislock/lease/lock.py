@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, TypedDict,
 from django.core.exceptions import SynchronousOnlyOperation
 
 from ..base import fork, label, tokens
-from ..base.exceptions import LockNotAcquired, LockReentered
+from ..base.exceptions import LockError, LockNotAcquired, LockReentered
 from ..base.holder import Holder
 from ..primitives import permits
 from ..primitives.contract import Claim, Grant, Primitive, Sight, run
@@ -29,7 +29,7 @@ from ..settings.validators import (
 )
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, clustered, server_of
-from . import claims, lock_order, transactions
+from . import another_kind, claims, lock_order, transactions
 from .blocks import Block, Blocks
 from .cancellation import Cancellation
 from .lease import Lease
@@ -193,7 +193,8 @@ class Lock:
     # The public twins.
 
     def acquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
-        """Return a `Lease`, or None if somebody else holds the lock for all of `wait`.
+        """Return a `Lease`, or None if somebody else holds the lock for all of `wait`. So look at
+        the result before you write `with lease:`, or write `with redis_lock(…)`, which raises.
 
         Raises `LockUnavailable`, `LockReentered`.
         """
@@ -224,6 +225,15 @@ class Lock:
     async def aholders(self) -> list[Holder]:
         """`holders` for coroutines."""
         return [sight.holder for sight in await self._look(AsyncPort)]
+
+    def locked(self) -> bool:
+        """Return whether anybody holds the lock now. It may have changed when you read this: to
+        act on it, take the lock."""
+        return run(self._holder(SyncPort)) is not None
+
+    async def alocked(self) -> bool:
+        """`locked` for coroutines."""
+        return await self._holder(AsyncPort) is not None
 
     def clear(self, *, reason: str, by: str = "") -> Holder | None:
         """Take the lock away from all its holders, and hand it to the next waiter.
@@ -362,7 +372,12 @@ class Lock:
         if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
             lock_order.check(claim, server, me, policy.lock_order)
         hold = partial(self._hold, server, claim, policy, me)
-        return await claims.acquire(port_type, server, claim, policy, wait, hold)
+        try:
+            return await claims.acquire(port_type, server, claim, policy, wait, hold)
+        except LockError as error:
+            if type(error) is not LockError or primitive.kind == "redlock":
+                raise
+            raise await another_kind.explained(port_type(server), claim, error) from error
 
     def _claim(self, policy: Policy, keys: Keys, primitive: Primitive, me: label.Holding) -> Claim:
         return Claim(

@@ -83,7 +83,7 @@ class FunctionDecorator(Generic[OnConflict_co]):
                 raise TypeError(f"{title} needs its parentheses: @{title}() or @{title}('…')")
             raise TypeError(f"{title}(…) decorates one function, not {functions!r}")
         if isinstance(function, type):
-            raise TypeError(f"{title}() decorates the methods of {function!r}, not the class")
+            raise TypeError(f"{title}(…) decorates the methods of {function!r}, not the class")
         _refuse_objects(function, title)
 
         make_name = self._name_maker(function)

@@ -16,6 +16,25 @@ from ..primitives.keys import validate_key, validate_name
 from ..settings import conf
 from .function_decorator import FunctionDecorator
 
+_OWNED = (
+    "lease.state says whether we hold it, for the lease that acquire() returns; "
+    "redis_lock(…).locked() says whether anybody does."
+)
+_EXTENDED = "A lease is renewed while its holder lives; lease.extend() does it by hand."
+_CLEARED = "Write lease.release(), or clear(reason=…) to take the lock away from its holder."
+_ELSEWHERE = {
+    "owned": _OWNED,
+    "is_held": _OWNED,
+    "is_owned": _OWNED,
+    "reacquire": _EXTENDED,
+    "refresh": _EXTENDED,
+    "renew": _EXTENDED,
+    "reset": _CLEARED,
+    "unlock": _CLEARED,
+    "get_owner_id": "redis_lock(…).holder() says who holds it.",
+}
+"""What other libraries have on their locks, and what to write here."""
+
 
 class redis_lock(FunctionDecorator[OnConflict_co], Lock):
     """Run a block or a function in one place at a time, across processes and hosts.
@@ -67,10 +86,13 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
         if timestamp_key is not None:
             self._explicit["timestamp_key"] = validate_key(timestamp_key, "timestamp_key")
         self._template = name
-        if isinstance(name, str) and _for_developers():
-            # Not __del__: Python would drop a signal's exception that comes while it runs.
-            finalizer = weakref.finalize(self, _warn_if_unused, self.__dict__, repr(self))
-            finalizer.atexit = False
+        if isinstance(name, str):
+            if _for_developers():
+                # Not __del__: Python would drop a signal's exception that comes while it runs.
+                finalizer = weakref.finalize(self, _warn_if_unused, self.__dict__, repr(self))
+                finalizer.atexit = False
+        elif isinstance(name, type) and not issubclass(name, str):
+            raise TypeError(f"redis_lock(…) decorates the methods of {name!r}, not the class")
 
     _template: Any = None
 
@@ -97,6 +119,8 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
                     f"redis_lock has no {name}: its lease has. acquire() returns the lease, and "
                     f"so does `with redis_lock(…) as lease`."
                 )
+            if name in _ELSEWHERE:
+                raise AttributeError(f"redis_lock has no {name}. {_ELSEWHERE[name]}")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _lock_for(self, name: str, where: str) -> Lock:

@@ -148,6 +148,12 @@ async def holders(port: Port, keys: Keys) -> list[Sight]:
     return [Sight.of(value, Holder.parse(value, pttl, int(now_us)))]
 
 
+async def held_as(port: Port, keys: Keys) -> tuple[str, Holder] | None:
+    """As `permits.held_as`. A value of another program is no mutex."""
+    sights = await holders(port, keys)
+    return (kind, sights[0].holder) if sights and sights[0].holder.owner else None
+
+
 async def clear(port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
     cleared = await port.script(
         "mutex_clear",

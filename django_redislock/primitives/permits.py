@@ -119,6 +119,18 @@ class Permits:
         return self.kind, self.limit
 
 
+async def held_as(port: Port, keys: Keys) -> tuple[str, Holder] | None:
+    """Return a kind of permits that is held, and its holder. Raises `LockError` for a key of
+    another type."""
+    args: list[str | int] = [tokens.word(), 1]
+    now_us, *found = await port.script("permits_holders", [keys.lock, keys.holders], args)
+    for record, pttl, _ in found:
+        kind = (record or b"").rpartition(b"\t")[2].partition(b"|")[0].decode(errors="replace")
+        if kind in ("semaphore", "read", "write"):
+            return kind, Holder.parse(record, pttl, int(now_us))
+    return None
+
+
 READ = Permits("read", MANY)
 WRITE = Permits("write", MANY)
 

@@ -98,12 +98,18 @@ def _from_template(template: str, function: Callable[..., Any]) -> Callable[...,
     _remember(_pattern(template))
 
     def make(*args: Any, **kwargs: Any) -> str:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        arguments = bound.arguments
-        if any_keyword is not None:
-            arguments = {**arguments[any_keyword], **arguments}
-            require(arguments)
-        return template.format_map(arguments)
+        try:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            arguments = bound.arguments
+            if any_keyword is not None:
+                arguments = {**arguments[any_keyword], **arguments}
+                require(arguments)
+            return template.format_map(arguments)
+        except Exception as error:
+            # A note, since the exception may be any: an argument has made it.
+            of = getattr(function, "__qualname__", function)
+            error.add_note(f"This happened while the lock name {template!r} of {of} was made.")
+            raise
 
     return make

@@ -252,6 +252,22 @@ def validate_on_lost(value: object, name: str = "on_lost") -> Callable[..., obje
     return value
 
 
+_ELSEWHERE = {
+    "auto_renewal": "Write renew=; a lease is renewed by default.",
+    "auto_release_time": "Write ttl= for the seconds that a lease lives without renewal.",
+    "lease_time": "Write ttl= for the seconds that a lease lives without renewal.",
+    "sleep": "Leave it out: waiters are woken, and nobody asks again and again.",
+    "retry_delay": "Leave it out: waiters are woken, and nobody asks again and again.",
+    "thread_local": "Leave it out: acquire() returns a lease, which belongs to its holder.",
+    "token": "Leave it out; lease.export() and Lease.restore() hand a lease to another process.",
+    "id": "Write label= for people; lease.export() and Lease.restore() hand a lease on.",
+    "redis": "Write using=, an alias of CACHES.",
+    "client": "Write using=, an alias of CACHES.",
+    "masters": "Write Redlock(name, using=[…]) with aliases of CACHES.",
+}
+"""Arguments of other libraries' locks, and what to write here."""
+
+
 def refuse_unknown(arguments: dict[str, object], function: str) -> None:
     """Raise `TypeError` for arguments that don't exist, and name those that were meant."""
     for name in arguments:
@@ -261,4 +277,5 @@ def refuse_unknown(arguments: dict[str, object], function: str) -> None:
                 f"libraries. Write ttl= for the seconds that a lease lives without renewal, "
                 f"and wait= for the seconds to wait for the lock (0: try once, None: no limit)."
             )
-        raise TypeError(f"{function}() has no argument {name!r}")
+        hint = f". {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise TypeError(f"{function}() has no argument {name!r}{hint}")

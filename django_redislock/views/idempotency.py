@@ -47,7 +47,7 @@ from .decorator import (
     is_of_rest_framework,
     validate_methods,
 )
-from .idempotency_key import HEADER, lock_name, parse, scope_of
+from .idempotency_key import HEADER, lock_name, parse, scope_of, shortened
 from .problems import (
     ANSWER_NOT_KEPT,
     KEY_IN_USE,
@@ -177,7 +177,8 @@ class idempotent_view(ViewDecorator):
             )
             in_full = KEY_OF_NOBODY._replace(detail=f"{KEY_OF_NOBODY.detail} {ADVICE}")
             raise _Refused(in_full if settings.DEBUG else KEY_OF_NOBODY)
-        return _KeyedRequest(call, lock_name(scope, key), self._max_size)
+        where = f"{HEADER} {shortened(key)}, {call.label}"
+        return _KeyedRequest(call, lock_name(scope, key), where, self._max_size)
 
 
 _under_way: set[asyncio.Task[Any]] = set()
@@ -203,12 +204,12 @@ def _is_written(value: bytes | None, lease: Lease | None) -> bool:  # noqa: ARG0
 class _KeyedRequest:
     """A request with an Idempotency-Key, and its answer."""
 
-    def __init__(self, call: Call, name: str, max_size: int) -> None:
+    def __init__(self, call: Call, name: str, where: str, max_size: int) -> None:
         self._call = call
         self._max_size = max_size
         self._fingerprint = fingerprint(call.request)
         lock = redis_lock(wait=KEY_WAIT, release="commit")._of_kind("mutex")
-        self._lock = lock._renamed(name, call.label)
+        self._lock = lock._renamed(name, where)
 
     async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
         """Return the lease under which to carry the request out.

@@ -53,6 +53,12 @@ def lock_name(scope: str, key: str) -> str:
     return f"idempotency:{hashlib.sha256(whole).hexdigest()[:40]}"
 
 
+def shortened(key: str) -> str:
+    """Return the beginning of a key, by which people find its lock: up to 8 characters, and at
+    most half of it. The whole key may be a secret."""
+    return f"{key[: min(8, len(key) // 2)]}…"
+
+
 def scope_of(request: Any) -> str | None:
     """Return whom the key belongs to, with all secrets in plain text, or None for nobody.
 

@@ -35,6 +35,7 @@ class Api(Protocol):
     def downgrade(self, lease: Lease) -> None: ...
     def holder(self, lock: Lock) -> Holder | None: ...
     def holders(self, lock: Lock) -> list[Holder]: ...
+    def locked(self, lock: Lock) -> bool: ...
     def clear(self, lock: Lock, **arguments: Any) -> Any: ...
     def restore(self, text: str) -> Any: ...
     def close(self) -> None: ...
@@ -92,6 +93,9 @@ class SyncApi(InThreads):
 
     def holders(self, lock: Lock) -> list[Holder]:
         return lock.holders()
+
+    def locked(self, lock: Lock) -> bool:
+        return lock.locked()
 
     def clear(self, lock: Lock, **arguments: Any) -> Holder | None:
         return lock.clear(**arguments)
@@ -164,6 +168,10 @@ class AsyncApi(InThreads):
     def holders(self, lock: Lock) -> list[Holder]:
         holders: list[Holder] = self._run(lock.aholders())
         return holders
+
+    def locked(self, lock: Lock) -> bool:
+        locked: bool = self._run(lock.alocked())
+        return locked
 
     def holder(self, lock: Lock) -> Holder | None:
         holder: Holder | None = self._run(lock.aholder())

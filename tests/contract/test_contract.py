@@ -161,8 +161,10 @@ def test_a_conflict_says_who(api: Api, kind: Kind) -> None:
     if kind.fencing:
         assert holder.fencing_token == lease.fencing_token
     assert api.holder(kind.make()).owner == lease.owner
+    assert api.locked(kind.make())
     api.release(lease)
     assert api.holder(kind.make()) is None
+    assert not api.locked(kind.make())
 
 
 def test_a_waiter_gets_it(api: Api, kind: Kind, redis: Redis) -> None:

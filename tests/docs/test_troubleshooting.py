@@ -18,8 +18,9 @@ OF_OTHERS = {
     "command not allowed when used memory > 'maxmemory'",
     "MOVED",
     "CROSSSLOT",
+    "'NoneType' object does not support the context manager protocol",
 }
-"""What Redis and redis-py say."""
+"""What Redis, redis-py and Python say."""
 
 
 def said() -> str:

@@ -273,6 +273,21 @@ class TestKey:
             post(key="sesame")
         assert not [key for key in redis.keys("*") if b"sesame" in key]
 
+    @pytest.mark.parametrize(
+        ("key", "shown"), [("8e03978e-40d5-43e8", "8e03978e…, "), ("sesame", "ses…, ")]
+    )
+    def test_the_lock_is_found_by_its_key(self, key: str, shown: str) -> None:
+        """The label has the beginning of the key, and never all of it."""
+
+        def look(response: Any) -> Any:
+            labels.append(current_lease().label)
+            return response
+
+        labels: list[str] = []
+        with at_root(forms.function(idempotent_view(), Counter(look))):
+            post(key=key)
+        assert labels[0].startswith(f"Idempotency-Key {shown}views/forms.py:")
+
 
 class TestWhose:
     """If two clients send the same key and the same body, neither gets the other's response."""
