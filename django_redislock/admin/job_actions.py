@@ -61,7 +61,7 @@ ACTS = {
     "run": Act(
         "run_periodicjob",
         _run,
-        _("A scheduler runs %(names)s within %(seconds)s s, or when the lock is free."),
+        _("Asked for a run of %(names)s. Schedulers look every %(seconds)s seconds."),
         _("%(names)s: not asked for. It is disabled, or somebody else has asked for a run."),
         _("Asked for a run."),
     ),

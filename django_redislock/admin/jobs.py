@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..inspection.words import clean, rounded
 from ..models import JOB_STATES, Lock, PeriodicJob
 from ..periodic.job import LOCK_PREFIX
 from ..periodic.registry import discover, jobs
-from ..periodic.report import unattended
+from ..periodic.report import JobInfo, unattended
 from . import audit, cells, job_cells, tables
 from .job_actions import JobActions
 from .pages import Count, FieldFilter, or_away
@@ -57,14 +58,13 @@ class PeriodicJobAdmin(JobActions):
 
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
         states = Counter(row.state for row in snapshot.rows)
-        silence = unattended(row.info for row in snapshot.rows)
         return {
             "counts": [
                 Count(states[value], name, f"?state={value}", value)
                 for value, name in JOB_STATES
                 if states[value]
             ],
-            "alarm": "" if silence is None else _alarm(silence),
+            "alarm": _alarm(row.info for row in snapshot.rows),
         }
 
     def get_fieldsets(self, request: HttpRequest, obj: PeriodicJob | None = None) -> Any:
@@ -95,6 +95,7 @@ class PeriodicJobAdmin(JobActions):
             tables.runs(job.info.runs),
             tables.history(gettext("History"), audit.history(PeriodicJob, job.name)[:10], empty),
         ]
+        context["alarm"] = _alarm([job.info])
         wanted = ("run", "pause" if job.info.paused is None else "resume")
         context["acts"] = {
             what: self.job_url(what, job.name) for what in wanted if self.may(request, what)
@@ -116,7 +117,11 @@ class PeriodicJobAdmin(JobActions):
         return super().history_view(request, object_id, extra_context)
 
 
-def _alarm(silence: timedelta) -> str:
+def _alarm(found: Iterable[JobInfo]) -> str:
+    """The sentence that no scheduler looks after these jobs; "": one does."""
+    silence = unattended(found)
+    if silence is None:
+        return ""
     if silence == timedelta.max:
         text = gettext("No scheduler asks for ticks. Start one: %(command)s")
     else:

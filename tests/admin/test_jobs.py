@@ -96,7 +96,9 @@ class TestActing:
         """Each button does what it says, and the history has who, what and why."""
         page = operator.get(PAGE).content.decode()
         assert f'action="{LIST}shop.report/run/"' in page
-        assert "A scheduler runs “shop.report” within 10 s" in post(operator, "run")
+        assert "Asked for a run of “shop.report”. Schedulers look every 10 seconds." in post(
+            operator, "run"
+        )
         assert info_of().request.by == "eva"
         assert "Run wanted" in operator.get(PAGE).content.decode()
         assert "Paused “shop.report”." in post(operator, "pause", reason="no paper.")
@@ -207,6 +209,7 @@ def test_no_scheduler(looker: Client, job: Any, redis: Redis, now: Any) -> None:
     for ledger in ledgers:
         redis.hset(ledger, "seen", now() - 250_000_000)
     assert "No scheduler has asked for ticks for 4 min 1" in looker.get(LIST).content.decode()
+    assert "No scheduler has asked for ticks" in looker.get(PAGE).content.decode()
     redis.hset(ledgers[0], "seen", now())
     assert "No scheduler" not in looker.get(LIST).content.decode()
 
