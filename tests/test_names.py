@@ -21,7 +21,8 @@ from django_redislock.signals import LockEvent
 
 LEASE = """
     acquired_at adowngrade aextend arelease arestore check downgrade export extend fencing_token
-    fencing_tokens label name on_lost on_unknown owner release remaining restore state token ttl using
+    fencing_tokens label name on_lost on_unknown owner release remaining restore state token
+    ttl using
 """
 LOCK = "aacquire aclear acquire aholder aholders clear holder holders name"
 NAMES = {
@@ -35,7 +36,9 @@ NAMES = {
     once: "aforget forget",
     deduplicate: "aforget forget",
     single_flight: "",
-    LockEvent: "by fencing_token held holder key label learned name outcome owner using waited why",
+    LockEvent: (
+        "by fencing_token held holder key label learned name outcome owner using waited why"
+    ),
 }
 
 
