@@ -50,7 +50,7 @@ def test_free() -> None:
         write_down()
     done = call("show", "job")
     assert done.code == 3
-    assert done.out.startswith("job on 'default'\nNobody holds it.\n")
+    assert done.out.startswith("job on 'default'\nNobody holds it now.\nThe last one was ")
     assert re.search(r" UTC  0\.\d s  released  operations/test_show\.py:\d+ in", done.out)
     assert f"{lease.fencing_token}, of the last holder" in done.out
 

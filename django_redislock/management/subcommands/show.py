@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from ...base.servers import aliases_of
 from ...inspection import SHARED, UNREADABLE, Kind, LockInfo, Past, State, WaiterInfo
 from ...inspection.groups import groups
-from ...inspection.story import story
+from ...inspection.story import free_story, story
 from ...inspection.words import (
     NOTHING,
     clean,
@@ -136,7 +136,7 @@ class Sheet:
 
     def _story(self, printer: Printer) -> Iterator[str]:
         if self.lock is None:
-            yield "Nobody holds it."
+            yield from map(clean, free_story(self.past))
             if self.similar:
                 yield f"Held are: {', '.join(map(repr, map(clean, self.similar)))}."
             return
