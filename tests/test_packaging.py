@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = "django_redislock", "django_redislock_pytest"
+SUFFIXES = {".py", ".lua", ".html", ".css", ".js", ".json", ".yml", ".po", ".mo", ".typed"}
 
 NEEDED = {"django", "django-redis", "redis"}
 """What it asks for."""
@@ -87,7 +88,7 @@ def test_the_wheel(dist: Dist) -> None:
     ours = {name for name in files if ".dist-info/" not in name}
     assert ours == tracked()
     there = {Path(name).suffix for name in ours}
-    assert there == {".py", ".lua", ".html", ".css", ".js", ".po", ".mo", ".typed"}
+    assert there == SUFFIXES
     assert "django_redislock/py.typed" in ours
     assert any(name.endswith("licenses/LICENSE") for name in files)
 
