@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from django_redislock.periodic import Ledger
+from tests.faults.caches import caches
+from tests.operations.calling import AWAY
 from tests.periodic.conftest import Make
 from tests.periodic.test_command import runperiodic
 from tests.test_fleet_metrics import Samples, scraped
@@ -48,3 +52,17 @@ def test_jobs(make: Make, missed: Any) -> None:
     assert 0 <= of_job("good", "redislock_job_last_duration_seconds")[()] < PATIENCE
     assert of_job("good", "redislock_job_next_timestamp_seconds")[()] > time.time()
     assert not of_job("idle", "redislock_job_next_timestamp_seconds")
+
+
+def test_a_server_that_is_away_is_asked_once(
+    make: Make, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that hangs costs its time-out once, not again for its jobs."""
+    make(name="good")
+    asked: list[str] = []
+    monkeypatch.setattr(Ledger, "jobs", lambda _: asked.append("jobs") or [])
+    assert scraped("redislock_up") == {(): 1}
+    assert asked == ["jobs"]
+    settings.CACHES = caches(AWAY)
+    assert scraped("redislock_up") == {(): 0}
+    assert asked == ["jobs"]

@@ -19,6 +19,7 @@ from ...inspection import Inspector, Listing, LockInfo, State, inspectors, serve
 from ...periodic.registry import jobs
 from ...periodic.report import JobInfo, JobState, Ledger
 from ...primitives.ledger import RunOutcome
+from ...transport.server import server_of
 from ..patterns import OTHER, pattern
 
 try:
@@ -83,16 +84,19 @@ class _Snapshot(Collector):
     def __init__(self) -> None:
         self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         self.all_up = True
+        away: set[str] = set()
         for name, (help_, labels) in FAMILIES.items():
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             self._families[name] = family(name, help_, labels=labels)
         for using in servers():
             began = time.monotonic()
             up = self._locks(using)
-            self.all_up &= up
+            if not up:
+                self.all_up = False
+                away.add(server_of(using).address)
             self._add("redislock_up", [using], up)
             self._add("redislock_scrape_seconds", [using], time.monotonic() - began)
-        self._jobs()
+        self._jobs(away)
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
         return self._families.values()
@@ -131,8 +135,8 @@ class _Snapshot(Collector):
 
     # Jobs.
 
-    def _jobs(self) -> None:
-        for info in _all_jobs():
+    def _jobs(self, away: set[str]) -> None:
+        for info in _all_jobs(away):
             labels = [info.using, info.name]
             for state in JobState:
                 self._add("redislock_job_state", [*labels, state], info.state == state)
@@ -193,10 +197,13 @@ def _oldest_waits(using: str, locks: list[LockInfo]) -> dict[str, float]:
     return found
 
 
-def _all_jobs() -> Iterator[JobInfo]:
-    """The jobs whose servers can be asked."""
+def _all_jobs(away: set[str]) -> Iterator[JobInfo]:
+    """Yield the jobs whose servers can be asked. One that has just not answered is not asked once
+    more: a scrape has ten seconds."""
     Ledger()  # finds them
     for using in sorted({job.policy.using for job in jobs()}):
+        if server_of(using).address in away:
+            continue
         with suppress(LockError):
             yield from Ledger(using).jobs()
 
