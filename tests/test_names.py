@@ -24,7 +24,7 @@ LEASE = """
     fencing_tokens label name on_lost on_unknown owner release remaining restore state token
     ttl using
 """
-LOCK = "aacquire aclear acquire aholder aholders clear holder holders name"
+LOCK = "aacquire aclear acquire aholder aholders alocked clear holder holders locked name"
 NAMES = {
     Lease: LEASE,
     redis_lock: LOCK,
