@@ -153,6 +153,7 @@ def _fitting(columns: Sequence[Column], widths: list[int], fit: int) -> Sequence
     """Narrow the widest columns until the table fits, or else leave columns out. Return those that
     stay."""
     shown = [*range(len(columns))]
+    wished = widths.copy()
     while (too_much := sum(widths[i] for i in shown) + len(_GAP) * (len(shown) - 1) - fit) > 0:
         narrowed = [i for i in shown if columns[i].shrinks and widths[i] > _NARROWEST]
         dropped = [i for i in shown if columns[i].drops]
@@ -163,6 +164,7 @@ def _fitting(columns: Sequence[Column], widths: list[int], fit: int) -> Sequence
             widths[widest] = min(least, widths[widest] - 1)
         elif dropped:
             shown.remove(max(dropped, key=lambda i: columns[i].drops))
+            widths[:] = wished  # there is room again
         else:
             break
     return shown

@@ -48,6 +48,9 @@ _ALL = 100_000
 _FEW = 10
 """Waiters that are shown one by one."""
 
+_GROUPED = 1000
+"""Waiters that are grouped at least, where they are not shown one by one."""
+
 _LOOKED_AT = 1000
 """Held locks whose names are compared with one that is free."""
 
@@ -92,15 +95,17 @@ class Sheet:
     def of(cls, options: dict[str, Any]) -> Sheet:
         name, limit = options["name"], options["limit"] or _ALL
         inspector, lock = find(options, name)
+        wide = options["output"] == "wide"
+        grouped = lock is not None and lock.waiters > _FEW and not (wide or options["json"])
         return cls(
             name=name,
             using=inspector.using,
             lock=lock,
-            waiters=inspector.waiters(name, limit),
+            waiters=inspector.waiters(name, max(limit, _GROUPED) if grouped else limit),
             past=inspector.past(name),
             settings=conf.origins(name),
             similar=[] if lock else _similar(name, options),
-            wide=options["output"] == "wide",
+            wide=wide,
         )
 
     def document(self) -> dict[str, Any]:
