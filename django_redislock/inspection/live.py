@@ -275,6 +275,6 @@ class Live(models.Model):
         return [getattr(self, field)]
 
     def _refuse(self, *_args: Any, **_options: Any) -> Any:
-        raise NotSupportedError("What is read from Redis is no row that could be written")
+        raise NotSupportedError("Rows that are read from Redis can't be written")
 
     save = save_base = delete = _refuse

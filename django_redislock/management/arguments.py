@@ -106,7 +106,7 @@ def add_by(parser: CommandParser) -> None:
         "--by",
         metavar="WHO",
         type=label.clean,
-        help="Who does it; by default the user and host of this process.",
+        help="Your name, for the holder and the history; by default user@host of this process.",
     )
 
 

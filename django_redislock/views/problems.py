@@ -47,8 +47,8 @@ KEY_OF_NOBODY = Problem(
     "key_of_nobody",
     403,
     _(
-        "An Idempotency-Key belongs to whoever sends it, and this request does not say who that "
-        "is: it has no user, no session and no Authorization header."
+        "An Idempotency-Key belongs to its sender, and this request does not say who that is: it "
+        "has no user, no session and no Authorization header."
     ),
 )
 KEY_IN_USE = Problem(

@@ -30,19 +30,6 @@ HABITS = {
 }
 """Patterns, and what to write."""
 
-NOT_YET = {
-    "docs/admin.md",
-    "docs/commands.md",
-    "docs/metrics.md",
-    "docs/operations.md",
-    "docs/periodic.md",
-    "docs/signals.md",
-}
-"""Pages that still have them. No page may be added."""
-
-MESSAGES_NOT_YET = {"arguments.py", "live.py", "problems.py"}
-"""Modules that still have them."""
-
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("example_project/*.md")]
 PACKAGE = Path(django_redislock.__file__).parent
 
@@ -69,9 +56,7 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(
-    "page", sorted(page for page in PAGES if name(page) not in NOT_YET), ids=name
-)
+@pytest.mark.parametrize("page", sorted(PAGES), ids=name)
 def test_pages(page: Path) -> None:
     """No page has one of them."""
     found = [one for paragraph in paragraphs(page) for one in found_in(paragraph)]
@@ -97,7 +82,6 @@ def test_messages() -> None:
     found = [
         f"{path.name}: {one}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        if path.name not in MESSAGES_NOT_YET
         for message in messages(path)
         for one in found_in(message)
     ]
