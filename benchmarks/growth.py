@@ -284,7 +284,7 @@ def _of_server(rows: list[Row]) -> Iterator[Seen]:
 
 
 def _of_list(record: Record) -> Iterator[Seen]:
-    for what in ("the first 100", "all"):
+    for what in ("the most urgent 100", "all"):
         ours, raw = (find(record["rows"], title, what=what) for title in ("ours", "raw read"))
         if ours and raw:
             yield Seen("list of 10,000 locks, ÷ a raw read", 3, ratio(ours, raw), what)
