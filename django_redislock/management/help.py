@@ -49,7 +49,7 @@ HELP = {
     ),
     "resume": Help(("resume shop.periodic.report",), (UNAVAILABLE,)),
     "metrics": Help(("metrics", "metrics --serve 127.0.0.1:9108"), (WRONG, UNAVAILABLE)),
-    "completion": Help(("completion bash > /etc/bash_completion.d/redislock",)),
+    "completion": Help(("completion bash > ~/.redislock.bash",)),
 }
 
 

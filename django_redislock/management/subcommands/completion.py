@@ -9,24 +9,28 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from ..output import Printer
 
-_BASH = r"""# Completion of `manage.py redislock`. Load it in ~/.bashrc:
-#     eval "$(python manage.py redislock completion bash)"
+_WORDS = r"""# Completion of `manage.py redislock`. Load this file in ~/.@SHELL@rc:
+#     source ~/.redislock.@SHELL@
 # Words after `redislock` are completed, whatever runs manage.py; others as before.
 _redislock_words() {
     case $1:$2 in
         show:-*|clear:-*|config:-*|fence:-*) ;;
         show:*|clear:*|config:*|fence:*)
-            # Held locks. The command line up to `redislock` is what the person runs.
+            # Held locks. The command line up to `redislock` is what the person runs. Names often
+            # come from users: those with characters that mean something to a shell are left out,
+            # since `compgen -W` would run what is in them.
             "${@:3}" redislock list --limit 200 --json 2>/dev/null |
-                grep -o '"name": "[^"\\ ]*"' | cut -d '"' -f 4
+                grep -o '"name": "[A-Za-z0-9_][A-Za-z0-9_.:/%+,-]*"' | cut -d '"' -f 4
             return ;;
     esac
     case $1 in
-        "") echo "@SUBCOMMANDS@" ;;
+        "") printf '%s\n' @SUBCOMMANDS@ ;;
 @OPTIONS@
     esac
 }
-_redislock() {
+"""
+
+_BASH = r"""_redislock() {
     local current=${COMP_WORDS[COMP_CWORD]} at=0 number
     for ((number = 1; number < COMP_CWORD; number++)); do
         [[ ${COMP_WORDS[number]} == redislock ]] && at=$number && break
@@ -56,8 +60,19 @@ _redislock() {
 complete -o default -F _redislock manage.py ./manage.py python python3 django-admin
 """
 
-_ZSH = """autoload -U +X compinit && compinit
-autoload -U +X bashcompinit && bashcompinit
+_ZSH = r"""_redislock() {
+    local at=${words[(i)redislock]} subcommand=
+    if ((at >= CURRENT)); then
+        compadd redislock
+        if [[ $service == python* ]] && (($+functions[_python])); then _python; else _files; fi
+        return
+    fi
+    ((CURRENT > at + 1)) && subcommand=$words[at+1]
+    local found="$(_redislock_words "$subcommand" "$words[CURRENT]" "${(@)words[1,at-1]}")"
+    compadd -- ${(f)found} || _files
+}
+(($+functions[compdef])) || { autoload -Uz compinit && compinit; }
+compdef _redislock manage.py ./manage.py python python3 django-admin
 """
 
 
@@ -69,10 +84,13 @@ class Completion:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         known = _options(command)
-        lines = [f'        {name}) echo "{" ".join(its)}" ;;' for name, its in known.items()]
-        script = _BASH.replace("@SUBCOMMANDS@", " ".join(known))
+        lines = [
+            f"        {name}) printf '%s\\n' {' '.join(its)} ;;" for name, its in known.items()
+        ]
+        script = _WORDS.replace("@SHELL@", options["shell"])
+        script = script.replace("@SUBCOMMANDS@", " ".join(known))
         script = script.replace("@OPTIONS@", "\n".join(lines))
-        Printer(command, options).raw((_ZSH if options["shell"] == "zsh" else "") + script)
+        Printer(command, options).raw(script + {"bash": _BASH, "zsh": _ZSH}[options["shell"]])
         return 0
 
 
