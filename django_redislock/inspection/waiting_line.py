@@ -26,7 +26,8 @@ EVERY = 1.0
 def waiting_line(lock: Lock, stderr: Any, *, quiet: bool = False) -> Iterator[None]:
     """Say on stderr, while the block waits for `lock`, who holds it and how many are before us.
 
-    A thread of its own looks, so that the wait itself is as without it.
+    A thread of its own looks, so that the wait itself is as without it. Nobody waits for that
+    thread: a server that hangs must not delay the work of a lock that is held.
     """
     if quiet or lock._policy().wait == 0:
         yield
@@ -47,12 +48,13 @@ class _Line(threading.Thread):
         self._owner = label.owner(label.holder())
         self._line = TerminalLine(stderr)
         self._over = threading.Event()
+        self._writing = threading.Lock()
         self._began = monotonic()
 
     def end(self) -> None:
-        self._over.set()
-        self.join()
-        self._line.erase()
+        with self._writing:
+            self._over.set()
+            self._line.erase()
 
     def run(self) -> None:
         every = AFTER
@@ -61,10 +63,11 @@ class _Line(threading.Thread):
             # Whatever is wrong, the wait itself finds out.
             with suppress(LockError):
                 text = self._text()
-                if text and not self._over.is_set():
-                    self._line.show(text)
-                    if not self._line.terminal:
-                        return
+                with self._writing:
+                    if text and not self._over.is_set():
+                        self._line.show(text)
+                        if not self._line.terminal:
+                            return
 
     def _text(self) -> str:
         """The line; "" if nobody holds the lock."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
+from django.core.management.base import OutputWrapper
 from redis import Redis
 
 from django_redislock import redis_lock
+from django_redislock.inspection import Inspector, waiting_line
 from tests.manage import Manage
 from tests.operations.terminal import Terminal
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -68,3 +72,34 @@ def test_interrupted(terminal: Callable[..., Terminal]) -> None:
         assert screen.ends() == 130
     assert "Traceback" not in screen.text
     assert screen.text.rpartition("Waiting")[2].count("\r\x1b[2K") == 1
+
+
+def test_a_look_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The work begins when the lock is acquired, whatever the look at it does; and what the look
+    finds later is not written into the output of the work."""
+    looking, answer, answered = Event(), Event(), Event()
+    get = Inspector.get
+
+    def slow(self: Inspector, name: str) -> object:
+        looking.set()
+        answer.wait(PATIENCE)
+        lock = get(self, name)
+        answered.set()
+        return lock
+
+    monkeypatch.setattr(Inspector, "get", slow)
+    monkeypatch.setattr(waiting_line, "AFTER", 0.01)
+    lock = redis_lock("job")
+    with lock:
+        with waiting_line.waiting_line(lock, OutputWrapper(sys.stderr)):
+            assert looking.wait(PATIENCE)
+            (line,) = (
+                one for one in threading.enumerate() if one.name == "redislock-waiting-line"
+            )
+        assert not answered.is_set()
+        answer.set()
+        line.join(PATIENCE)
+    assert answered.is_set()
+    assert capsys.readouterr().err == ""
