@@ -123,6 +123,8 @@ class Column:
 class Cell:
     text: str
     paint: Paint = str
+    whole: int = 0
+    """The width of its beginning that is never cut."""
 
 
 def table(
@@ -137,31 +139,35 @@ def table(
     widths = [max(width(line[i].text) for line in lines) for i in range(len(columns))]
     shown: Sequence[int] = range(len(columns))
     if fit is not None:
-        shown = _fitting(columns, widths, fit)
+        # One more than what stays whole, for the ellipsis.
+        least = [max(_NARROWEST, *(line[i].whole + 1 for line in lines)) for i in shown]
+        shown = _fitting(columns, widths, least, fit)
     for line in lines:
         yield _GAP.join(_aligned(line[i], columns[i], widths[i]) for i in shown).rstrip()
 
 
 def _aligned(cell: Cell, column: Column, columns: int) -> str:
-    text = shorten(cell.text, columns)
+    text = shorten(cell.text, columns, whole=cell.whole)
     space = " " * (columns - width(text))
     # The space stays unpainted: a style that underlines would show there.
     return space + cell.paint(text) if column.right else cell.paint(text) + space
 
 
-def _fitting(columns: Sequence[Column], widths: list[int], fit: int) -> Sequence[int]:
+def _fitting(
+    columns: Sequence[Column], widths: list[int], least: Sequence[int], fit: int
+) -> Sequence[int]:
     """Narrow the widest columns until the table fits, or else leave columns out. Return those that
     stay."""
     shown = [*range(len(columns))]
     wished = widths.copy()
     while (too_much := sum(widths[i] for i in shown) + len(_GAP) * (len(shown) - 1) - fit) > 0:
-        narrowed = [i for i in shown if columns[i].shrinks and widths[i] > _NARROWEST]
+        narrowed = [i for i in shown if columns[i].shrinks and widths[i] > least[i]]
         dropped = [i for i in shown if columns[i].drops]
         if narrowed:
             widest = max(narrowed, key=lambda i: widths[i])
             others = [widths[i] for i in narrowed if i != widest]
-            least = max([_NARROWEST, widths[widest] - too_much, *others])
-            widths[widest] = min(least, widths[widest] - 1)
+            narrower = max([least[widest], widths[widest] - too_much, *others])
+            widths[widest] = min(narrower, widths[widest] - 1)
         elif dropped:
             shown.remove(max(dropped, key=lambda i: columns[i].drops))
             widths[:] = wished  # there is room again
@@ -177,12 +183,12 @@ def width(text: str) -> int:
     )
 
 
-def shorten(text: str, columns: int) -> str:
+def shorten(text: str, columns: int, *, whole: int = 0) -> str:
     """The beginning and the end of a text: names often differ at the end."""
     if width(text) <= columns:
         return text
     head, tail = text, ""
-    while width(head) > (columns - 1) * 2 // 3:
+    while width(head) > max((columns - 1) * 2 // 3, whole):
         head = head[:-1]
     for char in reversed(text):
         if width(f"{head}…{char}{tail}") > columns:

@@ -51,6 +51,22 @@ class TestOnATerminal:
         assert head.endswith(" LEASE")
         assert re.search(r" 300 +15 min \d\d s +\d\d min \d\d s$", row)
 
+    def test_long_holders(self, terminal: Callable[..., Terminal], redis: Redis) -> None:
+        """Names of threads are shortened before a line is too wide for its numbers; hosts and
+        processes are not."""
+        thread = "ThreadPoolExecutor-0_0"
+        granted(redis, "report:2026-11", owner=f"web-7f9c6d8b5-x2x4z:1:{thread}")
+        granted(redis, "eu", owner=f"worker-5d4f8c7b9-abcde.shop.internal:17:{thread}")
+        redis.zadd("redislock:{report:2026-11}:queue", {f"{n:032}": n for n in range(300)})
+        screen = terminal("watch", *FAST, columns=80)
+        screen.shows("2 locks:")
+        head, first, second = screen.picture()[2:5]
+        assert head.endswith(" WAITERS")
+        assert first.endswith(" 300")
+        assert "web-7f9c6d8b5-x2x4z · 1 · Thread" in first
+        assert "worker-5d4f8c7b9-abcde.shop.internal · 17" in second
+        assert second.endswith(" 0")
+
     @pytest.mark.parametrize(
         ("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
     )

@@ -17,13 +17,13 @@ from ...inspection import ORDERS, Listing, LockInfo, Page, State
 from ...inspection.words import NOTHING, clean, count, duration, holder, kind, remaining
 from ..arguments import add_limit, add_output, add_using, listing, using_of
 from ..failing import WRONG
-from ..output import Cell, Column, Paint, Printer
+from ..output import Cell, Column, Paint, Printer, width
 
 _COLUMNS = (
     Column("NAME", shrinks=True),
     Column("KIND", drops=2),
     Column("STATE"),
-    Column("HOLDER"),
+    Column("HOLDER", shrinks=True),
     Column("WAITERS", right=True),
     Column("HELD FOR", right=True, drops=1),
     Column("LEASE", right=True, drops=3),
@@ -108,7 +108,7 @@ def locks_table(locks: list[LockInfo], printer: Printer, *, wide: bool = False) 
             Cell(clean(lock.name)),
             Cell(kind(lock)),
             Cell(lock.state, state_paint(lock.state, printer)),
-            Cell(holder(lock)),
+            _holder(lock),
             Cell(str(lock.waiters)),
             Cell(duration(lock.holder.held)),
             Cell(remaining(lock)),
@@ -119,6 +119,12 @@ def locks_table(locks: list[LockInfo], printer: Printer, *, wide: bool = False) 
     ]
     columns = (*_COLUMNS, *_WIDE) if wide else _COLUMNS
     return printer.table(columns, [row[: len(columns)] for row in rows], wide=wide)
+
+
+def _holder(lock: LockInfo) -> Cell:
+    """Host and process are never cut, and may be followed by a thread or task."""
+    text = holder(lock)
+    return Cell(text, whole=width(" · ".join(text.split(" · ", 2)[:2])))
 
 
 def state_paint(state: State, printer: Printer) -> Paint:
