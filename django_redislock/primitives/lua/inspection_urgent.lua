@@ -12,6 +12,8 @@
 local index, from, limit, alive = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local signs = string.sub(index, 1, -6) .. 'process:'  -- the index is '<prefix>:index'
 local NO_PROCESS = '00000000'
+-- From which score on a lease of a lock that several may hold has not ended.
+local unended = '(' .. integer(math.floor(now / 1000))
 -- A lock that several may hold is looked at up to so many holders; with more, Python reads it.
 local FEW = 100
 
@@ -27,7 +29,7 @@ local function alone(value)
 end
 
 local function nobody_holds(lock)
-  return redis.pcall('ZCOUNT', lock, '(' .. integer(math.floor(now / 1000)), '+inf') == 0
+  return redis.pcall('ZCOUNT', lock, unended, '+inf') == 0
 end
 
 -- Whether one of the holders of a lock that several may hold is in trouble.
@@ -35,8 +37,7 @@ local function one_alone(lock)
   local number = redis.pcall('HLEN', lock .. ':holders')
   if type(number) ~= 'number' or number == 0 or number > FEW then return true end
   -- A holder whose record is lost is in trouble, too. Records of ended leases may still be there.
-  local alive = '(' .. integer(math.floor(now / 1000))
-  if redis.pcall('ZCOUNT', lock, alive, '+inf') ~= number then return true end
+  if redis.pcall('ZCOUNT', lock, unended, '+inf') ~= number then return true end
   for _, record in ipairs(redis.call('HVALS', lock .. ':holders')) do
     if alone(record) then return true end
   end
