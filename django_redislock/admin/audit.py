@@ -9,10 +9,15 @@ from typing import Any, NamedTuple
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.options import get_content_type_for_model
 from django.db import DatabaseError, router, transaction
+from django.utils.translation import gettext_lazy as _
 
 from ..inspection.words import clean
 
 logger = logging.getLogger("django_redislock")
+
+UNWRITTEN = _(
+    "This is missing from the history, because the database could not be written. See the log."
+)
 
 
 class Deed(NamedTuple):
@@ -23,10 +28,11 @@ class Deed(NamedTuple):
     message: str
 
 
-def history(model: Any, id: str) -> Any:
-    """Return the entries of a row, the newest first."""
-    content_type = get_content_type_for_model(model)
-    entries = LogEntry.objects.filter(object_id=id, content_type=content_type)
+def history(model: Any, id: str | None = None) -> Any:
+    """Return the entries of a row, or of all rows, the newest first."""
+    entries = LogEntry.objects.filter(content_type=get_content_type_for_model(model))
+    if id is not None:
+        entries = entries.filter(object_id=id)
     return entries.select_related("user").order_by("-action_time", "-pk")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import admin, messages
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from ..inspection.clearing import ClearOutcome, Target
 from ..inspection.words import clean
 from ..models import Lock
-from . import confirmation, tables
+from . import audit, confirmation, tables
 from .clearings import ClearingsPages
 from .consequences import afterwards, some_are_stale, what_happens
 from .pages import or_away
@@ -27,8 +27,7 @@ class ClearPages(ClearingsPages):
     actions = ("clear_locks",)
 
     def has_clear_permission(self, request: Any) -> bool:
-        may: bool = request.user.has_perm(f"{self.opts.app_label}.clear_lock")
-        return may and self.has_view_permission(request)
+        return self.may(request, "clear_lock")
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view
@@ -45,11 +44,11 @@ class ClearPages(ClearingsPages):
     def clear_url(self, request: HttpRequest, lock: Lock) -> str:
         if lock.info is None or not self.has_clear_permission(request):
             return ""
-        return self._with_filters(request, self._url("ask", quote(lock.id)))
+        return self._with_filters(request, self.url("ask", lock.id))
 
     @admin.action(description=_("Clear selected locks"), permissions=["clear"])
     def clear_locks(self, request: HttpRequest, queryset: Any) -> HttpResponse:
-        return self._ask(request, list(queryset), self._url("changelist"))
+        return self._ask(request, list(queryset), self.url("changelist"))
 
     @or_away
     def ask_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -60,10 +59,10 @@ class ClearPages(ClearingsPages):
         lock = self.get_object(request, id)
         if lock is None:
             return self._gone(request, object_id)
-        page = self._url("change", quote(id))
+        page = self.url("change", id)
         if lock.info is None:
             message = _("Nobody holds “%(name)s” now.") % {"name": str(lock)}
-            return self._back(request, message, messages.INFO, "change", quote(id))
+            return self._back(request, message, messages.INFO, "change", id)
         return self._ask(request, [lock], page)
 
     @or_away
@@ -72,13 +71,13 @@ class ClearPages(ClearingsPages):
         if not self.has_clear_permission(request):
             raise PermissionDenied
         if request.method != "POST":
-            return HttpResponseRedirect(self._url("changelist"))
+            return HttpResponseRedirect(self.url("changelist"))
         form = confirmation.ClearForm(request.POST)
         if not form.is_valid():
             if "seen" in form.errors:
                 return self._back(request, str(form.errors["seen"][0]), messages.ERROR)
             locks = confirmation.shown(form.cleaned_data["seen"])
-            return self._ask(request, locks, self._url("changelist"), form)
+            return self._ask(request, locks, self.url("changelist"), form)
         given = form.cleaned_data
         done = confirmation.clear(
             request.user, given["seen"], given["reason"], stale_only=given["stale_only"]
@@ -91,10 +90,10 @@ class ClearPages(ClearingsPages):
                     text = f"{text} {afterwards(found)}"
                 self.message_user(request, text, level)
         if not done.written:
-            self.message_user(request, _UNWRITTEN, messages.ERROR)
-        page = self._url("changelist")
+            self.message_user(request, audit.UNWRITTEN, messages.ERROR)
+        page = self.url("changelist")
         if len(done.targets) == 1:
-            page = self._url("change", quote(next(iter(given["seen"]))))
+            page = self.url("change", next(iter(given["seen"])))
         return HttpResponseRedirect(self._with_filters(request, page))
 
     def _ask(
@@ -123,7 +122,7 @@ class ClearPages(ClearingsPages):
             "total": len(locks),
             "what_happens": what_happens(locks),
             "some_are_stale": len(locks) == 1 and some_are_stale(locks[0]),
-            "clear_url": self._with_filters(request, self._url("clear")),
+            "clear_url": self._with_filters(request, self.url("clear")),
             "back_url": self._with_filters(request, back),
         }
         return TemplateResponse(request, "admin/django_redislock/clear.html", context)
@@ -141,9 +140,6 @@ def _words(targets: list[Target]) -> dict[str, Any]:
     }
 
 
-_UNWRITTEN = _(
-    "This is missing from the history, because the database could not be written. See the log."
-)
 _SENTENCES = [
     (
         ClearOutcome.CLEARED,

@@ -7,15 +7,14 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.models import LogEntry
-from django.contrib.admin.options import get_content_type_for_model
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import PAGE_VAR
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Page, Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import path
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -23,7 +22,7 @@ from django.utils.translation import gettext_lazy
 from ..inspection.lock_id import LockId
 from ..inspection.words import clean
 from ..models import Lock
-from . import cells, tables
+from . import audit, cells, tables
 from .pages import LiveAdmin
 
 AT_ONCE = 100
@@ -33,14 +32,12 @@ NOBODY = gettext_lazy("Nobody has cleared it here.")
 
 def clearings(id: str | None = None) -> Any:
     """Return the clearings of a lock, or of all locks, the newest first."""
-    entries = LogEntry.objects.filter(content_type=get_content_type_for_model(Lock))
     if id is not None:
         try:
             id = str(LockId.parse(id))  # printable, as a database wants it
         except ValueError:
-            return entries.none()
-        entries = entries.filter(object_id=id)
-    return entries.select_related("user").order_by("-action_time", "-pk")
+            return LogEntry.objects.none()
+    return audit.history(Lock, id)
 
 
 class ClearingsPages(LiveAdmin):
@@ -51,7 +48,7 @@ class ClearingsPages(LiveAdmin):
 
     @property
     def clearings_url(self) -> str:
-        return self._url("clearings")
+        return self.url("clearings")
 
     def clearings_view(self, request: HttpRequest) -> HttpResponse:
         """Show the clearings of all locks."""
@@ -98,9 +95,9 @@ class ClearingsPages(LiveAdmin):
             "pages": page.paginator.get_elided_page_range(page.number),
             "page_var": PAGE_VAR,
             "preserved_filters": self.get_preserved_filters(request),
-            "lock_url": lock and self._url("change", quote(lock.pk)),
+            "lock_url": lock and self.url("change", lock.pk),
             "clearings_url": self.clearings_url,
-            "list_url": self._with_filters(request, self._url("changelist")),
+            "list_url": self._with_filters(request, self.url("changelist")),
         }
         return TemplateResponse(request, "admin/django_redislock/clearings.html", context)
 
@@ -111,11 +108,7 @@ class ClearingsPages(LiveAdmin):
             id = str(LockId.parse(entry.object_id or ""))
         except ValueError:
             return name
-        return format_html('<a href="{}">{}</a>', self._url("change", quote(id)), name)
-
-    def _url(self, page: str, *args: str) -> str:
-        name = f"{self.admin_site.name}:django_redislock_lock_{page}"
-        return reverse(name, args=args)
+        return format_html('<a href="{}">{}</a>', self.url("change", id), name)
 
     def _with_filters(self, request: HttpRequest, url: str) -> str:
         """Add the filters of the list from which somebody came."""
@@ -126,10 +119,10 @@ class ClearingsPages(LiveAdmin):
         return add_preserved_filters(filters, url)
 
     def _back(
-        self, request: HttpRequest, message: Any, level: int, page: str = "changelist", *args: str
+        self, request: HttpRequest, message: Any, level: int, page: str = "changelist", *ids: str
     ) -> HttpResponse:
         self.message_user(request, message, level)
-        return HttpResponseRedirect(self._with_filters(request, self._url(page, *args)))
+        return HttpResponseRedirect(self._with_filters(request, self.url(page, *ids)))
 
     def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         id = unquote(object_id)

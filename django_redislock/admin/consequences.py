@@ -35,10 +35,9 @@ def what_happens(locks: Sequence[Lock]) -> list[SafeString]:
     if len(locks) == 1 and (info := locks[0].info) is not None:
         waiters = LockId.of(info).inspector().waiters(info, 1)
         return [texts.paragraph(consequences(info, waiters)), texts.sentence(safer(info))]
-    holders = [one for lock in locks if lock.info for one in lock.info.holders]
-    alive = [one for one in holders if one.state != State.STALE]
+    alive = [one for lock in locks if lock.info for one in lock.info.alive]
     waiting = sum(lock.waiters for lock in locks)
-    dead = len(holders) - len(alive)
+    dead = sum(len(lock.info.holders) for lock in locks if lock.info) - len(alive)
     found = []
     if alive:
         text = ngettext(

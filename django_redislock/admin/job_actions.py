@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import path, reverse
+from django.urls import path
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -89,15 +89,10 @@ class JobActions(LiveAdmin):
     action_form = JobActionForm
 
     def has_run_permission(self, request: HttpRequest) -> bool:
-        return self.may(request, "run")
+        return self.may(request, ACTS["run"].permission)
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
-        return self.may(request, "pause")
-
-    def may(self, request: Any, what: str) -> bool:
-        permission = f"{self.opts.app_label}.{ACTS[what].permission}"
-        may: bool = request.user.has_perm(permission)
-        return may and self.has_view_permission(request)
+        return self.may(request, ACTS["pause"].permission)
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.act_view)
@@ -114,14 +109,6 @@ class JobActions(LiveAdmin):
             *super().get_urls(),
         ]
 
-    @property
-    def list_url(self) -> str:
-        return reverse(f"{self.admin_site.name}:django_redislock_periodicjob_changelist")
-
-    def job_url(self, page: str, name: str) -> str:
-        view = f"{self.admin_site.name}:django_redislock_periodicjob_{page}"
-        return reverse(view, args=[quote(name)])
-
     @admin.action(description=_("Run selected jobs now"), permissions=["run"])
     def run_jobs(self, request: HttpRequest, queryset: Any) -> None:
         self._act(request, "run", [job.name for job in queryset])
@@ -136,12 +123,12 @@ class JobActions(LiveAdmin):
 
     def act_view(self, request: HttpRequest, object_id: str, what: str) -> HttpResponse:
         """Do it to one job, and show its page again."""
-        if not self.may(request, what):
+        if not self.may(request, ACTS[what].permission):
             raise PermissionDenied
         name = unquote(object_id)
         if request.method == "POST":
             self._act(request, what, [name])
-        return HttpResponseRedirect(self.job_url("change", name))
+        return HttpResponseRedirect(self.url("change", name))
 
     def _act(self, request: Any, what: str, names: Sequence[str]) -> None:
         act, who = ACTS[what], str(request.user.get_username())
@@ -180,8 +167,4 @@ class JobActions(LiveAdmin):
             *(audit.Deed(name, name, perhaps) for name in doubtful),
         ]
         if deeds and not audit.write_down(request.user, self.model, deeds):
-            message = gettext(
-                "This is missing from the history, because the database could not be written. "
-                "See the log."
-            )
-            self.message_user(request, message, messages.ERROR)
+            self.message_user(request, audit.UNWRITTEN, messages.ERROR)

@@ -5,26 +5,25 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..inspection.live import Snapshot
 from ..inspection.lock_id import LockId
-from ..inspection.words import clean, rounded
+from ..inspection.sentences import translated
+from ..inspection.words import clean, unattended
 from ..models import JOB_STATES, Lock, PeriodicJob
 from ..periodic.job import LOCK_PREFIX
 from ..periodic.registry import discover, jobs
-from ..periodic.report import JobInfo, unattended
+from ..periodic.report import JobInfo, silent_for
 from . import audit, cells, job_cells, tables
-from .job_actions import JobActions
+from .job_actions import ACTS, JobActions
 from .pages import Count, FieldFilter, or_away
 
 logger = logging.getLogger("django_redislock")
@@ -82,8 +81,8 @@ class PeriodicJobAdmin(JobActions):
         name = f"{LOCK_PREFIX}{job.name}"
         if not self.admin_site.is_registered(Lock):
             return cells.value(name)
-        view = f"{self.admin_site.name}:django_redislock_lock_change"
-        url = reverse(view, args=[quote(str(LockId(job.using, False, name)))])
+        pages: Any = self.admin_site.get_model_admin(Lock)
+        url = pages.url("change", str(LockId(job.using, False, name)))
         return format_html('<a href="{}">{}</a>', url, cells.value(name))
 
     def render_change_form(
@@ -98,7 +97,9 @@ class PeriodicJobAdmin(JobActions):
         context["alarm"] = _alarm([job.info])
         wanted = ("run", "pause" if job.info.paused is None else "resume")
         context["acts"] = {
-            what: self.job_url(what, job.name) for what in wanted if self.may(request, what)
+            what: self.url(what, job.name)
+            for what in wanted
+            if self.may(request, ACTS[what].permission)
         }
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -108,7 +109,7 @@ class PeriodicJobAdmin(JobActions):
         """Lead to the list, where Django leads to the start of the admin."""
         message = gettext("There is no job “%(name)s”.") % {"name": clean(unquote(object_id))}
         self.message_user(request, message, messages.WARNING)
-        return HttpResponseRedirect(self.list_url)
+        return HttpResponseRedirect(self.url("changelist"))
 
     @or_away
     def history_view(
@@ -119,12 +120,5 @@ class PeriodicJobAdmin(JobActions):
 
 def _alarm(found: Iterable[JobInfo]) -> str:
     """The sentence that no scheduler looks after these jobs; "": one does."""
-    silence = unattended(found)
-    if silence is None:
-        return ""
-    if silence == timedelta.max:
-        text = gettext("No scheduler asks for ticks. Start one: %(command)s")
-    else:
-        text = gettext("No scheduler has asked for ticks for %(time)s. Start one: %(command)s")
-    time = "" if silence == timedelta.max else rounded(silence.total_seconds())
-    return text % {"time": time, "command": "manage.py runperiodic"}
+    silence = silent_for(found)
+    return "" if silence is None else translated(unattended(silence))

@@ -11,16 +11,14 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IS_FACETS_VAR
-from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, PAGE_VAR, ChangeList
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from ..inspection import Counts, State, servers
+from ..inspection import WORST_FIRST, Counts, State, servers
 from ..inspection.live import Snapshot
 from ..inspection.lock_id import LockId
 from ..models import KINDS, STATES, Lock, PeriodicJob
@@ -36,14 +34,11 @@ MOST_LOCKS = 10_000
 """The locks that the list looks at for a filter, a search, another order or counts: the most
 urgent ones."""
 
-WORST = [State.STALE, State.UNKNOWN, State.HELD]
-"""States, the worst first."""
-
 
 class StateFilter(FieldFilter):
     title = _("state")
     parameter_name = "state"
-    names = [(state.value, dict(STATES)[state]) for state in WORST]
+    names = [(state.value, dict(STATES)[state]) for state in WORST_FIRST]
 
 
 class ContendedFilter(FieldFilter):
@@ -164,8 +159,9 @@ class LockAdmin(ClearPages):
         column = _columns().index("waiters") + 1
         waited_for = "?contended=True"
         total = ngettext_lazy("lock", "locks", counts.total)
+        names = dict(STATES)
         shown = [
-            *(Count(counts.states[one], dict(STATES)[one], f"?state={one}", one) for one in WORST),
+            *(Count(counts.states[it], names[it], f"?state={it}", it) for it in WORST_FIRST),
             Count(counts.contended, _("waited for"), waited_for),
             Count(counts.waiters, _("waiting"), f"{waited_for}&{ORDER_VAR}=-{column}"),
             Count(counts.total, total, "?"),
@@ -199,7 +195,7 @@ class LockAdmin(ClearPages):
             **lock_page.context(lock),
             "title": _("Lock"),
             "clear_url": self.clear_url(request, lock),
-            "list_url": self._with_filters(request, self._url("changelist")),
+            "list_url": self._with_filters(request, self.url("changelist")),
             "job": self._job(request, lock),
         }
         return super().render_change_form(request, context, *args, **kwargs)
@@ -212,10 +208,10 @@ class LockAdmin(ClearPages):
             return ""
         if job is None or not self.admin_site.is_registered(PeriodicJob):
             return ""
-        if not self.admin_site.get_model_admin(PeriodicJob).has_view_permission(request):
+        pages: Any = self.admin_site.get_model_admin(PeriodicJob)
+        if not pages.has_view_permission(request):
             return ""
-        name = f"{self.admin_site.name}:django_redislock_periodicjob_change"
-        url = reverse(name, args=[quote(job.name)])
+        url = pages.url("change", job.name)
         return format_html('<a href="{}">{}</a>', url, cells.value(job.name))
 
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.utils import flatten_fieldsets
+from django.contrib.admin.utils import flatten_fieldsets, quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 
@@ -59,6 +60,16 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def may(self, request: Any, permission: str) -> bool:
+        """Whether somebody has this permission of the model, and may see it at all."""
+        has: bool = request.user.has_perm(f"{self.opts.app_label}.{permission}")
+        return has and self.has_view_permission(request)
+
+    def url(self, page: str, *ids: str) -> str:
+        """Return the address of a page of this site."""
+        name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_{page}"
+        return reverse(name, args=[quote(id) for id in ids])
 
     def snapshot(self, request: Any) -> Snapshot:
         """Return the snapshot of a request, so that its rows, counts and filters agree."""

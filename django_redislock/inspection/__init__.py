@@ -23,6 +23,7 @@ the server. Its locks are *unknown*: it may come back.
 from .facts import (
     SHARED,
     UNREADABLE,
+    WORST_FIRST,
     Counts,
     Ending,
     HolderInfo,
@@ -36,12 +37,13 @@ from .facts import (
 )
 from .inspector import Inspector, inspectors, servers
 from .listing import ORDERS, Listing
-from .redlocks import RedlockInspector
+from .redlocks import RedlockInspector, inspector_of
 
 __all__ = [
     "ORDERS",
     "SHARED",
     "UNREADABLE",
+    "WORST_FIRST",
     "Counts",
     "Ending",
     "HolderInfo",
@@ -55,6 +57,7 @@ __all__ = [
     "RedlockInspector",
     "State",
     "WaiterInfo",
+    "inspector_of",
     "inspectors",
     "servers",
 ]

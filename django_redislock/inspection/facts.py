@@ -23,6 +23,9 @@ class State(StrEnum):
     """Its holder can't come back."""
 
 
+WORST_FIRST = (State.STALE, State.UNKNOWN, State.HELD)
+
+
 class Kind(StrEnum):
     MUTEX = "mutex"
     SEMAPHORE = "semaphore"
@@ -62,7 +65,7 @@ class HolderInfo:
     @property
     def urgency(self) -> tuple[int, datetime]:
         """The worse the state and the longer it has been held, the less."""
-        return -list(State).index(self.state), self.holder.acquired_at or _NEVER
+        return WORST_FIRST.index(self.state), self.holder.acquired_at or _NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,11 @@ class LockInfo:
     def seen(self) -> bytes:
         """This holder's token, to which `clear` is bound: a secret."""
         return self.holders[0].seen
+
+    @property
+    def alive(self) -> list[HolderInfo]:
+        """Its holders that are alive, or may be."""
+        return [one for one in self.holders if one.state != State.STALE]
 
     @property
     def hosts(self) -> list[str]:

@@ -76,3 +76,8 @@ class RedlockInspector:
             why = "; ".join(map(str, self.unasked.values()))
             raise LockUnavailable(f"No majority of the servers {self.using} can be asked: {why}")
         return answers
+
+
+def inspector_of(using: str | Servers) -> Inspector | RedlockInspector:
+    """Return what inspects the locks of an alias, or the Redlocks of a group of servers."""
+    return RedlockInspector(using) if isinstance(using, Servers) else Inspector(using)

@@ -52,9 +52,8 @@ def free_story(past: Past) -> list[Sentence]:
 def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence]:
     """Say what happens if a lock is cleared."""
     one = lock.holders[0]
-    alive = [each for each in lock.holders if each.state != State.STALE]
     said = []
-    if not alive:
+    if not (alive := lock.alive):
         said.append(
             Sentence(_("%(who)s can’t come back, and loses nothing."), who=holder_name(one))
         )
@@ -76,8 +75,7 @@ def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence
 
 def consequences_of_all(locks: Sequence[LockInfo]) -> Sentence:
     """Say what happens if all of these locks are cleared."""
-    holders = [one for lock in locks for one in lock.holders]
-    alive = [one for one in holders if one.state != State.STALE]
+    alive = [one for lock in locks for one in lock.alive]
     if not alive:
         return Sentence(_("None of the holders can come back; nobody loses work."))
     return Sentence(
@@ -86,7 +84,7 @@ def consequences_of_all(locks: Sequence[LockInfo]) -> Sentence:
             "%(time)s."
         ),
         alive=len(alive),
-        number=len(holders),
+        number=sum(len(lock.holders) for lock in locks),
         time=duration(max(map(overlap, alive))),
     )
 
@@ -96,7 +94,7 @@ def safer(lock: LockInfo) -> Sentence:
     one = lock.holders[0]
     host, _sep, process = (one.holder.owner or "").partition(":")
     ttl = one.ttl or one.holder.remaining
-    alive = [each for each in lock.holders if each.state != State.STALE]
+    alive = lock.alive
     if not alive:
         return Sentence(_("Clearing is safe: nobody works under this lock."))
     if one.state == State.STALE:

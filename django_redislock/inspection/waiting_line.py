@@ -10,9 +10,8 @@ from typing import Any
 
 from ..base import label
 from ..base.exceptions import LockError
-from ..base.servers import Servers
 from ..lease.lock import Lock
-from . import Inspector, RedlockInspector
+from . import Inspector, RedlockInspector, inspector_of
 from .terminal_line import TerminalLine
 from .words import clean, count, duration, holder, instant
 
@@ -71,8 +70,7 @@ class _Line(threading.Thread):
 
     def _text(self) -> str:
         """The line; "" if nobody holds the lock."""
-        using = self._using
-        its = RedlockInspector(using) if isinstance(using, Servers) else Inspector(using)
+        its = inspector_of(self._using)
         lock = its.get(self._name_of_lock)
         if lock is None:
             return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils.translation import gettext_noop as _
@@ -56,6 +56,15 @@ def duration(seconds: float | None) -> str:
 def rounded(seconds: float) -> str:
     """A time in whole seconds, in at most two units."""
     return f"{seconds:.0f} s" if seconds < 59.5 else duration(max(60.0, seconds))
+
+
+def unattended(silence: timedelta) -> Sentence:
+    """Say that no scheduler has looked at the periodic jobs for so long, or that none ever has."""
+    template = _("No scheduler has asked for ticks for %(time)s. Start one: %(command)s")
+    if silence == timedelta.max:
+        template = _("No scheduler asks for ticks. Start one: %(command)s")
+    time = rounded(silence.total_seconds())
+    return Sentence(template, time=time, command="manage.py runperiodic")
 
 
 def since(time: datetime | None, now: datetime) -> str:

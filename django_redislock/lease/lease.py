@@ -79,8 +79,8 @@ class Lease:
         self._holds = Holds(holder)
         self._lifetime = Lifetime(self, claim, grant, policy)
         self._callbacks: list[tuple[int, Callable[[Lease], object]]] = []
-        self._unknown_callbacks: tuple[Callable[[Lease], object], ...] = ()
         """The callbacks for a loss, each as long as at least so many blocks hold the lease."""
+        self._unknown_callbacks: tuple[Callable[[Lease], object], ...] = ()
         self._cancellation: Cancellation | None = None
         """Cancels the task when the lease is lost, if that was asked for."""
         self._watchdog = watchdog(server)

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 from django.core.management.base import CommandError, CommandParser
 
 from ..base import label
-from ..base.servers import Servers, aliases_of
-from ..inspection import Inspector, Listing, LockInfo, RedlockInspector, inspectors
+from ..base.servers import aliases_of
+from ..inspection import Inspector, Listing, LockInfo, RedlockInspector, inspector_of, inspectors
 from ..primitives.keys import validate_name
 from ..settings import conf
 from ..settings.validators import MAX_TTL
@@ -57,7 +57,7 @@ def find(
     by_key = Inspector(aliases_of(using)[0], cache_locks=True)
     if options["cache_locks"]:
         return by_key, by_key.get(name)
-    its = RedlockInspector(using) if isinstance(using, Servers) else Inspector(using)
+    its = inspector_of(using)
     lock = its.get(name)
     if lock is None and (other := by_key.get(name)) is not None:
         return by_key, other

@@ -181,7 +181,7 @@ class Ledger:
             )
 
 
-def unattended(found: Iterable[JobInfo]) -> timedelta | None:
+def silent_for(found: Iterable[JobInfo]) -> timedelta | None:
     """Return for how long no scheduler has looked at these jobs; None: one runs.
 
     Where cron starts `runperiodic --once`, nobody is missed as long as no tick is overdue. The

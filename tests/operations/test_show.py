@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Callable
 
+from django.conf import settings
 from django.test import override_settings
 from redis import Redis
 
@@ -117,6 +118,23 @@ def test_a_stale_one_can_be_cleared(redis: Redis) -> None:
     out = call("show", "it's").out
     line = next(line for line in out.splitlines() if line.startswith("To clear it: "))
     assert shlex.split(line.removeprefix("To clear it: "))[2:] == ["clear", "it's"]
+
+
+def test_what_clears_it_finds_the_same_lock(redis: Redis) -> None:
+    """The command passes on how the lock was found; a Redlock's servers are in the settings."""
+
+    def clears(*options: str) -> list[str]:
+        _, text = call("show", "job", *options).out.split("To clear it: ")
+        return shlex.split(text.partition("\n")[0])[2:]
+
+    granted(redis, "job")
+    servers = ["default", "locks", "third"]
+    with override_settings(
+        CACHES=dict.fromkeys(servers, settings.CACHES["default"]),
+        REDISLOCK={"LOCKS": {"job": {"KIND": "redlock", "USING": servers}}},
+    ):
+        assert clears() == ["clear", "job"]
+        assert clears("--using", "locks") == ["clear", "--using=locks", "job"]
 
 
 def test_did_you_mean(redis: Redis) -> None:

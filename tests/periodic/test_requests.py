@@ -13,7 +13,7 @@ from redis import Redis
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.base import tokens
 from django_redislock.periodic import JobState, Ledger, RunOutcome, RunRequest
-from django_redislock.periodic.report import SILENT_AFTER, unattended
+from django_redislock.periodic.report import SILENT_AFTER, silent_for
 from django_redislock.primitives import ledger
 from django_redislock.primitives.contract import run
 from django_redislock.primitives.keys import Keys
@@ -248,25 +248,25 @@ class TestSignOfLife:
         """After a minute of silence, the jobs are unattended, unless all are disabled."""
         make()
         looks(Scheduler())
-        assert unattended(Ledger().jobs()) is None
+        assert silent_for(Ledger().jobs()) is None
         redis.hset(LEDGER, "seen", now() - round((SILENT_AFTER + 5) * 1e6))
-        silence = unattended(Ledger().jobs())
+        silence = silent_for(Ledger().jobs())
         assert silence is not None
         assert SILENT_AFTER < silence.total_seconds() < SILENT_AFTER + 60
         make(enabled=False)
-        assert unattended(Ledger().jobs()) is None
+        assert silent_for(Ledger().jobs()) is None
 
     def test_run_by_cron(self, make: Make, redis: Redis, now: Now) -> None:
         """Between two starts of `--once` nobody is missed, before a tick is overdue."""
         make()
-        assert unattended(Ledger().jobs()) is not None, "nobody has ever looked"
+        assert silent_for(Ledger().jobs()) is not None, "nobody has ever looked"
         looks(Scheduler())
         redis.hset(LEDGER, "seen", now() - 10**12)
         run(ledger.known(SyncPort(server_of("default")), [KEYS]))
         assert redis.hget(LEDGER, "seen") is None
-        assert unattended(Ledger().jobs()) is None
+        assert silent_for(Ledger().jobs()) is None
         redis.hset(LEDGER, "claimed", now() - 2 * 3_600_000_000)
-        assert unattended(Ledger().jobs()) is not None
+        assert silent_for(Ledger().jobs()) is not None
 
 
 @pytest.mark.slow

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from operator import attrgetter
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from ...inspection.words import NOTHING, clean, count, duration, instant, rounded, since, until
-from ...periodic.report import JobInfo, JobState, Ledger, unattended
+from ...inspection.words import (
+    NOTHING,
+    clean,
+    count,
+    duration,
+    instant,
+    since,
+    unattended,
+    until,
+)
+from ...periodic.report import JobInfo, JobState, Ledger, silent_for
 from ...primitives.ledger import RunInfo, RunOutcome
 from ..arguments import add_json, job_of_name
 from ..failing import WRONG
@@ -95,17 +103,10 @@ class Jobs:
             for info in found:
                 printer.lines(_sheet(info, printer))
         else:
-            if (silence := unattended(everything)) is not None:
-                printer.line(printer.style.ERROR(_unattended(silence)))
+            if (silence := silent_for(everything)) is not None:
+                printer.line(printer.style.ERROR(unattended(silence)))
             printer.lines(_listing(found, printer))
         return WRONG if wanted and found else 0
-
-
-def _unattended(silence: timedelta) -> str:
-    ticks = "No scheduler asks for ticks"
-    if silence != timedelta.max:
-        ticks = f"No scheduler has asked for ticks for {rounded(silence.total_seconds())}"
-    return f"{ticks}. Start one: manage.py runperiodic"
 
 
 def _listing(found: Sequence[JobInfo], printer: Printer) -> Iterator[str]:

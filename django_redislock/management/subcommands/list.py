@@ -13,7 +13,7 @@ from ...commands import UNAVAILABLE
 from ...doctor.facts import Unreachable, ask
 from ...doctor.finding import Level
 from ...doctor.rules import judge
-from ...inspection import ORDERS, Listing, LockInfo, Page, State
+from ...inspection import ORDERS, WORST_FIRST, Listing, LockInfo, Page, State
 from ...inspection.words import NOTHING, clean, count, duration, holder, kind, remaining
 from ..arguments import add_limit, add_output, add_using, listing, using_of
 from ..failing import WRONG
@@ -95,7 +95,7 @@ def as_lines(page: Page, printer: Printer, *, wide: bool = False) -> Iterator[st
     if page.total:
         yield from locks_table(page.items, printer, wide=wide)
         counts = page.counts
-        states = [f"{counts.states[state]} {state}" for state in reversed(State)]
+        states = [f"{counts.states[state]} {state}" for state in WORST_FIRST]
         text += f": {', '.join(states)}; {count(counts.waiters, 'waiter')}"
     if len(page.items) < page.total:
         text = f"The first {len(page.items)} of {text}"

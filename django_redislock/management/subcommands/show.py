@@ -89,7 +89,9 @@ class Sheet:
     settings: dict[str, conf.Setting]
     similar: list[str]
     """Names of held locks that are nearly the same, if this one is free."""
-    wide: bool = field(default=False, repr=False)
+    given: dict[str, Any] = field(repr=False)
+    """The options with which it was found."""
+    wide: bool = field(repr=False)
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Sheet:
@@ -105,6 +107,7 @@ class Sheet:
             past=inspector.past(name),
             settings=conf.origins(name),
             similar=[] if lock else _similar(name, options),
+            given={"using": options["using"], "cache-locks": options["cache_locks"]},
             wide=wide,
         )
 
@@ -149,10 +152,7 @@ class Sheet:
         for number, sentence in enumerate(story(self.lock, self.waiters)):
             yield paint(clean(sentence)) if number == 1 else clean(sentence)
         if self.lock.state == State.STALE:
-            options = {"using": self.using} if isinstance(self.using, str) else {}
-            if self.using == conf.policy("", {}).using:
-                options = {}
-            yield f"To clear it: {command_line('clear', options, [self.name])}"
+            yield f"To clear it: {command_line('clear', self.given, [self.name])}"
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         lock = self.lock
