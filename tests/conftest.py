@@ -7,7 +7,6 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.conf import settings
@@ -21,7 +20,7 @@ from django_redislock.transport.server import every
 from tests.contract.api import Api, AsyncApi, SyncApi
 from tests.manage import Manage
 from tests.plugin import SERVER
-from tests.processes import Worker
+from tests.processes import Worker, all_closed
 
 TESTS = Path(__file__).parent
 
@@ -65,15 +64,8 @@ def _no_leases_left() -> None:
 @pytest.fixture
 def start() -> Iterator[Callable[..., Worker]]:
     """Start workers; whatever becomes of the test, none is left."""
-    workers: list[Worker] = []
-
-    def start(*command: str, **options: Any) -> Worker:
-        workers.append(Worker(*command, **options))
-        return workers[-1]
-
-    yield start
-    for worker in workers:
-        worker.close()
+    with all_closed(Worker) as start:
+        yield start
 
 
 @pytest.fixture(params=[SyncApi, AsyncApi], ids=["sync", "async"])
@@ -87,15 +79,8 @@ def api(request: pytest.FixtureRequest) -> Iterator[Api]:
 @pytest.fixture
 def manage() -> Iterator[Callable[..., Manage]]:
     """Start commands of Django as processes; none is left of these, either."""
-    processes: list[Manage] = []
-
-    def start(*arguments: str, **options: Any) -> Manage:
-        processes.append(Manage(*arguments, **options))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.close()
+    with all_closed(Manage) as start:
+        yield start
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,13 +9,28 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent
+
+
+class Closed(Protocol):
+    def close(self) -> None: ...
+
+
+Program = TypeVar("Program", bound=Closed)
+
+
+@contextmanager
+def all_closed(make: Callable[..., Program]) -> Iterator[Callable[..., Program]]:
+    """Start programs by `make`; whatever becomes of the block, none is left."""
+    with ExitStack() as started:
+        yield lambda *args, **options: started.enter_context(closing(make(*args, **options)))
 
 
 class Worker:

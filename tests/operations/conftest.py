@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from tests.operations.terminal import Terminal
+from tests.processes import all_closed
 
 
 @pytest.fixture(autouse=True)
@@ -16,12 +16,5 @@ def _buffered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def terminal() -> Iterator[Callable[..., Terminal]]:
-    terminals: list[Terminal] = []
-
-    def start(*arguments: str, **options: Any) -> Terminal:
-        terminals.append(Terminal(*arguments, **options))
-        return terminals[-1]
-
-    yield start
-    for each in terminals:
-        each.close()
+    with all_closed(Terminal) as start:
+        yield start

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from django_redislock import LockUnavailable
 from django_redislock.periodic import Ledger, periodic
 from django_redislock.periodic import registry as jobs
 from django_redislock.periodic.job import Job
+from django_redislock.transport.ports import SyncPort
 
 Make = Callable[..., Job]
 Now = Callable[[], int]
@@ -68,6 +70,23 @@ def now(redis: Redis) -> Now:
         return int(seconds) * 1_000_000 + int(micro)
 
     return now
+
+
+@pytest.fixture
+def claim_lost(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The answer to the first claim of a run, which is lost on its way."""
+    script = SyncPort.script
+    lost: list[Any] = []
+
+    async def loses(self: SyncPort, name: str, *args: Any) -> Any:
+        answer = await script(self, name, *args)
+        if name == "ledger_claim" and not lost:
+            lost.append(answer)
+            raise LockUnavailable("lost", doubtful=True)
+        return answer
+
+    monkeypatch.setattr(SyncPort, "script", loses)
+    return lost
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock import LockUnavailable, redis_lock
+from django_redislock import redis_lock
 from django_redislock.base import tokens
 from django_redislock.periodic import JobState, Ledger, RunOutcome, RunRequest
 from django_redislock.periodic.report import SILENT_AFTER, silent_for
@@ -146,23 +146,13 @@ class TestTaking:
         assert looks(scheduler) == []
         assert scheduler.step() > 1
 
-    def test_an_answer_is_lost(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_answer_is_lost(self, make: Make, claim_lost: list[Any]) -> None:
         """The claim is sent again, finds its run, and the job runs once."""
         make()
         wanted()
-        script = SyncPort.script
-        lost: list[str] = []
-
-        async def loses(self: SyncPort, name: str, *args: Any) -> Any:
-            answer = await script(self, name, *args)
-            if name == "ledger_claim" and not lost:
-                lost.append(name)
-                raise LockUnavailable("lost", doubtful=True)
-            return answer
-
-        monkeypatch.setattr(SyncPort, "script", loses)
         scheduler = Scheduler()
         assert looks(scheduler) == []
+        assert claim_lost
         assert pending() is None, "Redis has given it"
         assert looks(Scheduler()) == []
         assert looks(scheduler) == ["job"]

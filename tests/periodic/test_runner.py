@@ -269,27 +269,13 @@ def test_redis_is_away_and_comes_back(make: Make, missed: Any, settings: Any) ->
 
 
 @pytest.mark.parametrize("back", [True, False])
-def test_an_answer_is_lost(
-    make: Make, missed: Any, monkeypatch: pytest.MonkeyPatch, back: bool
-) -> None:
+def test_an_answer_is_lost(make: Make, missed: Any, claim_lost: list[Any], back: bool) -> None:
     """The same claim is sent again and finds its run; if the scheduler ends, it is taken back."""
-    from django_redislock import LockUnavailable
-
     make()
     missed("job")
-    script = SyncPort.script
-    lost = []
-
-    async def loses(self: SyncPort, name: str, *args: Any) -> Any:
-        answer = await script(self, name, *args)
-        if name == "ledger_claim" and not lost:
-            lost.append(answer)
-            raise LockUnavailable("lost", doubtful=True)
-        return answer
-
-    monkeypatch.setattr(SyncPort, "script", loses)
     scheduler = Scheduler()
     assert scheduler.starts() == []
+    assert claim_lost
     assert redis_lock("periodic:job").holder() is not None
     if back:
         scheduler.runner._ask_again_at = 0.0
