@@ -1,9 +1,12 @@
-"""Several aliases of CACHES where one is usual: the servers of a Redlock."""
+"""What `using` may be besides one alias of CACHES: several of them, or the memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+
+MEMORY = ":memory:"
+"""In place of an alias: the memory of this process, for development."""
 
 EXAMPLE = "such as ['redis-a', 'redis-b', 'redis-c']"
 

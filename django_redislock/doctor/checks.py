@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.core import checks
 
+from ..base.servers import MEMORY
+
 if TYPE_CHECKING:
     from .finding import Finding
 
@@ -52,7 +54,7 @@ def _messages(findings: Iterable[Finding]) -> list[checks.CheckMessage]:
         kinds[finding.level](
             finding.message,
             hint=finding.hint,
-            obj=f"CACHES[{finding.alias!r}]" if finding.alias else "REDISLOCK",
+            obj="REDISLOCK" if finding.alias in (None, MEMORY) else f"CACHES[{finding.alias!r}]",
             id=finding.id,
         )
         for finding in findings

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ..base.servers import MEMORY
 from ..settings.configured import aliases
 from .facts import Unreachable, ask
 from .finding import Finding, Level
-from .in_caches import advice, alias_findings
+from .in_caches import advice, alias_findings, in_memory
 from .in_jobs import job_findings
 from .in_settings import settings_findings
 from .rules import judge
@@ -36,7 +37,9 @@ def deployment_findings(using: Iterable[str] | None = None) -> Iterator[Finding]
     for alias in dict.fromkeys(using or used):
         wrong = [] if alias in used else [*alias_findings(alias)]
         yield from wrong
-        if not wrong and alias not in broken:
+        if alias == MEMORY and not wrong and alias not in broken:
+            yield in_memory()
+        elif not wrong and alias not in broken:
             yield from advice(alias)
             yield from server_findings(alias)
 

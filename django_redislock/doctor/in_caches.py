@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from redis.connection import BlockingConnectionPool, Connection
 
+from ..base.servers import MEMORY
 from ..settings.configured import aliases, replicas_timeout
 from ..transport import location
 from ..transport.cluster import Cluster
@@ -29,13 +30,24 @@ def alias_findings(alias: str) -> Iterator[Finding]:
         reason = str(error)
         if not isinstance(error, ImproperlyConfigured):  # its message names the entry
             reason = f"CACHES[{alias!r}] can't be used for locks: {reason}"
+        name = "default" if alias == MEMORY else alias
         yield Finding(
             id="redislock.E002",
             message=reason,
-            hint=f'CACHES = {{"{alias}": {{"BACKEND": "django_redis.cache.RedisCache", '
+            hint=f'CACHES = {{"{name}": {{"BACKEND": "django_redis.cache.RedisCache", '
             f'"LOCATION": "redis://localhost:6379/0"}}}}',
             alias=alias,
         )
+
+
+def in_memory() -> Finding:
+    """Return what is to be said of locks in memory, with DEBUG."""
+    return Finding(
+        id="redislock.W009",
+        message=f"Locks with USING {MEMORY!r} are in the memory of each process: they exclude no "
+        f"other process.",
+        hint='In production: REDISLOCK["USING"] = "default", an alias of CACHES for a Redis.',
+    )
 
 
 def advice(alias: str) -> Iterator[Finding]:

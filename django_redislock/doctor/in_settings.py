@@ -117,7 +117,7 @@ def _misspelt() -> Iterator[Finding]:
 
 def _key_prefix(alias: str) -> Iterator[Finding]:
     """Return the finding about a KEY_PREFIX: such a project shares its database with others."""
-    key_prefix = settings.CACHES[alias].get("KEY_PREFIX")
+    key_prefix = settings.CACHES.get(alias, {}).get("KEY_PREFIX")
     if key_prefix and "PREFIX" not in source():
         plain = re.sub("[{}|]", "", str(key_prefix))
         yield Finding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..base.servers import EXAMPLE, Servers
+from ..base.servers import EXAMPLE, MEMORY, Servers
 from ..primitives import mutex, mutex_and_timestamp, permits, timestamp
 from ..primitives.contract import Primitive
 from ..primitives.keys import Keys, refuse_untagged
@@ -62,7 +62,7 @@ def guarded(policy: Policy, clustered: Callable[[str], bool]) -> bool:
             f"after_loss='wait' can't be kept on a Redis Cluster, as CACHES[{policy.using!r}] is: "
             f"each slot has data of its own. Use one primary for such locks, or 'AFTER_LOSS': 'go'"
         )
-    return True
+    return policy.using != MEMORY  # what it had is gone with the process that forgot it
 
 
 def keys(policy: Policy, name: str, clustered: Callable[[str], bool]) -> Keys:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import Flag, auto
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
+from ..base.servers import MEMORY
 from ..primitives.contract import NO_TERMS, Terms
 from ..primitives.keys import validate_key
 from .validators import (
@@ -121,7 +122,7 @@ class Policy(NamedTuple):
 
     def terms(self) -> Terms:
         """Return the terms of each command that acquires or extends a lease."""
-        if not self.replicas:
+        if not self.replicas or self.using == MEMORY:
             return NO_TERMS
         return Terms(replicas=self.replicas, replicas_timeout=self.replicas_timeout)
 

@@ -15,17 +15,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from typing import Any
 from unittest import mock
 
 from ..base import background, clock
 from ..lease.lease import Lease
-from ..transport import command, pools
+from ..transport import command
 from ..transport.inbox import Inbox
+from ..transport.memory import NEEDED, PoolsInMemory, installed
 from ..transport.server import every
 from .condition import Condition
-from .no_server import Caches
+from .no_server import StandIns
 
 SETTLE_WITHIN = 2.0
 """Seconds that other threads have to act after a test has moved the clock."""
@@ -53,23 +53,14 @@ class _Time:
         return self._epoch + self._real() + self.ahead
 
 
-class _InMemory(Caches):
+class _InMemory(StandIns[PoolsInMemory]):
     def __init__(self) -> None:
-        super().__init__("memory")
-        self._servers: dict[str, Any] = {}
-
-    def options(self, alias: str) -> dict[str, Any]:
-        import fakeredis
-
-        server = self._servers.setdefault(alias, fakeredis.FakeServer(version=(7, 4)))
-        kind = {"version": (7, 4), "server_type": "redis", "lua_modules": None}
-        connection = {"connection_class": fakeredis.FakeRedisConnection}
-        return {**connection, **kind, "client_class": fakeredis.FakeRedis, "server": server}
+        super().__init__("memory", PoolsInMemory)
 
     def clear(self) -> None:
-        for server in self._servers.values():
-            with server.lock:
-                for database in server.dbs.values():
+        for pools in self._pools.values():
+            with pools.server.lock:
+                for database in pools.server.dbs.values():
                     database.clear()
 
     def wake(self) -> None:
@@ -125,24 +116,19 @@ def locks_in_memory() -> Condition[Memory]:
 
     Needs fakeredis: `pip install "django-redislock[testing]"`.
     """
-    if not (find_spec("fakeredis") and find_spec("lupa")):
-        raise ImportError(
-            'locks_in_memory() needs fakeredis with Lua: pip install "django-redislock[testing]"'
-        )
+    if not installed():
+        raise ImportError(f"locks_in_memory() needs {NEEDED}")
     return Condition(_in_memory)
 
 
 @contextmanager
 def _in_memory() -> Iterator[Memory]:
-    from fakeredis.aioredis import FakeAsyncRedisConnection
-
     with ExitStack() as stack:
 
         def replace(module: Any, **others: Any) -> None:
             stack.enter_context(mock.patch.multiple(module, **others))
 
         stack.enter_context(_memory.in_place())
-        replace(pools, _async_twin=lambda using, kind: FakeAsyncRedisConnection)  # noqa: ARG005
         # Without replicas, every WAIT is confirmed.
         replace(command, _wait=lambda terms: ("PING",))  # noqa: ARG005
         replace(command, _confirm=lambda replicas, terms: None)  # noqa: ARG005

@@ -1,4 +1,4 @@
-"""A stand-in for CACHES in tests: locks go to no server, or to one in memory.
+"""Stand-ins for the servers in tests: locks go to none, or to one in memory.
 
 The CACHES of the test settings stay as they are, and may be any, `LocMemCache` for example.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 from unittest import mock
-from urllib.parse import quote
 
 from django.conf import settings
-from django.core.cache import CacheHandler, InvalidCacheBackendError
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import import_string
 
+from ..base.servers import MEMORY
 from ..lease.lease import Lease
 from ..lease.lock import Lock
 from ..lease.watchdog import Watchdog
@@ -23,41 +21,37 @@ from ..locks.completion import RecordedLock
 from ..locks.multi_lock import MultiLock
 from ..settings import conf, kinds
 from ..settings.policy import Policy
-from ..transport import ports, server
-from ..transport.server import every, server_of
+from ..transport import ports
+from ..transport.pools import Pools
+from ..transport.server import elsewhere, every, leading_to, no_alias, server_of
+
+P = TypeVar("P", bound=Pools)
 
 SCRIPT = ports.BasePort.script
 PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, RecordedLock, MultiLock)]
 
 
-class Caches(CacheHandler):
-    """A stand-in for `django.core.cache.caches`, with another server for each alias."""
+class StandIns(Generic[P]):
+    """Another server for each alias."""
 
-    def __init__(self, where: str) -> None:
-        super().__init__({"default": {}})
-        self.host = f"{where}.invalid"
-        self._caches: dict[str, Any] = {}
+    def __init__(self, name: str, pools: Callable[[str, str], P]) -> None:
+        self._addresses = f"{name}://"
+        self._make = pools
+        """Makes the pools of an address and an alias."""
+        self._pools: dict[str, P] = {}
 
-    def __getitem__(self, alias: str) -> Any:
-        if alias not in settings.CACHES:  # so that tests find a misspelt alias
-            raise InvalidCacheBackendError(alias)
-        return self._caches.get(alias) or self._caches.setdefault(alias, self._cache(alias))
-
-    def _cache(self, alias: str) -> Any:
-        options = {"CONNECTION_POOL_KWARGS": self.options(alias)}
-        backend = import_string("django_redis.cache.RedisCache")
-        return backend(f"redis://{quote(alias)}.{self.host}/0", {"OPTIONS": options})
-
-    def options(self, alias: str) -> dict[str, Any]:  # noqa: ARG002
-        """Return the options of connections to the server of an alias."""
-        return {}
+    def pools_of(self, alias: str) -> P:
+        if alias != MEMORY and alias not in settings.CACHES:  # so that tests find a misspelt alias
+            raise no_alias(alias)
+        made = self._pools.get(alias)
+        return made or self._pools.setdefault(alias, self._make(self._addresses + alias, alias))
 
     @contextmanager
     def in_place(self, script: Callable[..., Any] = SCRIPT) -> Iterator[None]:
         """Send locks here and let `script` run their scripts, whatever is around this."""
         before = self.leases
         with (
-            mock.patch.object(server, "caches", self),
+            leading_to(self.pools_of),
             answering(script),
             finding(PRIMITIVES),
             nothing_lost(),
@@ -69,7 +63,7 @@ class Caches(CacheHandler):
 
     @property
     def watchdogs(self) -> list[Watchdog]:
-        return [one for one in every(Watchdog) if self.host in one.server.address]
+        return [one for one in every(Watchdog) if one.server.address.startswith(self._addresses)]
 
     @property
     def leases(self) -> list[Lease]:
@@ -115,8 +109,8 @@ def nothing_lost() -> Iterator[None]:
 
 
 def replaced() -> bool:
-    """Whether a stand-in has replaced the project's servers."""
-    return isinstance(vars(server)["caches"], Caches)
+    """Whether stand-ins have replaced the project's servers."""
+    return elsewhere()
 
 
 def configured() -> bool:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import redis
+from redis import asyncio as aioredis
 
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
@@ -17,11 +18,12 @@ from ..lease.lock import Lock
 from ..primitives.contract import Claim, Port, Primitive, Sight
 from ..primitives.keys import Keys, name_of
 from ..settings.policy import Policy
+from ..transport.multiplexed import Multiplexed
 from .condition import Condition
 from .matching import matches, validate_pattern
 from .no_server import (
     PRIMITIVES,
-    Caches,
+    StandIns,
     answering,
     configured,
     finding,
@@ -29,7 +31,26 @@ from .no_server import (
     replaced,
 )
 
-NOWHERE = Caches("nowhere")
+
+class _Nowhere:
+    """Pools that nothing uses: there is an answer for each script."""
+
+    clustered = False
+
+    def __init__(self, address: str, alias: str) -> None:
+        self.address = address
+        self.where = f"no server, {alias}"
+
+    def shared(self) -> redis.ConnectionPool:
+        return redis.ConnectionPool(host="nowhere.invalid")
+
+    background = shared
+
+    def for_loop(self) -> Multiplexed:
+        return Multiplexed(aioredis.ConnectionPool(host="nowhere.invalid"))
+
+
+NOWHERE = StandIns("nowhere", _Nowhere)
 
 
 def locks_always_free() -> Condition[None]:

@@ -9,7 +9,9 @@ watchdog, the inbox, the line of waiters and the pools of event loops.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -18,9 +20,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis.client import DefaultClient, ShardClient
 
 from ..base import fork
-from ..base.servers import Servers
+from ..base.servers import MEMORY, Servers
 from ..primitives.contract import NO_TERMS, Terms, Word
-from . import location
+from . import location, memory
 from .cluster import Cluster, slot_of
 from .command import AsyncPool, Exchange, Pool, sender
 from .pools import Pools, PoolsOfAlias, PoolsOfClient
@@ -157,7 +159,8 @@ def _common_address(servers: tuple[Server, ...]) -> str:
 
 
 _found: dict[str | tuple[str, ...], Server] = {}
-"""The servers, by alias or by the aliases of a Redlock, as `_settings` describes them."""
+"""The servers, by alias or by the aliases of a Redlock, as `_settings` describes them. It is
+replaced and not cleared: another thread may just now add a server as they were before."""
 _settings: Any = None
 
 
@@ -166,16 +169,18 @@ def server_of(using: str) -> Server:
 
     Raises `ImproperlyConfigured` if there is no such alias, or if django-redis does not serve it.
     """
-    global _settings
+    global _settings, _found
     # Django replaces this object when settings are overridden. To read the settings each time
     # would take six times as long.
     if caches.settings is not _settings:
-        _found.clear()
-        _settings = caches.settings
+        _found, _settings = {}, caches.settings
+    known = _found
     key = using.aliases if isinstance(using, Servers) else using
-    found = _found.get(key)
+    found = known.get(key)
     if found is None:
-        found = _found[key] = _find(using)
+        found = known[key] = (
+            _Several(using) if isinstance(using, Servers) else Server(using, _pools_of(using))
+        )
     return found
 
 
@@ -203,8 +208,30 @@ def every(make: Callable[..., T]) -> list[T]:
     ]
 
 
+@contextmanager
+def leading_to(pools_of: Callable[[str], Pools]) -> Iterator[None]:
+    """Let aliases lead to other servers, in tests."""
+    global _pools_of, _found
+    before, _pools_of = _pools_of, pools_of
+    _found = {}
+    try:
+        yield
+    finally:
+        _pools_of = before
+        _found = {}
+
+
+def elsewhere() -> bool:
+    """Return whether aliases lead to other servers than the settings describe."""
+    return _pools_of is not _configured
+
+
 def _forget() -> None:
-    """In a forked child: the kept objects have threads and sockets that stayed in the parent."""
+    """In a forked child: the kept objects have threads and sockets that stayed in the parent. A
+    thread of the parent may have been in the middle of a command in its memory."""
+    global _found
+    _memory.cache_clear()
+    _found = {}
     for kept in _kept.values():
         for one in kept.values():
             if hasattr(one, "left_behind"):
@@ -215,11 +242,28 @@ def _forget() -> None:
 fork.in_child(_forget)
 
 
-def _find(using: str) -> Server:
-    if isinstance(using, Servers):
-        return _Several(using)
+def _configured(using: str) -> Pools:
+    """Return the pools that the settings describe."""
+    if using == MEMORY and settings.DEBUG:
+        return _memory()
+    if using == MEMORY:
+        raise ImproperlyConfigured(
+            f"USING is {MEMORY!r}, and DEBUG is off: locks in the memory of one process exclude "
+            f"no other process. Write an alias of CACHES that leads to a Redis. In tests, use "
+            f"locks_in_memory() of django_redislock.testing."
+        )
     client = _client(using)
-    return Server(using, PoolsOfAlias(using, client._server, client.connection_factory))
+    return PoolsOfAlias(using, client._server, client.connection_factory)
+
+
+_pools_of: Callable[[str], Pools] = _configured
+
+
+@cache
+def _memory() -> Pools:
+    if not memory.installed():
+        raise ImproperlyConfigured(f"USING is {MEMORY!r}, which needs {memory.NEEDED}")
+    return memory.PoolsInMemory(f"memory:{MEMORY}", MEMORY)
 
 
 def _client(using: str) -> DefaultClient[Any]:
@@ -229,11 +273,7 @@ def _client(using: str) -> DefaultClient[Any]:
     except InvalidCacheBackendError as error:
         if using in settings.CACHES:  # the alias is there, and its backend can't be imported
             raise ImproperlyConfigured(f"CACHES[{using!r}]: {error}") from error
-        aliases = ", ".join(map(repr, settings.CACHES))
-        raise ImproperlyConfigured(
-            f"CACHES has no alias {using!r} for locks; it has {aliases}. Write one of "
-            f"them in using= or in REDISLOCK['USING']."
-        ) from None
+        raise no_alias(using) from None
     client = getattr(backend, "client", None)
     if not isinstance(client, DefaultClient) or isinstance(client, ShardClient):
         raise ImproperlyConfigured(
@@ -245,6 +285,14 @@ def _client(using: str) -> DefaultClient[Any]:
         raise ImproperlyConfigured(f"CACHES[{using!r}]['LOCATION'] {location.UNREADABLE}.")
     _refuse_twins(using)
     return client
+
+
+def no_alias(using: str) -> ImproperlyConfigured:
+    aliases = ", ".join(map(repr, settings.CACHES))
+    return ImproperlyConfigured(
+        f"CACHES has no alias {using!r} for locks; it has {aliases}. Write one of them in using= "
+        f"or in REDISLOCK['USING']."
+    )
 
 
 def _refuse_twins(using: str) -> None:

@@ -128,7 +128,7 @@ class Subscription:
         count this process as a listener for as long as the child lives. The parent continues with
         its own copy."""
         connection = getattr(self._pubsub.connection, "_sock", None)
-        if connection is not None:
+        if isinstance(connection, socket.socket):  # a server in memory has none
             os.close(connection.detach())
 
 

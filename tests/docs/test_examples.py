@@ -468,6 +468,14 @@ def until_the_commit(world: World, text: str) -> None:
         assert held == [{"order:7"}]
 
 
+def in_development(world: World, text: str) -> None:
+    """Locks work, and Redis has none of them."""
+    with override_settings(DEBUG=True, REDISLOCK=world.run(text)["REDISLOCK"]):
+        with redis_lock("job"):
+            assert redis_lock("job").locked()
+            assert world.locked() == set()
+
+
 def rebuilt(world: World, text: str) -> None:
     """While one works, another one does nothing."""
     entry = caches(world["url"])["default"]
@@ -600,7 +608,7 @@ EXAMPLES: dict[str, list[Any]] = {
     ],
     "docs/redlock.md": [servers, by_settings, two_holders],
     "docs/security.md": [of_another_user],
-    "docs/settings.md": [{"invoice:42"}, SETTINGS, SETTINGS, {"once:warm-cache"}],
+    "docs/settings.md": [{"invoice:42"}, in_development, SETTINGS, SETTINGS, {"once:warm-cache"}],
     "docs/shared.md": [{"exports", "supplier:supplier_id"}, {"catalogue"}, SETTINGS],
     "docs/signals.md": [counted, set()],
     "docs/timestamp-lock.md": [old_client, SETTINGS, old_client],

@@ -30,8 +30,7 @@ async def counted(*script: Any) -> Any:
 class Client(fakeredis.FakeRedis):  # type: ignore[misc]
     @classmethod
     def from_url(cls, *_: Any, **__: Any) -> Client:
-        _ = _memory["default"]
-        return cls(server=_memory._servers["default"])
+        return cls(server=_memory.pools_of("default").server)
 
     def info(self, section: str, **_: Any) -> Any:
         """fakeredis does not count commands."""

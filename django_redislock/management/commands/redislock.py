@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from ...base.servers import MEMORY
 from ...commands import Stderr
+from ...settings.configured import aliases
 from ..failing import errors_as_exit_codes
 from ..help import HELP, Formatter
 from ..subcommands.clear import Clear
@@ -50,6 +52,11 @@ SUBCOMMANDS: dict[str, Subcommand] = {
 }
 
 
+_NO_LOOK = {"completion", "config", "doctor"}
+"""Subcommands that look at no lock, or say themselves where the locks are."""
+_ALONE = f"USING is {MEMORY!r}: each process has locks of its own, and so has this command."
+
+
 class Command(BaseCommand):
     help = "Inspects, clears and explains the locks of django-redislock."
     # It has to work even if the rest of the project is broken.
@@ -74,6 +81,8 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **options: Any) -> None:
         self.stderr = Stderr(self.stderr)
         with errors_as_exit_codes(self):
+            if options["subcommand"] not in _NO_LOOK and MEMORY in aliases():
+                self.stderr.write(_ALONE)
             code = SUBCOMMANDS[options["subcommand"]].handle(self, options)
         if code:
             sys.exit(code)
