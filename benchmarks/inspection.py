@@ -114,7 +114,8 @@ def admin_page(*, where: str, locks: int, rounds: int) -> list[Row]:
     page = admin.site.get_model_admin(Lock).changelist_view
     rows: list[Row] = []
     for number in range(rounds + 1):
-        request = RequestFactory().get("/admin/django_redislock/lock/")  # it keeps what was read
+        # A new one each time: it keeps what was read.
+        request = RequestFactory().get("/admin/django_redislock/lockstatus/")
         request.user = User(username="eva", is_superuser=True, is_staff=True)
         begun, cpu = time.perf_counter(), time.process_time()
         page(request).render()  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""Locks and periodic jobs as models, for the admin: without tables and migrations, and without
-rows for code that goes through all models, such as `dumpdata`."""
+"""Locks and periodic jobs as models, to look at in the admin: without tables and migrations, and
+without rows for code that goes through all models, such as `dumpdata`."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ JOB_STATES = [
 ]
 
 
-class Lock(Live):
-    """A lock, as it is in Redis: `Lock.live.filter(state="stale")`. Times are seconds."""
+class LockStatus(Live):
+    """What Redis knows of a lock, to look at: `LockStatus.live.filter(state="stale")`. Times are
+    seconds."""
 
     id = models.CharField(primary_key=True, max_length=600, editable=False)
     name = models.CharField(_("name"), max_length=512)

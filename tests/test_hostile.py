@@ -118,7 +118,7 @@ class TestTexts:
     def test_pages(self, held: Redis) -> None:
         """The list, its filters, a lock's page, and its history."""
         with override_settings(ROOT_URLCONF="tests.admin.urls"):
-            client = client_of("eva", "view_lock", "clear_lock")
+            client = client_of("eva", "view_lockstatus", "clear_lock")
             listing = client.get(LIST)
             harmless(listing.content.decode(), 50_000)
             [host] = listing.context["cl"].queryset
@@ -372,7 +372,7 @@ class TestValues:
     def test_pages(self, held: Redis) -> None:
         """The list, a lock's page, its history and the confirmation, for each of these values."""
         with override_settings(ROOT_URLCONF="tests.admin.urls"):
-            client = client_of("eva", "view_lock", "clear_lock")
+            client = client_of("eva", "view_lockstatus", "clear_lock")
             for key, write in (case.values for case in CASES):
                 seen = held.dump(key)
                 write(held, key)

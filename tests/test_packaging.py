@@ -176,7 +176,7 @@ with redis_lock("invoice:42") as lease, Semaphore("exports", 3):
     client = Client()
     client.login(username="anna", password="anna")
     with override("zh-hans"):
-        page = client.get("/admin/django_redislock/lock/").content.decode()
+        page = client.get("/admin/django_redislock/lockstatus/").content.decode()
     assert "invoice:42" in page.replace("<wbr>", ""), page
     assert "持有者" in page, page
 

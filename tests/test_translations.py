@@ -205,11 +205,11 @@ def test_a_page(
     redis.persist("redislock:{old}")
     stale, doctor, why, clear = words
     with override(language):
-        page = admin_client.get("/admin/django_redislock/lock/").content.decode()
+        page = admin_client.get("/admin/django_redislock/lockstatus/").content.decode()
         assert stale in page
         assert doctor in page
         assert why in page
         ids = ["default:job", "default:old"]
         choice = {"action": "clear_locks", "_selected_action": ids, "index": "0"}
-        page = admin_client.post("/admin/django_redislock/lock/", choice).content.decode()
+        page = admin_client.post("/admin/django_redislock/lockstatus/", choice).content.decode()
         assert clear in page

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from ..inspection import SHARED, HolderInfo, Kind, LockInfo, State
 from ..inspection.sentences import local, translated
 from ..inspection.words import clean, duration
-from ..models import KINDS, STATES, Lock
+from ..models import KINDS, STATES, LockStatus
 
 NOTHING = "–"
 LTR = '<bdi dir="ltr">{}</bdi>'
@@ -105,22 +105,22 @@ _KINDS = dict(KINDS)
 
 
 @admin.display(description=_("name"), ordering="name")
-def name(lock: Lock) -> str:
+def name(lock: LockStatus) -> str:
     return value(lock.name)
 
 
 @admin.display(description=_("state"), ordering="urgency")
-def state(lock: Lock) -> str:
+def state(lock: LockStatus) -> str:
     return badge(lock.state, STATES, translated(lock.info.why) if lock.info else "")
 
 
 @admin.display(description=_("state"))
-def state_and_why(lock: Lock) -> str:
+def state_and_why(lock: LockStatus) -> str:
     return state_of(lock.info) if lock.info else state(lock)
 
 
 @admin.display(description=_("remaining"), ordering="remaining")
-def remaining(lock: Lock) -> str:
+def remaining(lock: LockStatus) -> str:
     """The rest of the lease in words; also as a bar if its holder lives."""
     if lock.info is None:
         return NOTHING
@@ -142,7 +142,7 @@ def remaining(lock: Lock) -> str:
 
 
 @admin.display(description=_("holder"), ordering="owner")
-def holder(lock: Lock) -> str:
+def holder(lock: LockStatus) -> str:
     """The holder in short, and where in the code; of several, their number and their hosts."""
     if lock.info is None:
         return NOTHING
@@ -165,7 +165,7 @@ def _hosts(info: LockInfo) -> str:
 
 
 @admin.display(description=_("held by"))
-def holding(lock: Lock) -> str:
+def holding(lock: LockStatus) -> str:
     """The number of holders of a lock that several may hold."""
     return _holding(lock.info) if lock.info else NOTHING
 
@@ -182,26 +182,26 @@ def _holding(info: LockInfo) -> str:
 
 
 @admin.display(description=_("holder"))
-def owner(lock: Lock) -> str:
+def owner(lock: LockStatus) -> str:
     return format_html(LTR, clean(lock.owner)) if lock.owner else str(_KINDS[lock.kind])
 
 
 @admin.display(description=_("label"))
-def label(lock: Lock) -> str:
+def label(lock: LockStatus) -> str:
     return value(lock.label) if lock.label else NOTHING
 
 
 @admin.display(description=_("held for"), ordering="held")
-def held(lock: Lock) -> str:
+def held(lock: LockStatus) -> str:
     """How long it has been held; since when, as a tooltip."""
     return lasted(lock.held, lock.acquired_at)
 
 
 @admin.display(description=_("TTL"))
-def ttl(lock: Lock) -> str:
+def ttl(lock: LockStatus) -> str:
     return seconds(lock.ttl)
 
 
 @admin.display(description=_("fencing token"), ordering="fencing_token")
-def fencing_token(lock: Lock) -> str:
+def fencing_token(lock: LockStatus) -> str:
     return number(lock.fencing_token)

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..inspection.clearing import ClearOutcome, Target
 from ..inspection.words import clean
-from ..models import Lock
+from ..models import LockStatus
 from . import audit, confirmation, tables
 from .clearings import ClearingsPages
 from .consequences import afterwards, some_are_stale, what_happens
@@ -32,16 +32,16 @@ class ClearPages(ClearingsPages):
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view
         return [
-            path("clear/", view(self.clear_view), name="django_redislock_lock_clear"),
+            path("clear/", view(self.clear_view), name="django_redislock_lockstatus_clear"),
             path(
                 "<path:object_id>/clear/",
                 view(self.ask_view),
-                name="django_redislock_lock_ask",
+                name="django_redislock_lockstatus_ask",
             ),
             *super().get_urls(),
         ]
 
-    def clear_url(self, request: HttpRequest, lock: Lock) -> str:
+    def clear_url(self, request: HttpRequest, lock: LockStatus) -> str:
         if lock.info is None or not self.has_clear_permission(request):
             return ""
         return self._with_filters(request, self.url("ask", lock.id))
@@ -99,7 +99,7 @@ class ClearPages(ClearingsPages):
     def _ask(
         self,
         request: HttpRequest,
-        locks: list[Lock],
+        locks: list[LockStatus],
         back: str,
         form: confirmation.ClearForm | None = None,
     ) -> HttpResponse:

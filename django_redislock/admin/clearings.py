@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy
 
 from ..inspection.lock_id import LockId
 from ..inspection.words import clean
-from ..models import Lock
+from ..models import LockStatus
 from . import audit, cells, tables
 from .pages import LiveAdmin
 
@@ -37,13 +37,13 @@ def clearings(id: str | None = None) -> Any:
             id = str(LockId.parse(id))  # printable, as a database wants it
         except ValueError:
             return LogEntry.objects.none()
-    return audit.history(Lock, id)
+    return audit.history(LockStatus, id)
 
 
 class ClearingsPages(LiveAdmin):
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.clearings_view)
-        name = "django_redislock_lock_clearings"
+        name = "django_redislock_lockstatus_clearings"
         return [path("clearings/", view, name=name), *super().get_urls()]
 
     @property
@@ -67,7 +67,7 @@ class ClearingsPages(LiveAdmin):
             where = LockId.parse(unquote(object_id))
         except ValueError:
             return self._gone(request, object_id)
-        lock = Lock.free(str(where))
+        lock = LockStatus.free(str(where))
         title = _("Clearings of “%(name)s”") % {"name": str(lock)}
         page = self._page(request, clearings(lock.id))
         table = tables.history("", page.object_list, str(NOBODY))
@@ -86,7 +86,7 @@ class ClearingsPages(LiveAdmin):
         title: str,
         page: Page[LogEntry],
         table: tables.Table,
-        lock: Lock | None = None,
+        lock: LockStatus | None = None,
     ) -> HttpResponse:
         context = {
             **self.frame(request, title),

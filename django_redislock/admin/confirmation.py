@@ -24,7 +24,7 @@ from ..inspection.clearing import ClearOutcome, Target
 from ..inspection.lock_id import LockId
 from ..inspection.sentences import translated
 from ..inspection.story import held_by
-from ..models import Lock
+from ..models import LockStatus
 from .audit import Deed, write_down
 
 SALT = "django_redislock.admin.confirmation"
@@ -64,7 +64,7 @@ class ClearForm(forms.Form):
         return seen
 
 
-def sealed(locks: Iterable[Lock]) -> str:
+def sealed(locks: Iterable[LockStatus]) -> str:
     """Sign what the operator is shown, for `ClearForm.seen`."""
     seen = {
         lock.id: [_digest(one) for one in lock.info.holders]
@@ -74,10 +74,10 @@ def sealed(locks: Iterable[Lock]) -> str:
     return signing.dumps(seen, salt=SALT, compress=True)
 
 
-def shown(seen: dict[str, list[str]]) -> list[Lock]:
+def shown(seen: dict[str, list[str]]) -> list[LockStatus]:
     """Return the locks that the operator was shown and that have not changed hands."""
     return [
-        Lock.of(target.lock)
+        LockStatus.of(target.lock)
         for target in targets(seen)
         if target.lock is not None and target.outcome == ClearOutcome.NOT_ASKED
     ]
@@ -146,7 +146,7 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
         for target in targets
         if target.lock is not None and target.outcome in words
     ]
-    return write_down(user, Lock, deeds)
+    return write_down(user, LockStatus, deeds)
 
 
 def _reduced(lock: LockInfo, known: list[str], *, stale_only: bool) -> LockInfo | None:

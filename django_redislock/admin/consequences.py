@@ -17,20 +17,20 @@ from ..inspection.lock_id import LockId
 from ..inspection.sentences import translated
 from ..inspection.story import consequences, holder_name, overlap, safer
 from ..inspection.words import clean, duration
-from ..models import Lock
+from ..models import LockStatus
 from . import texts
 
 NAMED = 3
 """Locks that a message names."""
 
 
-def some_are_stale(lock: Lock) -> bool:
+def some_are_stale(lock: LockStatus) -> bool:
     """Whether a lock has holders that are stale, and others."""
     states = {one.state for one in lock.info.holders} if lock.info else set()
     return State.STALE in states and len(states) > 1
 
 
-def what_happens(locks: Sequence[Lock]) -> list[SafeString]:
+def what_happens(locks: Sequence[LockStatus]) -> list[SafeString]:
     """Return the paragraphs of a confirmation."""
     if len(locks) == 1 and (info := locks[0].info) is not None:
         waiters = LockId.of(info).inspector().waiters(info, 1)

@@ -18,7 +18,7 @@ from ..inspection.live import Snapshot
 from ..inspection.lock_id import LockId
 from ..inspection.sentences import translated
 from ..inspection.words import clean, unattended
-from ..models import JOB_STATES, Lock, PeriodicJob
+from ..models import JOB_STATES, LockStatus, PeriodicJob
 from ..periodic.job import LOCK_PREFIX
 from ..periodic.registry import discover, jobs
 from ..periodic.report import JobInfo, silent_for
@@ -79,9 +79,9 @@ class PeriodicJobAdmin(JobActions):
     def lock(self, job: PeriodicJob) -> str:
         """The job's lock, with a link if this site has a page of it."""
         name = f"{LOCK_PREFIX}{job.name}"
-        if not self.admin_site.is_registered(Lock):
+        if not self.admin_site.is_registered(LockStatus):
             return cells.value(name)
-        pages: Any = self.admin_site.get_model_admin(Lock)
+        pages: Any = self.admin_site.get_model_admin(LockStatus)
         url = pages.url("change", str(LockId(job.using, False, name)))
         return format_html('<a href="{}">{}</a>', url, cells.value(name))
 

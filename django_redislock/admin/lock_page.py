@@ -12,7 +12,7 @@ from ..inspection import SHARED, State
 from ..inspection.groups import groups
 from ..inspection.lock_id import LockId
 from ..inspection.story import consequences, free_story, safer, story
-from ..models import STATES, Lock
+from ..models import STATES, LockStatus
 from . import cells, tables, texts
 from .clearings import NOBODY, clearings
 from .timeline import now_of, timeline
@@ -24,16 +24,16 @@ CLEARINGS = 5
 
 
 @admin.display(description=_("key"))
-def key(lock: Lock) -> str:
+def key(lock: LockStatus) -> str:
     return cells.value(lock.info.keys.lock) if lock.info else cells.NOTHING
 
 
 @admin.display(description=_("since"))
-def since(lock: Lock) -> str:
+def since(lock: LockStatus) -> str:
     return texts.moment(lock.acquired_at) if lock.acquired_at else cells.NOTHING
 
 
-def fieldsets(lock: Lock | None) -> Any:
+def fieldsets(lock: LockStatus | None) -> Any:
     """The facts that are no table."""
     if lock is None or lock.info is None:  # the kind of a free lock is unknown
         return [(None, {"fields": [(cells.name, "using")]})]
@@ -52,7 +52,7 @@ def fieldsets(lock: Lock | None) -> Any:
     return [(None, {"fields": facts})]
 
 
-def context(lock: Lock) -> dict[str, Any]:
+def context(lock: LockStatus) -> dict[str, Any]:
     """Read what is known about a lock. Raises `LockUnavailable`."""
     where = LockId.parse(lock.id)
     inspector, info = where.inspector(), lock.info

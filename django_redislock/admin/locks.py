@@ -21,7 +21,7 @@ from django.utils.translation import ngettext_lazy
 from ..inspection import WORST_FIRST, Counts, State, servers
 from ..inspection.live import Snapshot
 from ..inspection.lock_id import LockId
-from ..models import KINDS, STATES, Lock, PeriodicJob
+from ..models import KINDS, STATES, LockStatus, PeriodicJob
 from ..periodic.registry import job_of_lock
 from ..primitives.keys import validate_name
 from . import cells, lock_page
@@ -112,15 +112,15 @@ class LockAdmin(ClearPages):
         is about more than a page, all that can match, or up to `MOST_LOCKS`."""
         if request.method == "POST":
             if request.POST.get("select_across") != "1":
-                return Lock.chosen(request.POST.getlist(ACTION_CHECKBOX_NAME))
-            return Lock.snapshot(foreign="foreign" in request.GET)
+                return LockStatus.chosen(request.POST.getlist(ACTION_CHECKBOX_NAME))
+            return LockStatus.snapshot(foreign="foreign" in request.GET)
         if self._asks_for_urgent_ones(request):
-            return Lock.urgent()
+            return LockStatus.urgent()
         if set(request.GET) - {PAGE_VAR, ERROR_FLAG}:
-            return Lock.snapshot(foreign="foreign" in request.GET, most=MOST_LOCKS)
+            return LockStatus.snapshot(foreign="foreign" in request.GET, most=MOST_LOCKS)
         number = request.GET.get(PAGE_VAR, "1")
         before = max(1, int(number)) - 1 if number.isdecimal() else 0
-        return Lock.page(before * self.list_per_page, self.list_per_page)
+        return LockStatus.page(before * self.list_per_page, self.list_per_page)
 
     def _asks_for_urgent_ones(self, request: HttpRequest) -> bool:
         """Whether no other lock can match: then all that can are read, however many there are."""
@@ -130,17 +130,17 @@ class LockAdmin(ClearPages):
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> Lock | None:
+    ) -> LockStatus | None:
         """Return a held lock, or a free one about which something is still known."""
         try:
             where = LockId.parse(object_id)
         except ValueError:
             return None
-        lock = Lock.at(object_id)
+        lock = LockStatus.at(object_id)
         if lock is None and (where.cache_locks or _is_name(where.name)):
             past = where.inspector().past(where.name)
             if past.holders or past.unreadable or clearings(object_id).exists():
-                lock = Lock.free(object_id)
+                lock = LockStatus.free(object_id)
         return lock
 
     # The list.
@@ -184,7 +184,7 @@ class LockAdmin(ClearPages):
 
     # One lock.
 
-    def get_fieldsets(self, request: HttpRequest, obj: Lock | None = None) -> Any:
+    def get_fieldsets(self, request: HttpRequest, obj: LockStatus | None = None) -> Any:
         return lock_page.fieldsets(obj)
 
     def render_change_form(
@@ -200,7 +200,7 @@ class LockAdmin(ClearPages):
         }
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _job(self, request: Any, lock: Lock) -> str:
+    def _job(self, request: Any, lock: LockStatus) -> str:
         """Return a link to the periodic job whose lock this is."""
         try:
             job = None if LockId.parse(lock.id).cache_locks else job_of_lock(lock.name)

@@ -14,7 +14,7 @@ from ..inspection import UNREADABLE, Ending, HolderInfo, Kind, LockInfo, Past, W
 from ..inspection.groups import Group
 from ..inspection.sentences import translated
 from ..inspection.words import duration, place_text, value_text
-from ..models import Lock
+from ..models import LockStatus
 from ..primitives.ledger import RunInfo, RunOutcome
 from ..settings import conf
 from ..settings.policy import DEFAULTS
@@ -53,7 +53,7 @@ class Table(NamedTuple):
     """More of it, folded."""
 
 
-def locks(to_clear: Sequence[Lock]) -> Table:
+def locks(to_clear: Sequence[LockStatus]) -> Table:
     """The locks to clear."""
     rows = [
         (

@@ -11,7 +11,7 @@ from django.test import Client, override_settings
 
 from django_redislock.admin import health
 
-LIST = "/admin/django_redislock/lock/"
+LIST = "/admin/django_redislock/lockstatus/"
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +34,10 @@ def client_of(name: str, *permissions: str) -> Client:
 @pytest.fixture
 def operator(db: Any) -> Client:
     """Who may look, and clear."""
-    return client_of("eva", "view_lock", "clear_lock")
+    return client_of("eva", "view_lockstatus", "clear_lock")
 
 
 @pytest.fixture
 def reader(db: Any) -> Client:
     """Who may look."""
-    return client_of("ron", "view_lock")
+    return client_of("ron", "view_lockstatus")

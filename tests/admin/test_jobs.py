@@ -238,7 +238,7 @@ def test_the_strip(looker: Client, job: Any) -> None:
 
 def test_the_lock_of_a_job(looker: Client, job: Any) -> None:
     """The page of a job leads to that of its lock."""
-    url = "/admin/django_redislock/lock/default_3Aperiodic_3Ashop.report/change/"
+    url = "/admin/django_redislock/lockstatus/default_3Aperiodic_3Ashop.report/change/"
     assert f'href="{url}"' in looker.get(PAGE).content.decode()
     found = job_of_lock("periodic:shop.report")
     assert found is not None

@@ -19,7 +19,7 @@ from django_redislock import redis_lock
 from django_redislock.admin import cells
 from django_redislock.admin.health import health
 from django_redislock.base.tokens import NO_PROCESS
-from django_redislock.models import Lock
+from django_redislock.models import LockStatus
 from tests.admin.conftest import LIST, client_of
 from tests.operations.calling import AWAY, granted, strangers
 
@@ -116,7 +116,7 @@ def test_one_time_zone(operator: Client, redis: Redis, settings: Any) -> None:
     redis.set("redislock:{old}", str(ENDED.timestamp()))
     text = operator.get(LIST, {"foreign": "1"}).content.decode()
     assert "its time was over at 2026-01-02 12:04:05 JST" in text
-    (row,) = Lock.live.of(Lock.snapshot(foreign=True))
+    (row,) = LockStatus.live.of(LockStatus.snapshot(foreign=True))
     assert row.info.why == "its time was over at 2026-01-02 03:04:05 UTC"
 
 
@@ -383,7 +383,7 @@ def test_who_is_not_logged_in(page: str) -> None:
 @pytest.mark.django_db
 def test_the_index() -> None:
     """The admin's index shows the locks to users with the permission."""
-    assert "Locks" in client_of("ron", "view_lock").get("/admin/").content.decode()
+    assert "Locks" in client_of("ron", "view_lockstatus").get("/admin/").content.decode()
     assert "Locks" not in client_of("nobody").get("/admin/").content.decode()
 
 
@@ -392,7 +392,7 @@ def test_who_may_look() -> None:
     """Users need the permission, and nobody may add, change or delete."""
     assert client_of("nobody").get(LIST).status_code == 403
     assert client_of("clearer", "clear_lock").get(LIST).status_code == 403
-    reader = client_of("ron", "view_lock")
+    reader = client_of("ron", "view_lockstatus")
     assert reader.get(f"{LIST}add/").status_code == 403
     with redis_lock("job"):
         page = reader.get(LIST)

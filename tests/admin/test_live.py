@@ -15,7 +15,7 @@ from redis import Redis
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
 from django_redislock.inspection.lock_id import LockId
-from django_redislock.models import Lock
+from django_redislock.models import LockStatus
 from tests.operations.calling import AWAY, granted
 
 pytestmark = pytest.mark.django_db
@@ -28,7 +28,7 @@ def live(redis: Redis) -> Any:
     granted(redis, "import:2", owner="web2:1:x", silent=100)
     granted(redis, "Report", owner="web2:7:x", silent=5)
     redis.set("redislock:{strange}", "a value")
-    return Lock.live.of(Lock.snapshot(foreign=True))
+    return LockStatus.live.of(LockStatus.snapshot(foreign=True))
 
 
 def names(locks: Any) -> list[str]:
@@ -99,7 +99,7 @@ def test_slices(live: Any) -> None:
     assert ordered.first().name == "Report"
     assert ordered.last().name == "strange"
     assert live.get(name="Report").host == "web2"
-    with pytest.raises(Lock.DoesNotExist):
+    with pytest.raises(LockStatus.DoesNotExist):
         live.get(name="nix")
 
 
@@ -129,20 +129,20 @@ def test_refuses(live: Any) -> None:
 def test_one_snapshot(redis: Redis) -> None:
     """All queries of one snapshot agree; a new snapshot sees what is new. No SQL is sent."""
     granted(redis, "one")
-    snapshot = Lock.snapshot()
+    snapshot = LockStatus.snapshot()
     with CaptureQueriesContext(connection) as queries:
-        live = Lock.live.of(snapshot)
+        live = LockStatus.live.of(snapshot)
         assert names(live) == ["one"]
         granted(redis, "two")
         assert names(live.filter(name="two")) == []
-        assert Lock.live.count() == 2
+        assert LockStatus.live.count() == 2
     assert not queries.captured_queries
 
 
 def test_fields() -> None:
     """A row has the values of the inspection, and no token."""
     with redis_lock("job", ttl=60, label="here") as lease:
-        [lock] = Lock.live.all()
+        [lock] = LockStatus.live.all()
         info = Inspector().get("job")
     assert info is not None
     assert (lock.pk, lock.name, lock.using) == ("default:job", "job", "default")
@@ -171,18 +171,18 @@ def test_ids(redis: Redis, settings: Any) -> None:
     settings.REDISLOCK = {"LOCKS": {"1": {"USING": "a"}, "2": {"USING": "a:b"}}}
     for name in ("100%", "%41", "a\r\n\tb\0c", "{odd}", "naïve:日本", "x" * 512):
         redis.set(f"redislock:{{{name}}}", "1")
-    found = list(Lock.live.of(Lock.snapshot(foreign=True)))
+    found = list(LockStatus.live.of(LockStatus.snapshot(foreign=True)))
     assert len(found) == 6
     for lock in found:
         assert lock.pk.isprintable()
-        assert Lock.at(lock.pk).name == lock.name
+        assert LockStatus.at(lock.pk).name == lock.name
     assert LockId.parse("a:b:c") == ("a:b", False, "c")
     assert LockId.parse("a:c") == ("a", False, "c")
 
 
 def test_what_was_asked_before_is_asked_again(redis: Redis) -> None:
     """A queryset without a given snapshot asks each time."""
-    locks = Lock.live.filter(name="job")
+    locks = LockStatus.live.filter(name="job")
     assert not locks.exists()
     granted(redis, "job")
     assert locks.exists()
@@ -192,26 +192,26 @@ def test_what_was_asked_before_is_asked_again(redis: Redis) -> None:
 async def test_asynchronously(redis: Redis) -> None:
     """Django's asynchronous methods work."""
     granted(redis, "job")
-    assert await Lock.live.acount() == 1
-    assert [lock.name async for lock in Lock.live.all()] == ["job"]
-    assert [lock.name async for lock in Lock.live.aiterator()] == ["job"]
+    assert await LockStatus.live.acount() == 1
+    assert [lock.name async for lock in LockStatus.live.all()] == ["job"]
+    assert [lock.name async for lock in LockStatus.live.aiterator()] == ["job"]
 
 
 def test_a_lock_is_not_written(redis: Redis) -> None:
     """Locks can't be saved, deleted or created."""
     granted(redis, "job")
-    lock = Lock.live.get()
-    for forbidden in (lock.save, lock.delete, lambda: Lock.objects.create(name="x")):
+    lock = LockStatus.live.get()
+    for forbidden in (lock.save, lock.delete, lambda: LockStatus.objects.create(name="x")):
         with pytest.raises(NotSupportedError):
             forbidden()
-    assert Lock.live.count() == 1
+    assert LockStatus.live.count() == 1
 
 
 def test_without_time_zones(redis: Redis, settings: Any) -> None:
     """Without USE_TZ, times are naive."""
     settings.USE_TZ = False
     granted(redis, "job")
-    assert Lock.live.filter(acquired_at__lt=datetime.now()).count() == 1  # noqa: DTZ005
+    assert LockStatus.live.filter(acquired_at__lt=datetime.now()).count() == 1  # noqa: DTZ005
 
 
 def test_redis_away(settings: Any) -> None:
@@ -220,13 +220,13 @@ def test_redis_away(settings: Any) -> None:
     settings.CACHES = {"default": there, "gone": {**there, "LOCATION": AWAY}}
     settings.REDISLOCK = {"LOCKS": {"far:*": {"USING": "gone"}}}
     with redis_lock("job"):
-        snapshot = Lock.snapshot()
+        snapshot = LockStatus.snapshot()
         assert [row.name for row in snapshot.rows] == ["job"]
     assert list(snapshot.away) == ["gone"]
 
     settings.REDISLOCK = {"USING": "gone"}
     with pytest.raises(LockUnavailable):
-        Lock.live.count()
+        LockStatus.live.count()
 
 
 def test_two_aliases_of_one_server(settings: Any) -> None:
@@ -235,4 +235,4 @@ def test_two_aliases_of_one_server(settings: Any) -> None:
     settings.CACHES = {"default": there, "same": there}
     settings.REDISLOCK = {"LOCKS": {"far:*": {"USING": "same"}}}
     with redis_lock("job"):
-        assert names(Lock.live.all()) == ["job"]
+        assert names(LockStatus.live.all()) == ["job"]

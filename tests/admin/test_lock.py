@@ -16,7 +16,7 @@ from redis import Redis
 
 from django_redislock import redis_lock
 from django_redislock.inspection import Inspector
-from django_redislock.models import Lock
+from django_redislock.models import LockStatus
 from tests.admin.conftest import LIST, client_of
 from tests.operations.calling import AWAY, granted, write_down
 from tests.periodic.conftest import make, registry  # noqa: F401 - fixtures
@@ -30,7 +30,7 @@ HISTORY = f"{LIST}default_3Ajob/history/"
 def cleared_once() -> None:
     LogEntry.objects.create(
         user=User.objects.get(),
-        content_type=get_content_type_for_model(Lock),
+        content_type=get_content_type_for_model(LockStatus),
         object_id="default:job",
         object_repr="job",
         action_flag=CHANGE,
@@ -152,7 +152,7 @@ def test_other_keys_are_none_of_ours(operator: Client, redis: Redis) -> None:
             assert operator.get(f"{LIST}{id}/clear/").status_code == 302
             Inspector(cache_locks=True).get(key)
         assert not redis.exists("redislock:key:index")
-        assert [lock.name for lock in Lock.live.all()] == ["job"]
+        assert [lock.name for lock in LockStatus.live.all()] == ["job"]
     finally:
         redis.delete("redislock-secret")
 
@@ -204,7 +204,7 @@ def test_the_lock_of_a_job(make: Any, redis: Redis, operator: Client) -> None:  
     page = f"{LIST}default_3Aperiodic_3Ashop.report/change/"
     job = "/admin/django_redislock/periodicjob/shop.report/change/"
     assert job not in operator.get(page).content.decode()
-    both = client_of("ada", "view_lock", "view_periodicjob")
+    both = client_of("ada", "view_lockstatus", "view_periodicjob")
     assert f'href="{job}"' in both.get(page).content.decode()
 
 

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from django_redislock import redis_lock
-from django_redislock.models import Lock
+from django_redislock.models import LockStatus
 
 
 @pytest.mark.django_db
@@ -21,7 +21,7 @@ def test_dumpdata(options: list[str]) -> None:
     with redis_lock("job") as lease:
         call_command("dumpdata", *options, stdout=out)
     assert '"auth.permission"' in out.getvalue()
-    assert "redislock.lock" not in out.getvalue()
+    assert "redislock.lockstatus" not in out.getvalue()
     assert lease.token not in out.getvalue()
 
 
@@ -29,9 +29,9 @@ def test_dumpdata(options: list[str]) -> None:
 def test_no_rows_for_others() -> None:
     """Only `live` asks Redis; other managers find nothing."""
     with redis_lock("job"):
-        assert Lock.objects.count() == 0
-        assert Lock._default_manager.count() == Lock._base_manager.count() == 0
-        assert Lock.live.count() == 1
+        assert LockStatus.objects.count() == 0
+        assert LockStatus._default_manager.count() == LockStatus._base_manager.count() == 0
+        assert LockStatus.live.count() == 1
 
 
 @pytest.mark.django_db
@@ -40,7 +40,7 @@ def test_no_migrations() -> None:
     out = StringIO()
     call_command("makemigrations", check=True, dry_run=True, stdout=out)
     assert "redislock" not in out.getvalue()
-    assert Lock._meta.db_table not in connection.introspection.table_names()
+    assert LockStatus._meta.db_table not in connection.introspection.table_names()
 
 
 @pytest.mark.django_db
@@ -48,7 +48,7 @@ def test_permissions() -> None:
     """`migrate` makes the permissions, although there is no table."""
     found = Permission.objects.filter(content_type__app_label="django_redislock")
     assert {one.codename for one in found} == {
-        "view_lock",
+        "view_lockstatus",
         "clear_lock",
         "view_periodicjob",
         "pause_periodicjob",

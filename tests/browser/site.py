@@ -26,13 +26,13 @@ from tests.waiting import PATIENCE, eventually
 USERS = {
     # Their permissions on locks; None: all that there are.
     "superuser": None,
-    "operator": ["view_lock", "clear_lock"],
-    "reader": ["view_lock"],
+    "operator": ["view_lockstatus", "clear_lock"],
+    "reader": ["view_lockstatus"],
     "dispatcher": ["view_periodicjob", "run_periodicjob", "pause_periodicjob"],
     "staff": [],
 }
 INDEX = "redislock:index"
-LIST = "/admin/django_redislock/lock/"
+LIST = "/admin/django_redislock/lockstatus/"
 
 
 class Site:

@@ -49,7 +49,7 @@ from django_redislock import (
 from django_redislock.admin import LockAdmin
 from django_redislock.fencing import FencedModel
 from django_redislock.lease import lock_order
-from django_redislock.models import Lock
+from django_redislock.models import LockStatus
 from django_redislock.periodic import Ledger, RunOutcome, job_finished, registry
 from django_redislock.primitives import redlock
 from django_redislock.testing import check_lock_order
@@ -514,7 +514,7 @@ def both_locks(world: World, text: str) -> None:
 
 
 def a_site(world: World, text: str) -> None:
-    assert world.run(text)["site"].is_registered(Lock)
+    assert world.run(text)["site"].is_registered(LockStatus)
 
 
 def of_unfold(world: World, text: str) -> None:
@@ -527,11 +527,11 @@ def of_unfold(world: World, text: str) -> None:
     sys.modules["unfold"] = sys.modules["unfold.admin"] = theirs  # type: ignore[assignment]
     try:
         world.run(text)
-        assert admin.site._registry[Lock].list_before_template == "theirs"  # type: ignore[attr-defined]
+        assert admin.site._registry[LockStatus].list_before_template == "theirs"  # type: ignore[attr-defined]
     finally:
         del sys.modules["unfold"], sys.modules["unfold.admin"]
-        admin.site.unregister(Lock)
-        admin.site.register(Lock, LockAdmin)
+        admin.site.unregister(LockStatus)
+        admin.site.register(LockStatus, LockAdmin)
 
 
 def live(world: World, text: str) -> None:
@@ -670,7 +670,7 @@ def world(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         FencedModel=FencedModel,
         INSTALLED_APPS=[],
         LockAdmin=LockAdmin,
-        Lock=Lock,
+        LockStatus=LockStatus,
         Product=Product,
         View=View,
         admin=admin,
