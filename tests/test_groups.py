@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from django_redislock.inspection import Kind, WaiterInfo
+from django_redislock.inspection import Kind, WaiterInfo, facts
 from django_redislock.inspection.groups import groups
+from tests.memory import SIGN_OF_LIFE
+
+
+def test_alive() -> None:
+    """A waiter counts as alive for as long as it gets the lock."""
+    assert facts.PASSED_OVER_AFTER == SIGN_OF_LIFE
 
 
 def test_groups() -> None:

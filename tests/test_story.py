@@ -21,13 +21,14 @@ def told(lock: LockInfo, waiters: list[WaiterInfo] | None = None) -> str:
     return " ".join(story(lock, waiters or []))
 
 
-def in_queue(redis: Redis, name: str, *owners: str, waited: float) -> None:
+def in_queue(redis: Redis, name: str, *owners: str, waited: float, silent: float = 0.0) -> None:
     seconds, micro = redis.time()
+    seen = int((seconds - silent) * 1e6) + micro
     for number, owner in enumerate(owners):
         token = f"{number:032x}"
         arrived = int((seconds - waited) * 1e6) + micro + number
         redis.zadd(f"redislock:{{{name}}}:queue", {token: arrived})
-        redis.hset(f"redislock:{{{name}}}:waiters", token, f"{arrived}|10000||{owner}|b.py:2 in f")
+        redis.hset(f"redislock:{{{name}}}:waiters", token, f"{seen}|10000||{owner}|b.py:2 in f")
 
 
 def test_alive(redis: Redis) -> None:
@@ -73,6 +74,18 @@ def test_dead(redis: Redis) -> None:
     assert "It frees itself in 45 min 00 s, at " in told(lock)
     assert consequences(lock, [])[0].endswith("can’t come back, and loses nothing.")
     assert safer(lock) == "Clearing is safe: nobody works under this lock."
+
+
+def test_silent_waiters(redis: Redis) -> None:
+    """One that shows no sign of life is not the next one."""
+    granted(redis, "job", process=NO_PROCESS)
+    in_queue(redis, "job", "web-3:1:MainThread", waited=65, silent=60)
+    lock, waiters = get(Inspector(), "job"), Inspector().waiters("job")
+    assert told(lock, waiters).endswith("web-3 · 1 waits, and shows no sign of life.")
+    in_queue(redis, "job", "web-3:1:MainThread", "web-3:2:x", waited=65, silent=60)
+    lock, waiters = get(Inspector(), "job"), Inspector().waiters("job")
+    assert told(lock, waiters).endswith("2 wait, and show no sign of life.")
+    assert consequences(lock, waiters)[-1] == "2 wait, and show no sign of life."
 
 
 def test_silent(redis: Redis) -> None:

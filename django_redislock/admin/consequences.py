@@ -33,7 +33,7 @@ def some_are_stale(lock: LockStatus) -> bool:
 def what_happens(locks: Sequence[LockStatus]) -> list[SafeString]:
     """Return the paragraphs of a confirmation."""
     if len(locks) == 1 and (info := locks[0].info) is not None:
-        waiters = LockId.of(info).inspector().waiters(info, 1)
+        waiters = LockId.of(info).inspector().waiters(info)
         return [texts.paragraph(consequences(info, waiters)), texts.sentence(safer(info))]
     alive = [one for lock in locks if lock.info for one in lock.info.alive]
     waiting = sum(lock.waiters for lock in locks)

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy
 from ..inspection import UNREADABLE, Ending, HolderInfo, Kind, LockInfo, Past, WaiterInfo
 from ..inspection.groups import Group
 from ..inspection.sentences import translated
+from ..inspection.story import silent
 from ..inspection.words import duration, place_text, value_text
 from ..models import LockStatus
 from ..primitives.ledger import RunInfo, RunOutcome
@@ -96,7 +97,7 @@ def waiters(first: Sequence[WaiterInfo], groups: Sequence[Group], of: int) -> Ta
     rows = [
         (
             waiter.position + 1,
-            cells.person(waiter.owner, _wants(waiter)),
+            _with_silence(cells.person(waiter.owner, _wants(waiter)), waiter),
             cells.seconds(waiter.waited),
         )
         for waiter in first[:SHOWN]
@@ -109,7 +110,10 @@ def waiters(first: Sequence[WaiterInfo], groups: Sequence[Group], of: int) -> Ta
     grouped = [
         (
             group.number,
-            cells.with_quiet(cells.value(group.host), _text(group.label, group.kind)),
+            _with_silence(
+                cells.with_quiet(cells.value(group.host), _text(group.label, group.kind)),
+                group.waiters[0],
+            ),
             cells.seconds(group.oldest),
         )
         for group in groups[:SHOWN]
@@ -119,6 +123,10 @@ def waiters(first: Sequence[WaiterInfo], groups: Sequence[Group], of: int) -> Ta
         note = _("The first %(number)s waiters, by host and place.") % {"number": len(first)}
     headings = [_("Number"), _("Host"), _("Longest wait")]
     return Table(title, headings, grouped, note=note, rest=single)
+
+
+def _with_silence(text: str, waiter: WaiterInfo) -> str:
+    return cells.with_quiet(text, translated(silent(waiter)))
 
 
 def _wants(waiter: WaiterInfo) -> str:

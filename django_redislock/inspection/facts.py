@@ -133,6 +133,11 @@ class LockInfo:
         return self.keys.named_by_others
 
 
+PASSED_OVER_AFTER = 5.0
+"""Seconds without a sign of life after which a waiter does not get the lock: SIGN_OF_LIFE in
+lua/queue.lua."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaiterInfo:
     """A waiter for a lock. Times are seconds."""
@@ -145,6 +150,12 @@ class WaiterInfo:
     waited: float
     silent: float
     """Seconds since its last sign that it waits."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it shows signs of life. Another one is passed over: its process was killed or
+        stopped, or does not reach the server."""
+        return self.silent < PASSED_OVER_AFTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

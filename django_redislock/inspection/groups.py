@@ -9,11 +9,13 @@ from .facts import Kind, WaiterInfo
 
 
 class Group(NamedTuple):
-    """Waiters on one host for one place in the code; for a read-write lock, with one purpose."""
+    """Waiters on one host for one place in the code, that are alive, or that are not; for a
+    read-write lock, with one purpose."""
 
     host: str
     label: str
     kind: Kind
+    alive: bool
     waiters: list[WaiterInfo]
     """In the order of the queue."""
 
@@ -29,9 +31,9 @@ class Group(NamedTuple):
 
 def groups(waiters: Iterable[WaiterInfo]) -> list[Group]:
     """Group waiters, in the order of the first one of each group."""
-    found: dict[tuple[str, str, Kind], Group] = {}
+    found: dict[tuple[str, str, Kind, bool], Group] = {}
     for waiter in waiters:
         host = waiter.owner.partition(":")[0]
-        key = host, waiter.label, waiter.kind
+        key = host, waiter.label, waiter.kind, waiter.alive
         found.setdefault(key, Group(*key, [])).waiters.append(waiter)
     return list(found.values())

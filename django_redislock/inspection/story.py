@@ -175,7 +175,12 @@ def next_one(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> Sentence:
     """Say who gets the lock next."""
     if not lock.waiters or not waiters:
         return Sentence(_("Nobody waits."))
-    first = waiters[0]
+    first = next((one for one in waiters if one.alive), None)
+    if first is None:
+        template = _("%(number)s wait, and show no sign of life.")
+        if len(waiters) == 1:
+            template = _("%(who)s waits, and shows no sign of life.")
+        return Sentence(template, who=process_name(waiters[0].owner), number=len(waiters))
     who, waited = process_name(first.owner), duration(first.waited)
     if lock.waiters == 1:
         return Sentence(_("Next: %(who)s, waiting for %(time)s."), who=who, time=waited)
@@ -185,6 +190,13 @@ def next_one(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> Sentence:
         time=waited,
         number=lock.waiters - 1,
     )
+
+
+def silent(waiter: WaiterInfo) -> str:
+    """Say that a waiter shows no sign of life; "": it does."""
+    if waiter.alive:
+        return ""
+    return Sentence(_("no sign of life for %(time)s"), time=duration(waiter.silent))
 
 
 def holder_name(one: HolderInfo) -> str:

@@ -86,5 +86,6 @@ class _Line(threading.Thread):
 
     def _before_us(self, its: Inspector | RedlockInspector, number: int) -> str:
         waiters = its.waiters(self._name_of_lock, min(number, 1000)) if number > 1 else []
-        before = next((one.position for one in waiters if one.owner == self._owner), 0)
+        places = [one.owner for one in waiters if one.alive]
+        before = places.index(self._owner) if self._owner in places else 0
         return f"; {count(before, 'waiter')} before us" if before else ""

@@ -112,6 +112,39 @@ def test_where_it_is() -> None:
         assert "/nowhere/else" in call("clear", "job").err
 
 
+def test_a_waiter_that_was_killed(redis: Redis, start: Callable[..., Worker]) -> None:
+    """It is shown as such, alone and in groups, and is not named as the next one."""
+    with redis_lock("job"):
+        killed = start("wait")
+        eventually(lambda: redis.zcard("redislock:{job}:queue") == 1)
+        killed.kill()
+        silent_since(redis, seconds=60)
+        out = call("show", "job").out
+        assert "waits, and shows no sign of life." in out
+        assert "no sign of life for 1 min 0" in out.partition("WAITER")[2]
+        alive = start("wait")
+        eventually(lambda: redis.zcard("redislock:{job}:queue") == 2)
+        out = call("show", "job").out
+        assert re.search(rf"Next: \S+ · {alive.process.pid},", out)
+        assert out.count("no sign of life") == 1
+        token, says = redis.hgetall("redislock:{job}:waiters").popitem()
+        for number in range(11):
+            redis.zadd(
+                "redislock:{job}:queue", {token + b"%d" % number: time.time() * 1e6 + number}
+            )
+            redis.hset("redislock:{job}:waiters", token + b"%d" % number, says)
+        out = call("show", "job").out
+        assert sum("; no sign of life for" in line for line in out.splitlines()) == 1
+
+
+def silent_since(redis: Redis, seconds: float) -> None:
+    """Let the waiters have shown no sign of life for so long."""
+    for token, says in redis.hgetall("redislock:{job}:waiters").items():
+        seen, _, rest = says.partition(b"|")
+        then = int(seen) - int(seconds * 1e6)
+        redis.hset("redislock:{job}:waiters", token, b"%d|%s" % (then, rest))
+
+
 def test_a_stale_one_can_be_cleared(redis: Redis) -> None:
     """The output ends its story with the command that clears it."""
     granted(redis, "it's")

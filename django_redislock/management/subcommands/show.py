@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from ...base.servers import aliases_of
 from ...inspection import SHARED, UNREADABLE, Kind, LockInfo, Past, State, WaiterInfo
 from ...inspection.groups import groups
-from ...inspection.story import free_story, story
+from ...inspection.story import free_story, silent, story
 from ...inspection.words import (
     NOTHING,
     clean,
@@ -207,7 +207,7 @@ class Sheet:
                 yield (
                     f"{group.number} × {clean(group.host)}, "
                     f"{_WANTS.get(group.kind, '')}{clean(group.label)}; "
-                    f"oldest {duration(group.oldest)}"
+                    f"oldest {duration(group.oldest)}{_silence(group.waiters[0], '; ')}"
                 )
         else:
             rows = [
@@ -215,7 +215,7 @@ class Sheet:
                     Cell(str(waiter.position + 1)),
                     Cell(process_name(waiter.owner or NOTHING)),
                     Cell(duration(waiter.waited)),
-                    Cell(f"{_WANTS.get(waiter.kind, '')}{waiter.label}"),
+                    Cell(f"{_WANTS.get(waiter.kind, '')}{waiter.label}{_silence(waiter, ', ')}"),
                 ]
                 for waiter in self.waiters
             ]
@@ -231,6 +231,11 @@ class Sheet:
             yield from settings_table(told, printer)
         else:
             yield f"Settings: the defaults. See {command_line('config', {}, [self.name])}"
+
+
+def _silence(waiter: WaiterInfo, before: str) -> str:
+    said = silent(waiter)
+    return f"{before}{said}" if said else ""
 
 
 def _remaining(lock: LockInfo) -> str:
