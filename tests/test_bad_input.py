@@ -297,9 +297,12 @@ class TestArguments:
             with pytest.raises(TypeError, match="wait="):
                 use(redis_lock("job"), **{argument: 5})
 
-    def test_the_methods_of_other_libraries(self) -> None:
-        """What their locks can do and our leases can is told, and nothing else is guessed."""
-        lock: Any = redis_lock("job")
+    @pytest.mark.parametrize(
+        "lock", [redis_lock("job"), Semaphore("job", 1), MultiLock(["job"])], ids=repr
+    )
+    def test_the_methods_of_other_libraries(self, lock: Any) -> None:
+        """What their locks can do and our leases can is said, and nothing else is guessed."""
+        kind = type(lock).__name__
         for name in ("release", "extend"):
             with pytest.raises(AttributeError, match=rf"no {name}: its lease has.*acquire\(\)"):
                 getattr(lock, name)
@@ -310,7 +313,7 @@ class TestArguments:
             ("reset", r"clear\(reason="),
             ("get_owner_id", r"holder\(\)"),
         ):
-            with pytest.raises(AttributeError, match=rf"^redis_lock has no {name}\. .*{words}"):
+            with pytest.raises(AttributeError, match=rf"^{kind} has no {name}\. .*{words}"):
                 getattr(lock, name)
         with pytest.raises(AttributeError, match="has no attribute 'lockd'"):
             _ = lock.lockd

@@ -33,6 +33,7 @@ from . import another_kind, claims, lock_order, transactions
 from .blocks import Block, Blocks
 from .cancellation import Cancellation
 from .lease import Lease
+from .not_here import no_attribute
 from .sides import beside_orm
 from .watchdog import held
 
@@ -208,6 +209,11 @@ class Lock:
         refuse_unknown(unknown, "aacquire")
         result = await self._attempt(AsyncPort, wait)
         return result if isinstance(result, Lease) else None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise no_attribute(type(self).__name__, name)
 
     def holder(self) -> Holder | None:
         """Return who holds the lock now, in this or any other process, or None. Of several

@@ -10,30 +10,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from django.conf import settings
 
-from ..lease.lease import Lease
 from ..lease.lock import Lock, OnConflict_co, Options
 from ..primitives.keys import validate_key, validate_name
 from ..settings import conf
 from .function_decorator import FunctionDecorator
-
-_OWNED = (
-    "lease.state says whether we hold it, for the lease that acquire() returns; "
-    "redis_lock(…).locked() says whether anybody does."
-)
-_EXTENDED = "A lease is renewed while its holder lives; lease.extend() does it by hand."
-_CLEARED = "Write lease.release(), or clear(reason=…) to take the lock away from its holder."
-_ELSEWHERE = {
-    "owned": _OWNED,
-    "is_held": _OWNED,
-    "is_owned": _OWNED,
-    "reacquire": _EXTENDED,
-    "refresh": _EXTENDED,
-    "renew": _EXTENDED,
-    "reset": _CLEARED,
-    "unlock": _CLEARED,
-    "get_owner_id": "redis_lock(…).holder() says who holds it.",
-}
-"""What other libraries have on their locks, and what to write here."""
 
 
 class redis_lock(FunctionDecorator[OnConflict_co], Lock):
@@ -113,15 +93,7 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
 
         def __getattr__(self, name):
             self._used = True
-            # Other libraries have release() and extend() on the lock.
-            if not name.startswith("_") and hasattr(Lease, name):
-                raise AttributeError(
-                    f"redis_lock has no {name}: its lease has. acquire() returns the lease, and "
-                    f"so does `with redis_lock(…) as lease`."
-                )
-            if name in _ELSEWHERE:
-                raise AttributeError(f"redis_lock has no {name}. {_ELSEWHERE[name]}")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return super().__getattr__(name)
 
     def _lock_for(self, name: str, where: str) -> Lock:
         return self._renamed(name, where)
