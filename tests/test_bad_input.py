@@ -24,6 +24,8 @@ from django_redislock import (
     LeaseLost,
     LockError,
     LockNotAcquired,
+    MultiLock,
+    Semaphore,
     current_lease,
     redis_lock,
 )
