@@ -62,25 +62,31 @@ screenshots: $(VENV)/.test ## the pictures in docs/images; needs chromium
 	$(RUN) -m pytest tests/browser/screenshots.py $(ARGS)
 
 # The stamps say what has been installed; a change of pyproject.toml makes them stale.
-# Everything that the demo needs is in the extra for the tests, too, hence both of its stamps.
+# The tests need everything that the demo needs, hence both stamps.
 $(VENV)/.server: pyproject.toml $(VENV)/.made
 	@echo "Installing what the demo needs into $(VENV)"
 	@$(INSTALL) --editable '.[server]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml $(VENV)/.made
+$(VENV)/.test: pyproject.toml $(VENV)/.pip
 	@echo "Installing what the tests need into $(VENV)"
-	@$(INSTALL) --editable '.[test]'
+	@$(INSTALL) --editable . --group test
 	@touch $(VENV)/.server $@
 
 $(VENV)/.peers: $(VENV)/.test
-	@echo "Installing what ours is compared with into $(VENV)"
-	@$(INSTALL) --editable '.[test,peers]'
+	@echo "Installing the libraries to compare with into $(VENV)"
+	@$(INSTALL) --editable . --group test --group peers
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.peers
 	@echo "Installing what the benchmarks need into $(VENV)"
-	@$(INSTALL) --editable '.[test,peers,bench]'
+	@$(INSTALL) --editable . --group test --group peers --group bench
+	@touch $@
+
+# pip knows dependency groups from 25.1 on. A new .venv has the pip that comes with its Python, which
+# is older up to Python 3.13.
+$(VENV)/.pip: $(VENV)/.made
+	@$(INSTALL) 'pip>=25.1'
 	@touch $@
 
 # Debian and Ubuntu ship Python without ensurepip, and `python3 -m venv` then leaves half a .venv

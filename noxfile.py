@@ -11,6 +11,16 @@ from __future__ import annotations
 
 import nox
 
+GROUPS = nox.project.load_toml("pyproject.toml")
+
+
+def install(session: nox.Session, *groups: str, more: list[str] | None = None) -> None:
+    """Install this package, what these dependency groups name, and more. The groups are read here,
+    since not every pip knows them."""
+    named = nox.project.dependency_groups(GROUPS, *groups)
+    session.install("--editable", ".", *named, *(more or []))
+
+
 PAIRS = [
     (python, django)
     for python in ("3.11", "3.12", "3.13", "3.14")
@@ -49,7 +59,7 @@ def docs(session: nox.Session) -> None:
 def tests(session: nox.Session, django: str, redis: str) -> None:
     """The quick tests, or the tests that are named: -- tests/contract."""
     oldest = ["django-redis<7"] if (django, redis) == ("5.2", "5") else []
-    session.install("--editable", ".[test]", f"django~={django}.0", REDISES[redis], *oldest)
+    install(session, "test", more=[f"django~={django}.0", REDISES[redis], *oldest])
     session.run("python", "-m", "pytest", "-n", "auto", *(session.posargs or ["-m", "not slow"]))
 
 
@@ -57,14 +67,14 @@ def tests(session: nox.Session, django: str, redis: str) -> None:
 def task_queues(session: nox.Session) -> None:
     """The examples of docs/task-queues.md, on the real queues."""
     queues = ["celery>=5.5", "dramatiq>=2", "rq>=2.3"]
-    session.install("--editable", ".[test]", "django>=6", *queues)
+    install(session, "test", more=["django>=6", *queues])
     session.run("python", "-m", "pytest", "tests/docs/test_task_queues.py")
 
 
 @nox.session
 def package(session: nox.Session) -> None:
     """Build sdist and wheel into dist/, and test those."""
-    session.install("--editable", ".[test]", "twine")
+    install(session, "test", more=["twine"])
     session.run("python", "-c", "import shutil; shutil.rmtree('dist', ignore_errors=True)")
     session.run("python", "-m", "build", "--outdir", "dist")
     session.run("python", "-m", "twine", "check", "--strict", "dist/*")
@@ -75,5 +85,5 @@ def package(session: nox.Session) -> None:
 @nox.session(name="bench-smoke")
 def bench_smoke(session: nox.Session) -> None:
     """Whether the benchmarks run; of so short a run the figures mean nothing."""
-    session.install("--editable", ".[test,peers,bench]")
+    install(session, "test", "peers", "bench")
     session.run("python", "-m", "benchmarks", "--smoke")
