@@ -37,10 +37,16 @@ lint: $(VENV)/.test ## ruff and mypy, and luacheck if it is installed
 	$(RUN) -m mypy
 	$(RUN) -m devtools.luacheck
 
-.PHONY: docs
+.PHONY: docs dist
 docs: $(VENV)/.test ## the site, into docs/_build
 	$(RUN) -m sphinx -W --keep-going -n -q docs docs/_build $(ARGS)
 	@echo "It begins at docs/_build/index.html"
+
+# All times in it are that of the commit, so another build of that commit has the same bytes.
+dist: $(VENV)/.dist ## sdist and wheel into dist/, as a release has them
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+	  $(VENV)/dist/bin/python -m build --no-isolation --outdir dist
 
 torture: $(VENV)/.test ## eight processes, killed and stopped, with 0, 3 and 10 % of replies lost
 	$(RUN) -m tests.faults.torture --seconds 30 --lost 0 3 10 $(ARGS)
@@ -83,10 +89,19 @@ $(VENV)/.bench: $(VENV)/.peers
 	@$(INSTALL) --editable . --group test --group peers --group bench
 	@touch $@
 
-# pip knows dependency groups from 25.1 on. A new .venv has the pip that comes with its Python, which
-# is older up to Python 3.13.
+# pip knows dependency groups from 25.1 on. A new .venv has the pip that comes with its Python, and that
+# of Python 3.13 and before may be older.
 $(VENV)/.pip: $(VENV)/.made
 	@$(INSTALL) 'pip>=25.1'
+	@touch $@
+
+# The tools that build what is published: in an environment of their own, each with the version and
+# the hash that its file names. Wheels only, since an sdist would fetch tools that no file names.
+$(VENV)/.dist: .github/requirements/build.txt $(VENV)/.made
+	@echo "Installing the tools that build the package into $(VENV)/dist"
+	@$(PYTHON) -m venv --clear $(VENV)/dist
+	@$(VENV)/dist/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --require-hashes --only-binary :all: --requirement $<
 	@touch $@
 
 # Debian and Ubuntu ship Python without ensurepip, and `python3 -m venv` then leaves half a .venv

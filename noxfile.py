@@ -73,10 +73,10 @@ def task_queues(session: nox.Session) -> None:
 
 @nox.session
 def package(session: nox.Session) -> None:
-    """Build sdist and wheel into dist/, and test those."""
+    """Build sdist and wheel into dist/, and test those; with -- dist, those that are there."""
+    if not session.posargs:
+        session.run("make", "dist", external=True)
     install(session, "test", more=["twine"])
-    session.run("python", "-c", "import shutil; shutil.rmtree('dist', ignore_errors=True)")
-    session.run("python", "-m", "build", "--outdir", "dist")
     session.run("python", "-m", "twine", "check", "--strict", "dist/*")
     tests = ["tests/test_packaging.py", "tests/test_typing.py"]
     session.run("python", "-m", "pytest", *tests, env={"REDISLOCK_DIST": "dist"})
