@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 GITHUB = ROOT / ".github"
@@ -56,6 +58,55 @@ def test_only_publishing_may_prove_who_it_is() -> None:
             assert bool(writes) == (name == "publish")
             if writes:
                 assert not [step for step in job["steps"] if "run" in step]
+
+
+PINNED = GITHUB / "requirements" / "build.txt"
+
+
+def pinned() -> dict[str, Version]:
+    """The tools that build a release. Each has one version and its hashes."""
+    text = re.sub(r" *#.*", "", PINNED.read_text(encoding="utf-8")).replace("\\\n", " ")
+    found = {}
+    for line in filter(str.strip, text.splitlines()):
+        match = re.fullmatch(r"([\w-]+)==([\w.]+)((?: +--hash=sha256:[0-9a-f]{64})+) *", line)
+        assert match, line
+        found[match[1]] = Version(match[2])
+    return found
+
+
+def test_the_tools_that_build_have_hashes() -> None:
+    """All of [build-system] is pinned, and what frontend and file of origin name besides."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    asked = project["build-system"]["requires"]
+    origin = PINNED.with_suffix(".in").read_text(encoding="utf-8").splitlines()
+    named = [line for line in origin if not line.startswith("#")]
+    assert {*asked, "build>=1.2"} == set(named)
+    there = pinned()
+    for one in map(Requirement, named):
+        assert there[one.name] in one.specifier
+    watched = {entry["directory"] for entry in read(GITHUB / "dependabot.yml")["updates"]}
+    assert f"/{PINNED.parent.relative_to(ROOT)}" in watched
+
+
+def test_a_release_is_built_by_these_tools_alone() -> None:
+    """The job that builds installs nothing else. Other jobs test and publish what it has built."""
+    jobs = read(GITHUB / "workflows" / "release.yml")["jobs"]
+    ran = [step["run"] for step in jobs["build"]["steps"] if "run" in step]
+    assert ran[0] == "make dist"
+    assert not [command for command in ran if re.search(r"\b(pip|nox|pipx|uv)\b", command)]
+    assert set(jobs["publish"]["needs"]) == {"build", "test"}
+    assert jobs["test"]["needs"] == "build"
+    uploads = [
+        name
+        for name, job in jobs.items()
+        for step in job["steps"]
+        if step.get("uses", "").startswith("actions/upload-artifact@")
+    ]
+    assert uploads == ["build"]
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"^\$\(VENV\)/\.dist:.*\n((?:\t.*\n)+)", rules, re.MULTILINE)
+    assert "--require-hashes --only-binary :all: --requirement $<" in recipe
+    assert "-m build --no-isolation" in rules
 
 
 def sessions() -> set[str]:

@@ -7,6 +7,7 @@ directory of packages that are built already: what is published is what was test
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -134,6 +135,37 @@ def closure(names: set[str]) -> set[str]:
                 if asked.marker is None or asked.marker.evaluate({"extra": ""}):
                     missing.append(canonicalize_name(asked.name))
     return found
+
+
+EXTRAS = {"opentelemetry", "periodic", "prometheus", "server", "testing"}
+
+
+def test_the_extras_are_those_for_users(dist: Dist) -> None:
+    """Each of them is in the table of docs/versions.md. What only developers need has none."""
+    assert set(dist.metadata().get_all("Provides-Extra", [])) == EXTRAS
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    table = page.partition("django-redislock[…]")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == EXTRAS
+
+
+def test_it_is_built_the_same_again(dist: Dist, tmp_path: Path) -> None:
+    """The bytes depend on the sources and on SOURCE_DATE_EPOCH, and on no clock, user or place."""
+    found = []
+    for place, mode in (("one", 0o755), ("two/elsewhere", 0o700)):
+        with tarfile.open(dist.sdist) as archive:
+            archive.extractall(tmp_path / place, filter="data")
+        (source,) = (tmp_path / place).iterdir()
+        for path in source.rglob("*"):
+            path.chmod(mode if path.is_dir() else mode & 0o666)
+            os.utime(path, (1_600_000_000 + mode,) * 2)
+        built = tmp_path / place / "dist"
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(built)]
+        run(*command, str(source), SOURCE_DATE_EPOCH="1700000000")
+        found.append({path.name: path.read_bytes() for path in built.iterdir()})
+        with tarfile.open(built / dist.sdist.name) as archive:
+            assert {member.mtime for member in archive} == {1700000000}
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
 
 
 def test_what_pypi_shows(dist: Dist) -> None:
