@@ -5,8 +5,8 @@
     python -m benchmarks report                tables and pictures of what is recorded, no more
     python -m benchmarks contended --smoke     does it run at all? Prints, and records nothing
 
-Without hiredis, matplotlib or the other libraries (the dependency groups `peers` and `bench`), what
-needs them is left out. The options make it shorter, or more exact.
+Without hiredis, matplotlib or the other libraries (the dependency groups `peers` and `bench`), it
+leaves out what needs them. The options make it shorter, or more exact.
 """
 
 from __future__ import annotations

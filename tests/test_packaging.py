@@ -1,7 +1,7 @@
 """The package that is built has what it needs and nothing else, and works where it is installed.
 
-It is built by what the dependency group `test` brings, so nothing is fetched. `REDISLOCK_DIST` names a
-directory of packages that are built already: what is published is what was tested.
+It is built by what the dependency group `test` brings, so nothing is fetched. `REDISLOCK_DIST`
+names a directory of packages that are built already: what is published is what was tested.
 """
 
 from __future__ import annotations

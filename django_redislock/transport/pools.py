@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import redis
 from django.core.exceptions import ImproperlyConfigured
+from django_redis.pool import SentinelConnectionFactory
 from redis import asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
@@ -83,7 +84,7 @@ class PoolsOfAlias:
         nodes = [its for url in self._urls if (its := location.read(url)) is not None]
         self.address = nodes[0].address
         self.where = ", ".join(its.where for its in nodes if self.clustered or its is nodes[0])
-        if getattr(self._factory, "_sentinel", None) is not None:
+        if isinstance(self._factory, SentinelConnectionFactory):
             self.where = f"the primary of {nodes[0].host!r}"
         self._shared: Pool | None = None
 
@@ -123,21 +124,28 @@ class PoolsOfAlias:
             options.pop(synchronous, None)
         if "maint_notifications_config" not in _ASYNC_OPTIONS:  # before redis-py 8
             options.pop("maint_notifications_config", None)
-        retry = options.get("retry")
-        if retry is not None:
-            options["retry"] = Retry(retry._backoff, retry._retries, retry._supported_errors)
+        if options.get("retry") is not None:
+            options["retry"] = _async_retry(options["retry"])
         connection_class = options.get("connection_class")
         if connection_class is not None:
             options["connection_class"] = _async_twin(self._using, connection_class)
 
-        sentinel = getattr(self._factory, "_sentinel", None)
         options.pop("timeout", None)  # how long to wait for a connection, in a blocking pool only
-        if sentinel is None:
+        if not isinstance(self._factory, SentinelConnectionFactory):
             return Multiplexed(aioredis.ConnectionPool.from_url(url, **options))
         return Multiplexed(_sentinel_pool(url, self._factory.options, options))
 
 
 _ASYNC_OPTIONS = signature(aioredis.connection.AbstractConnection.__init__).parameters
+
+
+def _async_retry(retry: Any) -> Retry | None:
+    """Return the same `Retry` for `redis.asyncio`. `None`, which stands for its default, if
+    redis-py keeps the parts of a `Retry` under other names."""
+    try:
+        return Retry(retry._backoff, retry._retries, retry._supported_errors)
+    except AttributeError:
+        return None
 
 
 def _async_twin(using: str, connection_class: type) -> type:

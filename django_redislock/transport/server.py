@@ -253,7 +253,7 @@ def _configured(using: str) -> Pools:
             f"locks_in_memory() of django_redislock.testing."
         )
     client = _client(using)
-    return PoolsOfAlias(using, client._server, client.connection_factory)
+    return PoolsOfAlias(using, _urls(using, client), client.connection_factory)
 
 
 _pools_of: Callable[[str], Pools] = _configured
@@ -264,6 +264,13 @@ def _memory() -> Pools:
     if not memory.installed():
         raise ImproperlyConfigured(f"USING is {MEMORY!r}, which needs {memory.NEEDED}")
     return memory.PoolsInMemory(f"memory:{MEMORY}", MEMORY)
+
+
+def _urls(using: str, client: DefaultClient[Any]) -> list[str]:
+    """Return the LOCATION of an alias as django-redis has split it. A client may have changed it,
+    so the settings are used only if django-redis keeps it under another name."""
+    found: Any = getattr(client, "_server", None) or settings.CACHES[using]["LOCATION"]
+    return found.split(",") if isinstance(found, str) else list(found)
 
 
 def _client(using: str) -> DefaultClient[Any]:
@@ -281,7 +288,7 @@ def _client(using: str) -> DefaultClient[Any]:
             f"{type(backend).__qualname__}; locks need one that django-redis serves, and "
             f"not in shards: 'BACKEND': 'django_redis.cache.RedisCache'."
         )
-    if not location.readable(client._server):
+    if not location.readable(_urls(using, client)):
         raise ImproperlyConfigured(f"CACHES[{using!r}]['LOCATION'] {location.UNREADABLE}.")
     _refuse_twins(using)
     return client

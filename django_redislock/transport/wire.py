@@ -6,7 +6,8 @@ So we take connections from redis-py's default pools ourselves, and read the sho
 our scripts usually answer. Everything unusual goes through redis-py's public methods: TLS, another
 kind of pool, a health check, or a version without the attributes that are used here.
 
-Only this module and `multiplexed` use private attributes of redis-py.
+docs/versions.md lists the private attributes of redis-py that the package uses, and what happens
+without them.
 """
 
 from __future__ import annotations
@@ -91,11 +92,14 @@ def idle_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
 def plain_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
     """Do what `idle_socket` does, but for the look whether the socket was closed, or has unread
     answers."""
-    if type(pool) is not redis.ConnectionPool or pool.pid != fork.process or _keeps_books(pool):
+    if type(pool) is not redis.ConnectionPool or _keeps_books(pool):
         return None
     try:
-        idle, used, lock = pool._available_connections, pool._in_use_connections, pool._lock
+        process, lock = pool.pid, pool._lock
+        idle, used = pool._available_connections, pool._in_use_connections
     except AttributeError:
+        return None
+    if process != fork.process or type(idle) is not list or type(used) is not set:
         return None
     with lock:
         if not idle:
@@ -126,6 +130,8 @@ def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
             return False  # after a fork, get_connection() forgets the parent's connections
         if how is redis.ConnectionPool.get_connection:
             idle, used, lock = pool._available_connections, pool._in_use_connections, pool._lock
+            if type(idle) is not list or type(used) is not set:
+                return False
         elif how is redis.BlockingConnectionPool.get_connection:
             connections, timeout = pool.pool, pool.timeout
         else:
@@ -233,11 +239,12 @@ def _returns(pool: Any, connection: Any) -> bool:
     """Return whether a connection just joins the idle ones of this pool."""
     try:
         its, process, used = pool.pid, connection.pid, pool._in_use_connections
-        pool._available_connections, pool._lock  # noqa: B018  # are they there?
+        idle, _ = pool._available_connections, pool._lock  # are they there?
+        token = connection._re_auth_token
     except AttributeError:
         return False
-    if getattr(connection, "_re_auth_token", None) is not None:
-        return False  # release() sends the new token
+    if type(idle) is not list or type(used) is not set or token is not None:
+        return False  # with a new token, release() sends it
     # Older versions of redis-py have no such method, and never want to reconnect.
     reconnects = getattr(connection, "should_reconnect", bool)
     return its == process == fork.process and connection in used and not reconnects()
