@@ -223,15 +223,19 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 
 @pytest.fixture(scope="module")
 def python(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A new environment in which the wheel is installed, with what it asks for and no more.
+    """A new environment in which the wheel is installed, with what it asks for and no more."""
+    return environment(dist, tmp_path_factory.mktemp("environment"), NEEDED)
 
-    Those packages are linked from here instead of fetched: it is the same without a network.
+
+def environment(dist: Dist, folder: Path, packages: set[str]) -> str:
+    """Make an environment with the wheel and these packages, and return its interpreter.
+
+    The packages are linked from here instead of fetched: it is the same without a network.
     """
-    folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", str(folder))
     interpreter = str(folder / "bin" / "python")
     site = Path(run(interpreter, "-c", "import site; print(site.getsitepackages()[0])").strip())
-    for name in closure(set(NEEDED)):
+    for name in closure(packages):
         package = distribution(name)
         for top in {file.parts[0] for file in package.files or [] if ".." not in file.parts}:
             if top != "__pycache__" and not (site / top).exists():
@@ -261,3 +265,44 @@ def test_an_empty_project(python: str, redis_server: RedisServer, tmp_path: Path
     assert (tmp_path / "collected" / "django_redislock" / "locks.js").is_file()
     assert manage("redislock", "list", "--json").strip()
     assert "ok" in manage("redislock", "run", "backup", "--", shutil.which("echo") or "", "ok")
+
+
+OF_A_PROJECT = """
+from threading import Thread
+
+import pytest
+
+from django_redislock import LockNotAcquired, redis_lock
+from django_redislock.testing import locks_always_busy
+
+
+@locks_always_busy("invoice:42")
+def test_busy():
+    with pytest.raises(LockNotAcquired), redis_lock("invoice:42"):
+        pass
+
+
+def test_in_memory(redis_locks):
+    with redis_lock("invoice:42", wait=0):
+        got = []
+        other = Thread(target=lambda: got.append(redis_lock("invoice:42", wait=0).acquire()))
+        other.start()
+        other.join()
+        redis_locks.advance(20)
+    assert got == [None]
+"""
+
+
+def test_the_pytest_plugin(dist: Dist, tmp_path: Path) -> None:
+    """Pytest finds it in the wheel, and a project's tests need no Redis."""
+    packages = {*NEEDED, "fakeredis", "lupa", "pytest", "pytest-django"}
+    python = environment(dist, tmp_path / "environment", packages)
+    project = tmp_path / "project"
+    project.mkdir()
+    run(python, "-m", "django", "startproject", "empty", ".", cwd=project)
+    with (project / "empty" / "settings.py").open("a", encoding="utf-8") as settings:
+        settings.write(SETTINGS % "redis://nowhere.invalid")
+    (project / "test_invoices.py").write_text(OF_A_PROJECT, encoding="utf-8")
+    (project / "pytest.ini").write_text("[pytest]\nDJANGO_SETTINGS_MODULE = empty.settings\n")
+    out = run(python, "-m", "pytest", "-q", "-W", "error", cwd=project)
+    assert "2 passed" in out
