@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_redislock import LockNotAcquired, Semaphore, redis_lock
 from django_redislock.inspection import Inspector
-from django_redislock.transport import server
+from django_redislock.transport import entries
 from tests.operations.calling import call
 from tests.waiting import PATIENCE, eventually
 
@@ -27,9 +27,9 @@ def _development(settings: Any) -> Iterator[None]:
     settings.DEBUG = True
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
     settings.REDISLOCK = {"USING": ":memory:"}
-    server._memory.cache_clear()
+    entries.forget_memory()
     yield
-    server._memory.cache_clear()
+    entries.forget_memory()
 
 
 def test_threads_and_tasks_exclude_each_other() -> None:

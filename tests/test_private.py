@@ -21,7 +21,8 @@ from redis import Connection, ConnectionPool, UnixDomainSocketConnection
 
 from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
-from django_redislock.transport import pools, server, wire
+from django_redislock.transport import entries as meanings
+from django_redislock.transport import pools, wire
 from django_redislock.transport.subscription import Subscription
 from tests.faults.caches import caches as entries
 from tests.test_wire import checkout, give_back
@@ -185,8 +186,8 @@ def test_a_client_without_its_servers(
     location: Any = {"one": both[0], "text": ",".join(both), "list": both}[form]
     with override_settings(CACHES=entries(location)):
         client = caches["default"].client
-        before = server._urls("default", client)
+        before = meanings._urls_of(client, "default")
         monkeypatch.delattr(client, "_server")
-        assert server._urls("default", client) == before
+        assert meanings._urls_of(client, "default") == before
         with redis_lock("job"):
             pass

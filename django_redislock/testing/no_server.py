@@ -22,8 +22,9 @@ from ..locks.multi_lock import MultiLock
 from ..settings import conf, kinds
 from ..settings.policy import Policy
 from ..transport import ports
+from ..transport.entries import no_alias
 from ..transport.pools import Pools
-from ..transport.server import elsewhere, every, leading_to, no_alias, server_of
+from ..transport.server import elsewhere, every, leading_to, server_of
 
 P = TypeVar("P", bound=Pools)
 

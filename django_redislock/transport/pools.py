@@ -73,16 +73,23 @@ class Pools(Protocol):
 
 
 class PoolsOfAlias:
-    """Pools as an entry of CACHES describes them."""
+    """Pools as an entry of CACHES describes them.
 
-    def __init__(self, using: str, urls: list[str], factory: Any) -> None:
+    With `apart`, they are not those of the cache: a number that tells them from others at the same
+    URL.
+    """
+
+    def __init__(
+        self, using: str, urls: list[str], factory: Any, apart: int | None = None
+    ) -> None:
         self._using = using
+        self._apart = apart
         self._urls = urls
         self._factory = factory
         """django-redis' `ConnectionFactory`."""
         self.clustered = isinstance(self._factory, ClusterConnectionFactory)
         nodes = [its for url in self._urls if (its := location.read(url)) is not None]
-        self.address = nodes[0].address
+        self.address = nodes[0].address + ("" if apart is None else f"#{apart:x}")
         self.where = ", ".join(its.where for its in nodes if self.clustered or its is nodes[0])
         if isinstance(self._factory, SentinelConnectionFactory):
             self.where = f"the primary of {nodes[0].host!r}"
@@ -95,7 +102,10 @@ class PoolsOfAlias:
             else:
                 # The pool of a client would do, too, but a client may connect when it is made.
                 params = self._factory.make_connection_params(self._urls[0])
-                self._shared = self._factory.get_or_create_connection_pool(params)
+                create = self._factory.get_or_create_connection_pool
+                if self._apart is not None:  # django-redis may have other pools at this URL
+                    create = self._factory.get_connection_pool
+                self._shared = create(params)
         return self._shared
 
     def background(self) -> Pool:

@@ -1,9 +1,9 @@
-"""The servers of locks: what an alias of CACHES means, and what a process keeps for each.
+"""The servers of locks, and what a process keeps for each.
 
-`server_of` finds the `Server` of an alias, once for each operation. From then on the operation,
-its ports and its lease work with that `Server`. Two aliases, or two clients, may lead to one
-server as one user. They have the same `address`, and share everything that is kept for it: the
-watchdog, the inbox, the line of waiters and the pools of event loops.
+`server_of` finds the `Server` of an alias, once for each operation; `entries` says what an alias
+means. From then on the operation, its ports and its lease work with that `Server`. Two aliases, or
+two clients, may lead to one server as one user. They have the same `address`, and share everything
+that is kept for it: the watchdog, the inbox, the line of waiters and the pools of event loops.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, TypeVar
 
-from django.conf import settings
-from django.core.cache import InvalidCacheBackendError, caches
+from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
-from django_redis.client import DefaultClient, ShardClient
 
 from ..base import fork
-from ..base.servers import MEMORY, Servers
+from ..base.servers import Servers
 from ..primitives.contract import NO_TERMS, Terms, Word
-from . import location, memory
+from . import entries
 from .cluster import Cluster, slot_of
 from .command import AsyncPool, Exchange, Pool, sender
-from .pools import Pools, PoolsOfAlias, PoolsOfClient
+from .entries import pools_of
+from .pools import Pools, PoolsOfClient
 
 T = TypeVar("T")
 
@@ -223,14 +221,14 @@ def leading_to(pools_of: Callable[[str], Pools]) -> Iterator[None]:
 
 def elsewhere() -> bool:
     """Return whether aliases lead to other servers than the settings describe."""
-    return _pools_of is not _configured
+    return _pools_of is not pools_of
 
 
 def _forget() -> None:
     """In a forked child: the kept objects have threads and sockets that stayed in the parent. A
     thread of the parent may have been in the middle of a command in its memory."""
     global _found
-    _memory.cache_clear()
+    entries.forget_memory()
     _found = {}
     for kept in _kept.values():
         for one in kept.values():
@@ -242,86 +240,4 @@ def _forget() -> None:
 fork.in_child(_forget)
 
 
-def _configured(using: str) -> Pools:
-    """Return the pools that the settings describe."""
-    if using == MEMORY and settings.DEBUG:
-        return _memory()
-    if using == MEMORY:
-        raise ImproperlyConfigured(
-            f"USING is {MEMORY!r}, and DEBUG is off: locks in the memory of one process exclude "
-            f"no other process. Write an alias of CACHES that leads to a Redis. In tests, use "
-            f"locks_in_memory() of django_redislock.testing."
-        )
-    client = _client(using)
-    return PoolsOfAlias(using, _urls(using, client), client.connection_factory)
-
-
-_pools_of: Callable[[str], Pools] = _configured
-
-
-@cache
-def _memory() -> Pools:
-    if not memory.installed():
-        raise ImproperlyConfigured(f"USING is {MEMORY!r}, which needs {memory.NEEDED}")
-    return memory.PoolsInMemory(f"memory:{MEMORY}", MEMORY)
-
-
-def _urls(using: str, client: DefaultClient[Any]) -> list[str]:
-    """Return the LOCATION of an alias as django-redis has split it. A client may have changed it,
-    so the settings are used only if django-redis keeps it under another name."""
-    found: Any = getattr(client, "_server", None) or settings.CACHES[using]["LOCATION"]
-    return found.split(",") if isinstance(found, str) else list(found)
-
-
-def _client(using: str) -> DefaultClient[Any]:
-    """Return the django-redis client of an alias."""
-    try:
-        backend = caches[using]
-    except InvalidCacheBackendError as error:
-        if using in settings.CACHES:  # the alias is there, and its backend can't be imported
-            raise ImproperlyConfigured(f"CACHES[{using!r}]: {error}") from error
-        raise no_alias(using) from None
-    client = getattr(backend, "client", None)
-    if not isinstance(client, DefaultClient) or isinstance(client, ShardClient):
-        raise ImproperlyConfigured(
-            f"CACHES[{using!r}] is served by {type(backend).__module__}."
-            f"{type(backend).__qualname__}; locks need one that django-redis serves, and "
-            f"not in shards: 'BACKEND': 'django_redis.cache.RedisCache'."
-        )
-    if not location.readable(_urls(using, client)):
-        raise ImproperlyConfigured(f"CACHES[{using!r}]['LOCATION'] {location.UNREADABLE}.")
-    _refuse_twins(using)
-    return client
-
-
-def no_alias(using: str) -> ImproperlyConfigured:
-    aliases = ", ".join(map(repr, settings.CACHES))
-    return ImproperlyConfigured(
-        f"CACHES has no alias {using!r} for locks; it has {aliases}. Write one of them in using= "
-        f"or in REDISLOCK['USING']."
-    )
-
-
-def _refuse_twins(using: str) -> None:
-    """django-redis keeps one pool for each LOCATION, and the alias that is used first decides on
-    its database and user. Locks of another alias would silently go to the wrong place."""
-    entries = settings.CACHES
-    mine = entries.get(using, {})  # another thread may override the settings at this moment
-    for other, entry in entries.items():
-        same = all(entry.get(key) == mine.get(key) for key in ("BACKEND", "LOCATION"))
-        if other != using and same and _way_in(entry) != _way_in(mine):
-            raise ImproperlyConfigured(
-                f"CACHES[{using!r}] and CACHES[{other!r}] have the same LOCATION and differ in "
-                f"the database, the user or the sentinels that their OPTIONS name. django-redis "
-                f"shares one pool between them, and the alias that is used first decides for "
-                f"both: write the database and the user into the URLs in LOCATION."
-            )
-
-
-def _way_in(entry: dict[str, Any]) -> list[Any]:
-    """Return the options of an entry of CACHES that decide where it leads, and as whom."""
-    options = entry.get("OPTIONS", {})
-    pool = options.get("CONNECTION_POOL_KWARGS", {})
-    names = ("USERNAME", "PASSWORD", "SENTINELS", "SENTINEL_KWARGS", "CONNECTION_FACTORY")
-    kwargs = ("db", "username", "password", "host", "port", "path", "credential_provider")
-    return [options.get(name) for name in names] + [pool.get(name) for name in kwargs]
+_pools_of: Callable[[str], Pools] = pools_of
