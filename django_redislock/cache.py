@@ -8,21 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.cache.backends import redis as backend
+from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 
 from .client import Lock
-from .transport.entries import primary_of_django
+from .transport import entries
 
 
 class RedisCache(backend.RedisCache):
     """Django's backend. Its locks are those of `django_redislock.client`, and their keys are made
-    as those of cached values are."""
+    like those of cached values."""
 
     def __init__(self, server: Any, params: dict[str, Any]) -> None:
         super().__init__(server, params)
-        self._primary = Redis(
-            connection_pool=primary_of_django(server, params.get("OPTIONS") or {})
-        )
+        self._for_locks = entries.of_django(server, params.get("OPTIONS") or {})
 
     def lock(
         self,
@@ -34,13 +33,16 @@ class RedisCache(backend.RedisCache):
         blocking_timeout: float | None = None,
         thread_local: bool = True,
     ) -> Lock:
-        """Return a lock with the interface of redis-py's `Lock`, which it is a subclass of.
+        """Return a lock with the interface of redis-py's `Lock`, of which its class is a subclass.
 
         `timeout`: seconds after which it is free; None: it is renewed until it is released.
         `blocking_timeout`: seconds to wait for it; None: no limit. `sleep` has no effect: waiters
         are woken.
         """
-        lock: Lock = self._primary.lock(
+        if isinstance(self._for_locks, str):
+            raise ImproperlyConfigured(f"The entry of this cache{self._for_locks}")
+        pool: Any = self._for_locks.shared()
+        lock: Lock = Redis(connection_pool=pool).lock(
             self.make_and_validate_key(key, version=version),
             timeout=timeout,
             sleep=sleep,

@@ -169,6 +169,17 @@ def test_a_valkey_url() -> None:
         assert "secret" not in server.address
 
 
+def test_hints(redis_server: RedisServer, settings: Any) -> None:
+    """They have the names of the backend's own options."""
+    options = {"max_connections": 3, "socket_timeout": 0.5, "socket_connect_timeout": 2}
+    entry = {"BACKEND": DJANGO, "LOCATION": redis_server.url, "OPTIONS": options}
+    settings.CACHES = {**settings.CACHES, "locks": entry}
+    settings.REDISLOCK = {"USING": "locks", "REPLICAS": 1}
+    hints = {message.id: message.hint for message in check_deployment()}
+    assert hints["redislock.W004"] == '"OPTIONS": {"max_connections": 100}'
+    assert hints["redislock.W005"] == '"OPTIONS": {"socket_timeout": 5.0}'
+
+
 class TestCacheLock:
     """`cache.lock()` of Django's own backend."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
 from django.conf import settings
+from django.core.cache import caches
+from django.core.cache.backends.redis import RedisCache
 from django.core.exceptions import ImproperlyConfigured
 from redis.connection import BlockingConnectionPool, Connection
 
@@ -103,6 +106,18 @@ def _free_database() -> int:
     return next(number for number in count(1) if number not in taken)
 
 
+def _options(alias: str, **options: float) -> str:
+    """Return OPTIONS to paste, as the backend of the alias names them."""
+    if isinstance(caches[alias], RedisCache):
+        return f'"OPTIONS": {json.dumps(options)}'
+    named: dict[str, Any] = {
+        term.upper(): its for term, its in options.items() if term.startswith("socket_")
+    }
+    if len(named) < len(options):  # others are those of the pool
+        named = {"CONNECTION_POOL_KWARGS": options}
+    return f'"OPTIONS": {json.dumps(named)}'
+
+
 def _timeouts(alias: str, pool: Any) -> Iterator[Finding]:
     connection: Any = None
     with suppress(Exception):  # a class of the project may take other arguments
@@ -117,7 +132,7 @@ def _timeouts(alias: str, pool: Any) -> Iterator[Finding]:
             id="redislock.W003",
             message=f"CACHES[{alias!r}] has no SOCKET_CONNECT_TIMEOUT: when the host of Redis is "
             f"gone, a release, or an acquire with wait=None, may hang for minutes.",
-            hint='"OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 2, "SOCKET_TIMEOUT": 5}',
+            hint=_options(alias, socket_connect_timeout=2, socket_timeout=5),
             alias=alias,
         )
     within = replicas_timeout(alias)
@@ -126,7 +141,7 @@ def _timeouts(alias: str, pool: Any) -> Iterator[Finding]:
             id="redislock.W005",
             message=f"The SOCKET_TIMEOUT of CACHES[{alias!r}] is {answers:g} s, and replicas have "
             f"{within:g} s to confirm a lock: the lock is given up before that time is over.",
-            hint=f'"OPTIONS": {{"SOCKET_TIMEOUT": {within + 4:g}}}',
+            hint=_options(alias, socket_timeout=within + 4),
             alias=alias,
         )
 
@@ -139,6 +154,6 @@ def _size(alias: str, pool: Any) -> Iterator[Finding]:
             message=f"The pool of CACHES[{alias!r}] has {size} connections, for the cache and for "
             f"locks: if more threads ask at the same time, some are refused, and try again "
             f"until their wait is over.",
-            hint='"OPTIONS": {"CONNECTION_POOL_KWARGS": {"max_connections": 100}}',
+            hint=_options(alias, max_connections=100),
             alias=alias,
         )

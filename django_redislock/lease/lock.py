@@ -88,7 +88,7 @@ class ServerOptions(LeaseOptions, total=False):
     """The options of a lock on one server. All can be set in `REDISLOCK`, too."""
 
     using: str
-    """An alias of CACHES that django-redis serves."""
+    """An alias of CACHES that leads to a Redis."""
     replicas: int
     """The number of replicas that have to confirm the lease, and each renewal of it."""
     replicas_timeout: float

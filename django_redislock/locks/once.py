@@ -55,7 +55,7 @@ class OnceOptions(TypedDict, total=False):
     release: Literal["exit", "commit", "warn"]
     """When the work is done: when the block ends, or when the transaction around it commits."""
     using: str
-    """An alias of CACHES that django-redis serves."""
+    """An alias of CACHES that leads to a Redis."""
 
 
 class once(FunctionDecorator[Literal["skip"]]):

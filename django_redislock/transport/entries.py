@@ -12,7 +12,6 @@ import re
 from functools import cache
 from typing import Any
 
-import redis
 from django.conf import settings
 from django.core.cache import InvalidCacheBackendError, caches
 from django.core.cache.backends.redis import RedisCache
@@ -36,27 +35,50 @@ _ALIKE = (
 """The options of connections that django-valkey has inherited from django-redis."""
 
 
+_AN_ENTRY = "Give locks an entry of their own, and name it in REDISLOCK['USING']."
+
+
 def pools_of(using: str) -> Pools:
     """Return the pools of an alias. Raises `ImproperlyConfigured` if locks can't use it."""
     if using == MEMORY:
         return _in_memory()
     backend = _backend(using)
-    client = getattr(backend, "client", None)
-    if isinstance(client, DefaultClient) and not isinstance(client, ShardClient):
-        urls = _urls_of(client, using)
-        _refuse_unreadable(using, urls)
+    found = _read(backend, using)
+    if isinstance(found, str):
+        raise ImproperlyConfigured(f"CACHES[{using!r}]{found}")
+    if isinstance(getattr(backend, "client", None), DefaultClient):
         _refuse_twins(using)
+    return found
+
+
+# These functions have passwords in their variables, which a crash reporter would show. So they
+# raise nothing, and return why an entry can't be used.
+
+
+def _read(backend: Any, using: str) -> Pools | str:
+    client = getattr(backend, "client", None)
+    if isinstance(client, ShardClient):
+        return _in_shards(type(client).__name__)
+    if isinstance(client, DefaultClient):
+        urls = _urls_of(client, using)
+        if not location.readable(urls):
+            return f"['LOCATION'] {location.UNREADABLE}."
         return PoolsOfAlias(using, urls, client.connection_factory)
     entry = settings.CACHES.get(using, {})  # another thread may override them at this moment
     options = entry.get("OPTIONS") or {}
     if isinstance(backend, RedisCache):
-        return pools_of_django(entry.get("LOCATION"), options, using)
-    if _is_of_valkey(backend):
-        return _pools_of_valkey(using, entry.get("LOCATION"), options)
-    raise ImproperlyConfigured(
-        f"CACHES[{using!r}] is served by {type(backend).__module__}."
-        f"{type(backend).__qualname__}; locks need a backend for one Redis, and not for shards: "
-        f"'BACKEND': 'django_redis.cache.RedisCache', or Django's own."
+        return of_django(entry.get("LOCATION"), options, using)
+    if any(base.__module__.startswith("django_valkey.") for base in type(backend).__mro__):
+        return _of_valkey(entry.get("LOCATION"), options, using)
+    return (
+        f" is served by {type(backend).__module__}.{type(backend).__qualname__}; locks need a "
+        f"Redis: 'BACKEND': 'django_redis.cache.RedisCache', or Django's own. {_AN_ENTRY}"
+    )
+
+
+def _in_shards(kind: str) -> str:
+    return (
+        f" spreads its keys over several servers, by {kind}; locks need one primary. {_AN_ENTRY}"
     )
 
 
@@ -67,8 +89,9 @@ def _urls_of(client: DefaultClient[Any], using: str) -> list[str]:
     return found.split(",") if isinstance(found, str) else list(found)
 
 
-def pools_of_django(where: Any, options: dict[str, Any], using: str = "…") -> Pools:
-    """Return the pools of an entry for Django's own backend, whose first server is the primary."""
+def of_django(where: Any, options: dict[str, Any], using: str = "") -> Pools | str:
+    """Return the pools of an entry for Django's own backend, whose first server is the primary; or
+    why locks can't use it."""
     kwargs = dict(options)
     kwargs.pop("serializer", None)
     translated: dict[str, Any] = {}
@@ -76,52 +99,36 @@ def pools_of_django(where: Any, options: dict[str, Any], using: str = "…") -> 
         if (given := kwargs.pop(term, None)) is not None:
             path = given if isinstance(given, str) else f"{given.__module__}.{given.__qualname__}"
             translated[name] = path
-    return _own_pools(using, where, {**translated, "CONNECTION_POOL_KWARGS": kwargs})
+    return _own_pools(_urls(where), {**translated, "CONNECTION_POOL_KWARGS": kwargs}, using)
 
 
-def primary_of_django(where: Any, options: dict[str, Any]) -> redis.ConnectionPool:
-    """Return the pool of locks for an entry of Django's own backend."""
-    pool = pools_of_django(where, options).shared()
-    assert isinstance(pool, redis.ConnectionPool)  # only entries of django-redis name a cluster
-    return pool
-
-
-def _is_of_valkey(backend: object) -> bool:
-    packages = {base.__module__.partition(".")[0] for base in type(backend).__mro__}
-    return "django_valkey" in packages
-
-
-def _pools_of_valkey(using: str, where: Any, options: dict[str, Any]) -> Pools:
+def _of_valkey(where: Any, options: dict[str, Any], using: str) -> Pools | str:
     kind = str(options.get("CLIENT_CLASS", "")).rpartition(".")[2]
     if "Shard" in kind or "Cluster" in kind:
-        raise ImproperlyConfigured(
-            f"CACHES[{using!r}] spreads its keys over several servers by {kind}, and locks need "
-            f"one primary. Give them an entry of their own, and name it in REDISLOCK['USING']."
-        )
+        return _in_shards(kind)
     for term, value in (options.get("CONNECTION_POOL_KWARGS") or {}).items():
         of = value if isinstance(value, type) else type(value)
         if of.__module__.partition(".")[0] == "valkey":
-            raise ImproperlyConfigured(
-                f"CACHES[{using!r}] gives {term!r} an object of the package valkey in "
-                f"CONNECTION_POOL_KWARGS. Locks connect through redis-py, and can't use it: give "
-                f"them an entry of their own, and name it in REDISLOCK['USING']."
+            return (
+                f" gives {term!r} in CONNECTION_POOL_KWARGS an object of the package valkey; "
+                f"locks connect through redis-py, and can't use it. {_AN_ENTRY}"
             )
     urls = [re.sub("^valkey(s?)://", r"redis\1://", url) for url in _urls(where)]
-    return _own_pools(using, urls, {term: options[term] for term in _ALIKE if term in options})
+    return _own_pools(urls, {term: options[term] for term in _ALIKE if term in options}, using)
 
 
 _own: dict[int, Pools] = {}
 """The pools that are not those of a cache, by what they were made from."""
 
 
-def _own_pools(using: str, where: Any, options: dict[str, Any]) -> Pools:
-    urls = _urls(where)[:1]
-    _refuse_unreadable(using, urls)
-    made_from = hash(repr((urls, options)))
+def _own_pools(urls: list[str], options: dict[str, Any], using: str) -> Pools | str:
+    if not location.readable(urls[:1]):
+        return f"['LOCATION'] {location.UNREADABLE}."
+    made_from = hash(repr((urls[0], options)))
     if (known := _own.get(made_from)) is not None:
         return known
     factory = SentinelConnectionFactory if "SENTINELS" in options else ConnectionFactory
-    return _own.setdefault(made_from, PoolsOfAlias(using, urls, factory(options), made_from))
+    return _own.setdefault(made_from, PoolsOfAlias(using, urls[:1], factory(options), made_from))
 
 
 def _urls(where: Any) -> list[str]:
@@ -156,11 +163,6 @@ def _backend(using: str) -> Any:
         if using in settings.CACHES:  # the alias is there, and its backend can't be imported
             raise ImproperlyConfigured(f"CACHES[{using!r}]: {error}") from error
         raise no_alias(using) from None
-
-
-def _refuse_unreadable(using: str, urls: list[str]) -> None:
-    if not location.readable(urls):
-        raise ImproperlyConfigured(f"CACHES[{using!r}]['LOCATION'] {location.UNREADABLE}.")
 
 
 def no_alias(using: str) -> ImproperlyConfigured:

@@ -45,6 +45,12 @@ def test_one_primary(settings: Any) -> None:
         use(settings, pasted("one primary", {"redis-1:6379": f"127.0.0.1:{server.tcp_port}"}))
 
 
+def test_another_cache(settings: Any) -> None:
+    """As it is pasted, by Django's own backend."""
+    with RedisServer(tcp_port=0) as server:
+        use(settings, pasted("another cache", {"redis-1:6379": f"127.0.0.1:{server.tcp_port}"}))
+
+
 def test_sentinel(settings: Any) -> None:
     """As it is pasted, with its replica."""
     with RedisServer(tcp_port=0) as primary:
