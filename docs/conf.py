@@ -1,7 +1,7 @@
 """The site: the pages of this directory, and a reference made from docstrings. `make docs`
 
 The pages are written to be read on GitHub as well, and so are their links. `_read` turns those
-into links of the site, on which the README and the changelog are pages, too.
+into links of the site, on which the changelog is a page, too.
 
 Our docstrings are plain text in which backticks mark code. `_docstring` makes reStructuredText of
 that: what is in backticks is code, with a link where it is a public name of ours.
@@ -67,9 +67,14 @@ nitpick_ignore_regex = [
     (r"py:class", r"django_redislock\..*\.[A-Z]"),
 ]
 
-INCLUDED = {"overview": "README.md", "changelog": "CHANGELOG.md"}
-"""Pages whose text lies at the top of the repository."""
-PAGES = {file: page for page, file in INCLUDED.items()}
+CHANGELOG = ROOT / "CHANGELOG.md"
+"""The text of the page `changelog`."""
+
+PICTURE = re.compile(
+    r'<picture>\s*<source media="[^"]+dark[^"]+" srcset="images/([^"]+)">\s*'
+    r'<img alt="([^"]+)" src="images/([^"]+)">\s*</picture>'
+)
+"""A dark and a light picture, for which Markdown has no form."""
 
 MODULES = (
     "django_redislock",
@@ -141,8 +146,8 @@ def _skip(_app: Any, _what: str, _name: str, thing: Any, skip: bool, _options: A
 def _read(app: Any, page: str, source: list[str]) -> None:
     """Each link leads to where its file is on the site, or to the repository."""
     here = DOCS / page
-    if page in INCLUDED:
-        here = ROOT / INCLUDED[page]
+    if page == "changelog":
+        here = CHANGELOG
         app.env.note_dependency(str(here))
         source[0] = here.read_text(encoding="utf-8")
 
@@ -151,14 +156,19 @@ def _read(app: Any, page: str, source: list[str]) -> None:
         target = (here.parent / path).resolve()
         if target.is_relative_to(DOCS):
             return f"[{text}](/{target.relative_to(DOCS)}{anchor})"
-        file = str(target.relative_to(ROOT))
-        if file in PAGES:
-            return f"[{text}](/{PAGES[file]}.md{anchor})"
+        if target == CHANGELOG:
+            return f"[{text}](/changelog.md{anchor})"
+        file = target.relative_to(ROOT)
         return f"[{text}]({_source}/blob/main/{file}{anchor})" if _source else text
 
     text = re.sub(r"\[([^\]]*)\]\(([\w./-]+)(#[\w-]*)?\)", linked, source[0])
-    # Of <picture>, which Markdown has no form for.
-    source[0] = re.sub(r'="(?:docs/)?images/', '="_static/', text)
+    # GitHub's <picture> follows the system. The theme's two classes follow its own switch as well.
+    source[0] = PICTURE.sub(
+        r'<img class="only-dark" alt="\2" src="_static/\1" loading="lazy">'
+        r'<img class="only-light" alt="\2" src="_static/\3" loading="lazy">',
+        text,
+    )
+    source[0] = source[0].replace('src="images/', 'src="_static/')
 
 
 def setup(app: Any) -> None:

@@ -580,6 +580,7 @@ EXAMPLES: dict[str, list[Any]] = {
     "docs/capacity.md": [SETTINGS, shards],
     "docs/deployment.md": [{"once:release:RELEASE"}],
     "docs/fencing.md": [sold, each_line, a_manager],
+    "docs/index.md": [{"invoice:42"}],
     "docs/kinds.md": [SETTINGS],
     "docs/lock-order.md": [two_orders, set(), SETTINGS, SETTINGS],
     "docs/migrating.md": [both_locks, both_locks, both_locks, rebuilt, rebuilt, rebuilt],
