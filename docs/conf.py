@@ -35,15 +35,41 @@ django.setup()
 _project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 project = _project["name"]
+_source = _project["urls"]["Source"]
 author = copyright = _project["authors"][0]["name"]
 release = version = django_redislock.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
+templates_path = ["templates"]
 html_theme = "furo"
 html_title = project
 html_static_path = ["images", "style"]
 html_css_files = ["site.css"]
+# The theme's own sidebar, with the version and the repository below the name.
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "project.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
+html_theme_options = {
+    # The links above each page that show its source and edit it.
+    "source_repository": _source,
+    "source_branch": "main",
+    "source_directory": "docs/",
+    # On a phone the sidebar is closed, and this link is there all the same.
+    "footer_icons": [{"name": "GitHub", "url": _source, "html": "GitHub", "class": ""}],
+}
+# A copy button takes what is typed: neither prompts nor what follows them.
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+# A block without a language is what a terminal shows, or a drawing.
+copybutton_selector = "div:not(.highlight-text) > div.highlight pre"
 # What has no language named is what a terminal shows, or a drawing.
 highlight_language = "text"
 # A page's titles are linked as GitHub links them.
@@ -84,8 +110,6 @@ MODULES = (
     "django_redislock.inspection",
 )
 """Whose public names are linked where a docstring has one of them in backticks."""
-
-_source = {name.lower(): url for name, url in _project.get("urls", {}).items()}.get("source")
 
 
 def _names() -> dict[str, str]:
@@ -159,7 +183,7 @@ def _read(app: Any, page: str, source: list[str]) -> None:
         if target == CHANGELOG:
             return f"[{text}](/changelog.md{anchor})"
         file = target.relative_to(ROOT)
-        return f"[{text}]({_source}/blob/main/{file}{anchor})" if _source else text
+        return f"[{text}]({_source}/blob/main/{file}{anchor})"
 
     text = re.sub(r"\[([^\]]*)\]\(([\w./-]+)(#[\w-]*)?\)", linked, source[0])
     # GitHub's <picture> follows the system. The theme's two classes follow its own switch as well.
