@@ -46,6 +46,7 @@ html_theme = "furo"
 html_title = project
 html_static_path = ["images", "style"]
 html_css_files = ["site.css"]
+html_search_scorer = str(DOCS / "scorer.js")
 # The theme's own sidebar, with the version and the repository below the name.
 html_sidebars = {
     "**": [
