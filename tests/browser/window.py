@@ -188,11 +188,16 @@ class Window:
         )
 
     def barriers(self) -> dict[str, str]:
-        """What axe finds that keeps people out: where it is, and what is wrong there."""
         # It needs a window with bypass_csp=True: axe puts styles into the page.
-        found = Axe().run(self.page).response
-        return {
-            f"{violation['id']} {' '.join(map(str, node['target']))}": node["failureSummary"]
-            for violation in found["violations"]
-            for node in violation["nodes"]
-        }
+        return barriers(self.page)
+
+
+def barriers(page: Page, part: str | None = None) -> dict[str, str]:
+    """What axe finds that keeps people out, in the page or a part of it: where it is, and
+    what is wrong there."""
+    found = Axe().run(page, part).response
+    return {
+        f"{violation['id']} {' '.join(map(str, node['target']))}": node["failureSummary"]
+        for violation in found["violations"]
+        for node in violation["nodes"]
+    }
