@@ -69,6 +69,7 @@ html_theme_options = {
 # A copy button takes what is typed: neither prompts nor what follows them.
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
+copybutton_copy_empty_lines = False
 # A block without a language is what a terminal shows, or a drawing.
 copybutton_selector = "div:not(.highlight-text) > div.highlight pre"
 # What has no language named is what a terminal shows, or a drawing.
