@@ -44,9 +44,9 @@ FLOORS: list[dict[str, str]] = [
         "periodic": "runs each tick of a job once in the fleet",
         "fencing": "models that refuse late writers",
         "client": "a django-redis client whose `cache.lock()` is this package's",
-        "cache": "Django's own cache backend, with `cache.lock()`",
     },
     {
+        "cache": "Django's own cache backend, with `cache.lock()`",
         "commands": "management commands that hold a lock",
         "views": "views that hold a lock, and idempotent views",
         "doctor": "finds mistakes in settings and on servers",

@@ -322,7 +322,7 @@ async def test_cancelled_at_random_beside_kills(
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*tasks)
         assert not counts["failed"]
-        assert counts["done"] > 300
+        assert counts["done"] > 100
         assert counts["cancelled"] > 100
         assert len(seen) > 3
         eventually(lambda: not redis.keys("redislock:{job *}"))

@@ -521,7 +521,7 @@ def test_how_often(window: Window, every: str) -> None:
     """The chosen interval is used and remembered."""
     look_while_time_stands_still(window, every)
     asks_nothing(window, int(every) * 1000 - 1)
-    with window.page.expect_response("**/lock/"):
+    with window.page.expect_response("**/lockstatus/"):
         window.page.clock.run_for(1)
     window.goes_to_list()
     expect(window.page.locator("#redislock-refresh")).to_have_value(every)
@@ -538,7 +538,7 @@ def test_a_slow_answer(window: Window) -> None:
     late.comes()
     answered(window)
     asks_nothing(window, 4999)
-    with window.page.expect_response("**/lock/"):
+    with window.page.expect_response("**/lockstatus/"):
         window.page.clock.run_for(1)
 
 

@@ -40,7 +40,7 @@ def test_a_fault(chromium: Chromium, site: Site, fault: str, script: str) -> Non
 
 def test_no_fault(window: Window) -> None:
     """The list has no fault, and has the Content Security Policy."""
-    with window.page.expect_response("**/lock/") as answer:
+    with window.page.expect_response("**/lockstatus/") as answer:
         window.goes_to_list()
     assert answer.value.headers["content-security-policy"] == "default-src 'self'"
     assert window.faults == []

@@ -159,6 +159,7 @@ def test_release_to_a_neighbour(redis: Redis, again: int) -> None:
     async def awaited() -> AsyncIterator[str]:
         nonlocal lease
         lease = await redis_lock("job").aacquire(wait=0)
+        assert lease is not None
         neighbour = asyncio.create_task(redis_lock("job").aacquire(wait=PATIENCE))
         await until(lambda: queued(redis, 1))
         yield "redislock"
