@@ -11,6 +11,7 @@ import pytest
 import redis as redis_py
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import request_finished
 from django.test import override_settings
 from redis import Redis
 
@@ -26,6 +27,16 @@ OURS = "django_redislock.cache.RedisCache"
 VALKEY = "django_valkey.cache.ValkeyCache"
 
 Entry = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _their_receivers() -> Iterator[None]:
+    """django-valkey connects an asynchronous receiver when it is imported. With it, no response
+    can be closed in an event loop, which other tests do."""
+    before = [*request_finished.receivers]
+    yield
+    request_finished.receivers = before
+    request_finished.sender_receivers_cache.clear()
 
 
 @pytest.fixture
