@@ -24,7 +24,7 @@ from ..settings.policy import Policy
 from ..transport import ports
 from ..transport.entries import no_alias
 from ..transport.pools import Pools
-from ..transport.server import elsewhere, every, leading_to, server_of
+from ..transport.server import every, leading_to, server_of
 
 P = TypeVar("P", bound=Pools)
 
@@ -107,11 +107,6 @@ def nothing_lost() -> Iterator[None]:
 
     with mock.patch.object(kinds, "guarded", never):
         yield
-
-
-def replaced() -> bool:
-    """Whether stand-ins have replaced the project's servers."""
-    return elsewhere()
 
 
 def configured() -> bool:

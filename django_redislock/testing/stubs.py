@@ -19,6 +19,7 @@ from ..primitives.contract import Claim, Port, Primitive, Sight
 from ..primitives.keys import Keys, name_of
 from ..settings.policy import Policy
 from ..transport.multiplexed import Multiplexed
+from ..transport.server import elsewhere
 from .condition import Condition
 from .matching import matches, validate_pattern
 from .no_server import (
@@ -28,7 +29,6 @@ from .no_server import (
     configured,
     finding,
     nothing_lost,
-    replaced,
 )
 
 
@@ -166,7 +166,7 @@ def _busy(pattern: str, holder: Holder) -> Iterator[None]:
         return primitive
 
     busy = [(kind, stand_in(kind._primitive)) for kind, _ in PRIMITIVES]
-    with nullcontext() if replaced() else _free(), finding(busy):
+    with nullcontext() if elsewhere() else _free(), finding(busy):
         yield
 
 

@@ -33,8 +33,6 @@ _ALIKE = (
     "SENTINEL_KWARGS",
 )
 """The options of connections that django-valkey has inherited from django-redis."""
-
-
 _AN_ENTRY = "Give locks an entry of their own, and name it in REDISLOCK['USING']."
 
 
