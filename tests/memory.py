@@ -448,7 +448,7 @@ class SteppedIO:
     async def sleep(self, seconds: float) -> None:
         await self._until(self.server.time + seconds)
 
-    async def listen(self, token: str, *, within: float, keys: Keys | None) -> str:
+    async def listen(self, token: str, *, within: float, keys: Sequence[Keys]) -> str:
         self._token = token
         return self.inbox
 
@@ -458,7 +458,7 @@ class SteppedIO:
         grant, self.granted = self.granted, None
         return grant
 
-    def own_inbox(self, prefix: str) -> str:
+    def own_inbox(self, keys: Keys) -> str:
         return self.inbox if self.neighbours else ""
 
     async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:

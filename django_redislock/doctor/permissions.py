@@ -47,7 +47,10 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "scan": (0, "COUNT", 1),
     "set": (KEY, "-", "XX", "PX", 1),
     "setrange": (KEY, 0, ""),
+    "spublish": (CHANNEL, "-"),
+    "ssubscribe": (CHANNEL,),
     "subscribe": (CHANNEL,),
+    "sunsubscribe": (),
     "time": (),
     "unlink": (KEY,),
     "wait": (0, 1),
@@ -82,6 +85,9 @@ def unneeded(*, database: int, replicas: int, clustered: bool) -> frozenset[str]
         "wait": replicas,
         "cluster|slots": clustered,
         "asking": clustered,
+        "spublish": clustered,
+        "ssubscribe": clustered,
+        "sunsubscribe": clustered,
     }
     return frozenset(command for command in scripts.SOMETIMES if not needed[command])
 
@@ -140,9 +146,9 @@ def _try(client: redis.Redis, command: str, prefix: str) -> str:
     try:
         if command in WRITING:
             return _try_in_script(client, WRITING[command], str(replaced[KEY]))
-        if command == "subscribe":
+        if command.endswith("subscribe"):
             with client.pubsub() as pubsub:
-                pubsub.subscribe(*words)
+                getattr(pubsub, command)(*words)
                 pubsub.parse_response()
         else:
             client.execute_command(*command.upper().split("|"), *words)

@@ -44,7 +44,7 @@ async def acquire(
 
     If an exception ends it early, nothing is left half-acquired.
     """
-    port = port_type(server, policy.prefix, terms=policy.terms())
+    port = port_type(server, terms=policy.terms())
     began = port.now()
     until = waiting.end(began, wait)
     try:

@@ -87,9 +87,9 @@ class Port(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
-    async def listen(self, token: str, *, within: float, keys: Keys | None) -> str:
-        """Return the channel for the message that `token` has the lock. `keys` have the queue, if
-        it stands in one only.
+    async def listen(self, token: str, *, within: float, keys: Sequence[Keys]) -> str:
+        """Return the inbox for the message that `token` has the lock. `keys` are those of the
+        locks for which it may wait.
 
         Only a process that has to wait begins to listen; this waits up to `within` seconds for
         that. Returns `DEAF` if it does not listen yet, or if its connection is lost.
@@ -106,8 +106,8 @@ class Port(Protocol):
         the grant if this process handed the lock over to the token.
         """
 
-    def own_inbox(self, prefix: str) -> str:
-        """Return the channel of this process; "": none of its threads and tasks waits."""
+    def own_inbox(self, keys: Keys) -> str:
+        """Return the inbox of this process for a lock; "": none of its threads and tasks waits."""
 
     async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:
         """Wake the waiters of this process that have these tokens: they hold the lock now, by

@@ -143,6 +143,10 @@ class Keys:
         """The runs of a periodic job. The lock is the lock of the job."""
         return f"{self._beside}:ledger"
 
+    def inbox(self, process: str) -> str:
+        """The channel of a process for this lock alone, in the slot of the lock."""
+        return f"{self._beside}:inbox:{process}"
+
     def gone(self, token: str) -> str:
         """The note that `token` was withdrawn or cleared."""
         return Secret(f"{self.beside or self.lock}:gone:{token}")

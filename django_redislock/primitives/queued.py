@@ -53,7 +53,7 @@ class Script(NamedTuple):
         return await port.script(self.name, self.keys, args), claim.keys.name
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
-        own_inbox = port.own_inbox(claim.keys.prefix)
+        own_inbox = port.own_inbox(claim.keys)
         args = [claim.token, int(claim.doubtful), own_inbox, *self.more]
         sent = port.now()
         released, *rest = await port.script(self.name, self.keys, args)
@@ -146,11 +146,11 @@ async def acquire(
     """
     token = claim.token
     attempts = Attempts(port, claim, wait)
-    queue = None if claim.parts else claim.keys
+    names = claim.parts or (claim.keys,)
     begun = False
     ticket = ""
     try:
-        inbox = "" if wait == 0 else await port.listen(token, within=0, keys=queue)
+        inbox = "" if wait == 0 else await port.listen(token, within=0, keys=names)
         while True:
             attempts.ask()
             try:
@@ -187,7 +187,7 @@ async def acquire(
                 # As who is far behind in a queue: nobody gets it sooner, and many may wait for it.
                 pause = slice_for(HEAD, left_ms / 1000, attempts.left, port.uniform)
                 await port.wait(pause, attempts.left)
-                inbox = await port.listen(token, within=0, keys=queue)
+                inbox = await port.listen(token, within=0, keys=names)
                 continue
             if code == -1:
                 raise Refusal(None, rest[0]).error(name)
@@ -205,7 +205,7 @@ async def acquire(
                 # Perhaps this process waits for the first time: begin to listen, and ask again
                 # before a claim window could be over.
                 begun = True
-                inbox = await port.listen(token, within=min(0.5, left), keys=queue)
+                inbox = await port.listen(token, within=min(0.5, left), keys=names)
                 continue
             place = 0 if inbox == DEAF else position
             pause = slice_for(place, holder.remaining, left, port.uniform)
@@ -217,7 +217,7 @@ async def acquire(
                 and port.now() < deadline(grant.sent, claim.ttl)
             ):
                 return grant
-            inbox = await port.listen(token, within=0, keys=queue)
+            inbox = await port.listen(token, within=0, keys=names)
     finally:
         # Twice, since an exception from outside may come in the middle of the first call.
         try:

@@ -19,12 +19,15 @@ from importlib.resources import files
 from typing import NamedTuple
 
 _CALL = re.compile(r"\bp?call\('(\w+)'")
-_SENT = {"eval", "evalsha", "ping", "subscribe"}
+_SENT = {"eval", "evalsha", "ping", "ssubscribe", "subscribe", "sunsubscribe"}
 SOMETIMES = {
     "select": "a database other than 0",
     "wait": "REPLICAS",
     "cluster|slots": "a Redis Cluster",
     "asking": "a Redis Cluster",
+    "spublish": "a Redis Cluster, or a server that spreads its slots",
+    "ssubscribe": "a Redis Cluster, or a server that spreads its slots",
+    "sunsubscribe": "a Redis Cluster, or a server that spreads its slots",
 }
 """Commands that are sent only sometimes, and what needs them."""
 

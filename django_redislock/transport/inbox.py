@@ -1,10 +1,17 @@
-"""The inbox of a process at one server: its waiters learn here that they were handed a lock.
+"""The inbox of a process at one server: its waiters learn here that they were handed a lock, and
+the watchdog that a lock was deleted or overwritten.
 
 One pub/sub connection serves all waiters, threads and tasks alike. One of the waiting threads
 reads it, so that nobody has to be woken twice, and wakes the others; if it stops waiting, another
-one goes on. A thread of the background connects, and reads if no thread waits, but tasks do. A
-wake-up is only a hint, so one that is lost or comes twice does no harm. If a lock is handed on
-within the process, the inbox wakes the waiter with the grant.
+one goes on. A thread of the background connects, writes, and reads if no thread waits, but tasks
+or the watchdog do. A wake-up is only a hint, so one that is lost or comes twice does no harm. If a
+lock is handed on within the process, the inbox wakes the waiter with the grant.
+
+On one primary, a process has one channel for all locks. Where a script may use keys of one slot
+only, it has a channel for each lock for which it waits, in the slot of that lock (sharded pub/sub,
+Redis 7). So only the node that has the lock passes the message on, and it knows who listens. Then
+a process has an inbox at each node of a cluster where it waits. Without sharded pub/sub, each node
+of a cluster passes on all messages, and no node knows who listens.
 """
 
 from __future__ import annotations
@@ -14,9 +21,10 @@ import secrets
 import sys
 import threading
 import time
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from redis.exceptions import RedisError
+from redis.exceptions import MovedError, RedisError
 
 from ..base.background import Background
 from ..base.clock import now
@@ -24,10 +32,11 @@ from ..primitives.contract import Grant
 from ..primitives.keys import Keys
 from ..primitives.waiting import backoff
 from . import pools
+from .cluster import Node
 from .command import foreign
 from .crowds import Crowds, present
 from .server import Server
-from .subscription import Subscription
+from .subscription import ERROR, Heard, Subscription
 
 logger = logging.getLogger("django_redislock")
 
@@ -40,25 +49,59 @@ PRESENT_EVERY = 2.0
 for a request that gets no answer."""
 GIVE_UP = 1.0
 """Seconds in which a thread notices that the connection that it reads is lost."""
+KEEP = 10.0
+"""Seconds for which the channel of a lock is kept when nobody waits for that lock."""
+INVALIDATED = b"__redis__:invalidate"
+"""The channel of the messages that keys were changed (tracking.py)."""
 
 
 class Waker(Protocol):
     def __call__(self, notified: bool, grant: Grant | None = None) -> object: ...
 
 
-class Inbox:
-    """The waiters of this process at one server."""
+class Process:
+    """What the waiters of this process say of its inboxes at one server."""
 
     def __init__(self, server: Server, prefix: str) -> None:
-        self.channel = f"{prefix}:inbox:{secrets.token_hex(8)}"
+        self.id = secrets.token_hex(8)
+        self.channel = f"{prefix}:inbox:{self.id}"
+        """The channel for all locks."""
+        self._server = server
+        self.refused = False
+        """Whether the server has no sharded pub/sub, or this user may not use it."""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each lock has a channel of its own."""
+        return self._server.clustered and not self.refused
+
+
+class Inbox:
+    """The waiters of this process at one server: with `nodes`, those for whose locks it has
+    channels; at that node of a cluster, or at the server itself (None)."""
+
+    def __init__(self, server: Server, prefix: str, *nodes: Node | None) -> None:
+        self._process = server.kept(Process, prefix)
+        self._node = nodes[0] if nodes else None
+        self._sharded = bool(nodes)
+        self.name = self._process.id if nodes else self._process.channel
+        """What scripts are told of it. They make the channel of a lock from it (lua/queue.lua)."""
         self.listening = threading.Event()
-        """Set while the connection has subscribed."""
+        """Set while the connection has subscribed; or could, if each lock has a channel."""
         self._server = server
         self._background = Background(self._run, "redislock-inbox")
         self._subscription: Subscription | None = None
         self._wakers: dict[str, Waker] = {}
+        self._channels: dict[str, frozenset[str]] = {}
+        """By token: the channels of the locks for which it may wait."""
+        self._subscribed: set[str] = set()
+        """The channels on which the server has confirmed that we listen."""
+        self._asked: dict[str, float] = {}
+        """When the server was asked for the others."""
+        self._unused: dict[str, float] = {}
+        """The channels that nobody needs now, and since when."""
         self._tasks: set[str] = set()
-        """The tokens of those waiters that are tasks."""
+        """The tokens of those waiters that can't read: tasks, and those of several inboxes."""
         self._idle: dict[str, threading.Event] = {}
         """Waiting threads that could read, and the event that wakes each of them."""
         self._reader: str | None = None
@@ -84,30 +127,49 @@ class Inbox:
         return self._background.started
 
     def register(
-        self, token: str, wake: Waker, keys: Keys | None = None, *, task: bool = False
+        self, token: str, wake: Waker, keys: Sequence[Keys] = (), *, task: bool = False
     ) -> None:
         """From now on, call `wake(True)` (from another thread) when `token` gets its lock, and
-        `wake(False)` when it may have missed that. `keys` have the queue, if it stands in one
-        only."""
+        `wake(False)` when it may have missed that. `keys` are those of the locks for which it may
+        wait."""
         self._wakers[token] = wake
-        if keys is not None:
-            self._crowds.join(token, keys)
+        if len(keys) == 1:
+            self._crowds.join(token, keys[0])
+        if self._sharded:
+            self._channels[token] = self._channels_of(keys)
         if task:
             self._tasks.add(token)
             if self._reader is None:
                 self._call()
+        if not self.hears(keys):
+            self._call()
+
+    def ready(self, keys: Sequence[Keys]) -> bool:
+        """Return whether a waiter for these locks causes no new subscription."""
+        return self.hears(keys) if self._sharded else self.started
+
+    def hears(self, keys: Sequence[Keys]) -> bool:
+        """Return whether this process listens to the messages for these locks."""
+        return self.listening.is_set() and self._subscribed.issuperset(self._channels_of(keys))
+
+    def _channels_of(self, keys: Sequence[Keys]) -> frozenset[str]:
+        if not self._sharded:
+            return frozenset()
+        return frozenset(its.inbox(self._process.id) for its in keys)
 
     def forget(self, token: str) -> None:
         """Call nothing for `token` from now on."""
         self._wakers.pop(token, None)
         self._tasks.discard(token)
+        self._channels.pop(token, None)
         self._crowds.leave(token)
         self.rest(token)
 
     def rests(self, token: str) -> bool:
         """Return whether the waiter of `token` need not ask until it is woken: it is not the first
         of this process in its queue, and this process keeps its place."""
-        if not self.listening.is_set() or not self._crowds.rests(token):
+        heard = self._subscribed.issuperset(self._channels.get(token, ()))
+        if not self.listening.is_set() or not heard or not self._crowds.rests(token):
             return False
         if not self._looks_often:
             self._call()
@@ -181,8 +243,8 @@ class Inbox:
         handled = sys.exception()
         self._unheard = True
         try:
-            for message in its.messages(seconds):
-                self._wake(message.decode(errors="replace"), notified=True)
+            for heard in its.messages(seconds):
+                self._take(heard)
         except (OSError, RedisError) as error:
             if foreign(error, handled):
                 raise
@@ -191,6 +253,39 @@ class Inbox:
             return False
         self._unheard = False
         return True
+
+    def _take(self, heard: Heard) -> None:
+        kind, channel, data = heard
+        if kind in (b"message", b"smessage"):
+            self._wake(data.decode(errors="replace"), notified=True)
+        elif kind in (b"subscribe", b"ssubscribe"):
+            self._asked.pop(name := _text(channel), None)
+            self._subscribed.add(name)
+            if self._sharded:
+                self._wake_those_of(name)
+            else:
+                self.listening.set()
+                self.wake_all()  # messages that were sent before are lost
+        elif kind == b"sunsubscribe":
+            # The server says so, too, if the slot of this channel has moved to another node.
+            self._subscribed.discard(name := _text(channel))
+            self._wake_those_of(name)
+        elif kind == ERROR:
+            self._refused(data)
+
+    def _refused(self, error: Exception) -> None:
+        """Note that a subscription was refused."""
+        if not self._sharded:
+            raise error
+        if not isinstance(error, MovedError):
+            self._process.refused = True
+        self._asked.clear()
+        self.wake_all()
+
+    def _wake_those_of(self, channel: str) -> None:
+        for token, its in self._channels.copy().items():
+            if channel in its:
+                self._wake(token, notified=False)
 
     def _wake(self, token: str, *, notified: bool) -> None:
         # In a function of its own, so that no variable of a loop keeps a waiter, and its client,
@@ -204,6 +299,8 @@ class Inbox:
         its = self._subscription
         if its is not None:
             its.call()
+            if self._reader == BACKGROUND:
+                its.ring()
 
     def _ring(self, token: str) -> None:
         its = self._subscription
@@ -217,6 +314,9 @@ class Inbox:
         # If settings are overridden, as in tests, the alias may come to mean another server, which
         # has an inbox of its own.
         while (server := self._server.again()) is not None:
+            # A node may have left the cluster.
+            if self._sharded and failures and not self._wakers:
+                break
             try:
                 self._listen(server)
             except Exception as error:
@@ -225,6 +325,8 @@ class Inbox:
                     failures = 0
                     self.listening.clear()
                     self.wake_all()  # nobody rests now
+                self._subscribed.clear()
+                self._asked.clear()
                 level = logging.DEBUG if failures else logging.WARNING
                 logger.log(level, "Lost the connection that wakes waiting locks: %s", error)
             failures += 1
@@ -236,11 +338,13 @@ class Inbox:
         pool = server.background_pool()
         its = None
         try:
-            its = Subscription(pool, self.channel)
+            its = Subscription(pools.primary_at(pool, self._node))
             self._subscription = its
-            self.listening.set()
-            self.wake_all()  # messages that were sent before are lost
+            if self._sharded:
+                self.listening.set()
+                self.wake_all()
             while True:
+                self._subscribe(its)
                 self._attend(its)
                 its.prove()
                 self._look_after(server)
@@ -253,10 +357,33 @@ class Inbox:
                 its.close()
             pools.close(pool)
 
+    def _subscribe(self, its: Subscription) -> None:
+        """Subscribe to the channels that are needed, and leave those that were not for a while."""
+        time = now()
+        needed = self._needed()
+        for channel in needed.difference(self._subscribed):
+            if self._asked.get(channel, 0.0) < time - GIVE_UP:
+                self._asked[channel] = time
+                its.send("SSUBSCRIBE" if self._sharded else "SUBSCRIBE", channel)
+        unused = {name: self._unused.get(name, time) for name in self._subscribed - needed}
+        self._unused = unused
+        for channel in [name for name, since in unused.items() if since < time - KEEP]:
+            # In this order: whoever registers meanwhile either is seen here, or sees that it has
+            # to be asked for anew.
+            self._subscribed.discard(channel)
+            if channel in self._needed():
+                self._subscribed.add(channel)
+            else:
+                its.send("SUNSUBSCRIBE", channel)
+
+    def _needed(self) -> set[str]:
+        if not self._sharded:
+            return {self._process.channel}
+        return {channel for its in self._channels.copy().values() for channel in its}
+
     def _attend(self, its: Subscription) -> None:
         """Read if no waiting thread can, until something comes; else wait until that is so."""
-        needed = bool(self._tasks) or not its.shared
-        # A connection that only this thread may read keeps it from hearing a call.
+        needed = bool(self._tasks or self._asked) or not its.shared
         longest = LOOK_EVERY if needed or self._looks_often else its.PING_EVERY
         if not (needed and self._may_read(BACKGROUND)):
             its.wait_for_call(longest)
@@ -284,3 +411,7 @@ class Inbox:
         give_up = now() + GIVE_UP
         while self._reader is not None and self._reads(self._reader) and now() < give_up:
             time.sleep(0.001)
+
+
+def _text(channel: Any) -> str:
+    return channel.decode(errors="surrogateescape") if isinstance(channel, bytes) else str(channel)

@@ -250,7 +250,12 @@ class PoolsOfClient:
         )
 
 
-def node_of(pool: Pool, key: str) -> Node | None:
+def has_nodes(pool: Pool | AsyncPool | None) -> bool:
+    """Return whether a key has a node; if there is no pool yet, nobody knows."""
+    return pool is None or isinstance(pool, Cluster)
+
+
+def node_of(pool: Pool | AsyncPool | None, key: str) -> Node | None:
     """Return the node of a cluster that has a key, if it is known. `None` without a cluster."""
     return pool.node_of(key) if isinstance(pool, Cluster) else None
 
@@ -270,9 +275,11 @@ def primaries(pool: Pool) -> list[redis.ConnectionPool]:
     return run(pool.primaries(sender(SyncExchange, ("",), NO_TERMS)))
 
 
-def any_primary(pool: Pool) -> redis.ConnectionPool:
-    """Return the pool of a server that gets all published messages: in a cluster, each node does.
-    Raises `LockUnavailable`."""
+def primary_at(pool: Pool, node: Node | None) -> redis.ConnectionPool:
+    """Return the pool of a node of a cluster. None: of any node, each of which gets all messages
+    that are published; or of the only server. Raises `LockUnavailable`."""
+    if node is not None and isinstance(pool, Cluster):
+        return pool.pool(node)
     return random.SystemRandom().choice(primaries(pool))
 
 

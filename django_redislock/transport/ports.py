@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import InvalidResponse, NoScriptError
@@ -27,9 +27,9 @@ from ..primitives.keys import Keys, Shared, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
 from . import pools
-from .command import AloneExchange, AsyncExchange, Pool, SyncExchange
+from .command import AloneExchange, AsyncExchange, AsyncPool, Pool, SyncExchange
 from .event_loops import ending, joined, of_loop
-from .inbox import Inbox, Waker
+from .inbox import Inbox, Process, Waker
 from .polled import Request, Requests
 from .server import Server, server_of
 from .several import Answers, Member
@@ -91,7 +91,9 @@ class BasePort:
 
     _in_a_task = False
     # Set on the class, since most operations end with their first script and change none.
-    _listening: tuple[Inbox, str] | None = None
+    _boxes: Sequence[Inbox] = ()
+    """The inboxes that wake this waiter."""
+    _token = ""
     _news: _News
     _own_inbox: Inbox | None = None
     learned: Learned = ""
@@ -100,10 +102,9 @@ class BasePort:
     _until = float("inf")
     """When the time for all requests ends."""
 
-    def __init__(self, server: Server, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
+    def __init__(self, server: Server, *, terms: Terms = NO_TERMS) -> None:
         fork.look()
         self._server = server
-        self._prefix = prefix
         self._terms = terms
 
     now = staticmethod(now)
@@ -188,13 +189,13 @@ class BasePort:
         raise NotImplementedError
 
     async def wait(self, seconds: float, left: float, *, rest: float = 0.0) -> Grant | None:
-        if self._listening is None:  # no message can come
+        if not self._boxes:  # no message can come
             await self.sleep(seconds)
             self.learned = "look"
             return None
         until = now() + left
-        box, token = self._listening
-        await self._pause(min(rest, LONGEST) if rest and box.rests(token) else seconds)
+        rests = rest and len(self._boxes) == 1 and self._boxes[0].rests(self._token)
+        await self._pause(min(rest, LONGEST) if rests else seconds)
         await self._take_turn(until)
         grant, self._news.grant = self._news.grant, None
         self.learned = "process" if grant else "message" if self._news.notified else "look"
@@ -202,9 +203,29 @@ class BasePort:
         # No replica has confirmed a grant that was handed over.
         return None if self._terms.replicas else grant
 
-    def own_inbox(self, prefix: str) -> str:
-        self._own_inbox = self._server.kept(Inbox, prefix)
-        return self._own_inbox.channel if self._own_inbox.awaited else ""
+    def own_inbox(self, keys: Keys) -> str:
+        boxes = [*self._inboxes((keys,))]
+        self._own_inbox = boxes[0] if boxes else None
+        return boxes[0].name if boxes and boxes[0].awaited else ""
+
+    def _inboxes(self, keys: Sequence[Keys]) -> dict[Inbox, Sequence[Keys]]:
+        """Return the inboxes of this process for these locks, and the locks of each. There is one;
+        several if several nodes of a cluster have the locks; none if a node is unknown."""
+        server, prefix = self._server, keys[0].prefix
+        if not server.clustered or not server.kept(Process, prefix).sharded:
+            return {server.kept(Inbox, prefix): keys}
+        pool = self._present_pool()
+        found: dict[Inbox, list[Keys]] = {}
+        for its in keys:
+            node = pools.node_of(pool, its.lock)
+            if node is None and pools.has_nodes(pool):
+                return {}
+            found.setdefault(server.kept(Inbox, prefix, node), []).append(its)
+        return dict(found)
+
+    def _present_pool(self) -> Pool | AsyncPool | None:
+        """Return the pool that `_execute` uses, if it is there."""
+        raise NotImplementedError
 
     async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:
         assert self._own_inbox is not None
@@ -231,27 +252,38 @@ class BasePort:
             self._line.release()
             self._line = None
 
-    async def listen(self, token: str, *, within: float, keys: Keys | None) -> str:
-        box = self._server.kept(Inbox, self._prefix)
-        if within > 0:
-            box.start()
-        elif not box.started:
+    async def listen(self, token: str, *, within: float, keys: Sequence[Keys]) -> str:
+        boxes = self._inboxes(keys)
+        if within > 0 or self._boxes:
+            for box in boxes:
+                box.start()
+        elif not all(box.ready(its) for box, its in boxes.items()):
             return DEAF
-        if self._listening is None:
-            self._listening = box, token
-            box.register(token, self._waker(), keys, task=self._in_a_task)
-        if within > 0 and not box.listening.is_set():
-            until = now() + within
-            # When the inbox has subscribed, it wakes all waiters at once.
-            await self._pause(within)
+        if [*boxes] != [*self._boxes]:  # a slot may have moved to another node
+            self._leave_inboxes()
+            self._boxes, self._token = [*boxes], token
+            wake = self._waker()
+            for box, its in boxes.items():
+                # A thread that waits for messages of several inboxes reads none.
+                task = self._in_a_task or len(boxes) > 1
+                box.register(token, wake, its, task=task)
+        until = now() + within
+        while not (heard := self._is_heard(boxes)) and (left := until - now()) > 0:
+            # When an inbox has subscribed, it wakes its waiters at once.
+            await self._pause(left)
             await self._take_turn(until)
-        return box.channel if box.listening.is_set() else DEAF
+        return self._boxes[0].name if heard else DEAF
+
+    def _is_heard(self, boxes: Mapping[Inbox, Sequence[Keys]]) -> bool:
+        return bool(boxes) and all(box.hears(its) for box, its in boxes.items())
+
+    def _leave_inboxes(self) -> None:
+        for box in self._boxes:
+            box.forget(self._token)
+        self._boxes = ()
 
     def unlisten(self) -> None:
-        if self._listening is not None:
-            box, token = self._listening
-            box.forget(token)
-            self._listening = None
+        self._leave_inboxes()
         self._leave_line()
 
 
@@ -261,22 +293,24 @@ class SyncPort(BasePort):
     def __init__(
         self,
         server: Server,
-        prefix: str = "",
         *,
         terms: Terms = NO_TERMS,
         pool: Pool | None = None,
     ) -> None:
-        super().__init__(server, prefix, terms=terms)
+        super().__init__(server, terms=terms)
         self._pool = pool
 
+    def _present_pool(self) -> Pool:
+        return self._pool or self._server.shared_pool()
+
     async def _execute(self, command: tuple[Word, ...]) -> Any:
-        pool = self._pool or self._server.shared_pool()
+        pool = self._present_pool()
         return await self._server.execute(SyncExchange, pool, command, self._in_time())
 
     async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         if self._terms.replicas:
             return None
-        exchange = SyncExchange(self._pool or self._server.shared_pool())
+        exchange = SyncExchange(self._present_pool())
         return exchange.at_once(sha, keys, args, self._within())
 
     async def ask_all(
@@ -341,16 +375,17 @@ class SyncPort(BasePort):
         self._woken.set()
 
     async def _pause(self, seconds: float) -> None:
-        assert self._listening is not None
-        (box, token), news = self._listening, self._news
+        token, news = self._token, self._news
         until = now() + seconds
+        box = self._boxes[0] if len(self._boxes) == 1 else None
         try:
             while not news.woken and (left := until - now()) > 0:
-                if not box.read(token, self._woken, left):
+                if box is None or not box.read(token, self._woken, left):
                     self._woken.wait(left)
                     self._woken.clear()
         finally:
-            box.rest(token)
+            if box is not None:
+                box.rest(token)
         news.woken = False
 
     async def _stand_in_line(self, seconds: float) -> None:
@@ -384,9 +419,13 @@ class AsyncPort(BasePort):
 
     _exchange = AsyncExchange
 
-    def __init__(self, server: Server, prefix: str = "", *, terms: Terms = NO_TERMS) -> None:
-        super().__init__(server, prefix, terms=terms)
+    def __init__(self, server: Server, *, terms: Terms = NO_TERMS) -> None:
+        super().__init__(server, terms=terms)
         self._loop = asyncio.get_running_loop()
+
+    def _present_pool(self) -> AsyncPool | None:
+        its = joined(self._loop, self._server)
+        return None if its is None else its.pool
 
     async def _execute(self, command: tuple[Word, ...]) -> Any:
         if self._loop not in ending:

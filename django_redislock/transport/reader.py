@@ -34,6 +34,10 @@ class PlainReader:
         self._buffer += data
         self._at = 0
 
+    def has_data(self) -> bool:
+        """Return whether bytes of an answer that is not whole are kept."""
+        return self._at < len(self._buffer)
+
     def gets(self) -> Any:
         try:
             next(self._value)

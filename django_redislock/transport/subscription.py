@@ -1,8 +1,10 @@
-"""A connection that has subscribed to one channel, read by one thread at a time.
+"""A connection that listens to messages, read by one thread at a time.
 
 redis-py's `get_message()` takes longer than Redis takes to hand a lock over, and it can't be
-woken. So the messages are read here, from the socket. A connection with TLS, or one of an unusual
-kind, is read through redis-py, and always by the same thread.
+woken. So the messages are read here, from the socket that redis-py has connected. A connection
+with TLS is always read by the thread that also writes to it, since two threads can't use a TLS
+stream. A connection without a socket of the usual kind is read through redis-py, by that thread,
+too.
 """
 
 from __future__ import annotations
@@ -12,22 +14,39 @@ import os
 import re
 import select
 import socket
+import ssl
+from collections.abc import Sequence
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 from redis.exceptions import RedisError
 
 from ..base.clock import now
-from . import pools
-from .command import Pool
+from .reader import NOTHING, reader
 from .wire import MOST
 
 LOST = getattr(select, "POLLRDHUP", 0)
 """The event of a connection that the other end has closed. Elsewhere than on Linux there may be
 none, and an idle connection that is lost is noticed by the next PING."""
-LONGEST = 4096
-"""Bytes of a message that has not been read to its end, at most."""
+
+ERROR = b"error"
+"""The kind of an answer that refuses a request."""
+
+
+class Heard(NamedTuple):
+    """Something that the server says: a message, or the answer to a request."""
+
+    kind: bytes
+    """The server's word for it, such as `message` or `ssubscribe`; or `ERROR`."""
+    channel: Any = None
+    data: Any = None
+
+
+_MESSAGES = re.compile(
+    rb"[*>]3\r\n\$[78]\r\n(s?message)\r\n\$\d+\r\n([^\r]*)\r\n\$\d+\r\n([^\r]*)\r\n"
+)
+"""Whole messages as the server sends them, of names without line breaks."""
 
 
 class Subscription:
@@ -37,28 +56,36 @@ class Subscription:
     failure: Exception | None = None
     """The error with which a reader found that the connection is lost."""
 
-    def __init__(self, pool: Pool, channel: str) -> None:
+    def __init__(self, pool: redis.ConnectionPool) -> None:
         self._heard = self._pinged = now()
-        self._pubsub = redis.Redis(connection_pool=pools.any_primary(pool)).pubsub()
-        self._pubsub.subscribe(channel)
-        message = self._pubsub.get_message(timeout=self.PING_EVERY)
-        if message is None:
-            raise RedisError(f"no answer to a SUBSCRIBE in {self.PING_EVERY} s")
-        sock = getattr(self._pubsub.connection, "_sock", None)
-        self._socket: Any = sock if type(sock) is socket.socket else None
+        self._connection: Any = pool.get_connection()
+        sock = getattr(self._connection, "_sock", None)
+        self._socket = sock if isinstance(sock, socket.socket) else None
+        self.shared = type(sock) is socket.socket
+        """Whether any thread may read, and not only the one that writes."""
+        self._answers = reader()
         self._reader, self._caretaker = _Bell(), _Bell()
-        self._unread = b""
-        # What a message has before its data. Other answers, to a PING, only show that the
-        # connection lives; so do parts of one that redis-py has read.
-        name = channel.encode()
-        self._message = re.compile(
-            rb"\$7\r\nmessage\r\n\$%d\r\n%b\r\n\$\d+\r\n([^\r]*)\r\n" % (len(name), name)
-        )
 
-    @property
-    def shared(self) -> bool:
-        """Whether any thread may read, and not only the one that has subscribed."""
-        return self._socket is not None
+    def client_id(self) -> int | None:
+        """Return the number of this connection at the server. None: the server does not say.
+
+        To be called before the first subscription: later such requests are refused.
+        """
+        self.send("CLIENT", "ID")
+        until = now() + self.PING_EVERY
+        while (left := until - now()) > 0:
+            if not self.wait(left):
+                continue
+            for its in self._received(left):
+                if isinstance(its, int):
+                    return its
+                if isinstance(its, Exception):
+                    return None
+        raise RedisError(f"no answer in {self.PING_EVERY} s")
+
+    def send(self, *command: str | bytes) -> None:
+        """Send a request. Only one thread may do so. Its answer comes among the messages."""
+        self._connection.send_command(*command, check_health=False)
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is something to read, for so many seconds, or until `ring` is called.
@@ -81,22 +108,55 @@ class Subscription:
         """End `wait_for_call`."""
         self._caretaker.ring()
 
-    def messages(self, seconds: float) -> list[bytes]:
-        """Return the data of the messages that have come. Raises `RedisError` or `OSError` if the
-        connection is lost. If it is not shared, this waits for so many seconds."""
+    def messages(self, seconds: float) -> Sequence[Heard]:
+        """Return what has come. Raises `RedisError` or `OSError` if the connection is lost. If it
+        has no socket of the usual kind, this waits for so many seconds."""
+        return [_heard(its) for its in self._received(seconds)]
+
+    def _received(self, seconds: float) -> Sequence[Any]:
+        """Return the answers that have come."""
         if self._socket is None:
-            message = self._pubsub.get_message(timeout=seconds)
-            if message is None:
+            if not self._connection.can_read(timeout=seconds):
                 return []
             self._heard = now()
-            return [message["data"]] if message["type"] == "message" else []
-        some = self._socket.recv(MOST)
+            try:
+                return [self._connection.read_response(disable_decoding=True, push_request=True)]
+            except redis.ResponseError as error:
+                return [error]
+        some = self._read(self._socket)
+        if not some:
+            return []
+        self._heard = now()
+        if not self._answers.has_data():
+            # A message alone is the most frequent case, and takes the reader ten times as long.
+            *messages, rest = _MESSAGES.split(some)
+            if not rest and not any(messages[::4]):
+                return [*zip(messages[1::4], messages[2::4], messages[3::4], strict=True)]
+        self._answers.feed(some)
+        found = []
+        while (answer := self._answers.gets()) is not NOTHING:
+            found.append(answer)
+        return found
+
+    def _read(self, sock: socket.socket) -> bytes:
+        """Return the bytes that have come. With TLS, there may be none of ours among them."""
+        if self.shared:
+            some = sock.recv(MOST)
+        else:
+            assert isinstance(sock, ssl.SSLSocket)
+            timeout = sock.gettimeout()
+            sock.settimeout(0)
+            try:
+                some = sock.recv(MOST)
+                while left := sock.pending():  # a poll of the socket does not see these
+                    some += sock.recv(left)
+            except ssl.SSLWantReadError:
+                return b""
+            finally:
+                sock.settimeout(timeout)
         if not some:
             raise RedisError("it was closed")
-        self._heard = now()
-        *messages, rest = self._message.split(self._unread + some)
-        self._unread = rest[-LONGEST:]
-        return messages[1::2]
+        return some
 
     def prove(self) -> None:
         """Ask for a sign of life after a silence. Raises an error if the connection is lost, or
@@ -109,7 +169,7 @@ class Subscription:
         if self._pinged > self._heard:
             raise RedisError(f"no answer to a PING in {self.PING_EVERY} s")
         self._pinged = now()
-        self._pubsub.ping()
+        self.send("PING")
 
     def hang_up(self) -> None:
         """End the connection. Who reads it sees that at once."""
@@ -119,7 +179,7 @@ class Subscription:
 
     def close(self) -> None:
         """Close it. Nobody may read any more."""
-        self._pubsub.close()
+        self._connection.disconnect()
         self._reader.close()
         self._caretaker.close()
 
@@ -127,9 +187,14 @@ class Subscription:
         """Close the child's copy of the socket, in a forked child. Otherwise the server would
         count this process as a listener for as long as the child lives. The parent continues with
         its own copy."""
-        connection = getattr(self._pubsub.connection, "_sock", None)
-        if isinstance(connection, socket.socket):  # a server in memory has none
-            os.close(connection.detach())
+        if self._socket is not None and self._socket.fileno() >= 0:
+            os.close(self._socket.detach())
+
+
+def _heard(answer: Any) -> Heard:
+    if isinstance(answer, Exception):
+        return Heard(ERROR, None, answer)
+    return Heard(*answer[:3]) if isinstance(answer, list | tuple) and answer else Heard(b"")
 
 
 class _Bell:

@@ -182,7 +182,7 @@ def test_wait(
     """Queueing, waiting, being handed the lock; confirming it if another process has held it."""
     numbers = count(1)
     if elsewhere:
-        monkeypatch.setattr(AsyncPort, "own_inbox", lambda self, prefix: "")
+        monkeypatch.setattr(AsyncPort, "own_inbox", lambda self, keys: "")
 
     @asynccontextmanager
     async def taken() -> AsyncIterator[str]:

@@ -218,4 +218,4 @@ def _where(name: str, options: dict[str, Any]) -> tuple[SyncPort, Keys]:
     using = validate_using(options["using"] or aliases_of(policy.using)[0])
     cache_locks = options["cache_locks"]
     keys = Keys.verbatim(prefix, name.encode()) if cache_locks else Keys.of(prefix, name)
-    return SyncPort(server_of(using), prefix, terms=policy.terms()), keys
+    return SyncPort(server_of(using), terms=policy.terms()), keys

@@ -56,13 +56,36 @@ local elsewhere
 local own_inbox
 local granted = {}
 
+-- An inbox is a channel for all locks, or the end of the name of the channel that a process has for each
+-- lock that it waits for (sharded pub/sub). Returns the name of the latter, or nil.
+local function channel_of(inbox)
+  if not string.find(inbox, ':', 1, true) then return string.sub(queue, 1, -6) .. 'inbox:' .. inbox end
+end
+
 -- Whether somebody listens at an inbox: a process that was killed does not. If a waiter can't listen
--- (its connection is away), or the Redis user may not ask (which is an error), its sign of life has
--- to do. PUBLISH would count listeners, too, but also those with a pattern.
+-- (its connection is away), if another node of a cluster may know it, or if the Redis user may not ask
+-- (which is an error), its sign of life has to do. PUBLISH would count listeners, too, but also those with
+-- a pattern.
 local function listens(inbox)
-  if inbox == DEAF or CLUSTER then return true end
-  local answer = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+  local channel = inbox ~= DEAF and channel_of(inbox)
+  if inbox == DEAF or CLUSTER and not channel then return true end
+  local answer
+  if channel then
+    answer = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel)
+  else
+    answer = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+  end
   return answer.err or answer[2] > 0
+end
+
+local function tell(inbox, waiter)
+  if inbox == DEAF then return end
+  local channel = channel_of(inbox)
+  if channel then
+    redis.pcall('SPUBLISH', channel, waiter)
+  else
+    redis.pcall('PUBLISH', inbox, waiter)
+  end
 end
 
 -- Whether there is room for a waiter; nil: it waits for a lock of another kind, which can't be held
@@ -119,12 +142,12 @@ local function hand_over(grant, caller, fits)
         table.insert(granted, first)
         table.insert(granted, grant(first, ttl, ttl, says, '+'))
       else
-        redis.pcall('PUBLISH', inbox, first)
+        tell(inbox, first)
         grant(first, ttl, CLAIM_WINDOW, says, '?')
       end
       if not fits then return first end
     elseif seen then
-      redis.pcall('PUBLISH', inbox, first)
+      tell(inbox, first)
       if reached and room ~= nil then
         unseen = unseen or {waiter = first, ttl = ttl, says = says}
       end
