@@ -14,11 +14,15 @@ from redis.exceptions import ResponseError
 
 from ..primitives import scripts
 from ..primitives.keys import Keys
+from ..transport.inbox import INVALIDATED
 
 KEY, CHANNEL = object(), object()
 
 HARMLESS: dict[str, tuple[object, ...]] = {
     "asking": (),  # holds for the next command, which goes to this node anyway
+    "client|caching": ("NO",),
+    "client|id": (),
+    "client|tracking": ("OFF",),
     "cluster|slots": (),
     "del": (KEY,),
     "eval": ("return 1", 0),
@@ -85,6 +89,9 @@ def unneeded(*, database: int, replicas: int, clustered: bool) -> frozenset[str]
         "wait": replicas,
         "cluster|slots": clustered,
         "asking": clustered,
+        "client|caching": not clustered,
+        "client|id": not clustered,
+        "client|tracking": not clustered,
         "spublish": clustered,
         "ssubscribe": clustered,
         "sunsubscribe": clustered,
@@ -117,6 +124,8 @@ def acl_rule(user: str, prefix: str, unneeded: frozenset[str], *, channels: bool
     patterns = _pattern("~", prefix)
     if channels:
         patterns += f" {_pattern('&', prefix)}"
+        if "client|tracking" not in unneeded:
+            patterns += f" &{INVALIDATED}"
     return f"ACL SETUSER {user} {patterns} {scripts.permissions(unneeded)}"
 
 

@@ -68,6 +68,7 @@ class Lifetime:
         "released",
         "renew",
         "terms",
+        "tracked",
         "write_at",
     )
 
@@ -92,6 +93,8 @@ class Lifetime:
         """Seconds by which the renewal may come before that time."""
         self.write_at = math.ceil((grant.sent + A_SECOND) / TOGETHER) * TOGETHER
         """When the watchdog writes it down in the index and in the history."""
+        self.tracked = False
+        """The server says at once if somebody else changes the lock."""
         self.renewed(grant.sent, claim.ttl)
 
     # The state. Nothing here asks the server, and reading a property changes nothing.

@@ -31,6 +31,9 @@ import time
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import Any
 
+from redis import ConnectionPool
+from redis.exceptions import RedisError
+
 from ..base import fork, tokens
 from ..base.background import Background
 from ..base.clock import now
@@ -41,8 +44,9 @@ from ..primitives import guard, record
 from ..primitives.contract import NO_TERMS, Claim, Port, Refusal, Terms, run
 from ..primitives.keys import presence
 from ..primitives.redlock import Redlock
-from ..transport import pools
+from ..transport import pools, tracking
 from ..transport.cluster import Node
+from ..transport.inbox import Inbox
 from ..transport.ports import SyncPort
 from ..transport.server import Server, every
 from .lifetime import A_SECOND, NEVER, LeaseState, Lifetime, Renewable
@@ -162,6 +166,8 @@ class Watchdog:
         self._news: dict[str, Lifetime] = {}
         """By token: leases whose due time the thread does not know yet. A lease that is released
         before the thread looks leaves nothing behind."""
+        self._untracked: dict[str, Lifetime] = {}
+        """By token: leases that are to be tracked as soon as the inbox is ready for that."""
         # Only the thread uses these two.
         self._due: _Entries = []
         """The leases that are not due yet, by their due time."""
@@ -205,6 +211,19 @@ class Watchdog:
         if lease.next < self._next:
             self.wake(lease.next)
 
+    def suspect(self, keys: Sequence[bytes] | None) -> None:
+        """Renew the leases on these keys now, since somebody else has changed them. None: all."""
+        if keys is None:
+            tokens = [*self._leases.copy()]
+        else:
+            names = [key.decode(errors="surrogateescape") for key in keys]
+            tokens = [token for name in names for token in tuple(self._tokens.get(name, ()))]
+        for token in tokens:
+            lease = self._leases.get(token)
+            if lease is not None and lease.tracked and lease.renew:
+                lease.due = now()
+                self.reconsider(lease)
+
     def wake(self, due: float = NEVER) -> None:
         """Let the thread look now, and again at the time `due`."""
         self._woken.put(due)
@@ -213,6 +232,7 @@ class Watchdog:
         """Stop watching: this process no longer holds the lease."""
         lease = self._leases.pop(claim.token, None)
         self._news.pop(claim.token, None)
+        self._untracked.pop(claim.token, None)
         self._unwatched.pop(claim.token, None)
         if lease is not None:
             self._leave(lease.claim)
@@ -447,8 +467,13 @@ class Watchdog:
                 for lease in leases:
                     if lease.claim.token in self._leases:
                         self._schedule(lease, answered)
+        if self._untracked:
+            waiting, self._untracked = self._untracked, {}
+            self._track([lease for token, lease in waiting.items() if token in self._leases])
         unwatched = self._written_by(began)
-        if silent or not self._write_down([*(lease.claim for lease in old), *unwatched]):
+        if not silent and self._write_down([*(lease.claim for lease in old), *unwatched]):
+            self._track(old)
+        else:
             for lease in old:
                 lease.write_at = began  # with its next renewal
             for claim in unwatched:
@@ -484,6 +509,41 @@ class Watchdog:
                 if isinstance(error, LockUnavailable) and error.silent:
                     break  # the others would take as long again
         return done
+
+    def _track(self, leases: Iterable[Lifetime]) -> None:
+        """Let the server say at once if somebody else changes a lock of these leases.
+
+        Only locks with one holder: those of several holders change with each of the others. And
+        not on a cluster, nor on the servers of a Redlock.
+        """
+        wanted = [lease for lease in leases if lease.renew and self._can_be_tracked(lease.claim)]
+        pool = self._pool
+        if not wanted or self.server.clustered or not isinstance(pool, ConnectionPool):
+            return
+        box = self.server.kept(Inbox, wanted[0].claim.keys.prefix)
+        box.follow(self)
+        if (redirect := box.redirect) is None:
+            if box.may_follow:
+                self._untracked.update((lease.claim.token, lease) for lease in wanted)
+            return
+        within = min(PATIENCE * self._shortest, pools.BACKGROUND_TIMEOUT)
+        for start in range(0, len(wanted), BATCH):
+            some = wanted[start : start + BATCH]
+            for lease in some:
+                lease.tracked = True  # before: a message may come at once
+            keys = [its.lock for lease in some for its in lease.claim.renewed_keys]
+            try:
+                there = tracking.track(pool, redirect, keys, within)
+            except (RedisError, OSError) as error:
+                logger.debug("Changes of locks can't be told at once: %s", error)
+                box.unfollow()
+                return
+            if not there:
+                self.suspect([key.encode(errors="surrogateescape") for key in keys])
+
+    @staticmethod
+    def _can_be_tracked(claim: Claim) -> bool:
+        return claim.primitive.kind in ("mutex", "multi") and not claim.keys.timestamp_key
 
     def _survey(self) -> None:
         """Look through all leases, and show that their process lives."""
@@ -550,6 +610,7 @@ class Watchdog:
             if ask:
                 within = PATIENCE * min(lease.claim.ttl for lease in leases)
                 run(renew(self._port(within, leases[0].terms), leases))
+                self._track([lease for lease in leases if lease.tracked and not lease.closing])
                 return True
         except LockUnavailable as error:
             level = logging.WARNING if news else logging.DEBUG

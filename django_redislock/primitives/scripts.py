@@ -19,12 +19,18 @@ from importlib.resources import files
 from typing import NamedTuple
 
 _CALL = re.compile(r"\bp?call\('(\w+)'")
-_SENT = {"eval", "evalsha", "ping", "ssubscribe", "subscribe", "sunsubscribe"}
+_SENT = {
+    *("client|caching", "client|id", "client|tracking", "eval", "evalsha", "ping"),
+    *("ssubscribe", "subscribe", "sunsubscribe"),
+}
 SOMETIMES = {
     "select": "a database other than 0",
     "wait": "REPLICAS",
     "cluster|slots": "a Redis Cluster",
     "asking": "a Redis Cluster",
+    "client|caching": "to be told at once of a lease that is lost",
+    "client|id": "to be told at once of a lease that is lost",
+    "client|tracking": "to be told at once of a lease that is lost",
     "spublish": "a Redis Cluster, or a server that spreads its slots",
     "ssubscribe": "a Redis Cluster, or a server that spreads its slots",
     "sunsubscribe": "a Redis Cluster, or a server that spreads its slots",

@@ -51,12 +51,22 @@ GIVE_UP = 1.0
 """Seconds in which a thread notices that the connection that it reads is lost."""
 KEEP = 10.0
 """Seconds for which the channel of a lock is kept when nobody waits for that lock."""
-INVALIDATED = b"__redis__:invalidate"
+INVALIDATED = "__redis__:invalidate"
 """The channel of the messages that keys were changed (tracking.py)."""
 
 
 class Waker(Protocol):
     def __call__(self, notified: bool, grant: Grant | None = None) -> object: ...
+
+
+class Follower(Protocol):
+    """The watchdog, as the inbox knows it."""
+
+    def wake(self) -> None:
+        """`Inbox.redirect` has changed."""
+
+    def suspect(self, keys: Sequence[bytes] | None) -> None:
+        """Somebody has changed these keys; None: perhaps any key."""
 
 
 class Process:
@@ -116,10 +126,31 @@ class Inbox:
         """Whether the thread of the background looks after waiters that rest."""
         self._present_at = 0.0
         """When the next request shows that the waiters that rest live."""
+        self._follower: Follower | None = None
+        self._number: int | None = None
+        """The number of the connection at the server, if messages about keys may go there."""
+        self.redirect: int | None = None
+        """The same, as soon as such messages are heard."""
 
     def start(self) -> None:
         """Begin to listen, unless the inbox already does."""
         self._background.start()
+
+    def follow(self, follower: Follower) -> None:
+        """From now on, tell it of the messages that keys were changed."""
+        self._follower = follower
+        self.start()
+        if self.redirect is None:
+            self._call()
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether such messages may come, as far as it is known."""
+        return self._number is not None or not self.listening.is_set()
+
+    def unfollow(self) -> None:
+        """Note that the server does not send such messages to this connection."""
+        self.redirect = self._number = None
 
     @property
     def started(self) -> bool:
@@ -220,7 +251,7 @@ class Inbox:
         elif self._idle:
             # Of all of them, the last one that came goes on longest.
             self._idle.popitem()[1].set()
-        elif self._tasks:
+        elif self._tasks or self.redirect:
             self._call()
 
     def left_behind(self) -> None:
@@ -233,7 +264,10 @@ class Inbox:
         with self._choosing:
             if not self._reads(self._reader):
                 self._reader = token
-            return self._reader == token
+            mine = self._reader == token
+        if not mine and self._reader == BACKGROUND and not self._tasks:
+            self._call()  # it makes room for a thread that waits
+        return mine
 
     def _reads(self, token: str | None) -> bool:
         return token == BACKGROUND or token in self._wakers
@@ -257,15 +291,25 @@ class Inbox:
     def _take(self, heard: Heard) -> None:
         kind, channel, data = heard
         if kind in (b"message", b"smessage"):
-            self._wake(data.decode(errors="replace"), notified=True)
+            if type(data) is bytes:
+                self._wake(data.decode(errors="replace"), notified=True)
+            else:
+                self._changed(data)
+        elif kind == b"invalidate":  # the same over RESP3
+            self._changed(channel)
         elif kind in (b"subscribe", b"ssubscribe"):
             self._asked.pop(name := _text(channel), None)
             self._subscribed.add(name)
             if self._sharded:
                 self._wake_those_of(name)
+            elif name == INVALIDATED:
+                self.redirect = self._number
+                if self._follower is not None:
+                    self._follower.wake()
             else:
                 self.listening.set()
                 self.wake_all()  # messages that were sent before are lost
+                self._call()
         elif kind == b"sunsubscribe":
             # The server says so, too, if the slot of this channel has moved to another node.
             self._subscribed.discard(name := _text(channel))
@@ -275,12 +319,20 @@ class Inbox:
 
     def _refused(self, error: Exception) -> None:
         """Note that a subscription was refused."""
-        if not self._sharded:
+        if not self._sharded and not self.listening.is_set():
             raise error
+        if not self._sharded:
+            self.unfollow()
+            self._asked.clear()
+            return
         if not isinstance(error, MovedError):
             self._process.refused = True
         self._asked.clear()
         self.wake_all()
+
+    def _changed(self, keys: Sequence[bytes] | None) -> None:
+        if self._follower is not None:
+            self._follower.suspect(keys)
 
     def _wake_those_of(self, channel: str) -> None:
         for token, its in self._channels.copy().items():
@@ -339,6 +391,8 @@ class Inbox:
         its = None
         try:
             its = Subscription(pools.primary_at(pool, self._node))
+            # On a cluster, the nodes of the watchdog's keys are others.
+            self._number = None if server.clustered else its.client_id()
             self._subscription = its
             if self._sharded:
                 self.listening.set()
@@ -350,6 +404,7 @@ class Inbox:
                 self._look_after(server)
         finally:
             self._subscription = None
+            self.unfollow()
             if its is not None:
                 its.hang_up()
                 self.rest(BACKGROUND)
@@ -374,17 +429,20 @@ class Inbox:
             if channel in self._needed():
                 self._subscribed.add(channel)
             else:
-                its.send("SUNSUBSCRIBE", channel)
+                its.send("SUNSUBSCRIBE" if self._sharded else "UNSUBSCRIBE", channel)
 
     def _needed(self) -> set[str]:
         if not self._sharded:
-            return {self._process.channel}
+            also = self._follower and self._number and self.listening.is_set()
+            return {self._process.channel, *([INVALIDATED] if also else [])}
         return {channel for its in self._channels.copy().values() for channel in its}
 
     def _attend(self, its: Subscription) -> None:
         """Read if no waiting thread can, until something comes; else wait until that is so."""
-        needed = bool(self._tasks or self._asked) or not its.shared
-        longest = LOOK_EVERY if needed or self._looks_often else its.PING_EVERY
+        followed = self.redirect is not None and not self._idle
+        needed = bool(self._tasks or self._asked) or followed or not its.shared
+        often = self._looks_often or not its.can_be_rung
+        longest = LOOK_EVERY if often else its.PING_EVERY
         if not (needed and self._may_read(BACKGROUND)):
             its.wait_for_call(longest)
         # Also if nobody waits: the answer to a PING has to be read.

@@ -63,6 +63,8 @@ class Subscription:
         self._socket = sock if isinstance(sock, socket.socket) else None
         self.shared = type(sock) is socket.socket
         """Whether any thread may read, and not only the one that writes."""
+        self.can_be_rung = self._socket is not None
+        """Whether `ring` ends a wait."""
         self._answers = reader()
         self._reader, self._caretaker = _Bell(), _Bell()
 
