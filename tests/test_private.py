@@ -153,7 +153,7 @@ def test_a_connection_without_its_socket(redis_server: RedisServer) -> None:
         packed = b"".join(connection.pack_command("EVAL", "return {ARGV[1], {7}}", 0, word))
         assert wire.ask(connection, packed, word, within) == [7]
         give_back(pool, connection)
-    subscription = Subscription(pool, "redislock-private")
+    subscription = Subscription(pool)
     assert subscription._socket is None
     subscription.left_behind()  # nothing to close
     subscription.close()

@@ -283,7 +283,8 @@ class BasePort:
         self._boxes = ()
 
     def unlisten(self) -> None:
-        self._leave_inboxes()
+        if self._boxes:
+            self._leave_inboxes()
         self._leave_line()
 
 
@@ -310,7 +311,7 @@ class SyncPort(BasePort):
     async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         if self._terms.replicas:
             return None
-        exchange = SyncExchange(self._present_pool())
+        exchange = SyncExchange(self._pool or self._server.shared_pool())
         return exchange.at_once(sha, keys, args, self._within())
 
     async def ask_all(
