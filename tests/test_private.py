@@ -26,6 +26,7 @@ from django_redislock.transport import pools, wire
 from django_redislock.transport.subscription import Subscription
 from tests.faults.caches import caches as entries
 from tests.test_wire import checkout, give_back
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
@@ -155,6 +156,9 @@ def test_a_connection_without_its_socket(redis_server: RedisServer) -> None:
         give_back(pool, connection)
     subscription = Subscription(pool)
     assert subscription._socket is None
+    assert subscription.client_id()
+    subscription.send("SUBSCRIBE", "redislock-private")
+    assert [heard.kind for heard in subscription.messages(PATIENCE)] == [b"subscribe"]
     subscription.left_behind()  # nothing to close
     subscription.close()
     pool.disconnect()

@@ -70,6 +70,18 @@ def listen(cluster: RedisCluster, number: int, key: str = KEY) -> None:
     eventually(they_do)
 
 
+def said_so(cluster: RedisCluster) -> None:
+    """Wait until the first waiter asks for the lock from now on, and says where it listens."""
+    began = time.time()
+
+    def it_does() -> bool:
+        with cluster.ask(cluster.owner(KEY)) as node:
+            seen, _, inbox, *_ = node.hget(f"{KEY}:waiters", waiters(cluster)[0]).split("|")
+        return int(seen) > began * 1e6 and inbox != "-"
+
+    eventually(it_does)
+
+
 def waiters(cluster: RedisCluster, key: str = KEY) -> list[str]:
     """The tokens of those that wait, in order."""
     found: list[str] = cluster.call(cluster.owner(key), "ZRANGE", f"{key}:queue", 0, -1)
@@ -235,6 +247,7 @@ def test_a_slot_that_moves(
     waiting(2)
     moved()
     eventually(lambda: listeners(cluster))
+    said_so(cluster)
     worker.go_on()
     lease = first.result(PATIENCE)
     assert not second.done()
