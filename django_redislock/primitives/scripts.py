@@ -43,9 +43,9 @@ _LEDGER = ("clock", "value", "ledger_key", "ledger")
 _LEDGERS = ("clock", "value", "ledger_keys", "ledger")
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "clearings": (),
+    "count": (),
     "fence_raise": ("clock", "memory"),
-    "inspection_clearings": (),
+    "inspection_count": (),
     "inspection_history": ("clock", "memory", "value"),
     "inspection_index": _LISTED,
     "inspection_locks": ("clock", "value", "inspection"),
