@@ -8,9 +8,16 @@ permissions before the arguments.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    NoPermissionError,
+    ResponseError,
+    TryAgainError,
+)
 
 from ..primitives import scripts
 from ..primitives.keys import Keys
@@ -47,6 +54,8 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "scan": (0, "COUNT", 1),
     "set": (KEY, "-", "XX", "PX", 1),
     "setrange": (KEY, 0, ""),
+    "spublish": (CHANNEL, "-"),
+    "ssubscribe": (CHANNEL,),
     "subscribe": (CHANNEL,),
     "time": (),
     "unlink": (KEY,),
@@ -105,13 +114,63 @@ def refused(client: redis.Redis, prefix: str, unneeded: frozenset[str]) -> Refus
     return Refused(tuple(rules), tuple(unknown))
 
 
-def acl_rule(user: str, prefix: str, unneeded: frozenset[str], *, channels: bool) -> str:
-    """Return the command for an administrator. `channels`: name the channels; Redis refuses this
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """Why a script can't send messages to waiters, or can't ask who listens; "": it can, or this
+    was not tried. A script sends them when it hands a lock over."""
+
+    publish: str = ""
+    numsub: str = ""
+    spublish: str = ""
+    shardnumsub: str = ""
+
+
+_SENDING = {
+    "publish": "redis.pcall('PUBLISH', ARGV[1], '-')",
+    "numsub": "redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])",
+    "spublish": "redis.pcall('SPUBLISH', ARGV[2], '-')",
+    "shardnumsub": "redis.pcall('PUBSUB', 'SHARDNUMSUB', ARGV[2])",
+}
+"""As lua/queue.lua sends them. Nobody listens at the channels."""
+TAGS = 100
+"""Hash tags that are tried to find a slot that a node of a cluster has."""
+
+
+def messages(client: redis.Redis, prefix: str) -> Messages:
+    """Try in a script to send messages, and to ask who listens. A command that a user may run is
+    sometimes refused there, or carried out in another way."""
+    return Messages(**{what: _send(client, prefix, how) for what, how in _SENDING.items()})
+
+
+def _send(client: redis.Redis, prefix: str, how: str) -> str:
+    script = f"local answer = {how} return type(answer) == 'table' and answer.err or ''"
+    for number in range(TAGS):
+        # The second channel is in the slot of the key. The first one is as that of an inbox.
+        tag = f"{prefix}:{{{number}}}"
+        try:
+            answer = client.eval(script, 1, f"{tag}:-", f"{prefix}:inbox:-", f"{tag}:inbox:-")
+            return _text_of(answer)
+        except (AskError, ClusterDownError, TryAgainError):
+            continue  # nobody has the slot here and now
+        except NoPermissionError:
+            return ""  # no script runs, and `refused` says so
+        except ResponseError as error:
+            return _text_of(str(error))
+    return ""
+
+
+def _text_of(answer: Any) -> str:
+    text = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+    return " ".join(text.removeprefix("ERR ").removeprefix("NOPERM ").split())
+
+
+def acl_rules(prefix: str, unneeded: frozenset[str], *, channels: bool) -> str:
+    """Return the rules that a user needs. `channels`: name the channels; Redis refuses this
     for a user who may use all channels."""
     patterns = _pattern("~", prefix)
     if channels:
         patterns += f" {_pattern('&', prefix)}"
-    return f"ACL SETUSER {user} {patterns} {scripts.permissions(unneeded)}"
+    return f"{patterns} {scripts.permissions(unneeded)}"
 
 
 def escaped(text: str) -> str:
@@ -140,9 +199,9 @@ def _try(client: redis.Redis, command: str, prefix: str) -> str:
     try:
         if command in WRITING:
             return _try_in_script(client, WRITING[command], str(replaced[KEY]))
-        if command == "subscribe":
+        if command in ("ssubscribe", "subscribe"):
             with client.pubsub() as pubsub:
-                pubsub.subscribe(*words)
+                getattr(pubsub, command)(*words)
                 pubsub.parse_response()
         else:
             client.execute_command(*command.upper().split("|"), *words)
