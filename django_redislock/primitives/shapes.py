@@ -207,11 +207,10 @@ _MUTEX_ACQUIRE = {
     1: _either(_free, _either(_GRANTED, _CONFIRMED)),
     2: _AGAIN,
 }
-_RECORDED = (_number, _time, _or_nil(_flag))
 _RECORD_ACQUIRE = {
     -1: _WITHDRAWN,
     0: _either(_list(_integer, *_HOLDER), _list(_integer, *_HOLDER, _MAYBE)),
-    1: _either(_list(_flag, *_RECORDED), _list(_flag, *_RECORDED, _MAYBE)),
+    1: _either(_either(_GRANTED, _CONFIRMED), _list(_flag, _number, _time, _or_nil(_flag), _text)),
     2: _AGAIN,
     3: _list(_integer, _text),
 }
