@@ -57,6 +57,18 @@ FAULTS = [
         f"{CONTRACT} -k 'excludes and mutex'",
     ),
     Fault(
+        "mutex: a handover that no message announced is not counted",
+        "return fence, acquired_at, mark == '?' and 1 or nil",
+        "return fence, acquired_at",
+        "tests/test_learned.py",
+    ),
+    Fault(
+        "queued: a message counts as missed",
+        'any(handed) and listened and port.learned == "look"',
+        "any(handed) and listened",
+        "tests/test_learned.py",
+    ),
+    Fault(
         "mutex: a newcomer passes those who wait",
         "EXISTS', lock, keys[2], keys[6]) == 0 then\n    local argv",
         "EXISTS', lock, keys[6]) == 0 then\n    local argv",

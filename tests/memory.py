@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from django_redislock.primitives.contract import Grant
+from django_redislock.primitives.contract import Grant, Learned
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.waiting import DEAF
 
@@ -211,9 +211,10 @@ class MemoryServer:
                 name.expires = self.clock + ttl / 1000
                 if mark != "|":
                     self.index[key] = name.expires
-            if mark == "?":
-                name.mark("+")
-            return [1, *_fields(name.value)[:2]]
+            if mark != "?":
+                return [1, *_fields(name.value)[:2]]
+            name.mark("+")
+            return [1, *_fields(name.value)[:2], 1]
         if token in name.gone:
             return [-1, name.why(token)]
         if name.value is None and not name.queue:
@@ -256,7 +257,9 @@ class MemoryServer:
             return [4, left, now.encode(), (ticket or now).encode()]
         answer = self._acquire(name, key, token, ttl, says, inbox, ticket)
         # Nothing of it is at once.
-        return [1, *_fields(name.value)[:2]] if answer[0] == 1 and name.value else answer
+        if answer[0] == 1 and name.value:
+            return [1, *_fields(name.value)[:2], *answer[3:]]
+        return answer
 
     def _pause(self, ttl: int) -> int:
         """For how many more ms a lock with this ttl is given to nobody new."""
@@ -417,6 +420,7 @@ class SteppedIO:
         self.inbox = inbox
         self.wake_at: float | None = None
         """While it waits: until when."""
+        self.learned: Learned = ""
         self.told: set[str] = set()
         self.granted: Grant | None = None
         self.request: Callable[[], Any] | None = None
@@ -454,6 +458,7 @@ class SteppedIO:
 
     async def wait(self, seconds: float, left: float = 0.0, *, rest: float = 0.0) -> Grant | None:
         await self._until(self.server.time + seconds)
+        self.learned = "message" if self._token in self.told else "look"
         self.told.discard(self._token)
         grant, self.granted = self.granted, None
         return grant

@@ -386,6 +386,19 @@ class TestW002:
         assert list(told) == ["W002"]
         assert "'other'" in str(told["W002"].msg)
 
+    def test_databases_that_are_one(self) -> None:
+        """SELECT changes nothing on Redis Cloud, so another number is the same database."""
+        cloud = "redis://redis-1.c1.us-east-1-2.ec2.redns.redis-cloud.com:1"
+        entries = {
+            name: {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": f"{cloud}/{number}"}
+            for number, name in enumerate(("default", "locks"))
+        }
+        told = advice(
+            {name: {**one, "OPTIONS": TIMEOUTS} for name, one in entries.items()}, **APART
+        )
+        assert list(told) == ["W002"]
+        assert "another-database" in str(told["W002"].hint)
+
     @pytest.mark.parametrize(
         "location", ["redis://localhost:1/1", "redis://localhost:2/0", "unix:///x?db=0", "1.2.3.4"]
     )

@@ -34,7 +34,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.doctor import facts as asking
-from django_redislock.doctor import keyspace, permissions, rules
+from django_redislock.doctor import keyspace, permissions, rules, vendors
 from django_redislock.doctor.checks import check_deployment, check_settings
 from django_redislock.doctor.usage import overlap
 from django_redislock.inspection import Inspector
@@ -271,13 +271,22 @@ class TestE101:
         *[(None, {"redis_version": version}) for version in ("6.2.0", "7.0.15", "7.4", "8.2.1")],
         *[(None, {"redis_version": version}) for version in ("8.9.0", "x")],
         *[("W110", {"redis_version": version}) for version in ("9.0.0", "255.255.255")],
-        (None, {"redis_version": "9.0.0", "valkey_version": "10.1"}),
+        # Each program by its own number: what it is compatible with is none.
+        *[(None, {"redis_version": "7.2.4", "valkey_version": its}) for its in ("8.1.3", "9.1.0")],
+        ("W110", {"redis_version": "7.2.4", "valkey_version": "10.1"}),
+        (None, {"redis_version": "6.0.11", "dragonfly_version": "df-v1.39.0"}),
+        (None, {"redis_version": "6.0.11", "upstash_version": "1.10.5"}),
+        ("E102", {"redis_version": "6.0.16", "mvcc_depth": "0"}),
+        (None, {"redis_version": "255.255.255", "mvcc_depth": "0"}),
     ],
 )
 def test_versions(told: str | None, info: dict[str, str]) -> None:
-    """E102: too old. W110: a Redis that is too new to be known. Of Valkey any version is fine, and
-    a version that can't be read is no reason."""
-    assert judged(info=info) & {"E102", "W110"} == ({told} if told else set())
+    """E102: too old. W110: a Redis, or Valkey, that is too new to be known. A version that can't
+    be read is no reason."""
+    vendor = vendors.vendor_of([], info)
+    assert judged(info=info, vendor=vendor).keys() & {"E102", "W110"} == (
+        {told} if told else set()
+    )
 
 
 def test_e103_a_replica(serve: Callable[..., RedisServer]) -> None:
@@ -290,8 +299,10 @@ def test_e103_a_replica(serve: Callable[..., RedisServer]) -> None:
 
 
 CLERK = ("clerk", "reset", "on", ">secret")
-OURS = ("~redislock:*", "&redislock:*")
-ELSEWHERE = frozenset({"asking", "cluster|slots", "select"})
+OURS = ("~redislock:*", "&redislock:*", "&__redis__:invalidate")
+ELSEWHERE = frozenset(
+    {"asking", "cluster|slots", "select", "spublish", "ssubscribe", "sunsubscribe"}
+)
 """Commands that locks send to a cluster, or for a database other than 0."""
 
 
@@ -337,7 +348,7 @@ class TestE105:
         assert report.code == 1
         rule = report.findings["E105"]["hint"]
         old = admin.info("server")["redis_version"].startswith("6.")
-        channels = "" if old else "&redislock:* "
+        channels = "" if old else "&redislock:* &__redis__:invalidate "
         assert rule.startswith(f"ACL SETUSER clerk ~redislock:* {channels}+")
         assert "+@" not in rule
         admin.execute_command(*rule.split())
@@ -353,8 +364,16 @@ class TestE105:
         """The missing command is named, and no other."""
         settings.REDISLOCK = {"REPLICAS": 1}
         clerk(*OURS, "+@all", rule.replace("+", "-"))
-        message = doctor().findings["E105"]["message"]
+        optional = rule[1:] in scripts.OPTIONAL
+        message = doctor().findings["I105" if optional else "E105"]["message"]
         assert message.endswith(f"Missing: {rule}")
+
+    def test_a_channel_is_missing(self, clerk: Callable[..., Redis]) -> None:
+        """Without the channel of invalidations, a loss is noticed at the next renewal."""
+        clerk(*OURS[:2], "+@all")
+        report = doctor()
+        assert "E105" not in report.findings
+        assert report.findings["I105"]["message"].endswith("Missing: &__redis__:invalidate")
 
     def test_what_locks_do_not_send(self, clerk: Callable[..., Redis]) -> None:
         """WAIT is not required without REPLICAS, nor are the commands for clusters. Looking
@@ -419,7 +438,7 @@ class TestE105:
         assert admin.info("persistence")["rdb_changes_since_last_save"] == before
         assert held is not None
 
-    @pytest.mark.parametrize("missing", OURS)
+    @pytest.mark.parametrize("missing", OURS[:2])
     def test_a_pattern_is_missing(self, missing: str, clerk: Callable[..., Redis]) -> None:
         """A missing pattern of keys or channels is named; another prefix does not help."""
         others = [rule for rule in OURS if rule != missing]
@@ -717,8 +736,8 @@ class TestW109:
 # The rules, on what can't be set up.
 
 
-def judged(**seen: Any) -> set[str]:
-    """The ids of what the rules find in these facts."""
+def judged(**seen: Any) -> dict[str, Any]:
+    """What the rules find in these facts, by id."""
     plain = asking.ServerFacts(
         alias="default",
         prefix="redislock",
@@ -728,12 +747,284 @@ def judged(**seen: Any) -> set[str]:
         round_trip=0.001,
         skew=0.0,
     )
-    return {one.id.removeprefix("redislock.") for one in rules.judge(replace(plain, **seen))}
+    found = rules.judge(replace(plain, **seen))
+    return {one.id.removeprefix("redislock."): one for one in found}
 
 
 def test_nothing_was_seen() -> None:
     """Without any facts, nothing is reported."""
-    assert judged() == {"I101"}
+    assert [*judged()] == ["I101"]
+
+
+class TestMessages:
+    """W111, W112: scripts that can't send messages, or can't ask who listens."""
+
+    @pytest.fixture
+    def without(self, shared: RedisServer, settings: Any) -> Iterator[Callable[..., Redis]]:
+        """Locks come as a user who may do all but these commands."""
+        with Redis.from_url(shared.url) as client:
+            client.flushall()
+            if client.info("server")["redis_version"].startswith("6."):
+                pytest.skip("needs Redis 7")
+            settings.CACHES = caches(shared.url.replace("unix://", "unix://clerk:secret@"))
+            settings.SILENCED_SYSTEM_CHECKS = ["redislock.W002"]
+
+            def without(*commands: str) -> Redis:
+                rules = "resetchannels", *OURS, "+@all", *(f"-{each}" for each in commands)
+                client.execute_command("ACL", "SETUSER", *CLERK, *rules)
+                return client
+
+            yield without
+
+    def test_w111_no_messages(self, without: Callable[..., Redis]) -> None:
+        """W111 says what that costs, and how often it did."""
+        admin = without("publish", "spublish")
+        found = doctor().findings
+        assert "up to 0.9 s, instead of a few ms. The server says" in found["W111"]["message"]
+        assert "+publish" in found["E105"]["hint"]
+        assert found["W111"]["hint"] == "See redislock.E105"
+        admin.set("redislock:untold", 12)
+        assert "were late so far: 12. The" in doctor().findings["W111"]["message"]
+
+    def test_sharded_messages_suffice(self, without: Callable[..., Redis]) -> None:
+        """W111 is not for a server that refuses PUBLISH and allows SPUBLISH."""
+        without("publish")
+        assert not {"W111", "W112"} & doctor().findings.keys()
+
+    def test_w112_nobody_can_be_counted(self, without: Callable[..., Redis]) -> None:
+        """W112 says what a killed waiter costs then."""
+        without("pubsub")
+        found = doctor().findings
+        assert "for up to a second" in found["W112"]["message"]
+        assert "W111" not in found
+
+    @pytest.mark.parametrize("commands", [("config",), ("info",), ("config", "info")])
+    def test_what_the_doctor_alone_asks(
+        self, commands: tuple[str, ...], without: Callable[..., Redis]
+    ) -> None:
+        """I102: neither is a permission that locks need."""
+        without(*commands)
+        report = doctor()
+        assert (report.code, report.wrong) == (0, set())
+        assert report.findings["I102"]["hint"] == "ACL SETUSER clerk +info +config|get"
+
+    @pytest.mark.parametrize(
+        ("node", "refused", "told"),
+        [
+            ("", {"publish"}, set()),
+            ("", {"publish", "shardnumsub"}, {"W112"}),
+            ("", {"numsub"}, {"W112"}),
+            ("", {"spublish", "shardnumsub"}, set()),  # as Redis 6.2
+            ("", {"spublish", "shardnumsub", "numsub"}, {"W112"}),
+            ("", {"publish", "spublish"}, {"W111"}),
+            ("", {"publish", "spublish", "numsub", "shardnumsub"}, {"W111"}),
+            ("10.0.0.1:6379", {"numsub"}, set()),
+            ("10.0.0.1:6379", {"shardnumsub"}, {"W112"}),
+            ("10.0.0.1:6379", {"spublish", "shardnumsub"}, set()),
+        ],
+    )
+    def test_in_a_script(self, node: str, refused: set[str], told: set[str]) -> None:
+        """W111, W112: also where only scripts can't, as at some vendors."""
+        messages = permissions.Messages(**dict.fromkeys(refused, "not from scripts"))
+        found = judged(node=node, messages=messages)
+        assert found.keys() - {"I101"} == told
+        for one in told:
+            assert found[one].hint.startswith("Give locks a server whose scripts may run PUB")
+            assert found[one].message.endswith("The server says: not from scripts")
+
+    def test_how_many_were_not_announced(self, good: Redis) -> None:
+        """I101 says the number, if it is one. The counters have no TTL, rightly."""
+        assert "announced" not in doctor().findings["I101"]["message"]
+        good.mset({"redislock:untold": 3, "redislock:clearings": 1})
+        report = doctor()
+        assert not report.wrong
+        assert "handovers that no message announced: 3" in report.findings["I101"]["message"]
+        good.set("redislock:untold", "x")
+        assert "announced" not in doctor().findings["I101"]["message"]
+
+
+AWS_CLUSTER = {
+    "redis_version": "7.2.4",
+    "server_name": "valkey",
+    "valkey_version": "8.0.1",
+    "redis_mode": "cluster",
+    "os": "Amazon ElastiCache",
+    "executable": "-",
+}
+KEYDB = {"redis_version": "6.3.4", "executable": "/data/keydb-server", "mvcc_depth": 0}
+DRAGONFLY = {
+    "redis_version": "7.4.0",
+    "dragonfly_version": "df-v1.39.0",
+    "os": "Linux 5.14.0-570.49.1.el9_6.x86_64 x86_64",
+    "executable": "dragonfly",
+    "maxmemory": 419430400,
+    "maxmemory_policy": "eviction",
+}
+FULL = {"maxmemory": 2**20, "maxmemory_policy": "volatile-lru"}
+
+
+class TestVendors:
+    """Whose server it is, by answers to INFO that users have published, and by the host name; and
+    hints that are of use there."""
+
+    @pytest.mark.parametrize(
+        ("host", "info", "says"),
+        [
+            ("localhost", {"redis_version": "8.2.1", "os": "Linux"}, "Redis 8.2.1"),
+            ("localhost", {"redis_version": "7.2.4", "valkey_version": "9.1.0"}, "Valkey 9.1.0"),
+            ("localhost", AWS_CLUSTER, "ElastiCache, Valkey 8.0.1"),
+            (
+                "localhost",
+                {"redis_version": "6.2.6", "os": "Amazon MemoryDB"},
+                "MemoryDB, Redis 6",
+            ),
+            ("localhost", DRAGONFLY, "Dragonfly df-v1.39.0"),
+            ("localhost", KEYDB, "KeyDB 6.3.4"),
+            ("localhost", {**KEYDB, "executable": "-"}, "KeyDB 6.3.4"),
+            (
+                "localhost",
+                {"redis_version": "7.2", "rlec_version": "x"},
+                "Redis Enterprise, Redis",
+            ),
+            ("localhost", {"redis_version": "6", "upstash_version": "1.1"}, "Upstash 1.1"),
+            ("localhost", {}, "A round trip"),
+            ("x.abc.serverless.use1.cache.amazonaws.com", {}, "ElastiCache Serverless, a round"),
+            ("x.abc.0001.use1.cache.amazonaws.com", {}, "ElastiCache, a round"),
+            ("clustercfg.x.abc.memorydb.us-east-1.amazonaws.com", {}, "MemoryDB, a round"),
+            ("x.northeurope.redis.azure.net", {"redis_version": "7.4"}, "Azure Managed Redis, R"),
+            ("X.redis.cache.windows.net", {}, "Azure Cache for Redis, a round"),
+            ("redis-1.c1.us-east-1-2.ec2.redns.redis-cloud.com", {}, "Redis Cloud, a round"),
+            ("eu1-x.upstash.io", {}, "Upstash, a round"),
+            ("r-bp1.redis.rds.aliyuncs.com", {}, "Tair, a round"),
+            ("cache.amazonaws.com.example", {}, "A round trip"),
+        ],
+    )
+    def test_its_name(self, host: str, info: dict[str, Any], says: str) -> None:
+        """I101 begins with it."""
+        found = judged(info=info, vendor=vendors.vendor_of([host], info))
+        assert found["I101"].message.startswith(says)
+
+    @pytest.mark.parametrize(
+        ("host", "info", "hint"),
+        [
+            ("localhost", {}, "CONFIG SET maxmemory-policy noeviction; if a cache"),
+            ("localhost", KEYDB, "CONFIG SET maxmemory-policy noeviction; if"),
+            ("localhost", DRAGONFLY, "Start it without --cache_mode; if"),
+            (
+                "localhost",
+                AWS_CLUSTER,
+                "aws elasticache modify-cache-parameter-group --cache-parameter-group-name GROUP",
+            ),
+            ("x.serverless.use1.cache.amazonaws.com", {}, "maxmemory-policy can't be set there"),
+            ("x.memorydb.us-east-1.amazonaws.com", {}, "aws memorydb update-parameter-group"),
+            ("x.redis.azure.net", {}, "Update-AzRedisEnterpriseCacheDatabase"),
+            ("x.redis.cache.windows.net", {}, "Set-AzRedisCache -Name NAME -ResourceGroupName G"),
+            (
+                "x.redis-cloud.com",
+                {},
+                "In the console of Redis Cloud: set maxmemory-policy to noe",
+            ),
+            ("x.upstash.io", {}, "In the console of Upstash: switch Eviction off"),
+        ],
+    )
+    def test_w101_where_it_is_set(self, host: str, info: dict[str, Any], hint: str) -> None:
+        """W101: CONFIG SET only where that is of use."""
+        vendor = vendors.vendor_of([host], info)
+        found = judged(info={**FULL, **info, "maxmemory": 2**20}, vendor=vendor)
+        assert found["W101"].hint.startswith(hint)
+
+    @pytest.mark.parametrize("vendor", [*vendors.VENDORS, vendors.MANAGED, vendors.SOMEBODY])
+    def test_each_hint_can_be_made(self, vendor: vendors.Vendor) -> None:
+        """No hint has a gap, and all that rules ask for has one."""
+        for option in ("maxmemory-policy", "appendonly", "min-replicas-to-write", "maxclients"):
+            assert "{" not in vendor.sets(option, 1).replace("@{", "")
+        assert "+wait" in vendor.allows("clerk", "+wait")
+
+    def test_no_config(self, serve: Callable[..., RedisServer]) -> None:
+        """W101, I102: nothing is named that nobody can run."""
+        serve(*memory("100mb", "allkeys-lru"), "--rename-command", "CONFIG", "")
+        found = doctor().findings
+        assert found["W101"]["hint"].startswith(
+            "Set maxmemory-policy to noeviction where your pro"
+        )
+        assert found["I102"]["hint"] == ""
+
+    def test_a_log_that_keeps_all(self) -> None:
+        """W103, W104: no lease of MemoryDB is lost in a failover."""
+        info = {"connected_slaves": 1}
+        host = "x.memorydb.eu-west-1.amazonaws.com"
+        assert judged(info=info).keys() >= {"W103", "W104"}
+        assert [*judged(info=info, vendor=vendors.vendor_of([host], info))] == ["I101"]
+
+    def test_e104_one_address(self) -> None:
+        """E104: ElastiCache Serverless is a cluster, even unseen; both ways out are named."""
+        host = "x.serverless.use1.cache.amazonaws.com"
+        hint = judged(vendor=vendors.vendor_of([host], {}))["E104"].hint
+        assert "cluster.ClusterConnectionFactory" in hint
+        assert "cluster.OneAddressConnectionFactory" in hint
+
+    def test_e106_what_a_vendor_has_not(self) -> None:
+        """E106: without rename-command, where nobody can change that."""
+        cloud = vendors.vendor_of(["x.redis-cloud.com"], {})
+        refused = permissions.Refused(unknown=("WAIT",))
+        assert judged(refused=refused, vendor=cloud)["E106"].hint.startswith('"REPLICAS": 0')
+        refused = permissions.Refused(unknown=("EVAL", "SCAN"))
+        assert judged(refused=refused, vendor=cloud)["E106"].hint.startswith("Ask Redis Cloud")
+
+    def test_w109_on_a_cluster(self) -> None:
+        """W109: one key at a time, and no number of a database."""
+        keys = keyspace.KeyFacts(endless=("redislock:{a}", "redislock:{b}"))
+        hint = judged(node="10.0.0.1:6379", keys=keys)["W109"].hint
+        assert hint.endswith("redis-cli -c DEL 'redislock:{a}'; redis-cli -c DEL 'redislock:{b}'")
+
+
+class Vendor:
+    """A client that answers as the server of a vendor."""
+
+    def __init__(self, crdt: dict[str, Any], config: dict[str, str] | None) -> None:
+        self.crdt, self.config = crdt, config
+
+    def info(self, section: str) -> dict[str, Any]:
+        assert section == "crdt"
+        return self.crdt
+
+    def config_get(self, option: str) -> dict[str, str]:
+        assert option == "active-replica"
+        if self.config is None:
+            raise redis.ResponseError("unknown command CONFIG")
+        return self.config
+
+
+class TestE108:
+    """E108: two servers accept writes and merge them later."""
+
+    @pytest.mark.parametrize(
+        ("info", "crdt", "config", "seen"),
+        [
+            ({"role": "master", "redis_version": "7.4"}, {}, {}, False),
+            ({"role": "master", "rlec_version": "1"}, {"crdt_config_version": 1}, {}, True),
+            ({"role": "active-replica", **KEYDB}, {}, None, True),
+            ({"role": "master", **KEYDB}, {}, {"active-replica": "yes"}, True),
+            ({"role": "master", **KEYDB}, {}, {"active-replica": "no"}, False),
+            ({"role": "master", **KEYDB}, {}, None, False),
+            ({}, {"crdt_config_version": 1}, {}, False),
+        ],
+    )
+    def test_how_it_is_seen(
+        self, info: dict[str, Any], crdt: dict[str, Any], config: Any, seen: bool
+    ) -> None:
+        """KeyDB says it as its role, or in its configuration; Redis Enterprise in INFO."""
+        client: Any = Vendor(crdt, config)
+        vendor = vendors.vendor_of([], info)
+        assert asking._Asking(client, "default")._active_active(vendor, info) is seen
+
+    def test_what_is_said(self) -> None:
+        """The reason, and it is no replica."""
+        found = judged(active_active=True, info={"role": "active-replica"}, vendor=vendors.KEYDB)
+        assert "two callers can hold one lock" in found["E108"].message
+        assert found["E108"].hint.startswith("CONFIG SET active-replica no")
+        assert "E103" not in found
+        assert "Active-Active" in judged(active_active=True)["E108"].hint
 
 
 # The command.

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from redis import Redis
 
-from django_redislock import redis_lock, signals
+from django_redislock import Semaphore, once, redis_lock, signals
+from django_redislock.inspection import Inspector
 from django_redislock.signals import LockEvent
+from django_redislock.transport.ports import BasePort
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -32,12 +36,12 @@ def waits() -> None:
         pass
 
 
-def listens(redis: Redis) -> None:
+def listens(redis: Redis, name: str = "job") -> None:
     """Wait until a waiter has said to which inbox messages are to go."""
     eventually(
         lambda: any(
             says.split(b"|")[2] not in (b"", b"-")
-            for says in redis.hvals("redislock:{job}:waiters")
+            for says in redis.hvals(f"redislock:{{{name}}}:waiters")
         )
     )
 
@@ -76,3 +80,71 @@ def test_by_looking(redis: Redis, learned: list[str]) -> None:
     with ThreadPoolExecutor(1) as threads:
         threads.submit(waits).result(PATIENCE)
     assert learned == ["look"]
+
+
+@contextmanager
+def no_messages(redis: Redis) -> Iterator[None]:
+    """Nobody may publish on this server."""
+    redis.acl_setuser("default", enabled=True, commands=["-publish"])
+    try:
+        yield
+    finally:
+        redis.acl_setuser("default", enabled=True, commands=["+publish"])
+
+
+class TestUntold:
+    """Handovers that no message announces are counted at the server."""
+
+    def test_by_another_process(
+        self, redis: Redis, learned: list[str], start: Callable[..., Worker]
+    ) -> None:
+        """The waiter listens, is handed the lock, and finds out by itself."""
+        worker = start("hold", "30")
+        worker.holds()
+        with ThreadPoolExecutor(1) as threads, no_messages(redis):
+            waiter = threads.submit(waits)
+            listens(redis)
+            worker.go_on()
+            waiter.result(PATIENCE)
+        assert learned == ["look"]
+        eventually(lambda: Inspector().untold() == 1)
+        assert redis.get("redislock:untold") == b"1"
+
+    @pytest.mark.parametrize(
+        ("name", "holder", "lock"),
+        [
+            ("job", Semaphore("job", 1), Semaphore("job", 1, wait=PATIENCE)),
+            ("once:job", redis_lock("once:job"), once("job", ttl=60, wait=PATIENCE)),
+        ],
+        ids=["permits", "a record"],
+    )
+    def test_other_kinds(
+        self, name: str, holder: Any, lock: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those with permits, and those with a record."""
+
+        def take() -> None:
+            with lock:
+                pass
+
+        with ThreadPoolExecutor(1) as threads, no_messages(redis):
+            with holder:
+                waiter = threads.submit(take)
+                listens(redis, name)
+                # So that it is released as if by another process.
+                monkeypatch.setattr(BasePort, "own_inbox", lambda *_: "")
+            waiter.result(PATIENCE)
+        eventually(lambda: Inspector().untold() == 1)
+
+    def test_what_does_not_count(self, redis: Redis, start: Callable[..., Worker]) -> None:
+        """A message that came, a handover within the process, and a lease that has ended."""
+        test_by_a_message(redis, ["message"], start)
+        with ThreadPoolExecutor(1) as threads:
+            with redis_lock("job"):
+                waiter = threads.submit(waits)
+                listens(redis)
+            waiter.result(PATIENCE)
+            redis_lock("job", ttl=1, renew=False).acquire()
+            threads.submit(waits).result(PATIENCE)
+        assert Inspector().untold() == 0
+        assert not redis.exists("redislock:untold")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..base.clock import now
-from ..doctor import rules
+from ..doctor import rules, vendors
 from ..doctor.facts import Unreachable, ask
 from ..doctor.finding import Finding, Level
 from ..doctor.in_caches import advice
@@ -16,7 +16,7 @@ GOOD_FOR = 60.0
 
 class Health(NamedTuple):
     server: str
-    """The server's name and version; "": it was not reached."""
+    """The server's vendor, name and version; "": it was not reached."""
     primary: bool
     findings: list[Finding]
     """The warnings and errors."""
@@ -43,6 +43,5 @@ def _ask(alias: str) -> Health:
     server = servers[0]  # the nodes of a cluster are of one version
     found = [*advice(alias), *(one for its in servers for one in rules.judge(its))]
     bad = [one for one in found if one.level != Level.INFO]
-    valkey, redis = (server.info.get(f"{name}_version") for name in ("valkey", "redis"))
-    name = f"Valkey {valkey}" if valkey else f"Redis {redis}" if redis else ""
+    name = vendors.described(server.vendor, server.info)
     return Health(name, server.info.get("role") == "master", bad)

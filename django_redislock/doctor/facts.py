@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import MovedError, NoPermissionError, RedisError, ResponseError
 
-from ..primitives.keys import Keys
+from ..base import label
+from ..primitives.keys import Keys, counter
 from ..settings import conf, configured
 from ..transport import pools
 from ..transport.server import server_of
-from . import keyspace, permissions
+from . import keyspace, permissions, vendors
+from .in_caches import hosts_of
 
 
 class Unreachable(Exception):
@@ -51,9 +53,15 @@ class ServerFacts:
     """The address of a node of a cluster."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """The answer to INFO. Empty: unseen."""
+    vendor: vendors.Vendor = vendors.SOMEBODY
+    active_active: bool = False
+    """Whether other servers accept writes of the same data, as far as that can be seen."""
+    untold: int = 0
+    """How many handovers no message announced to a waiter that listened."""
     save: str | None = None
     """When the server writes its data to disk. None: unseen."""
     refused: permissions.Refused = field(default_factory=permissions.Refused)
+    messages: permissions.Messages = field(default_factory=permissions.Messages)
     keys: keyspace.KeyFacts = field(default_factory=keyspace.KeyFacts)
     unseen: tuple[str, ...] = ()
     """Facts that could not be seen, and why."""
@@ -102,9 +110,12 @@ class _Asking:
         info: Mapping[str, Any] = {}
         with self._perhaps("version, role, eviction, persistence, replicas"):
             info = self._client.info()
-        save = None
-        with self._perhaps("whether it saves its data"):
-            save = str(self._client.config_get("save").get("save", ""))
+        save, configurable = None, True
+        with self._perhaps("whether it saves its data") as error:
+            save = self._client.config_get("save").get("save")
+        if error:
+            configurable = isinstance(error[0], NoPermissionError)
+        vendor = vendors.vendor_of(hosts_of(self._alias), info, configurable=configurable)
         options = self._client.connection_pool.connection_kwargs
         db, replicas = int(options.get("db") or 0), configured.replicas(self._alias)
         unneeded = permissions.unneeded(database=db, replicas=replicas, clustered=clustered)
@@ -112,11 +123,16 @@ class _Asking:
         if after_loss == "wait":
             with self._perhaps("its guard"):
                 guard = self._client.get(Keys.of(prefix, "-").guard)
+        untold: Any = None
+        with self._perhaps("handovers that no message announced"), suppress(MovedError):
+            untold = self._client.get(counter(Keys.of(prefix, "-").index, "untold"))
         keys, refused = keyspace.KeyFacts(), permissions.Refused()
+        messages = permissions.Messages()
         if thorough:
             with self._perhaps("what is left of locks"):
                 keys = keyspace.look_at(self._client, prefix, listed=not clustered)
             refused = permissions.refused(self._client, prefix, unneeded)
+            messages = permissions.messages(self._client, prefix)
         if keys.cut_short:
             self._unseen.append(f"all keys (the first {keys.looked_at} were looked at)")
         return ServerFacts(
@@ -132,17 +148,35 @@ class _Asking:
             round_trip=round_trip,
             skew=skew,
             info=info,
+            vendor=vendor,
+            active_active=self._active_active(vendor, info),
+            untold=label.number(untold) or 0,
             save=save,
             refused=refused,
+            messages=messages,
             keys=keys,
             unseen=tuple(self._unseen),
         )
 
+    def _active_active(self, vendor: vendors.Vendor, info: Mapping[str, Any]) -> bool:
+        """Return whether other servers accept writes, too, and merge them later."""
+        if info.get("role") == "active-replica":
+            return True
+        with suppress(ResponseError):
+            if vendor == vendors.KEYDB:  # the role of one that follows nobody is "master"
+                return "yes" in self._client.config_get("active-replica").values()
+            if info:  # Redis Enterprise has this section, with such fields, for Active-Active
+                return any(key.startswith("crdt_") for key in self._client.info("crdt"))
+        return False
+
     @contextmanager
-    def _perhaps(self, what: str) -> Iterator[None]:
+    def _perhaps(self, what: str) -> Iterator[list[ResponseError]]:
+        """Note a fact that can't be seen. The list gets the error."""
+        errors: list[ResponseError] = []
         try:
-            yield
+            yield errors
         except ResponseError as error:
+            errors.append(error)
             self._unseen.append(f"{what} ({error})")
 
 

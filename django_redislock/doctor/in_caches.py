@@ -20,6 +20,7 @@ from ..transport import location
 from ..transport.cluster import Cluster
 from ..transport.server import server_of
 from .finding import Finding, listed
+from .vendors import vendor_of
 
 MIN_CONNECTIONS = 10
 """A smaller pool may be too small for locks."""
@@ -77,27 +78,51 @@ def _shared_with_the_cache(alias: str) -> Iterator[Finding]:
             message=f"Locks share their database with the cache {listed(others)}: its "
             f"cache.clear() is FLUSHDB, which deletes all locks.",
             hint='CACHES["locks"] = {"BACKEND": "django_redis.cache.RedisCache", '
-            f'"LOCATION": "redis://localhost:6379/{_free_database()}"}}; REDISLOCK["USING"] = '
+            f'"LOCATION": "{_another(settings.CACHES[alias])}"}}; REDISLOCK["USING"] = '
             '"locks". Change it while no lock is held. If nobody calls cache.clear(), silence '
             "this check.",
             alias=alias,
         )
 
 
+def _locations(entry: Any) -> list[location.Location]:
+    """Return the servers that an entry of CACHES names; none if it is not for Redis."""
+    with suppress(Exception):  # the entry is for another backend, perhaps
+        urls = entry["LOCATION"]
+        return [
+            *filter(None, map(location.read, urls.split(",") if isinstance(urls, str) else urls))
+        ]
+    return []
+
+
+def hosts_of(alias: str) -> list[str]:
+    """Return the hosts that the entry of an alias names."""
+    return [its.host for its in _locations(settings.CACHES.get(alias))]
+
+
+def _one_database(entry: Any) -> bool:
+    """Return whether all databases of a server are one, as far as its host name says it."""
+    return vendor_of([its.host for its in _locations(entry)], {}).one_database
+
+
 def _databases(entry: Any) -> set[tuple[Any, ...]]:
     """Return the databases that an entry of CACHES uses; none if it is not for Redis."""
     found = set()
     with suppress(Exception):  # the entry is for another backend, perhaps
-        locations = entry["LOCATION"]
-        if isinstance(locations, str):
-            locations = locations.split(",")
         options = entry.get("OPTIONS") or {}
         # Options of Django's own backend, and of django-redis.
         given = {**options, **(options.get("CONNECTION_POOL_KWARGS") or {})}
-        for found_at in filter(None, map(location.read, locations)):
+        for found_at in _locations(entry):
             db = given.get("db") if found_at.db is None else found_at.db
-            found.add((found_at.where, int(db or 0)))
+            found.add((found_at.where, 0 if _one_database(entry) else int(db or 0)))
     return found
+
+
+def _another(entry: Any) -> str:
+    """Return a URL to paste, of another database than those that are used."""
+    if _one_database(entry):  # SELECT changes nothing there
+        return "rediss://another-database.example:6379/0"
+    return f"redis://localhost:6379/{_free_database()}"
 
 
 def _free_database() -> int:

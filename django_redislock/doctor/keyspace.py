@@ -14,7 +14,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from ..base.holder import Holder
-from ..primitives.keys import Keys, name_of
+from ..primitives.keys import COUNTED, Keys, name_of
 from .permissions import escaped
 
 AT_ONCE = 500
@@ -22,7 +22,7 @@ AT_ONCE = 500
 MOST_NAMES = 10_000
 MOST_KEYS = 100_000
 """How many keys of the database are looked at, of whatever kind."""
-FOR_GOOD = (":index", ":clock", ":guard", "}:record")
+FOR_GOOD = (":index", ":clock", ":guard", "}:record", *(f":{what}" for what in COUNTED))
 """Ends of keys that have no TTL, or need none: a record may be kept for good."""
 WITHIN = 2.0
 """Seconds after which the scan stops."""
@@ -74,11 +74,9 @@ class _Looking:
             names = [name for key in keys if (name := self._name(key)) is not None]
             if self._listed:
                 unlisted += self._twice(self._unlisted, names)
-            # A record that is kept for good has no TTL, and neither has the clock of the server.
-            passing = [
-                key for key in keys if not key.endswith((":index", ":clock", ":guard", "}:record"))
-            ]
-            endless += self._twice(self._endless, passing)
+            endless += self._twice(
+                self._endless, [key for key in keys if not key.endswith(FOR_GOOD)]
+            )
             if cursor == 0:
                 break
             if looked_at >= MOST_KEYS or time.monotonic() - begun > WITHIN:

@@ -8,9 +8,16 @@ permissions before the arguments.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    NoPermissionError,
+    ResponseError,
+    TryAgainError,
+)
 
 from ..primitives import scripts
 from ..primitives.keys import Keys
@@ -80,6 +87,8 @@ class Refused:
 
     rules: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    """Rules that a user lacks, and without which locks work, too."""
 
 
 def unneeded(*, database: int, replicas: int, clustered: bool) -> frozenset[str]:
@@ -102,12 +111,15 @@ def unneeded(*, database: int, replicas: int, clustered: bool) -> frozenset[str]
 def refused(client: redis.Redis, prefix: str, unneeded: frozenset[str]) -> Refused:
     """Try all commands that locks need."""
     rules: dict[str, None] = {}
-    unknown = []
+    unknown, optional = [], []
     # The connection has selected its database already.
     for rule in scripts.permissions(unneeded | {"select"}).split():
         command = rule.removeprefix("+")
         error = _try(client, command, prefix)
-        if error.startswith("unknown command"):
+        if command in scripts.OPTIONAL:
+            if error and not error.startswith("unknown") and " channel" not in error:
+                optional.append(rule)
+        elif error.startswith("unknown command"):
             unknown.append(command.upper())
         elif " channel" in error:
             rules[_pattern("&", prefix)] = None
@@ -115,18 +127,70 @@ def refused(client: redis.Redis, prefix: str, unneeded: frozenset[str]) -> Refus
             rules[_pattern("~", prefix)] = None
         elif error:
             rules[rule] = None
-    return Refused(tuple(rules), tuple(unknown))
+    if "client|tracking" not in unneeded and _try(client, "subscribe", prefix, INVALIDATED):
+        optional.append(f"&{INVALIDATED}")
+    return Refused(tuple(rules), tuple(unknown), tuple(optional))
 
 
-def acl_rule(user: str, prefix: str, unneeded: frozenset[str], *, channels: bool) -> str:
-    """Return the command for an administrator. `channels`: name the channels; Redis refuses this
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """Why a script can't send messages to waiters, or can't ask who listens; "": it can, or this
+    was not tried. A script sends them when it hands a lock over."""
+
+    publish: str = ""
+    numsub: str = ""
+    spublish: str = ""
+    shardnumsub: str = ""
+
+
+_SENDING = {
+    "publish": "redis.pcall('PUBLISH', ARGV[1], '-')",
+    "numsub": "redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])",
+    "spublish": "redis.pcall('SPUBLISH', ARGV[2], '-')",
+    "shardnumsub": "redis.pcall('PUBSUB', 'SHARDNUMSUB', ARGV[2])",
+}
+"""As lua/queue.lua sends them. Nobody listens at the channels."""
+TAGS = 100
+"""Hash tags that are tried to find a slot that a node of a cluster has."""
+
+
+def messages(client: redis.Redis, prefix: str) -> Messages:
+    """Try in a script to send messages, and to ask who listens. A command that a user may run is
+    sometimes refused there, or carried out in another way."""
+    return Messages(**{what: _send(client, prefix, how) for what, how in _SENDING.items()})
+
+
+def _send(client: redis.Redis, prefix: str, how: str) -> str:
+    script = f"local answer = {how} return type(answer) == 'table' and answer.err or ''"
+    for number in range(TAGS):
+        # The second channel is in the slot of the key. The first one is as that of an inbox.
+        tag = f"{prefix}:{{{number}}}"
+        try:
+            answer = client.eval(script, 1, f"{tag}:-", f"{prefix}:inbox:-", f"{tag}:inbox:-")
+            return _text_of(answer)
+        except (AskError, ClusterDownError, TryAgainError):
+            continue  # nobody has the slot here and now
+        except NoPermissionError:
+            return ""  # no script runs, and `refused` says so
+        except ResponseError as error:
+            return _text_of(str(error))
+    return ""
+
+
+def _text_of(answer: Any) -> str:
+    text = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+    return " ".join(text.removeprefix("ERR ").removeprefix("NOPERM ").split())
+
+
+def acl_rules(prefix: str, unneeded: frozenset[str], *, channels: bool) -> str:
+    """Return the rules that a user needs. `channels`: name the channels; Redis refuses this
     for a user who may use all channels."""
     patterns = _pattern("~", prefix)
     if channels:
         patterns += f" {_pattern('&', prefix)}"
         if "client|tracking" not in unneeded:
             patterns += f" &{INVALIDATED}"
-    return f"ACL SETUSER {user} {patterns} {scripts.permissions(unneeded)}"
+    return f"{patterns} {scripts.permissions(unneeded)}"
 
 
 def escaped(text: str) -> str:
@@ -147,10 +211,10 @@ def _try_in_script(client: redis.Redis, script: str, key: str) -> str:
     return ""
 
 
-def _try(client: redis.Redis, command: str, prefix: str) -> str:
+def _try(client: redis.Redis, command: str, prefix: str, channel: str = "") -> str:
     """Return why a command can't be run. "": it can."""
     # A key of a name that no lock can have.
-    replaced = {KEY: Keys.of(prefix, "{}").history, CHANNEL: f"{prefix}:inbox:-"}
+    replaced = {KEY: Keys.of(prefix, "{}").history, CHANNEL: channel or f"{prefix}:inbox:-"}
     words = [replaced.get(word, word) for word in HARMLESS.get(command, ())]
     try:
         if command in WRITING:

@@ -7,13 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from . import permissions
+from . import permissions, vendors
 from .facts import ServerFacts
 from .finding import Finding, listed
 
-OLDEST = (6, 2)
-NEWEST_REDIS = 8
-"""The newest major version that was tested."""
 SKEW = 1.0
 """Seconds by which clocks may differ. cron starts jobs to the second."""
 FULL = 0.8
@@ -35,30 +32,43 @@ def _some(replicas: int) -> str:
     return f"{replicas or 'no'} replica{'s' * (replicas != 1)}"
 
 
-def _version(server: ServerFacts) -> tuple[str, tuple[int, ...]]:
-    """Return the version as text and as numbers. Empty: it is unknown."""
-    text = str(server.info.get("redis_version", ""))
-    return text, tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version. Empty: it is unknown."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
 def version(server: ServerFacts) -> Iterator[Finding]:
-    text, numbers = _version(server)
-    if numbers and numbers < OLDEST:
+    engine = vendors.engine_of(server.vendor, server.info)
+    text = str(server.info.get(engine.version, ""))
+    numbers = _numbers(text)
+    if numbers and numbers < engine.oldest:
         yield Finding(
             "redislock.E102",
-            f"The server is Redis {text}; locks need 6.2 or later.",
+            f"The server is {engine.name} {text}; locks need 6.2 or later.",
             "Upgrade it, to Redis 6.2–8 or Valkey.",
         )
-    elif numbers and numbers[0] > NEWEST_REDIS and "valkey_version" not in server.info:
+    elif numbers and engine.newest and numbers[0] > engine.newest:
         yield Finding(
             "redislock.W110",
-            f"The server is Redis {text}, which is newer than all that were tested.",
+            f"The server is {engine.name} {text}, which is newer than all that were tested.",
             "Look for a newer django-redislock: python -m pip install -U django-redislock",
         )
 
 
+def active_active(server: ServerFacts) -> Iterator[Finding]:
+    if server.active_active:
+        yield Finding(
+            "redislock.E108",
+            "The server is one of several that accept writes and merge them later "
+            "(active-active): two callers can hold one lock, each at another server.",
+            "CONFIG SET active-replica no; or let all locks use one server"
+            if server.vendor == vendors.KEYDB
+            else "Give locks a database that is not Active-Active, for the callers of all regions",
+        )
+
+
 def role(server: ServerFacts) -> Iterator[Finding]:
-    if server.info.get("role", "master") != "master":
+    if server.info.get("role", "master") not in ("master", "active-replica"):
         where = f"{server.info.get('master_host')}:{server.info.get('master_port')}"
         yield Finding(
             "redislock.E103",
@@ -68,13 +78,16 @@ def role(server: ServerFacts) -> Iterator[Finding]:
 
 
 def cluster(server: ServerFacts) -> Iterator[Finding]:
-    if server.info.get("cluster_enabled") and not server.node:
+    clustered = server.info.get("cluster_enabled") or server.vendor.clustered
+    if clustered and not server.node:
         yield Finding(
             "redislock.E104",
             f"The server is a node of a Redis Cluster, and CACHES[{server.alias!r}] uses it as a "
             f"single server: most locks belong on other nodes.",
             '"OPTIONS": {"CONNECTION_FACTORY": '
-            '"django_redislock.cluster.ClusterConnectionFactory"}',
+            '"django_redislock.cluster.ClusterConnectionFactory"}; or, if one address leads to '
+            "all nodes, which can't be reached by their own addresses: "
+            '"django_redislock.cluster.OneAddressConnectionFactory"',
         )
 
 
@@ -82,20 +95,67 @@ def allowed(server: ServerFacts) -> Iterator[Finding]:
     if server.refused.rules:
         # Up to 6.2, a user may use all channels unless an administrator revoked that.
         restricted = any(rule.startswith("&") for rule in server.refused.rules)
-        channels = restricted or not (0,) < _version(server)[1] < (7,)
+        compatible = _numbers(str(server.info.get("redis_version", "")))
+        channels = restricted or not (0,) < compatible < (7,)
         yield Finding(
             "redislock.E105",
             f"The Redis user {server.user} lacks permissions that locks need. Missing: "
             f"{' '.join(server.refused.rules)}",
-            permissions.acl_rule(server.user, server.prefix, server.unneeded, channels=channels),
+            server.vendor.allows(
+                server.user,
+                permissions.acl_rules(server.prefix, server.unneeded, channels=channels),
+            ),
+        )
+    if server.refused.optional:
+        yield Finding(
+            "redislock.I105",
+            f"The Redis user {server.user} lacks permissions with which locks would do better: a "
+            f"holder would be told at once that its lease is lost, or a killed waiter would cost "
+            f"the next one nothing. Missing: {' '.join(server.refused.optional)}",
+            server.vendor.allows(server.user, " ".join(server.refused.optional)),
         )
     if server.refused.unknown:
         yield Finding(
             "redislock.E106",
             f"The server does not know {', '.join(server.refused.unknown)}: renamed, switched "
             f"off, or it is not Redis.",
-            "Remove rename-command from its configuration for: "
-            f"{' '.join(server.refused.unknown)}",
+            _restore(server),
+        )
+
+
+def _restore(server: ServerFacts) -> str:
+    unknown = server.refused.unknown
+    if unknown == ("WAIT",):
+        return '"REPLICAS": 0, since nobody can wait for replicas there'
+    if server.vendor.name and server.vendor != vendors.KEYDB:
+        return f"Ask {server.vendor.name} for them, or give locks another server"
+    return f"Remove rename-command from its configuration for: {' '.join(unknown)}"
+
+
+def messages(server: ServerFacts) -> Iterator[Finding]:
+    its = server.messages
+    sharded = not its.spublish and bool(server.node or its.publish)
+    if its.publish and its.spublish:
+        missed = f" Handovers that were late so far: {server.untold}." if server.untold else ""
+        yield Finding(
+            "redislock.W111",
+            "A script can't send messages (PUBLISH, SPUBLISH), so no waiter of another process "
+            "is told that it was handed a lock. It finds out by asking: a handover takes 0.4 s on "
+            f"average, and up to 0.9 s, instead of a few ms.{missed} The server says: "
+            f"{its.publish}",
+            "See redislock.E105"
+            if {"+publish", "+spublish"} & {*server.refused.rules}
+            else "Give locks a server whose scripts may run PUBLISH, or SPUBLISH (Redis 7)",
+        )
+    elif (sharded and its.shardnumsub) or (not server.node and not sharded and its.numsub):
+        yield Finding(
+            "redislock.W112",
+            "A script can't ask who listens (PUBSUB), so a waiter that was killed keeps the lock "
+            "from the next one for up to a second. The server says: "
+            f"{its.shardnumsub if sharded else its.numsub}",
+            "See redislock.E105"
+            if "+pubsub" in server.refused.rules
+            else "Give locks a server whose scripts may run PUBSUB",
         )
 
 
@@ -110,7 +170,7 @@ def replicas(server: ServerFacts) -> Iterator[Finding]:
             f"this setting can be acquired.",
             f'"REPLICAS": {connected}, or connect more of them',
         )
-    elif connected and not server.replicas:
+    elif connected and not server.replicas and not server.vendor.durable:
         yield Finding(
             "redislock.W103",
             f"The server has {_some(connected)}, and REPLICAS is 0: after a failover the new "
@@ -118,12 +178,13 @@ def replicas(server: ServerFacts) -> Iterator[Finding]:
             'REDISLOCK = {"REPLICAS": 1}',
         )
     # INFO has this number only if the option is set.
-    if connected and "min_slaves_good_slaves" not in server.info:
+    unguarded = "min_slaves_good_slaves" not in server.info and not server.vendor.durable
+    if connected and unguarded:
         yield Finding(
             "redislock.W104",
             "min-replicas-to-write is 0: an old primary that is cut off from its replicas "
             "continues to grant locks.",
-            "CONFIG SET min-replicas-to-write 1",
+            server.vendor.sets("min-replicas-to-write", 1),
         )
 
 
@@ -136,8 +197,8 @@ def eviction(server: ServerFacts) -> Iterator[Finding]:
             "redislock.W101",
             f"When its memory of {limit / 2**20:.0f} MiB is full, the server drops keys "
             f"({policy}), including locks that are held.",
-            "CONFIG SET maxmemory-policy noeviction; if a cache needs eviction, give locks "
-            "another server, and name it in REDISLOCK['USING'].",
+            f"{server.vendor.sets('maxmemory-policy', 'noeviction')}; if a cache needs eviction, "
+            f"give locks another server, and name it in REDISLOCK['USING'].",
         )
 
 
@@ -147,9 +208,15 @@ def persistence(server: ServerFacts) -> Iterator[Finding]:
             "redislock.W102",
             "The server saves nothing to disk: when it restarts, all locks are free at once, and "
             "the order of waiters is lost. Fencing tokens still grow, by its clock.",
-            "CONFIG SET appendonly yes; and add appendonly yes to its configuration file. "
-            'Besides, "AFTER_LOSS": "wait" lets holders keep their locks.',
+            f'{_persist(server)}. Besides, "AFTER_LOSS": "wait" lets holders keep their locks.',
         )
+
+
+def _persist(server: ServerFacts) -> str:
+    how = server.vendor.sets("appendonly", "yes")
+    if not server.vendor.name:
+        how += "; and add appendonly yes to its configuration file"
+    return how
 
 
 def clock(server: ServerFacts) -> Iterator[Finding]:
@@ -171,7 +238,8 @@ def clients(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.W106",
             f"The server has {now} clients, and its limit is {most}: soon nobody can connect.",
-            f"CONFIG SET maxclients {2 * most}; and look for unused clients: CLIENT LIST",
+            f"{server.vendor.sets('maxclients', 2 * most)}; and look for unused clients: "
+            f"CLIENT LIST",
         )
 
 
@@ -199,8 +267,11 @@ def index(server: ServerFacts) -> Iterator[Finding]:
 def leftovers(server: ServerFacts) -> Iterator[Finding]:
     if server.keys.endless:
         # Only keys that a terminal can show, so that the command can be pasted.
-        shown = [key for key in server.keys.endless if key.isprintable()][:3]
-        words = shlex.join(["redis-cli", "-n", str(server.db), "DEL", *(shown or ["KEY"])])
+        shown = [key for key in server.keys.endless if key.isprintable()][:3] or ["KEY"]
+        if server.node:  # it has one database, and the keys are in several slots
+            words = "; ".join(shlex.join(["redis-cli", "-c", "DEL", key]) for key in shown)
+        else:
+            words = shlex.join(["redis-cli", "-n", str(server.db), "DEL", *shown])
         yield Finding(
             "redislock.W109",
             f"Keys with the prefix {server.prefix!r} have no TTL and never expire: "
@@ -221,14 +292,13 @@ def _after_loss(server: ServerFacts) -> str:
 
 def summary(server: ServerFacts) -> Iterator[Finding]:
     info = server.info
-    parts = []
-    if info:
-        kind = "Valkey" if "valkey_version" in info else "Redis"
-        parts += [f"{kind} {info.get('valkey_version', info.get('redis_version'))}"]
+    parts: list[str] = [*filter(None, [vendors.described(server.vendor, info)])]
     parts += [f"a round trip takes {server.round_trip * 1000:.1f} ms"]
     if info:
         parts += [f"clients: {info.get('connected_clients')} of {info.get('maxclients', '?')}"]
         parts += [f"replicas: {info.get('connected_slaves')}"]
+    if server.untold:
+        parts += [f"handovers that no message announced: {server.untold}"]
     parts += [_after_loss(server)]
     text = ", ".join(parts)
     yield Finding("redislock.I101", f"{text[0].upper()}{text[1:]}.", "")
@@ -236,15 +306,19 @@ def summary(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.I102",
             f"Not seen: {'; '.join(server.unseen)}.",
-            f"ACL SETUSER {server.user} +info +config|get",
+            server.vendor.allows(server.user, "+info +config|get")
+            if server.vendor == vendors.SOMEBODY
+            else "",
         )
 
 
 RULES: tuple[Rule, ...] = (
     version,
+    active_active,
     role,
     cluster,
     allowed,
+    messages,
     replicas,
     eviction,
     persistence,

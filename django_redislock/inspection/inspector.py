@@ -15,7 +15,7 @@ from ..lease.watchdog import PRESENCE, PRESENCE_EVERY, write_down
 from ..primitives import mutex, permits, timestamp
 from ..primitives.asking import batches
 from ..primitives.contract import Primitive, Sight, run
-from ..primitives.keys import Keys, clearings, presence, validate_name
+from ..primitives.keys import Keys, counter, presence, validate_name
 from ..settings import conf
 from ..settings.configured import aliases
 from ..settings.validators import validate_operator, validate_using
@@ -132,8 +132,15 @@ class Inspector:
     def clearings(self) -> int:
         """Return how many times operators have cleared a lock at this server, as far as its data
         goes back."""
-        counted = self._ask("inspection_clearings", [clearings(self._index)], [])
-        return label.number(counted) or 0
+        return self._counted("clearings")
+
+    def untold(self) -> int:
+        """Return how many times a waiter was handed a lock at this server and no message said so,
+        as far as its data goes back."""
+        return self._counted("untold")
+
+    def _counted(self, what: str) -> int:
+        return label.number(self._ask("inspection_count", [counter(self._index, what)], [])) or 0
 
     # Many locks.
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from .. import signals
@@ -15,7 +16,7 @@ from ..base.servers import Servers
 from ..base.tokens import word
 from ..primitives import waiting
 from ..primitives.contract import Claim, Grant, Port, Primitive, Sight, Terms
-from ..primitives.keys import Keys, clearings
+from ..primitives.keys import Keys, counter
 from ..primitives.waiting import LEAST
 from ..settings.policy import Policy
 from ..signals import LockEvent
@@ -58,6 +59,9 @@ async def acquire(
             await report(port, "not acquired", claim, server, waited=waited, holder=holder)
             return got
         held = hold(got)
+        if got.untold:  # counted in the background: the holder has waited for long enough
+            key = counter(claim.keys.index, "untold")
+            watchdog(server).release_later(claim.keys.name, partial(_count, key=key))
         if signals.wanted("acquired"):
             fence, waited = got.fencing_token, port.now() - began
             await report(
@@ -177,8 +181,7 @@ async def clear(
     done = await primitive.clear(port, keys, tokens, by, reason)
     cleared = [sight for sight, was in zip(seen, done, strict=True) if was]
     if cleared and not isinstance(server.using, Servers):
-        with suppress(LockError):  # it is only a number for metrics
-            await port.script("clearings", [clearings(keys.index)], [word(), 1])
+        await _count(port, counter(keys.index, "clearings"))
     for sight in cleared if signals.wanted("cleared") else ():
         event = LockEvent(
             outcome="cleared",
@@ -195,6 +198,11 @@ async def clear(
         )
         await announce(port, event)
     return bool(cleared)
+
+
+async def _count(port: Port, key: str) -> None:
+    with suppress(LockError):  # it is only a number for people
+        await port.script("count", [key], [word(), 1])
 
 
 async def report(

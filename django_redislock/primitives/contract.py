@@ -187,6 +187,9 @@ class Grant(NamedTuple):
     acquired_us: int
     sent: float
     """When the request that got the lock was sent, by the clock of this process."""
+    untold: bool = False
+    """A release has handed the lock over, and the waiter found out by asking, although it
+    listened: no message came."""
 
 
 class Refusal(NamedTuple):

@@ -236,9 +236,14 @@ def presence(index: str, process: str) -> str:
     return f"{index.removesuffix(':index')}:process:{process}"
 
 
-def clearings(index: str) -> str:
-    """Return the key that counts the locks cleared by operators, for the locks of an index."""
-    return f"{index.removesuffix(':index')}:clearings"
+COUNTED = ("clearings", "untold")
+"""Ends of the keys that count: locks that operators have cleared, and handovers that no message
+announced to a waiter that listened."""
+
+
+def counter(index: str, what: str) -> str:
+    """Return the key that counts `what`, one of `COUNTED`, for the locks of an index."""
+    return f"{index.removesuffix(':index')}:{what}"
 
 
 def name_of(key: str) -> str | None:

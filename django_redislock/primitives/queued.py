@@ -147,7 +147,7 @@ async def acquire(
     token = claim.token
     attempts = Attempts(port, claim, wait)
     names = claim.parts or (claim.keys,)
-    begun = False
+    begun = listened = False
     ticket = ""
     try:
         inbox = "" if wait == 0 else await port.listen(token, within=0, keys=names)
@@ -162,13 +162,15 @@ async def acquire(
             except LockUnavailable as error:
                 pause = attempts.failed(error)
                 await port.wait(pause, attempts.left)  # a listener is woken when Redis is back
+                listened = False
                 continue
             if code == 1:
                 # An answer of one number is that of a lock that was free: it has got both from the
                 # server's clock.
-                fencing_token, acquired_us = rest if len(rest) > 1 else rest * 2
+                fencing_token, acquired_us, *handed = rest if len(rest) > 1 else rest * 2
                 fence = None if fencing_token is None else int(fencing_token)
-                return Grant(fence, int(acquired_us), attempts.sent)
+                untold = any(handed) and listened and port.learned == "look"
+                return Grant(fence, int(acquired_us), attempts.sent, untold)
             if code == 2:
                 # Killed waiters stood before us. A script removes only some of them, since Redis
                 # stands still meanwhile, and the lock may be free: so this is no refusal yet.
@@ -207,9 +209,10 @@ async def acquire(
                 begun = True
                 inbox = await port.listen(token, within=min(0.5, left), keys=names)
                 continue
-            place = 0 if inbox == DEAF else position
+            listened = inbox != DEAF
+            place = position if listened else 0
             pause = slice_for(place, holder.remaining, left, port.uniform)
-            longest = 0.0 if inbox == DEAF else min(left, max(pause, attempts.until_log))
+            longest = min(left, max(pause, attempts.until_log)) if listened else 0.0
             grant = await port.wait(pause, left, rest=longest)
             if (
                 grant is not None

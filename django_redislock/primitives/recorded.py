@@ -140,7 +140,7 @@ class _Asking:
             raise Answered(name, rest[0])
         value = None
         if code == 1:
-            rest, value = rest[:2], rest[2] if len(rest) > 2 else None
+            rest, value = rest[:3], rest[3] if len(rest) > 3 else None
             recorded.found, self.granted = value, True
         elif code == 0:
             *rest, value = rest

@@ -36,6 +36,11 @@ SOMETIMES = {
     "sunsubscribe": "a Redis Cluster, or a server that spreads its slots",
 }
 """Commands that are sent only sometimes, and what needs them."""
+OPTIONAL = {
+    *("client|caching", "client|id", "client|tracking", "spublish", "ssubscribe", "sunsubscribe")
+}
+"""Those of them without which locks work, too: a loss is known later, or a killed waiter costs the
+next one more."""
 
 _LOCK = ("clock", "memory", "value", "lock", "index", "fence", "history")
 _MUTEX = (*_LOCK, "mutex_grant", "queue")
@@ -52,9 +57,9 @@ _LEDGER = ("clock", "value", "ledger_key", "ledger")
 _LEDGERS = ("clock", "value", "ledger_keys", "ledger")
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "clearings": (),
+    "count": (),
     "fence_raise": ("clock", "memory"),
-    "inspection_clearings": (),
+    "inspection_count": (),
     "inspection_history": ("clock", "memory", "value"),
     "inspection_index": _LISTED,
     "inspection_locks": ("clock", "value", "inspection"),

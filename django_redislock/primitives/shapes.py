@@ -166,6 +166,7 @@ _MAYBE = _or_nil(_text)
 _REFUSED = _list(_flag, _MAYBE, _MAYBE)
 _HEIRS = _list(then=(_ascii, _number))
 _GRANTED = _list(_flag, _or_nil(_number), _time)
+_CONFIRMED = _list(_flag, _or_nil(_number), _time, _flag)
 _HOLDER = (_MAYBE, _integer, _time, _integer, _ascii, _or_nil(_number))
 _LOCK = _either(
     _plain_lock,
@@ -203,21 +204,21 @@ def _multi_acquire(besides: int) -> dict[int, Shape]:
 _MUTEX_ACQUIRE = {
     -1: _WITHDRAWN,
     0: _list(_integer, *_HOLDER),
-    1: _either(_free, _GRANTED),
+    1: _either(_free, _either(_GRANTED, _CONFIRMED)),
     2: _AGAIN,
 }
 _RECORD_ACQUIRE = {
     -1: _WITHDRAWN,
     0: _either(_list(_integer, *_HOLDER), _list(_integer, *_HOLDER, _MAYBE)),
-    1: _either(_GRANTED, _list(_flag, _number, _time, _MAYBE)),
+    1: _either(_either(_GRANTED, _CONFIRMED), _list(_flag, _number, _time, _or_nil(_flag), _text)),
     2: _AGAIN,
     3: _list(_integer, _text),
 }
 
 SHAPES: dict[str, Shape] = {
-    "clearings": _integer,
+    "count": _integer,
     "fence_raise": _list(_integer, _time, _number),
-    "inspection_clearings": _MAYBE,
+    "inspection_count": _MAYBE,
     "inspection_index": _list(_time, _score_or_none, then=(_text, _or_nil(_LOCK))),
     "inspection_history": _list(_MAYBE, then=(_text,)),
     "inspection_locks": _list(_time, then=(_LOCK,), least=1),
@@ -252,7 +253,7 @@ SHAPES: dict[str, Shape] = {
             -2: _OTHER_KIND,
             -1: _WITHDRAWN,
             0: _list(_integer, *_HOLDER, _integer),
-            1: _either(_free, _GRANTED),
+            1: _either(_free, _either(_GRANTED, _CONFIRMED)),
             2: _AGAIN,
         }
     ),

@@ -99,10 +99,8 @@ async def _grant(
     match script:
         case "mutex_acquire" | "permits_acquire" | "multi_acquire":
             return [1, next(_fences)]
-        case "mutex_adopt" | "permits_adopt":
+        case "mutex_adopt" | "permits_adopt" | "record_acquire":
             return [1, next(_fences), now]
-        case "record_acquire":
-            return [1, next(_fences), now, None]
         case "timestamp_acquire":
             return [1, now]
         case "timestamp_adopt":

@@ -32,11 +32,15 @@ from django_redislock import (
     redis_lock,
     single_flight,
 )
+from django_redislock.base.tokens import word
 from django_redislock.client import Lock
 from django_redislock.doctor.findings import server_findings
 from django_redislock.inspection import Inspector, Kind, State
 from django_redislock.lease.watchdog import watchdog
+from django_redislock.primitives.contract import run
+from django_redislock.primitives.keys import Keys, counter
 from django_redislock.transport.cluster import slot_of
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.cluster.caches import cluster as caches
 from tests.cluster.looking import waiting
@@ -372,9 +376,20 @@ def test_the_doctor_sees_each_node(cluster: RedisCluster) -> None:
     findings = list(server_findings("default"))
     assert sum(one.id == "redislock.I101" for one in findings) == 3
     assert all(one.message.startswith("Node 127.0.0.1:") for one in findings)
-    assert not {one.id for one in findings} & {"redislock.E104", "redislock.W108"}
+    wrong = {f"redislock.{name}" for name in ("E104", "W108", "W111", "W112")}
+    assert not {one.id for one in findings} & wrong
     assert lease is not None
     lease.release()
+
+
+def test_what_is_counted(cluster: RedisCluster) -> None:
+    """A counter is at one node, and only the doctor's finding about that node has it."""
+    key = counter(Keys.of("redislock", "job").index, "untold")
+    run(SyncPort(server_of("default")).script("count", [key], [word(), 3]))
+    assert Inspector().untold() == 3
+    says = [one.message for one in server_findings("default")]
+    assert sum("no message announced: 3" in one for one in says) == 1
+    assert not any("not seen" in one.lower() for one in says)
 
 
 def test_a_single_server_that_is_a_node(cluster: RedisCluster, settings: Any) -> None:

@@ -10,7 +10,9 @@
 --                    queue: this is the only try, or the last one
 --          5 ticket  time of arrival from an earlier reply, or ""; it keeps our place when
 --                    the queue was lost or we were passed over
--- Returns  {1, fencing token, acquired at µs}                       we hold it
+-- Returns  {1, fencing token, acquired at µs, handed}               we hold it; `handed` is 1 if a
+--                                                                   release gave it to us, else
+--                                                                   missing
 --          {0, value, pttl ms, now µs, position, ticket, lasted}    somebody else does; `lasted`, of
 --                                                                   the last holder, only when we
 --                                                                   give up

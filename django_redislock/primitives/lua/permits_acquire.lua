@@ -11,7 +11,8 @@
 --                    the queue was lost or we were passed over
 --          6 kind
 --          7 limit
--- Returns  {1, fencing token, acquired at µs}                                we hold a permit
+-- Returns  {1, fencing token, acquired at µs, handed}                        we hold a permit, as in
+--                                                                            mutex_acquire.lua
 --          {0, value, pttl ms, now µs, position, ticket, lasted, how many}   others hold them all:
 --                                     the one whose lease ends first, and how many they are
 --          {-1, why}                                                this token may never have one
@@ -32,7 +33,8 @@ local record = ends and redis.call('HGET', holders, token)
 if record then
   -- First, since a full Redis denies other writes, but not after one that it has allowed.
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl))
-  if mark_of(record) == '?' then
+  local handed = mark_of(record) == '?' and 1 or nil
+  if handed then
     record = marked(record, '+')
     redis.call('HSET', holders, token, record)
     ends = 0
@@ -42,7 +44,7 @@ if record then
   redis.call('ZADD', lock, integer(math.max(ends, millis + ttl)), token)
   settle(mark_of(record) == '+')
   local _, _, fence, acquired_at = parts_of(record)
-  return {1, fence, acquired_at}
+  return {1, fence, acquired_at, handed}
 end
 
 if redis.call('EXISTS', queue, gone) == 0 and fits(says) then

@@ -34,6 +34,8 @@ CLOCK = b"redislock:clock"
 """The last fencing token, which is to stay."""
 INDEX = b"redislock:index"
 """It forgets a lease that has ended by itself when others are written down a minute later."""
+UNTOLD = b"redislock:untold"
+"""How many handovers no message announced: a process that is stopped may read one too late."""
 CLAIM_WINDOW = 1.0
 """For so long a lock may be promised to a waiter that was killed (lua/queue.lua)."""
 
@@ -117,7 +119,7 @@ def _look(plan: Plan, path: Path, server: RedisServer) -> None:
             process.kill()
             process.join()
         lasting = {key for key in redis.keys("*") if redis.ttl(key) == -1}
-        left += [key.decode() for key in lasting - {CLOCK, INDEX}]
+        left += [key.decode() for key in lasting - {CLOCK, INDEX, UNTOLD}]
         millis = redis.time()[0] * 1000
         left += [name.decode() for name in redis.zrangebyscore(INDEX, millis, "+inf")]
     journal.write("left", keys=left)

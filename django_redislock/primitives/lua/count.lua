@@ -1,9 +1,10 @@
--- Count locks that an operator has cleared, for metrics.
+--- count
+-- Count what happens seldom, for metrics and for the doctor.
 --
 -- KEYS     1 counter  string
 -- ARGV     1 the word that the answer begins with
 --          2 how many
--- Returns  all that were cleared at this server
+-- Returns  all that were counted at this server
 
 -- GET and SET: a Redis user may have been allowed no INCRBY.
 local before = redis.call('GET', KEYS[1])

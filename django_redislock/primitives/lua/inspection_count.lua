@@ -1,6 +1,7 @@
--- How many locks operators have cleared at this server.
+--- inspection_count
+-- How much was counted at this server.
 --
--- KEYS     1 counter  as in clearings.lua
+-- KEYS     1 counter  as in count.lua
 -- ARGV     1 the word that the answer begins with
 -- Returns  the number, or nil: none, or the counter is of another type
 
