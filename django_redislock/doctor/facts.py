@@ -14,13 +14,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 
+from ..base.exceptions import LockUnavailable
 from ..primitives.keys import Keys
 from ..settings import conf, configured
 from ..transport import pools
+from ..transport.ports import find_out_slots
 from ..transport.server import server_of
 from . import keyspace, permissions
+
+SLOTS_LOOKED_AT = 50
+"""Slots by which a node of a cluster is told from a server with all slots behind one address."""
 
 
 class Unreachable(Exception):
@@ -49,6 +60,8 @@ class ServerFacts:
     """How far its clock is ahead of the clock of this host, at least. Negative: behind."""
     node: str = ""
     """The address of a node of a cluster."""
+    has_all_slots: bool = True
+    """Whether a single server that is a Redis Cluster serves all slots, as far as was seen."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """The answer to INFO. Empty: unseen."""
     save: str | None = None
@@ -95,7 +108,8 @@ class _Asking:
         self._unseen: list[str] = []
 
     def facts(self, *, thorough: bool) -> ServerFacts:
-        prefix, clustered = conf.prefix(), server_of(self._alias).clustered
+        prefix, server = conf.prefix(), server_of(self._alias)
+        routed = pools.routed(server.shared_pool())
         round_trip, skew = 0.0, 0.0
         with self._perhaps("its clock"):
             round_trip, skew = _clock(self._client.time)
@@ -107,7 +121,7 @@ class _Asking:
             save = str(self._client.config_get("save").get("save", ""))
         options = self._client.connection_pool.connection_kwargs
         db, replicas = int(options.get("db") or 0), configured.replicas(self._alias)
-        unneeded = permissions.unneeded(database=db, replicas=replicas, clustered=clustered)
+        unneeded = permissions.unneeded(database=db, replicas=replicas, clustered=routed)
         after_loss, guard = configured.after_loss(self._alias), None
         if after_loss == "wait":
             with self._perhaps("its guard"):
@@ -115,13 +129,17 @@ class _Asking:
         keys, refused = keyspace.KeyFacts(), permissions.Refused()
         if thorough:
             with self._perhaps("what is left of locks"):
-                keys = keyspace.look_at(self._client, prefix, listed=not clustered)
+                listed = True
+                with suppress(LockUnavailable):  # without permissions, which is told below
+                    listed = not find_out_slots(server, prefix)
+                keys = keyspace.look_at(self._client, prefix, listed=listed)
             refused = permissions.refused(self._client, prefix, unneeded)
         if keys.cut_short:
             self._unseen.append(f"all keys (the first {keys.looked_at} were looked at)")
         return ServerFacts(
             alias=self._alias,
-            node=f"{options.get('host')}:{options.get('port')}" if clustered else "",
+            node=f"{options.get('host')}:{options.get('port')}" if routed else "",
+            has_all_slots=routed or not info.get("cluster_enabled") or self._has_all_slots(prefix),
             prefix=prefix,
             user=_user(options),
             db=db,
@@ -137,6 +155,14 @@ class _Asking:
             keys=keys,
             unseen=tuple(self._unseen),
         )
+
+    def _has_all_slots(self, prefix: str) -> bool:
+        """Return whether this address serves the keys of some slots, which are anywhere."""
+        pipeline = self._client.pipeline(transaction=False)
+        for number in range(SLOTS_LOOKED_AT):
+            pipeline.pttl(f"{prefix}:slot:{{{number}}}")
+        answers = pipeline.execute(raise_on_error=False)
+        return not any(isinstance(one, AskError | ClusterDownError) for one in answers)
 
     @contextmanager
     def _perhaps(self, what: str) -> Iterator[None]:

@@ -68,13 +68,14 @@ def role(server: ServerFacts) -> Iterator[Finding]:
 
 
 def cluster(server: ServerFacts) -> Iterator[Finding]:
-    if server.info.get("cluster_enabled") and not server.node:
+    if server.info.get("cluster_enabled") and not server.has_all_slots:
         yield Finding(
             "redislock.E104",
             f"The server is a node of a Redis Cluster, and CACHES[{server.alias!r}] uses it as a "
             f"single server: most locks belong on other nodes.",
             '"OPTIONS": {"CONNECTION_FACTORY": '
-            '"django_redislock.cluster.ClusterConnectionFactory"}',
+            '"django_redislock.cluster.ClusterConnectionFactory"}. If the service has one address '
+            "for all slots, write that into LOCATION.",
         )
 
 

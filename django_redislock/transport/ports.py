@@ -18,7 +18,7 @@ from typing import Any
 
 from redis.exceptions import InvalidResponse, NoScriptError
 
-from ..base import fork
+from ..base import fork, tokens
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import scripts, waiting
@@ -27,7 +27,8 @@ from ..primitives.keys import Keys, Shared, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
 from . import pools
-from .command import AloneExchange, AsyncExchange, Pool, SyncExchange
+from .cluster import Cluster
+from .command import AloneExchange, AsyncExchange, Pool, SyncExchange, refused_slots
 from .event_loops import ending, joined, of_loop
 from .inbox import Inbox, Waker
 from .polled import Request, Requests
@@ -86,6 +87,11 @@ def _without_frames(error: LockError, handled: BaseException | None) -> LockErro
     return error
 
 
+def _alone(keys: Sequence[str]) -> list[str]:
+    """Return the keys that are sent where all keys of a script must be in one slot."""
+    return [key.alone or keys[0] if isinstance(key, Shared) else key for key in keys]
+
+
 class BasePort:
     """The common part of both ports."""
 
@@ -132,18 +138,20 @@ class BasePort:
         raise NotImplementedError
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        script = scripts.load(name)
         args = scripts.shortened(name, args)
         handled = sys.exception()
-        answer = None
         try:
+            clustered = self._server.clustered
             try:
-                if name in scripts.AT_ONCE:
-                    answer = await self._at_once(script.sha, keys, args)
-                if answer is None:
-                    answer = await self._at_length("EVALSHA", script.sha, keys, args)
-            except NoScriptError:  # after a restart, or SCRIPT FLUSH
-                answer = await self._at_length("EVAL", script.source, keys, args)
+                answer = await self._send(name, _alone(keys) if clustered else keys, args)
+            except LockUnavailable as error:
+                if clustered or not refused_slots(error):
+                    raise
+                self._server.refuses_several_slots()
+                keys = _alone(keys)
+                if len(set(map(self._server.slot, keys))) > 1:
+                    raise  # the caller may ask again, slot by slot
+                answer = await self._send(name, keys, args)
             if not SHAPES[name](answer, len(keys)):
                 raise _unreadable(name, keys)
             return answer
@@ -156,6 +164,18 @@ class BasePort:
             if self._line is not None:
                 self._leave_line()
 
+    async def _send(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        script = scripts.load(name)
+        answer = None
+        try:
+            if name in scripts.AT_ONCE:
+                answer = await self._at_once(script.sha, keys, args)
+            if answer is None:
+                answer = await self._at_length("EVALSHA", script.sha, keys, args)
+        except NoScriptError:  # after a restart, or SCRIPT FLUSH
+            answer = await self._at_length("EVAL", script.source, keys, args)
+        return answer
+
     async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         """Return the answer of the exchange's `at_once`; `None` if nothing was sent."""
         raise NotImplementedError
@@ -163,8 +183,6 @@ class BasePort:
     async def _at_length(
         self, how: str, script: str, keys: Sequence[str], args: Sequence[Word]
     ) -> Any:
-        if self._server.clustered:
-            keys = [key.alone or keys[0] if isinstance(key, Shared) else key for key in keys]
         return await self._execute((how, script, len(keys), *keys, *args))
 
     def slot(self, key: str) -> int:
@@ -306,9 +324,10 @@ class SyncPort(BasePort):
             box.put((number, answer))
 
         try:
-            for number, answer in requests.heard(answers.left):
-                answers.remember(number, answer)
-                answers.take(number, answer)
+            if not any(server.clustered for server in each):  # such a server gets other keys
+                for number, answer in requests.heard(answers.left):
+                    answers.remember(number, answer)
+                    answers.take(number, answer)
             # A thread for each server: a connection alone may take all the time that there is.
             for number, request in requests.handed_over():
                 thread = threading.Thread(
@@ -364,6 +383,9 @@ class SyncPort(BasePort):
 class _RequestPort(SyncPort):
     """The port of a thread to one of several servers, to which it may have sent the request."""
 
+    _heard = False
+    """Whether it has asked for the answer to that request."""
+
     def __init__(self, server: Server, request: Request, within: float) -> None:
         super().__init__(server, pool=request.pool, terms=Terms(within))
         self._request = request
@@ -372,7 +394,8 @@ class _RequestPort(SyncPort):
         return None
 
     async def _at_length(self, how: str, *command: Any) -> Any:
-        if how == "EVALSHA" and self._request.sent:
+        if self._request.sent and not self._heard:
+            self._heard = True
             return self._request.answer()
         return await super()._at_length(how, *command)
 
@@ -407,10 +430,10 @@ class AsyncPort(BasePort):
             await pools.aclose(pool)
 
     async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        if self._terms.replicas or self._server.clustered:
+        if self._terms.replicas:
             return None
         its = None if self._loop in ending else joined(self._loop, self._server)
-        if its is None:
+        if its is None or isinstance(its.pool, Cluster):
             return None
         its.busy += 1
         try:
@@ -483,6 +506,41 @@ class AsyncPort(BasePort):
             async with asyncio.timeout(seconds):
                 await line.acquire()
                 self._line = line
+
+
+LOOK_AGAIN = 60.0
+"""Seconds for which it is remembered that a server has no slots. It may be sharded later."""
+
+
+class _Slots:
+    """Whether the keys of one script must be in one slot, as a server has answered."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._look_at = 0.0
+
+    def find_out(self, prefix: str) -> bool:
+        if not self._server.clustered and now() >= self._look_at:
+            keys = [f"{prefix}:slot:{{{number}}}" for number in range(2)]
+            try:
+                port = SyncPort(self._server)
+                run(port.script("inspection_processes", keys, [tokens.word()]))
+            except LockUnavailable:
+                if not self._server.clustered:
+                    raise
+            else:
+                self._look_at = now() + LOOK_AGAIN
+        return self._server.clustered
+
+
+def find_out_slots(server: Server, prefix: str) -> bool:
+    """Return `Server.clustered`, and ask the server if it is not known: it refuses a script that
+    reads two keys of two slots. Raises `LockUnavailable`.
+
+    A lock finds that out by its first request. What reads the index of all locks has to know it
+    before: a server with slots has none, and that would look like no locks.
+    """
+    return server.kept(_Slots).find_out(prefix)
 
 
 class _MemberPort(AsyncPort):

@@ -1,0 +1,252 @@
+"""A server that is sharded behind one address: one script may have keys of one slot only, and nobody
+says so before. Here it is a Redis Cluster of one node, used by entries for a single server."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.core.management import call_command
+from django.test import AsyncRequestFactory
+
+from devtools.redis_cluster import RedisCluster
+from django_redislock import (
+    LeaseState,
+    LockNotAcquired,
+    LockUnavailable,
+    MultiLock,
+    ReadWriteLock,
+    Redlock,
+    Semaphore,
+    TimestampLock,
+    once,
+    redis_lock,
+    single_flight,
+)
+from django_redislock.client import Lock
+from django_redislock.doctor.findings import server_findings
+from django_redislock.inspection import Inspector, Kind
+from django_redislock.lease.watchdog import watchdog
+from django_redislock.transport import server as servers
+from django_redislock.transport.server import server_of
+from tests.cluster.looking import waiting
+from tests.contract.api import Api
+from tests.processes import Start, Worker
+from tests.waiting import PATIENCE, eventually
+
+NAMES = [f"invoice:{number}" for number in range(12)]
+
+ENTRIES: dict[str, dict[str, Any]] = {
+    "django-redis": {"BACKEND": "django_redis.cache.RedisCache"},
+    "django": {"BACKEND": "django.core.cache.backends.redis.RedisCache"},
+    "declared": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "OPTIONS": {
+            "CONNECTION_FACTORY": "django_redislock.cluster.OneAddressConnectionFactory"
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RedisCluster]:
+    with RedisCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def unknown(node: RedisCluster, settings: Any, monkeypatch: pytest.MonkeyPatch) -> RedisCluster:
+    """Nobody knows yet that it is sharded."""
+    node.call(node.nodes[0], "FLUSHALL")
+    monkeypatch.setattr(servers, "_by_slot", set())
+    settings.CACHES = {"default": {**ENTRIES["django-redis"], "LOCATION": node.urls[0]}}
+    return node
+
+
+@pytest.fixture(params=ENTRIES)
+def one(unknown: RedisCluster, settings: Any, request: pytest.FixtureRequest) -> RedisCluster:
+    """The same, by each kind of entry."""
+    settings.CACHES = {"default": {**ENTRIES[request.param], "LOCATION": unknown.urls[0]}}
+    return unknown
+
+
+def test_held_refused_released(one: RedisCluster, api: Api) -> None:
+    """From the first request on, with fencing tokens that grow."""
+    for name in NAMES:
+        first = api.acquire(redis_lock(name), wait=0)
+        assert api.start(lambda n=name: api.acquire(redis_lock(n), wait=0)).result() is None
+        assert api.holder(redis_lock(name)).fencing_token == first.fencing_token
+        api.extend(first, 60)
+        api.release(first)
+        second = api.acquire(redis_lock(name), wait=0)
+        assert second.fencing_token > first.fencing_token
+        api.release(second)
+
+
+def test_waiters_in_order(one: RedisCluster, api: Api) -> None:
+    """Each is woken when its turn comes."""
+    lease = api.acquire(redis_lock("job"))
+    waiters = []
+    for number in range(3):
+        waiters.append(api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE)))
+        waiting(number + 1)
+    for waiter in waiters:
+        api.release(lease)
+        lease = waiter.result(PATIENCE)
+    api.release(lease)
+
+
+@pytest.mark.parametrize("kind", ["mutex", "semaphore", "read", "write", "timestamp", "migration"])
+def test_a_fresh_process(unknown: RedisCluster, start: Start, kind: str) -> None:
+    """Its very first request succeeds."""
+    worker: Worker = start("hold", "30", kind, url=unknown.urls[0])
+    worker.holds()
+    worker.go_on()
+    assert worker.says() == "released"
+
+
+def test_multi(one: RedisCluster, api: Api) -> None:
+    """Names of many slots at the first try, though nobody knew of slots; and what is held excludes
+    all of them."""
+    lease = api.acquire(MultiLock(NAMES, ttl=10, renew=False), wait=0)
+    assert sorted(lease.fencing_tokens) == sorted(NAMES)
+    api.extend(lease, 60)
+    other = MultiLock(["job", NAMES[7]])
+    assert api.start(lambda: api.acquire(other, wait=0)).result(PATIENCE) is None
+    assert api.holder(redis_lock("job")) is None
+    waiter = api.start(lambda: api.acquire(other, wait=PATIENCE))
+    waiting(1, NAMES[7])
+    api.release(lease)
+    api.release(waiter.result(PATIENCE))
+    assert all(api.holder(redis_lock(name)) is None for name in NAMES)
+
+
+def test_a_multi_lock_that_waits_at_once(unknown: RedisCluster, api: Api) -> None:
+    """One of its names is held when it is found out that there are slots."""
+    redis_lock(NAMES[5]).acquire()
+    servers._by_slot.clear()
+    with pytest.raises(LockNotAcquired) as caught:
+        api.start(lambda: api.enter(MultiLock(NAMES, wait=0), lambda _: None)).result(PATIENCE)
+    assert caught.value.name == NAMES[5]
+    assert all(api.holder(redis_lock(name)) is None for name in NAMES if name != NAMES[5])
+
+
+def test_released_by_a_process_that_does_not_know(unknown: RedisCluster, api: Api) -> None:
+    """All names, slot by slot."""
+    lease = api.acquire(MultiLock(NAMES))
+    servers._by_slot.clear()
+    api.release(lease)
+    assert all(api.holder(redis_lock(name)) is None for name in NAMES)
+
+
+def test_permits(one: RedisCluster, api: Api) -> None:
+    """A semaphore and a read-write lock."""
+    first, second = (api.acquire(Semaphore("rates", 2), wait=0) for _ in range(2))
+    assert api.start(lambda: api.acquire(Semaphore("rates", 2), wait=0)).result() is None
+    reader = api.acquire(ReadWriteLock("catalogue").read(), wait=0)
+    writer = api.start(lambda: api.acquire(ReadWriteLock("catalogue").write(), wait=PATIENCE))
+    waiting(1, "catalogue")
+    for lease in (first, second, reader, writer):
+        api.release(lease if lease is not writer else writer.result(PATIENCE))
+
+
+def test_timestamp_locks(one: RedisCluster, api: Api) -> None:
+    """Alone, and beside a mutex, both renewed."""
+    leases = []
+    for number in range(4):
+        lock = redis_lock(f"job:{number}", timestamp_key=f"lock.{number}", ttl=2)
+        leases.append(api.acquire(lock))
+        leases.append(api.acquire(TimestampLock(f"lock.alone.{number}", ttl=2)))
+        other = TimestampLock(f"lock.{number}", wait=0)
+        assert api.start(lambda other=other: api.acquire(other)).result(PATIENCE) is None
+    until = time.monotonic() + 4
+    eventually(lambda: time.monotonic() > until)
+    for lease in leases:
+        lease.check()
+        api.release(lease)
+
+
+def test_a_key_that_is_alone_in_its_slot(unknown: RedisCluster) -> None:
+    """No lock can be made of it, and the error says why."""
+    lock = TimestampLock("x", timestamp_key="lock}import")
+    with pytest.raises(LockUnavailable, match="Sharded behind one address"):
+        lock.acquire(wait=0)
+    with pytest.raises(ValueError, match="hash tag"):
+        lock.acquire(wait=0)
+
+
+def test_what_is_done_once(one: RedisCluster, api: Api) -> None:
+    """The second one finds it done, or what the first has computed or written."""
+    runs: list[object] = []
+    for _ in range(2):
+        api.enter(once("warm", ttl=60), lambda first: first and runs.append("warm"))
+    rates = single_flight("rates:{arguments[0]}", ttl=60)(
+        api.function(lambda currency: runs.append(currency) or 42)
+    )
+    assert [api.call(rates, "EUR"), api.call(rates, "EUR")] == [42, 42]
+    assert runs == ["warm", "EUR"]
+    assert [api.initialise("secret", value) for value in ("a", "b")] == ["a", "a"]
+
+
+def test_renewal(one: RedisCluster) -> None:
+    """Of 300 leases in as many slots; one that was deleted is lost."""
+    leases = [redis_lock(f"row:{number}", ttl=5).acquire() for number in range(300)]
+    one.call(one.nodes[0], "DEL", "redislock:{row:7}")
+    eventually(lambda: leases[7].state == LeaseState.LOST)
+    until = time.monotonic() + 6
+    eventually(lambda: time.monotonic() > until)
+    for number, lease in enumerate(leases):
+        assert number == 7 or lease.state == LeaseState.HELD
+    watched = watchdog(server_of("default"))
+    assert len(watched.leases()) == 299
+    for lease in leases[:7] + leases[8:]:
+        lease.release()
+
+
+def test_a_lease_that_travels(one: RedisCluster, api: Api) -> None:
+    """Exported, and restored by a process that does not know of slots."""
+    text = api.acquire(redis_lock("job")).export()
+    servers._by_slot.clear()
+    restored = api.restore(text)
+    api.extend(restored)
+    api.release(restored)
+
+
+def test_inspection(one: RedisCluster, api: Api) -> None:
+    """All locks are found by a process that has not locked anything; also cleared."""
+    leases = [api.acquire(redis_lock(name, ttl=30 + at)) for at, name in enumerate(NAMES)]
+    waiter = api.start(lambda: api.acquire(redis_lock(NAMES[0]), wait=PATIENCE))
+    waiting(1, NAMES[0])
+    several = [
+        api.acquire(lock)
+        for lock in (Semaphore("rates", 2, ttl=300), ReadWriteLock("stock", ttl=300).read())
+    ]
+    one.call(one.nodes[0], "SET", "redislock:{left}", "by somebody")
+    for look in (
+        lambda: [lock.name for lock in Inspector().page(limit=5).items] == NAMES[:5],
+        lambda: Inspector().counts().total == len(NAMES) + 2,
+        lambda: [lock.name for lock in Inspector().all("*:1*")]
+        == ["invoice:1", "invoice:10", "invoice:11"],
+        lambda: [lock.name for lock in Inspector().discover()] == ["left"],
+        lambda: len(list(Inspector().held(NAMES))) == len(NAMES),
+        lambda: Inspector().get(NAMES[0]).waiters == 1,
+        lambda: list(Inspector(cache_locks=True).all()) == [],
+    ):
+        servers._by_slot.clear()
+        assert look()
+    kinds = {lock.name: lock.kind for lock in Inspector().all() if lock.name not in NAMES}
+    assert kinds == {"rates": Kind.SEMAPHORE, "stock": Kind.READ}
+    servers._by_slot.clear()
+    out = StringIO()
+    call_command("redislock", "list", stdout=out)
+    assert all(name in out.getvalue() for name in NAMES)
+    api.clear(redis_lock(NAMES[0]), by="ann", reason="stuck")
+    api.release(waiter.result(PATIENCE))
+    for lease in [*leases[1:], *several]:
+        api.release(lease)
+    assert Inspector().page().total == 0
