@@ -138,20 +138,30 @@ class BasePort:
         raise NotImplementedError
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        script = scripts.load(name)
         args = scripts.shortened(name, args)
         handled = sys.exception()
+        clustered, answer = self._server.clustered, None
+        if clustered:
+            keys = _alone(keys)
         try:
-            clustered = self._server.clustered
-            try:
-                answer = await self._send(name, _alone(keys) if clustered else keys, args)
-            except LockUnavailable as error:
-                if clustered or not refused_slots(error):
-                    raise
-                self._server.refuses_several_slots()
-                keys = _alone(keys)
-                if len(set(map(self._server.slot, keys))) > 1:
-                    raise  # the caller may ask again, slot by slot
-                answer = await self._send(name, keys, args)
+            while True:
+                try:
+                    try:
+                        if name in scripts.AT_ONCE:
+                            answer = await self._at_once(script.sha, keys, args)
+                        if answer is None:
+                            answer = await self._at_length("EVALSHA", script.sha, keys, args)
+                    except NoScriptError:  # after a restart, or SCRIPT FLUSH
+                        answer = await self._at_length("EVAL", script.source, keys, args)
+                    break
+                except LockUnavailable as error:
+                    if clustered or not refused_slots(error):
+                        raise
+                    self._server.refuses_several_slots()
+                    clustered, keys = True, _alone(keys)
+                    if len(set(map(self._server.slot, keys))) > 1:
+                        raise  # the caller may ask again, slot by slot
             if not SHAPES[name](answer, len(keys)):
                 raise _unreadable(name, keys)
             return answer
@@ -163,18 +173,6 @@ class BasePort:
         finally:
             if self._line is not None:
                 self._leave_line()
-
-    async def _send(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        script = scripts.load(name)
-        answer = None
-        try:
-            if name in scripts.AT_ONCE:
-                answer = await self._at_once(script.sha, keys, args)
-            if answer is None:
-                answer = await self._at_length("EVALSHA", script.sha, keys, args)
-        except NoScriptError:  # after a restart, or SCRIPT FLUSH
-            answer = await self._at_length("EVAL", script.source, keys, args)
-        return answer
 
     async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         """Return the answer of the exchange's `at_once`; `None` if nothing was sent."""

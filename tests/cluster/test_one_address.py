@@ -1,5 +1,6 @@
-"""A server that is sharded behind one address: one script may have keys of one slot only, and nobody
-says so before. Here it is a Redis Cluster of one node, used by entries for a single server."""
+"""A server that is sharded behind one address: one script may have keys of one slot only, and
+nobody says so before. Here it is a Redis Cluster of one node, used by entries for a single server,
+or a proxy before two servers."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ import pytest
 from django.core.cache import cache
 from django.core.management import call_command
 from django.test import AsyncRequestFactory
+
+from redis import Redis
 
 from devtools.redis_cluster import RedisCluster
 from django_redislock import (
@@ -35,6 +38,7 @@ from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport import server as servers
 from django_redislock.transport.server import server_of
 from tests.cluster.looking import waiting
+from tests.cluster.sharding import ALIBABA, AZURE, Sharding
 from tests.contract.api import Api
 from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
@@ -46,9 +50,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "django": {"BACKEND": "django.core.cache.backends.redis.RedisCache"},
     "declared": {
         "BACKEND": "django_redis.cache.RedisCache",
-        "OPTIONS": {
-            "CONNECTION_FACTORY": "django_redislock.cluster.OneAddressConnectionFactory"
-        },
+        "OPTIONS": {"CONNECTION_FACTORY": "django_redislock.cluster.OneAddressConnectionFactory"},
     },
 }
 
@@ -59,23 +61,49 @@ def node() -> Iterator[RedisCluster]:
         yield cluster
 
 
-@pytest.fixture
-def unknown(node: RedisCluster, settings: Any, monkeypatch: pytest.MonkeyPatch) -> RedisCluster:
-    """Nobody knows yet that it is sharded."""
-    node.call(node.nodes[0], "FLUSHALL")
+@pytest.fixture(scope="module")
+def shared_sharding() -> Iterator[Sharding]:
+    with Sharding() as sharding:
+        yield sharding
+
+
+@pytest.fixture(autouse=True)
+def _nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "_by_slot", set())
+
+
+@pytest.fixture
+def unknown(node: RedisCluster, settings: Any) -> Iterator[Redis]:
+    """A cluster of one node, as an entry of django-redis."""
     settings.CACHES = {"default": {**ENTRIES["django-redis"], "LOCATION": node.urls[0]}}
-    return node
+    with Redis.from_url(node.urls[0]) as client:
+        client.flushall()
+        yield client
 
 
-@pytest.fixture(params=ENTRIES)
-def one(unknown: RedisCluster, settings: Any, request: pytest.FixtureRequest) -> RedisCluster:
-    """The same, by each kind of entry."""
-    settings.CACHES = {"default": {**ENTRIES[request.param], "LOCATION": unknown.urls[0]}}
-    return unknown
+@pytest.fixture
+def sharding(shared_sharding: Sharding, settings: Any) -> Iterator[Sharding]:
+    """The proxy, as an entry of django-redis."""
+    settings.CACHES = {"default": {**ENTRIES["django-redis"], "LOCATION": shared_sharding.url}}
+    shared_sharding.flush()
+    shared_sharding.refusal = AZURE
+    yield shared_sharding
 
 
-def test_held_refused_released(one: RedisCluster, api: Api) -> None:
+@pytest.fixture(params=[*ENTRIES, "proxy"])
+def one(request: pytest.FixtureRequest, settings: Any) -> Iterator[Redis]:
+    """Both, and the cluster by each kind of entry; and a plain client."""
+    if request.param == "proxy":
+        with Redis.from_url(request.getfixturevalue("sharding").url) as client:
+            yield client
+    else:
+        unknown = request.getfixturevalue("unknown")
+        url = settings.CACHES["default"]["LOCATION"]
+        settings.CACHES = {"default": {**ENTRIES[request.param], "LOCATION": url}}
+        yield unknown
+
+
+def test_held_refused_released(one: Redis, api: Api) -> None:
     """From the first request on, with fencing tokens that grow."""
     for name in NAMES:
         first = api.acquire(redis_lock(name), wait=0)
@@ -88,7 +116,7 @@ def test_held_refused_released(one: RedisCluster, api: Api) -> None:
         api.release(second)
 
 
-def test_waiters_in_order(one: RedisCluster, api: Api) -> None:
+def test_waiters_in_order(one: Redis, api: Api) -> None:
     """Each is woken when its turn comes."""
     lease = api.acquire(redis_lock("job"))
     waiters = []
@@ -102,15 +130,15 @@ def test_waiters_in_order(one: RedisCluster, api: Api) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mutex", "semaphore", "read", "write", "timestamp", "migration"])
-def test_a_fresh_process(unknown: RedisCluster, start: Start, kind: str) -> None:
+def test_a_fresh_process(node: RedisCluster, unknown: Redis, start: Start, kind: str) -> None:
     """Its very first request succeeds."""
-    worker: Worker = start("hold", "30", kind, url=unknown.urls[0])
+    worker: Worker = start("hold", "30", kind, url=node.urls[0])
     worker.holds()
     worker.go_on()
     assert worker.says() == "released"
 
 
-def test_multi(one: RedisCluster, api: Api) -> None:
+def test_multi(one: Redis, api: Api) -> None:
     """Names of many slots at the first try, though nobody knew of slots; and what is held excludes
     all of them."""
     lease = api.acquire(MultiLock(NAMES, ttl=10, renew=False), wait=0)
@@ -126,7 +154,7 @@ def test_multi(one: RedisCluster, api: Api) -> None:
     assert all(api.holder(redis_lock(name)) is None for name in NAMES)
 
 
-def test_a_multi_lock_that_waits_at_once(unknown: RedisCluster, api: Api) -> None:
+def test_a_multi_lock_that_waits_at_once(unknown: Redis, api: Api) -> None:
     """One of its names is held when it is found out that there are slots."""
     redis_lock(NAMES[5]).acquire()
     servers._by_slot.clear()
@@ -136,7 +164,7 @@ def test_a_multi_lock_that_waits_at_once(unknown: RedisCluster, api: Api) -> Non
     assert all(api.holder(redis_lock(name)) is None for name in NAMES if name != NAMES[5])
 
 
-def test_released_by_a_process_that_does_not_know(unknown: RedisCluster, api: Api) -> None:
+def test_released_by_a_process_that_does_not_know(unknown: Redis, api: Api) -> None:
     """All names, slot by slot."""
     lease = api.acquire(MultiLock(NAMES))
     servers._by_slot.clear()
@@ -144,7 +172,7 @@ def test_released_by_a_process_that_does_not_know(unknown: RedisCluster, api: Ap
     assert all(api.holder(redis_lock(name)) is None for name in NAMES)
 
 
-def test_permits(one: RedisCluster, api: Api) -> None:
+def test_permits(one: Redis, api: Api) -> None:
     """A semaphore and a read-write lock."""
     first, second = (api.acquire(Semaphore("rates", 2), wait=0) for _ in range(2))
     assert api.start(lambda: api.acquire(Semaphore("rates", 2), wait=0)).result() is None
@@ -155,7 +183,7 @@ def test_permits(one: RedisCluster, api: Api) -> None:
         api.release(lease if lease is not writer else writer.result(PATIENCE))
 
 
-def test_timestamp_locks(one: RedisCluster, api: Api) -> None:
+def test_timestamp_locks(one: Redis, api: Api) -> None:
     """Alone, and beside a mutex, both renewed."""
     leases = []
     for number in range(4):
@@ -171,7 +199,7 @@ def test_timestamp_locks(one: RedisCluster, api: Api) -> None:
         api.release(lease)
 
 
-def test_a_key_that_is_alone_in_its_slot(unknown: RedisCluster) -> None:
+def test_a_key_that_is_alone_in_its_slot(unknown: Redis) -> None:
     """No lock can be made of it, and the error says why."""
     lock = TimestampLock("x", timestamp_key="lock}import")
     with pytest.raises(LockUnavailable, match="Sharded behind one address"):
@@ -180,7 +208,7 @@ def test_a_key_that_is_alone_in_its_slot(unknown: RedisCluster) -> None:
         lock.acquire(wait=0)
 
 
-def test_what_is_done_once(one: RedisCluster, api: Api) -> None:
+def test_what_is_done_once(one: Redis, api: Api) -> None:
     """The second one finds it done, or what the first has computed or written."""
     runs: list[object] = []
     for _ in range(2):
@@ -193,10 +221,10 @@ def test_what_is_done_once(one: RedisCluster, api: Api) -> None:
     assert [api.initialise("secret", value) for value in ("a", "b")] == ["a", "a"]
 
 
-def test_renewal(one: RedisCluster) -> None:
+def test_renewal(one: Redis) -> None:
     """Of 300 leases in as many slots; one that was deleted is lost."""
     leases = [redis_lock(f"row:{number}", ttl=5).acquire() for number in range(300)]
-    one.call(one.nodes[0], "DEL", "redislock:{row:7}")
+    one.delete("redislock:{row:7}")
     eventually(lambda: leases[7].state == LeaseState.LOST)
     until = time.monotonic() + 6
     eventually(lambda: time.monotonic() > until)
@@ -208,7 +236,7 @@ def test_renewal(one: RedisCluster) -> None:
         lease.release()
 
 
-def test_a_lease_that_travels(one: RedisCluster, api: Api) -> None:
+def test_a_lease_that_travels(one: Redis, api: Api) -> None:
     """Exported, and restored by a process that does not know of slots."""
     text = api.acquire(redis_lock("job")).export()
     servers._by_slot.clear()
@@ -217,7 +245,7 @@ def test_a_lease_that_travels(one: RedisCluster, api: Api) -> None:
     api.release(restored)
 
 
-def test_inspection(one: RedisCluster, api: Api) -> None:
+def test_inspection(one: Redis, api: Api) -> None:
     """All locks are found by a process that has not locked anything; also cleared."""
     leases = [api.acquire(redis_lock(name, ttl=30 + at)) for at, name in enumerate(NAMES)]
     waiter = api.start(lambda: api.acquire(redis_lock(NAMES[0]), wait=PATIENCE))
@@ -226,12 +254,14 @@ def test_inspection(one: RedisCluster, api: Api) -> None:
         api.acquire(lock)
         for lock in (Semaphore("rates", 2, ttl=300), ReadWriteLock("stock", ttl=300).read())
     ]
-    one.call(one.nodes[0], "SET", "redislock:{left}", "by somebody")
+    one.set("redislock:{left}", "by somebody")
     for look in (
         lambda: [lock.name for lock in Inspector().page(limit=5).items] == NAMES[:5],
         lambda: Inspector().counts().total == len(NAMES) + 2,
-        lambda: [lock.name for lock in Inspector().all("*:1*")]
-        == ["invoice:1", "invoice:10", "invoice:11"],
+        lambda: (
+            [lock.name for lock in Inspector().all("*:1*")]
+            == ["invoice:1", "invoice:10", "invoice:11"]
+        ),
         lambda: [lock.name for lock in Inspector().discover()] == ["left"],
         lambda: len(list(Inspector().held(NAMES))) == len(NAMES),
         lambda: Inspector().get(NAMES[0]).waiters == 1,
