@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Self
 
 from redis import Redis
@@ -40,6 +41,7 @@ class Sharding:
         self._loop = asyncio.new_event_loop()
         self._shards: list[RedisServer] = []
         self._exit = ExitStack()
+        self._broken: int | None = None
 
     def __enter__(self) -> Self:
         self._shards = [self._exit.enter_context(RedisServer()) for _ in range(SHARDS)]
@@ -67,6 +69,24 @@ class Sharding:
             with Redis.from_url(shard.url) as client:
                 client.flushall()
 
+    def shard_of(self, name: str) -> int:
+        """The number of the shard that has the lock of a name."""
+        return _shard(key_slot(f"redislock:{{{name}}}".encode()))
+
+    @contextmanager
+    def broken(self, number: int) -> Iterator[None]:
+        """One shard answers an error to everything."""
+        self._broken = number
+        yield
+        self._broken = None
+
+    @contextmanager
+    def silent(self, number: int) -> Iterator[None]:
+        """One shard answers nothing."""
+        self._shards[number].pause()
+        yield
+        self._shards[number].resume()
+
     def _run(self, ready: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
         listener = self._loop.run_until_complete(
@@ -83,11 +103,8 @@ class Sharding:
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        shards: list[Streams] = []
+        shards = _Connections(self._shards)
         try:
-            for shard in self._shards:
-                path = shard.url.removeprefix("unix://").partition("?")[0]
-                shards.append(await asyncio.open_unix_connection(path))
             with suppress(OSError, asyncio.IncompleteReadError):
                 while True:
                     frame, words = await read_command(reader)
@@ -98,46 +115,50 @@ class Sharding:
         except asyncio.CancelledError:
             pass
         finally:
-            for _, to_shard in shards:
-                to_shard.close()
+            shards.close()
             writer.close()
 
-    async def _answer(self, frame: bytes, words: list[bytes], shards: list[Streams]) -> bytes:
+    async def _answer(self, frame: bytes, words: list[bytes], shards: _Connections) -> bytes:
         command = words[0].decode().upper()
         if command in ("EVAL", "EVALSHA"):
             slots = {key_slot(key) for key in words[3 : 3 + int(words[2])]}
             if len(slots) > 1:
                 return f"-{self.refusal}\r\n".encode()
-            return await _ask(shards[_shard(min(slots, default=0))], frame)
+            shard = _shard(min(slots, default=0))
+            if shard == self._broken:
+                return b"-CLUSTERDOWN The shard is down\r\n"
+            return await shards.ask(shard, frame)
         if command == "SCAN":
             return await _scan(words, shards)
         if command == "HELLO":  # it decides on the protocol
-            return [await _ask(shard, frame) for shard in shards][0]
+            shards.hello = frame
+            return await shards.ask(0, frame)
         if command in ANYWHERE:
-            return await _ask(shards[0], frame)
+            return await shards.ask(0, frame)
         if len(words) < 2 or command in ("CLUSTER", "CONFIG"):
             return f"-ERR unknown command '{command}'\r\n".encode()
-        return await _ask(shards[_shard(key_slot(words[1]))], frame)
+        return await shards.ask(_shard(key_slot(words[1])), frame)
 
     async def _subscribed(
         self,
         frame: bytes,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        shards: list[Streams],
+        shards: _Connections,
     ) -> None:
         """A message may be published in each shard. Other answers are the first one's."""
 
         async def listen(number: int) -> None:
-            while answer := await read_answer(shards[number][0]):
+            from_shard, _ = await shards.open(number)
+            while answer := await read_answer(from_shard):
                 if number == 0 or b"\r\nmessage\r\n" in answer:
                     writer.write(answer)
 
-        listening = [asyncio.ensure_future(listen(number)) for number in range(len(shards))]
+        listening = [asyncio.ensure_future(listen(number)) for number in range(SHARDS)]
         try:
             while True:
-                for _, to_shard in shards:
-                    to_shard.write(frame)
+                for number in range(SHARDS):
+                    (await shards.open(number))[1].write(frame)
                 frame, _ = await read_command(reader)
         finally:
             for one in listening:
@@ -148,15 +169,37 @@ def _shard(slot: int) -> int:
     return slot * SHARDS // REDIS_CLUSTER_HASH_SLOTS
 
 
-async def _ask(shard: Streams, frame: bytes) -> bytes:
-    shard[1].write(frame)
-    return await read_answer(shard[0])
+class _Connections:
+    """The connections to the shards for one client, which are opened when they are needed."""
+
+    hello = b""
+
+    def __init__(self, shards: list[RedisServer]) -> None:
+        self._shards = shards
+        self._open: dict[int, Streams] = {}
+
+    async def open(self, number: int) -> Streams:
+        if number not in self._open:
+            path = self._shards[number].url.removeprefix("unix://").partition("?")[0]
+            self._open[number] = await asyncio.open_unix_connection(path)
+            if self.hello:
+                await self.ask(number, self.hello)
+        return self._open[number]
+
+    async def ask(self, number: int, frame: bytes) -> bytes:
+        from_shard, to_shard = await self.open(number)
+        to_shard.write(frame)
+        return await read_answer(from_shard)
+
+    def close(self) -> None:
+        for _, to_shard in self._open.values():
+            to_shard.close()
 
 
-async def _scan(words: list[bytes], shards: list[Streams]) -> bytes:
+async def _scan(words: list[bytes], shards: _Connections) -> bytes:
     """A cursor of ours has the number of its shard."""
     cursor, number = divmod(int(words[1]), SHARDS)
-    answer = await _ask(shards[number], _packed([words[0], b"%d" % cursor, *words[2:]]))
+    answer = await shards.ask(number, _packed([words[0], b"%d" % cursor, *words[2:]]))
     head, _, rest = answer.partition(b"\r\n")  # an array of the cursor and the keys
     _, its, keys = rest.split(b"\r\n", 2)
     following = int(its) * SHARDS + number if int(its) else (number + 1) % SHARDS

@@ -5,19 +5,22 @@ or a proxy before two servers."""
 from __future__ import annotations
 
 import itertools
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.cache import cache
 from django.core.management import call_command
-from django.test import AsyncRequestFactory
-
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
 from redis import Redis
+from redis.client import Monitor
 
 from devtools.redis_cluster import RedisCluster
+from devtools.redis_server import RedisServer
 from django_redislock import (
     LeaseState,
     LockNotAcquired,
@@ -31,15 +34,22 @@ from django_redislock import (
     redis_lock,
     single_flight,
 )
-from django_redislock.client import Lock
+from django_redislock.contrib.prometheus.fleet import Fleet
 from django_redislock.doctor.findings import server_findings
 from django_redislock.inspection import Inspector, Kind
 from django_redislock.lease.watchdog import watchdog
+from django_redislock.periodic import Ledger, RunOutcome, periodic, registry
+from django_redislock.periodic.execution import JobRun
+from django_redislock.primitives import ledger
+from django_redislock.primitives.contract import run
+from django_redislock.primitives.ledger import Wanted
 from django_redislock.transport import server as servers
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
+from django_redislock.views import idempotent_view
 from tests.cluster.looking import waiting
 from tests.cluster.sharding import ALIBABA, AZURE, Sharding
-from tests.contract.api import Api
+from tests.contract.api import Api, SyncApi
 from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -74,20 +84,57 @@ def _nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unknown(node: RedisCluster, settings: Any) -> Iterator[Redis]:
-    """A cluster of one node, as an entry of django-redis."""
+    """A cluster of one node, as an entry of django-redis. Its scripts touch their KEYS only."""
     settings.CACHES = {"default": {**ENTRIES["django-redis"], "LOCATION": node.urls[0]}}
     with Redis.from_url(node.urls[0]) as client:
         client.flushall()
-        yield client
+        with client.monitor() as monitor:
+            scripts = Scripts(monitor)
+            yield client
+            client.echo(END)
+            scripts.ended.join(PATIENCE)
+        assert not scripts.strangers
+
+
+END = "the end of the test"
+KEYLESS = {"TIME", "PUBLISH", "PUBSUB"}
+
+
+class Scripts:
+    """Listens to what scripts do."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.strangers: list[str] = []
+        """What they did with keys that are not in KEYS."""
+        self._monitor = monitor
+        self.ended = threading.Thread(target=self._listen, daemon=True)
+        self.ended.start()
+
+    def _listen(self) -> None:
+        keys: list[str] = []
+        for seen in self._monitor.listen():
+            if seen["command"] == f"ECHO {END}":
+                return
+            command, *words = seen["command"].split()
+            if seen["client_type"] == "lua":
+                touched = words if command.upper() == "EXISTS" else words[:1]
+                if keys and command.upper() not in KEYLESS and not {*touched} <= {*keys}:
+                    self.strangers.append(seen["command"])
+            elif command == "EVALSHA":
+                keys = words[2 : 2 + int(words[1])]
+            elif command == "EVAL":
+                # A source has spaces, and a key has none. The doctor has a source of its own.
+                words = seen["command"].partition("end)()}")[2].split()
+                keys = words[1 : 1 + int(words[0])] if words else []
 
 
 @pytest.fixture
-def sharding(shared_sharding: Sharding, settings: Any) -> Iterator[Sharding]:
+def sharding(shared_sharding: Sharding, settings: Any) -> Sharding:
     """The proxy, as an entry of django-redis."""
     settings.CACHES = {"default": {**ENTRIES["django-redis"], "LOCATION": shared_sharding.url}}
     shared_sharding.flush()
     shared_sharding.refusal = AZURE
-    yield shared_sharding
+    return shared_sharding
 
 
 @pytest.fixture(params=[*ENTRIES, "proxy"])
@@ -243,6 +290,152 @@ def test_a_lease_that_travels(one: Redis, api: Api) -> None:
     restored = api.restore(text)
     api.extend(restored)
     api.release(restored)
+
+
+LOCKING: dict[str, dict[str, Any]] = {
+    "django-redis": {
+        **ENTRIES["django-redis"],
+        "OPTIONS": {"CLIENT_CLASS": "django_redislock.client.LockingClient"},
+    },
+    "django": {"BACKEND": "django_redislock.cache.RedisCache"},
+}
+
+
+@pytest.mark.parametrize("backend", LOCKING)
+def test_the_drop_in(unknown: Redis, settings: Any, backend: str) -> None:
+    """`cache.lock()` locks any key, is renewed, and its waiters are woken."""
+    url = settings.CACHES["default"]["LOCATION"]
+    settings.CACHES = {"default": {**LOCKING[backend], "LOCATION": url}}
+    settings.REDISLOCK = {"TTL": 0.9}
+    with cache.lock("a") as first:
+        with cache.lock("b", timeout=5), cache.lock("c{b}"):
+            assert cache.lock("a").acquire(blocking=False) is False
+        waiting = cache.lock("a", timeout=10, thread_local=False)
+        waiter = SyncApi().start(waiting.acquire)
+        with pytest.raises(TimeoutError):
+            waiter.result(1.5)
+        assert first.owned()
+    assert waiter.result(PATIENCE) is True
+    assert waiting.extend(5)
+    waiting.release()
+    settings.REDISLOCK = {"AFTER_LOSS": "wait"}
+    with pytest.raises(ValueError, match="after_loss='wait' can't be kept"):
+        cache.lock("a").acquire()
+
+
+def test_nothing_is_guarded(unknown: Redis, api: Api) -> None:
+    """The first one that asks for it is told so, and so are all others; nothing is left."""
+    for lock in (redis_lock("job", after_loss="wait"), MultiLock(NAMES, after_loss="wait")):
+        servers._by_slot.clear()
+        for _ in range(2):
+            with pytest.raises(ValueError, match="after_loss='wait' can't be kept"):
+                api.acquire(lock, wait=0)
+    assert unknown.keys() == []
+
+
+def test_a_member_of_a_redlock(
+    unknown: Redis,
+    node: RedisCluster,
+    sharding: Sharding,
+    redis_server: RedisServer,
+    api: Api,
+    settings: Any,
+) -> None:
+    """Beside a single primary. Later, too, when it is known which of them is sharded."""
+    urls = [redis_server.url, sharding.url, node.urls[0]]
+    settings.CACHES = {
+        alias: {**ENTRIES["django-redis"], "LOCATION": url}
+        for alias, url in zip(("default", "b", "c"), urls, strict=True)
+    }
+    lock = Redlock("job", [*settings.CACHES])
+    for _ in range(3):
+        lease = api.acquire(lock, wait=0)
+        assert api.start(lambda: api.acquire(lock, wait=0)).result(PATIENCE) is None
+        assert all(Inspector(alias).get("job") for alias in settings.CACHES)
+        api.extend(lease, 60)
+        api.release(lease)
+    assert {server_of(alias).clustered for alias in ("b", "c")} == {True}
+    assert not server_of("default").clustered
+
+
+@pytest.mark.parametrize("refusal", [AZURE, ALIBABA, "ERR access to a non local key"])
+def test_the_words_of_proxies(sharding: Sharding, refusal: str) -> None:
+    """Whatever they say, it is understood."""
+    sharding.refusal = refusal
+    with MultiLock(NAMES, wait=0):
+        assert redis_lock(NAMES[0]).locked()
+    assert min(sharding.keys()) > 0  # the names are in both shards
+
+
+def test_jobs(one: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ledgers are read all at once, by a scheduler that has asked for nothing before."""
+    monkeypatch.setattr(registry, "_registry", {})
+
+    def nothing() -> None: ...
+
+    for number in range(8):
+        periodic(name=f"job-{number}", every=3600)(nothing)
+    jobs = registry.jobs()
+    _, sights = run(ledger.known(SyncPort(server_of("default")), [job.keys for job in jobs]))
+    assert all(sight.claimed for sight in sights)
+    for job in jobs[::2]:
+        answer = JobRun(job, Wanted(tick=None, overlap="skip")).ask()
+        assert answer.run is not None
+        port = SyncPort(server_of("default"))
+        run(ledger.finish(port, job.keys, answer.run, RunOutcome.DONE, ""))
+    servers._by_slot.clear()
+    found = Ledger().jobs()
+    assert [info.name for info in found] == [job.name for job in jobs]
+    assert [len(info.runs) for info in found] == [1, 0] * 4
+
+
+def test_idempotent_views(one: Redis) -> None:
+    """The second request gets the first response."""
+    runs = []
+
+    @idempotent_view(scope=lambda request: "")
+    def view(request: HttpRequest) -> HttpResponse:
+        runs.append(request)
+        return HttpResponse(f"run {len(runs)}")
+
+    request = RequestFactory().post("/", headers={"idempotency-key": "1"})
+    assert [view(request).content for _ in range(2)] == [b"run 1"] * 2
+
+
+def test_metrics_and_doctor(one: Redis) -> None:
+    """They know all locks, and find nothing wrong, before anybody has locked anything there."""
+    leases = [redis_lock(name).acquire() for name in NAMES]
+    watchdog(server_of("default")).write_down()
+    servers._by_slot.clear()
+    text = Fleet().scrape()[0]
+    text = text if isinstance(text, str) else text.decode()
+    assert 'redislock_up{using="default"} 1' in text
+    assert f'state="held",using="default"}} {len(NAMES)}' in text.replace(".0", "")
+    servers._by_slot.clear()
+    found = {one.id for one in server_findings("default")}
+    assert not found & {"redislock.E104", "redislock.W107", "redislock.W108", "redislock.W109"}
+    for lease in leases:
+        lease.release()
+
+
+def test_a_part_that_is_down(sharding: Sharding) -> None:
+    """Its leases are unknown, and the others are renewed: whether it answers an error, or is
+    silent."""
+    names = [[name for name in NAMES if sharding.shard_of(name) == part] for part in range(2)]
+    leases = [[redis_lock(one, ttl=12).acquire() for one in part[:3]] for part in names]
+    for down in (sharding.broken, sharding.silent):
+        with down(1):
+            eventually(lambda: all(one.state == LeaseState.UNKNOWN for one in leases[1]))
+            due = [one._lifetime.due for one in leases[0]]
+            eventually(
+                lambda due=due: all(
+                    one.state == LeaseState.HELD and one._lifetime.due > before
+                    for one, before in zip(leases[0], due, strict=True)
+                )
+            )
+        eventually(lambda: all(one.state == LeaseState.HELD for part in leases for one in part))
+    for one in itertools.chain(*leases):
+        one.release()
 
 
 def test_inspection(one: Redis, api: Api) -> None:
