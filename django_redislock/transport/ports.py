@@ -510,6 +510,10 @@ LOOK_AGAIN = 60.0
 """Seconds for which it is remembered that a server has no slots. It may be sharded later."""
 
 
+SLOTS = 16
+"""Slots of the keys by which a server is asked. A proxy may allow several slots of one shard."""
+
+
 class _Slots:
     """Whether the keys of one script must be in one slot, as a server has answered."""
 
@@ -519,7 +523,7 @@ class _Slots:
 
     def find_out(self, prefix: str) -> bool:
         if not self._server.clustered and now() >= self._look_at:
-            keys = [f"{prefix}:slot:{{{number}}}" for number in range(2)]
+            keys = [f"{prefix}:slot:{{{number}}}" for number in range(SLOTS)]
             try:
                 port = SyncPort(self._server)
                 run(port.script("inspection_processes", keys, [tokens.word()]))
@@ -533,7 +537,7 @@ class _Slots:
 
 def find_out_slots(server: Server, prefix: str) -> bool:
     """Return `Server.clustered`, and ask the server if it is not known: it refuses a script that
-    reads two keys of two slots. Raises `LockUnavailable`.
+    reads keys of several slots. Raises `LockUnavailable`.
 
     A lock finds that out by its first request. What reads the index of all locks has to know it
     before: a server with slots has none, and that would look like no locks.
