@@ -149,16 +149,16 @@ class Sharding:
         """A message may be published in each shard. Other answers are the first one's."""
 
         async def listen(number: int) -> None:
-            from_shard, _ = await shards.open(number)
-            while answer := await read_answer(from_shard):
+            while answer := await read_answer(streams[number][0]):
                 if number == 0 or b"\r\nmessage\r\n" in answer:
                     writer.write(answer)
 
+        streams = [await shards.open(number) for number in range(SHARDS)]
         listening = [asyncio.ensure_future(listen(number)) for number in range(SHARDS)]
         try:
             while True:
-                for number in range(SHARDS):
-                    (await shards.open(number))[1].write(frame)
+                for _, to_shard in streams:
+                    to_shard.write(frame)
                 frame, _ = await read_command(reader)
         finally:
             for one in listening:
