@@ -47,6 +47,7 @@ class NotPlanted(Exception):
 
 CONTRACT = "tests/contract/test_contract.py"
 AFTER_LOSS = "tests/faults/test_after_loss.py"
+ONE_ADDRESS = "tests/cluster/test_one_address.py"
 
 FAULTS = [
     # The scripts.
@@ -327,6 +328,43 @@ FAULTS = [
         "        return kinds.guarded(policy._replace(after_loss=after_loss), clustered)",
         "        return kinds.guarded(policy, clustered)",
         f"{AFTER_LOSS} -k name_that_is_guarded",
+    ),
+    # A server that is sharded behind one address.
+    Fault(
+        "sharded: that a script was refused is forgotten",
+        "                    self._server.refuses_several_slots()\n",
+        "",
+        f"{ONE_ADDRESS} -k 'multi and one'",
+    ),
+    Fault(
+        "sharded: several names that were refused are not asked for by slot",
+        "                if _groups(port, claim.parts) != groups:\n                    # It was",
+        "                if False:\n                    # It was",
+        f"{ONE_ADDRESS} -k multi",
+    ),
+    Fault(
+        "sharded: a list believes in an index before it has asked",
+        "        if self._by_slot():\n            names",
+        "        if self._server.clustered:\n            names",
+        f"{ONE_ADDRESS} -k inspection",
+    ),
+    Fault(
+        "sharded: a list looks at one shard",
+        "self._server.clustered and not pools.routed(self._server.shared_pool()):",
+        "False:",
+        f"{ONE_ADDRESS} -k 'inspection and proxy'",
+    ),
+    Fault(
+        "sharded: a shard that is silent is asked first again",
+        "                        self._behind.add(together)\n",
+        "                        pass\n",
+        f"{ONE_ADDRESS} -k is_down",
+    ),
+    Fault(
+        "sharded: a shard that answers errors costs the leases of others",
+        "self.server.clustered and isinstance(error.__cause__, ResponseError)",
+        "False",
+        f"{ONE_ADDRESS} -k is_down",
     ),
     # The lease.
     Fault(

@@ -89,7 +89,7 @@ class Lock(RedisLock):
                 f"timeout must be {MIN_TIMEOUT} seconds or more, or None for a lock that is "
                 f"renewed until it is released, not {self.timeout!r}"
             )
-        keys = self._keys()
+        keys, server = self._keys(), server_of_client(self.redis)
         policy = conf.policy(keys.name, {})
         renewed = policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold)
         claim = Claim(
@@ -104,9 +104,12 @@ class Lock(RedisLock):
             owner=label.owner(label.holder()),
             label=label.of_caller(),
             primitive=mutex,
-            guarded=kinds.guarded(Policy(after_loss=policy.after_loss), _never_clustered),
+            guarded=kinds.guarded(
+                Policy(using=server.using, after_loss=policy.after_loss),
+                lambda _: server.clustered,
+            ),
         )
-        return _ask(self._attempt(token, claim, policy, wait))
+        return _ask(self._attempt(token, server, claim, policy, wait))
 
     def owned(self) -> bool:
         """Whether this lock holds the key now."""
@@ -184,8 +187,9 @@ class Lock(RedisLock):
 
     # Internals.
 
-    async def _attempt(self, token: Any, claim: Claim, policy: Policy, wait: float | None) -> bool:
-        server = server_of_client(self.redis)
+    async def _attempt(
+        self, token: Any, server: Server, claim: Claim, policy: Policy, wait: float | None
+    ) -> bool:
         policy = policy._replace(using=server.using, renew=True, release="exit")
         hold = partial(self._hold, token, server, claim, policy)
         try:
@@ -277,11 +281,6 @@ class Lock(RedisLock):
         args = [claim.token, int(seconds * 1000), how]
         reply = _ask(self._port().script("mutex_expire", keys.mutex(claim.token), args))
         return bool(reply[0])
-
-
-def _never_clustered(_: str) -> bool:
-    """A cluster has no `cache.lock()`."""
-    return False
 
 
 def _tag(token: bytes) -> str:

@@ -593,7 +593,10 @@ class TestE004:
         settings.REDISLOCK = {"LOCKS": {"invoice:*": {"AFTER_LOSS": "wait"}}}
         [one] = static()
         assert one.id == "redislock.E004"
-        assert "can't be kept on a Redis Cluster, as CACHES['default'] is" in one.msg
+        assert (
+            "can't be kept on a Redis Cluster or another sharded server, as 'default' is"
+            in one.msg
+        )
 
     def test_an_alias_that_is_wrong(self, settings: Any) -> None:
         """That is said, and nothing more."""

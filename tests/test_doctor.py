@@ -786,11 +786,6 @@ class TestMessages:
         admin.set("redislock:untold", 12)
         assert "were late so far: 12. The" in doctor().findings["W111"]["message"]
 
-    def test_sharded_messages_suffice(self, without: Callable[..., Redis]) -> None:
-        """W111 is not for a server that refuses PUBLISH and allows SPUBLISH."""
-        without("publish")
-        assert not {"W111", "W112"} & doctor().findings.keys()
-
     def test_w112_nobody_can_be_counted(self, without: Callable[..., Redis]) -> None:
         """W112 says what a killed waiter costs then."""
         without("pubsub")
@@ -811,26 +806,35 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("node", "refused", "told"),
         [
-            ("", {"publish"}, set()),
-            ("", {"publish", "shardnumsub"}, {"W112"}),
+            ("", {"publish"}, {"W111"}),
             ("", {"numsub"}, {"W112"}),
             ("", {"spublish", "shardnumsub"}, set()),  # as Redis 6.2
             ("", {"spublish", "shardnumsub", "numsub"}, {"W112"}),
             ("", {"publish", "spublish"}, {"W111"}),
             ("", {"publish", "spublish", "numsub", "shardnumsub"}, {"W111"}),
-            ("10.0.0.1:6379", {"numsub"}, set()),
+            ("10.0.0.1:6379", {"publish", "numsub"}, set()),
             ("10.0.0.1:6379", {"shardnumsub"}, {"W112"}),
-            ("10.0.0.1:6379", {"spublish", "shardnumsub"}, set()),
+            ("10.0.0.1:6379", {"spublish", "shardnumsub"}, {"W111"}),
         ],
     )
     def test_in_a_script(self, node: str, refused: set[str], told: set[str]) -> None:
         """W111, W112: also where only scripts can't, as at some vendors."""
         messages = permissions.Messages(**dict.fromkeys(refused, "not from scripts"))
-        found = judged(node=node, messages=messages)
+        found = judged(node=node, sharded=bool(node), messages=messages)
         assert found.keys() - {"I101"} == told
         for one in told:
             assert found[one].hint.startswith("Give locks a server whose scripts may run PUB")
             assert found[one].message.endswith("The server says: not from scripts")
+
+    def test_a_cluster_without_sharded_messages(self) -> None:
+        """Locks send plain messages there, and W111 is about these."""
+        unknown = "Unknown Redis command called from script"
+        messages = permissions.Messages(spublish=unknown, shardnumsub=unknown, numsub="no")
+        assert judged(node="10.0.0.1:6379", sharded=True, messages=messages).keys() == {"I101"}
+        refused = permissions.Refused(optional=("+ssubscribe", "+spublish"))
+        messages = permissions.Messages(spublish="refused")
+        found = judged(sharded=True, messages=messages, refused=refused)
+        assert found.keys() == {"I101", "I105"}
 
     def test_how_many_were_not_announced(self, good: Redis) -> None:
         """I101 says the number, if it is one. The counters have no TTL, rightly."""
@@ -955,13 +959,6 @@ class TestVendors:
         host = "x.memorydb.eu-west-1.amazonaws.com"
         assert judged(info=info).keys() >= {"W103", "W104"}
         assert [*judged(info=info, vendor=vendors.vendor_of([host], info))] == ["I101"]
-
-    def test_e104_one_address(self) -> None:
-        """E104: ElastiCache Serverless is a cluster, even unseen; both ways out are named."""
-        host = "x.serverless.use1.cache.amazonaws.com"
-        hint = judged(vendor=vendors.vendor_of([host], {}))["E104"].hint
-        assert "cluster.ClusterConnectionFactory" in hint
-        assert "cluster.OneAddressConnectionFactory" in hint
 
     def test_e106_what_a_vendor_has_not(self) -> None:
         """E106: without rename-command, where nobody can change that."""

@@ -14,15 +14,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis
-from redis.exceptions import MovedError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 
 from ..base import label
+from ..base.exceptions import LockUnavailable
 from ..primitives.keys import Keys, counter
 from ..settings import conf, configured
 from ..transport import pools
+from ..transport.ports import find_out_slots
 from ..transport.server import server_of
 from . import keyspace, permissions, vendors
 from .in_caches import hosts_of
+
+SLOTS_LOOKED_AT = 50
+"""Slots by which a node of a cluster is told from a server with all slots behind one address."""
 
 
 class Unreachable(Exception):
@@ -51,6 +63,10 @@ class ServerFacts:
     """How far its clock is ahead of the clock of this host, at least. Negative: behind."""
     node: str = ""
     """The address of a node of a cluster."""
+    sharded: bool = False
+    """Whether the keys of one script must be in one slot."""
+    has_all_slots: bool = True
+    """Whether a single server that is a Redis Cluster serves all slots, as far as was seen."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """The answer to INFO. Empty: unseen."""
     vendor: vendors.Vendor = vendors.SOMEBODY
@@ -103,7 +119,8 @@ class _Asking:
         self._unseen: list[str] = []
 
     def facts(self, *, thorough: bool) -> ServerFacts:
-        prefix, clustered = conf.prefix(), server_of(self._alias).clustered
+        prefix, server = conf.prefix(), server_of(self._alias)
+        routed = pools.routed(server.shared_pool())
         round_trip, skew = 0.0, 0.0
         with self._perhaps("its clock"):
             round_trip, skew = _clock(self._client.time)
@@ -118,7 +135,13 @@ class _Asking:
         vendor = vendors.vendor_of(hosts_of(self._alias), info, configurable=configurable)
         options = self._client.connection_pool.connection_kwargs
         db, replicas = int(options.get("db") or 0), configured.replicas(self._alias)
-        unneeded = permissions.unneeded(database=db, replicas=replicas, clustered=clustered)
+        sharded = server.clustered
+        if thorough:
+            with suppress(LockUnavailable):  # without permissions, which is told below
+                sharded = find_out_slots(server, prefix)
+        unneeded = permissions.unneeded(
+            database=db, replicas=replicas, routed=routed, sharded=sharded
+        )
         after_loss, guard = configured.after_loss(self._alias), None
         if after_loss == "wait":
             with self._perhaps("its guard"):
@@ -130,14 +153,16 @@ class _Asking:
         messages = permissions.Messages()
         if thorough:
             with self._perhaps("what is left of locks"):
-                keys = keyspace.look_at(self._client, prefix, listed=not clustered)
+                keys = keyspace.look_at(self._client, prefix, listed=not sharded)
             refused = permissions.refused(self._client, prefix, unneeded)
             messages = permissions.messages(self._client, prefix)
         if keys.cut_short:
             self._unseen.append(f"all keys (the first {keys.looked_at} were looked at)")
         return ServerFacts(
             alias=self._alias,
-            node=f"{options.get('host')}:{options.get('port')}" if clustered else "",
+            node=f"{options.get('host')}:{options.get('port')}" if routed else "",
+            sharded=sharded,
+            has_all_slots=routed or not info.get("cluster_enabled") or self._has_all_slots(prefix),
             prefix=prefix,
             user=_user(options),
             db=db,
@@ -168,6 +193,14 @@ class _Asking:
             if info:  # Redis Enterprise has this section, with such fields, for Active-Active
                 return any(key.startswith("crdt_") for key in self._client.info("crdt"))
         return False
+
+    def _has_all_slots(self, prefix: str) -> bool:
+        """Return whether this address serves the keys of some slots, which are anywhere."""
+        pipeline = self._client.pipeline(transaction=False)
+        for number in range(SLOTS_LOOKED_AT):
+            pipeline.pttl(f"{prefix}:slot:{{{number}}}")
+        answers = pipeline.execute(raise_on_error=False)
+        return not any(isinstance(one, AskError | ClusterDownError) for one in answers)
 
     @contextmanager
     def _perhaps(self, what: str) -> Iterator[list[ResponseError]]:

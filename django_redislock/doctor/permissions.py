@@ -91,19 +91,20 @@ class Refused:
     """Rules that a user lacks, and without which locks work, too."""
 
 
-def unneeded(*, database: int, replicas: int, clustered: bool) -> frozenset[str]:
-    """Return the commands that locks don't send to such a server."""
+def unneeded(*, database: int, replicas: int, routed: bool, sharded: bool) -> frozenset[str]:
+    """Return the commands that locks don't send to such a server: requests are `routed` to the
+    nodes of a cluster; the server is `sharded`, as a cluster is."""
     needed = {
         "select": database,
         "wait": replicas,
-        "cluster|slots": clustered,
-        "asking": clustered,
-        "client|caching": not clustered,
-        "client|id": not clustered,
-        "client|tracking": not clustered,
-        "spublish": clustered,
-        "ssubscribe": clustered,
-        "sunsubscribe": clustered,
+        "cluster|slots": routed,
+        "asking": routed,
+        "client|caching": not sharded,
+        "client|id": not sharded,
+        "client|tracking": not sharded,
+        "spublish": sharded,
+        "ssubscribe": sharded,
+        "sunsubscribe": sharded,
     }
     return frozenset(command for command in scripts.SOMETIMES if not needed[command])
 

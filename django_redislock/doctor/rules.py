@@ -78,16 +78,14 @@ def role(server: ServerFacts) -> Iterator[Finding]:
 
 
 def cluster(server: ServerFacts) -> Iterator[Finding]:
-    clustered = server.info.get("cluster_enabled") or server.vendor.clustered
-    if clustered and not server.node:
+    if server.info.get("cluster_enabled") and not server.has_all_slots:
         yield Finding(
             "redislock.E104",
             f"The server is a node of a Redis Cluster, and CACHES[{server.alias!r}] uses it as a "
             f"single server: most locks belong on other nodes.",
             '"OPTIONS": {"CONNECTION_FACTORY": '
-            '"django_redislock.cluster.ClusterConnectionFactory"}; or, if one address leads to '
-            "all nodes, which can't be reached by their own addresses: "
-            '"django_redislock.cluster.OneAddressConnectionFactory"',
+            '"django_redislock.cluster.ClusterConnectionFactory"}. If the service has one address '
+            "for all slots, write that into LOCATION.",
         )
 
 
@@ -134,20 +132,22 @@ def _restore(server: ServerFacts) -> str:
 
 def messages(server: ServerFacts) -> Iterator[Finding]:
     its = server.messages
-    sharded = not its.spublish and bool(server.node or its.publish)
-    if its.publish and its.spublish:
+    # Without sharded pub/sub, locks on a sharded server send plain messages.
+    refused = "nknown" in its.spublish or "+ssubscribe" in server.refused.optional
+    sharded = server.sharded and not refused
+    if its.spublish if sharded else its.publish:
         missed = f" Handovers that were late so far: {server.untold}." if server.untold else ""
         yield Finding(
             "redislock.W111",
             "A script can't send messages (PUBLISH, SPUBLISH), so no waiter of another process "
             "is told that it was handed a lock. It finds out by asking: a handover takes 0.4 s on "
             f"average, and up to 0.9 s, instead of a few ms.{missed} The server says: "
-            f"{its.publish}",
+            f"{its.spublish if sharded else its.publish}",
             "See redislock.E105"
-            if {"+publish", "+spublish"} & {*server.refused.rules}
+            if "+publish" in server.refused.rules
             else "Give locks a server whose scripts may run PUBLISH, or SPUBLISH (Redis 7)",
         )
-    elif (sharded and its.shardnumsub) or (not server.node and not sharded and its.numsub):
+    elif (sharded and its.shardnumsub) or (not server.sharded and its.numsub):
         yield Finding(
             "redislock.W112",
             "A script can't ask who listens (PUBSUB), so a waiter that was killed keeps the lock "

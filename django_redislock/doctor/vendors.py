@@ -32,8 +32,6 @@ class Vendor:
     """How a user gets permissions."""
     one_database: bool = False
     """SELECT is accepted, and changes nothing: all databases are the same."""
-    clustered: bool = False
-    """It is a Redis Cluster, whatever INFO says."""
     durable: bool = False
     """A write is answered when it is safe: neither a restart nor a failover loses it."""
 
@@ -58,7 +56,6 @@ VENDORS = (
         hosts=("*.serverless.*.cache.amazonaws.com", "*.serverless.*.cache.amazonaws.com.cn"),
         options={OTHER: "{option} can't be set there: use a node-based cache, or MemoryDB"},
         user=_AWS_USER,
-        clustered=True,
     ),
     Vendor(
         name="ElastiCache",

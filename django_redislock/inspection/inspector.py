@@ -14,13 +14,14 @@ from ..lease import claims
 from ..lease.watchdog import PRESENCE, PRESENCE_EVERY, write_down
 from ..primitives import mutex, permits, timestamp
 from ..primitives.asking import batches
-from ..primitives.contract import Primitive, Sight, run
+from ..primitives.contract import Primitive, Sight, Word, run
 from ..primitives.keys import Keys, counter, presence, validate_name
 from ..settings import conf
 from ..settings.configured import aliases
 from ..settings.validators import validate_operator, validate_using
 from ..transport import pools
-from ..transport.ports import SyncPort
+from ..transport.command import SyncExchange
+from ..transport.ports import SyncPort, find_out_slots
 from ..transport.server import server_of
 from . import reading
 from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo
@@ -154,7 +155,7 @@ class Inspector:
         Up to `READ_IN_FULL` locks are read, all of them. Of more, a script picks those that may be
         in trouble and those with waiters, and only these are read.
         """
-        if self._server.clustered or self._cache_locks:
+        if self._cache_locks or self._by_slot():
             return Urgent(list(self.all()))
         write_down(self._server)
         ranks: list[int] = []
@@ -189,7 +190,7 @@ class Inspector:
 
     def all(self, pattern: str = "*") -> Iterator[LockInfo]:
         """Yield all locks whose names match, in the order in which their leases end."""
-        if self._server.clustered:
+        if self._by_slot():
             names = [name for name in self._scan(MOST_KEYS) if fnmatchcase(name, pattern)]
             ours = filter(_is_ours, self._held(names, lenient=True))
             yield from sorted(ours, key=ORDERS["remaining"])
@@ -202,6 +203,7 @@ class Inspector:
 
     def held(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """Yield the locks of these names that are held. They are read in batches."""
+        self._by_slot()
         return self._held(names)
 
     def stale(self) -> list[LockInfo]:
@@ -220,16 +222,22 @@ class Inspector:
         """
         if self._cache_locks:
             return []
+        by_slot = self._by_slot()
         names = self._scan(limit)
-        if not self._server.clustered:
+        if not by_slot:
             names = sorted(set(names).difference(self._index_names()))
         return [
             lock
-            for lock in self._held(names, lenient=self._server.clustered)
-            if lock.seen != OTHER_TYPE and not (self._server.clustered and _is_ours(lock))
+            for lock in self._held(names, lenient=by_slot)
+            if lock.seen != OTHER_TYPE and not (by_slot and _is_ours(lock))
         ]
 
     # Requests.
+
+    def _by_slot(self) -> bool:
+        """Return whether the server has no index, since a script may touch keys of one slot
+        only."""
+        return find_out_slots(self._server, self._prefix)
 
     def _scan(self, limit: int) -> list[str]:
         """Return the names of keys that could be locks, among about `limit` keys."""
@@ -241,15 +249,13 @@ class Inspector:
         nodes = pools.primaries(self._server.shared_pool())
         self.unasked = {}
         for pool in nodes:
-            port, cursor = SyncPort(self._server, pool=pool), b"0"
+            cursor = b"0"
             options = pool.connection_kwargs
             with self._tolerating(
                 (options.get("host"), options.get("port")), self._server.clustered
             ):
                 while looked < limit:
-                    cursor, found = run(
-                        port.script("inspection_scan", [], [tokens.word(), cursor, pattern, 1000])
-                    )
+                    cursor, found = self._scan_on(pool, cursor, pattern)
                     looked += 1000
                     for key in found:
                         its = self._keys_at(key)
@@ -261,6 +267,20 @@ class Inspector:
             raise next(iter(self.unasked.values()))
         return sorted(names)
 
+    def _scan_on(self, pool: Any, cursor: bytes, pattern: str) -> tuple[bytes, list[bytes]]:
+        """Return the next cursor, and some keys."""
+        if self._server.clustered and not pools.routed(self._server.shared_pool()):
+            # Without a key, a script goes to one part of the server. A plain SCAN is carried out
+            # by the one address, which knows all parts.
+            command: tuple[Word, ...] = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            cursor, found = run(self._server.execute(SyncExchange, pool, command))
+        else:
+            args: list[Word] = [tokens.word(), cursor, pattern, 1000]
+            cursor, found = run(
+                SyncPort(self._server, pool=pool).script("inspection_scan", [], args)
+            )
+        return cursor, found
+
     @contextmanager
     def _tolerating(self, node: tuple[Any, ...] | None, lenient: bool) -> Iterator[None]:
         """If `lenient`, leave out a node of the cluster that can't be asked."""
@@ -269,7 +289,7 @@ class Inspector:
         except LockUnavailable as error:
             if not lenient:
                 raise
-            self.unasked[":".join(map(str, node or ("?",)))] = error
+            self.unasked[":".join(map(str, node)) if node else self._server.where] = error
 
     def _port(self) -> SyncPort:
         return SyncPort(self._server)

@@ -18,6 +18,7 @@ from ..primitives import waiting
 from ..primitives.contract import Claim, Grant, Port, Primitive, Sight, Terms
 from ..primitives.keys import Keys, counter
 from ..primitives.waiting import LEAST
+from ..settings import kinds
 from ..settings.policy import Policy
 from ..signals import LockEvent
 from ..transport.server import Server
@@ -76,6 +77,9 @@ async def acquire(
         return held
     except BaseException as error:
         await cut_short(error, port_type, server, claim, until)
+        if claim.guarded and isinstance(error, LockUnavailable) and server.clustered:
+            # That has turned out only now. From now on the claim is refused before it is sent.
+            kinds.guarded(Policy(using=server.using, after_loss=policy.after_loss), lambda _: True)
         raise
 
 

@@ -16,6 +16,9 @@ Each server has its own thread, so that a server that does not answer costs no l
 one. A cluster is one server here: a node that did not answer is passed over until the next round,
 and comes last in that round. A request to a cluster has the leases of one slot, which mostly is
 one lease. A lease in several slots is renewed by itself, after the leases in one slot.
+
+On a server that is sharded behind one address, nobody knows which slots are on one node. A request
+that got no answer ends the look, and its leases come last in the next one.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import Any
 
 from redis import ConnectionPool
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from ..base import fork, tokens
 from ..base.background import Background
@@ -178,6 +181,8 @@ class Watchdog:
         """When the thread looks next. A lease that is due earlier has to wake it."""
         self._show_at = 0.0
         """When this process has to show again that it lives."""
+        self._behind: set[tuple[Hashable, ...]] = set()
+        """On a sharded server: the requests that got no answer the last time."""
         self._shortest = NEVER
         """The smallest ttl of the leases that are renewed here. On a cluster, no request may take
         so long that it costs such a lease at another node."""
@@ -462,7 +467,11 @@ class Watchdog:
                 leases = self._batch(together)
                 asked |= bool(leases)
                 if leases and not self._renew(leases, ask=not nodes & silent):
+                    if self.server.clustered and not nodes & silent:
+                        self._behind.add(together)
                     silent |= self._failed(nodes)
+                else:
+                    self._behind.discard(together)
                 answered = now()
                 for lease in leases:
                     if lease.claim.token in self._leases:
@@ -556,6 +565,8 @@ class Watchdog:
             least = min(least, lease.claim.ttl)
             if lease.renew:
                 self._shortest = min(self._shortest, lease.claim.ttl)
+        if len(self._behind) > BATCH:
+            self._behind.clear()  # most are of leases that are gone
         if indexes:
             self._show_life(indexes, PATIENCE * least)  # more time could cost a lease
 
@@ -573,7 +584,8 @@ class Watchdog:
         """Return the order of requests: first those that delay no others, then those of leases
         that end soon."""
         nodes = self._nodes_of(together)
-        return bool(self._failed(nodes)), len(nodes) > 1, self._ready[together][-1][0]
+        behind = together in self._behind or bool(self._failed(nodes) - {None})
+        return behind, len(nodes) > 1, self._ready[together][-1][0]
 
     def _nodes_of(self, together: tuple[Hashable, ...]) -> set[Node | None]:
         """Return the nodes of a cluster that a request goes to. Without a cluster: {None}."""
@@ -615,7 +627,8 @@ class Watchdog:
         except LockUnavailable as error:
             level = logging.WARNING if news else logging.DEBUG
             logger.log(level, "%d leases could not be renewed: %s", len(leases), error)
-            return False
+            # Another part of a sharded server may have an error of its own.
+            return self.server.clustered and isinstance(error.__cause__, ResponseError)
         except Exception:
             logger.exception("%d leases could not be renewed", len(leases))
         for lease in leases:

@@ -66,3 +66,19 @@ def batches(port: Port, keys: Sequence[str], most: int) -> Iterator[list[int]]:
     for positions in slots.values():
         for start in range(0, len(positions), most):
             yield positions[start : start + most]
+
+
+async def in_batches(
+    port: Port, keys: Sequence[str], most: int, ask: Callable[[list[int]], Awaitable[None]]
+) -> None:
+    """Ask for the positions of each of the `batches`. It may turn out by the first one that the
+    server has slots; then it has carried out nothing of it, and is asked again by slot."""
+    for batch in batches(port, keys, most):
+        try:
+            await ask(batch)
+        except LockUnavailable:
+            parts = [*batches(port, [keys[position] for position in batch], most)]
+            if len(parts) == 1:
+                raise
+            for part in parts:
+                await ask([batch[position] for position in part])

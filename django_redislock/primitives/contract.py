@@ -65,8 +65,9 @@ class Port(Protocol):
         says."""
 
     def slot(self, key: str) -> int:
-        """Return the slot of a key: one script may have keys of the same slot only. Without a
-        cluster, all keys have the same."""
+        """Return the slot of a key: one script may have keys of the same slot only. On one
+        primary, all keys have the same. That a server has slots may turn out only when it refuses
+        a script: then their keys have other slots from then on."""
 
     async def ask_all(
         self,

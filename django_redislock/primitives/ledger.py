@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..base import label, tokens
 from ..base.holder import Holder, server_time
-from .asking import batches, milliseconds
+from .asking import in_batches, milliseconds
 from .contract import Claim, Grant
 
 if TYPE_CHECKING:
@@ -329,10 +329,14 @@ async def _ask(
     """Return the server's clock, and the answer of a script for each job, in order."""
     now = b"0"
     said: dict[int, Any] = {}
-    for batch in batches(port, [its.lock for its in keys], JOBS_PER_REQUEST):
+
+    async def ask(batch: list[int]) -> None:
+        nonlocal now
         both = [key for i in batch for key in (keys[i].lock, keys[i].ledger)]
         now, *replies = await port.script(script, both, [tokens.word(), *args])
         said.update(zip(batch, replies, strict=True))
+
+    await in_batches(port, [its.lock for its in keys], JOBS_PER_REQUEST, ask)
     return int(now), [said[i] for i in range(len(keys))]
 
 

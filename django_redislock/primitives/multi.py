@@ -19,7 +19,8 @@
 5.  *Release* is one script. If one name was lost before, the others are released all the same.
 6.  Names in different slots of a cluster can't be in one script. They are taken slot by slot in
     the order of the names, and given back if a later one is held. Tokens are idempotent, so
-    asking again is safe at each point.
+    asking again is safe at each point. That a server has slots may turn out only when it refuses
+    the first request: then nothing was carried out, and it is asked by slot.
 
 `MSETNX` itself sets all keys or none, but has no TTL, no token that says who owns a key, and no
 queue.
@@ -60,9 +61,9 @@ class _Asking:
     """Requests for all names, group by group; a group is the names that one script may touch."""
 
     def __init__(self) -> None:
-        self._asked: dict[int, None] = {}
+        self._asked: dict[str, None] = {}
         """The groups in which we may hold or wait; the group to be left first comes first."""
-        self._away: int | None = None
+        self._away: str | None = None
         """The group that could not be asked the last time. It is asked first, so that the others
         are not taken in vain."""
 
@@ -72,17 +73,21 @@ class _Asking:
         acquired = None
         ttl = milliseconds(claim.ttl)
         groups = _groups(port, claim.parts)
-        for slot in sorted(groups, key=lambda slot: slot != self._away):
-            group = groups[slot]
-            self._asked[slot] = None
+        for first in sorted(groups, key=lambda first: first != self._away):
+            group = groups[first]
+            self._asked[first] = None
             script, keys = guard.guarded(claim, "multi_acquire", _keys(group, claim), before=2)
             try:
                 code, *rest = await port.script(
                     script, keys, [claim.token, ttl, claim.says, inbox, ticket]
                 )
             except LockUnavailable:
-                self._away = slot
-                await self._leave(port, claim, besides=slot, as_far_as_possible=True)
+                if _groups(port, claim.parts) != groups:
+                    # It was refused, and so it is known by now that the server has slots.
+                    self._asked.clear()
+                    return await self.acquire(port, claim, inbox, ticket)
+                self._away = first
+                await self._leave(port, claim, besides=first, as_far_as_possible=True)
                 raise
             self._away = None
             if code == 1:
@@ -97,34 +102,37 @@ class _Asking:
             *rest, number = rest
             if code == 0:
                 # While we wait here, hold nothing and wait nowhere else.
-                await self._leave(port, claim, besides=slot)
+                await self._leave(port, claim, besides=first)
             return [code, *rest], group[number - 1].name
         return [1, None, acquired], claim.keys.name
 
     async def _leave(
-        self, port: Port, claim: Claim, *, besides: int, as_far_as_possible: bool = False
+        self, port: Port, claim: Claim, *, besides: str, as_far_as_possible: bool = False
     ) -> None:
         """Release what we hold in the other groups, and leave their queues."""
         groups = _groups(port, claim.parts)
-        for slot in [slot for slot in self._asked if slot != besides]:
+        for first in [first for first in self._asked if first != besides]:
             try:
-                await _give_back(port, claim, groups[slot], withdraw=False)
+                await _give_back(port, claim, groups[first], withdraw=False)
             except LockUnavailable as error:
                 if not as_far_as_possible:
                     raise
-                self._asked[slot] = self._asked.pop(slot)  # the last one next time
+                self._asked[first] = self._asked.pop(first)  # the last one next time
                 if error.silent:
                     return  # otherwise a waiter would wait for a time-out in each group
             else:
-                del self._asked[slot]
+                del self._asked[first]
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
         refusals: list[Refusal | None] = []
         unavailable = None
-        for group in _groups(port, claim.parts).values():
+        groups = _groups(port, claim.parts)
+        for group in groups.values():
             try:
                 refusals.append(await _give_back(port, claim, group, withdraw=claim.doubtful))
             except LockUnavailable as error:
+                if _groups(port, claim.parts) != groups:  # as in `acquire`
+                    return await self.release(port, claim)
                 unavailable = unavailable or error
         if unavailable is not None:
             # The others are released, and refuse the release that is repeated.
@@ -184,13 +192,14 @@ async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:  # noq
 holders, clear, write_down = mutex.holders, mutex.clear, mutex.write_down
 
 
-def _groups(port: Port, parts: Iterable[Keys]) -> dict[int, list[Keys]]:
-    """Group the keys that may be in one script, by slot, in the order of the names. On one primary
-    there is one group."""
+def _groups(port: Port, parts: Iterable[Keys]) -> dict[str, list[Keys]]:
+    """Group the keys that may be in one script, in the order of the names. A group is known by its
+    first key, which it keeps if it turns out that the server has slots. On one primary there is
+    one group."""
     groups: dict[int, list[Keys]] = {}
     for its in parts:
         groups.setdefault(port.slot(its.lock), []).append(its)
-    return groups
+    return {group[0].lock: group for group in groups.values()}
 
 
 def _keys(group: Sequence[Keys], claim: Claim) -> list[str]:

@@ -59,8 +59,9 @@ def guarded(policy: Policy, clustered: Callable[[str], bool]) -> bool:
         )
     if clustered(policy.using):
         raise ValueError(
-            f"after_loss='wait' can't be kept on a Redis Cluster, as CACHES[{policy.using!r}] is: "
-            f"each slot has data of its own. Use one primary for such locks, or 'AFTER_LOSS': 'go'"
+            f"after_loss='wait' can't be kept on a Redis Cluster or another sharded server, as "
+            f"{policy.using!r} is: each slot has data of its own. Use one primary for such locks, "
+            f"or 'AFTER_LOSS': 'go'"
         )
     return policy.using != MEMORY  # what it had is gone with the process that forgot it
 

@@ -1,4 +1,4 @@
-"""A connection factory for a Redis Cluster as an entry of CACHES, which django-redis lacks.
+"""Connection factories for a Redis Cluster as an entry of CACHES, which django-redis lacks.
 
     CACHES = {
         "locks": {
@@ -12,6 +12,8 @@
 password, time-outs, TLS by `rediss://`) means the same as for a single server, and holds for all
 nodes. Locks find the node of a key by cluster.py; the project's own use of this cache goes through
 redis-py's `RedisCluster`.
+
+`OneAddressConnectionFactory` is for a sharded server that is reached like a single one.
 """
 
 from __future__ import annotations
@@ -74,6 +76,14 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
             return pool
 
         return Cluster([node_of_url(url) for url in urls], make)
+
+
+class OneAddressConnectionFactory(ConnectionFactory):  # type: ignore[misc]
+    """For `OPTIONS["CONNECTION_FACTORY"]`: a server that is sharded behind one address.
+
+    It connects as django-redis does. It says that keys of one script must be in one slot, which
+    locks would otherwise find out by their first request.
+    """
 
 
 def node_of_url(url: str) -> Node:

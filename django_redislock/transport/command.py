@@ -57,6 +57,7 @@ from .wire import (
 # full) have no class of their own.
 _PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
 _PASSING_CODES = ("READONLY ", "OOM ", "BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
+_SEVERAL_SLOTS = ("CROSSSLOT", "same slot", "non local key")
 _REFUSED = (AuthenticationError, AuthorizationError)
 
 # Errors of a TLS handshake, and of a name lookup, that the network may cause.
@@ -446,6 +447,18 @@ def _fail(
     raise _translate(plain, command, handled, sent=sent, carried_out=carried_out) from plain
 
 
+def refused_slots(error: LockUnavailable) -> bool:
+    """Return whether the server did not carry out a script since its keys are in several slots."""
+    return _of_several_slots(error.__cause__)
+
+
+def _of_several_slots(error: BaseException | None) -> bool:
+    # Most servers say CROSSSLOT. Some proxies have words of their own.
+    return isinstance(error, ClusterCrossSlotError) or (
+        type(error) is ResponseError and any(said in str(error) for said in _SEVERAL_SLOTS)
+    )
+
+
 def _translate(
     error: BaseException,
     command: tuple[Any, ...],
@@ -474,8 +487,16 @@ def _translate(
     denied = isinstance(error, redis.exceptions.NoPermissionError) or any(
         said in text for said in ("can't run this command", "ACL failure in script")
     )
-    if isinstance(error, AskError | ClusterCrossSlotError):  # cluster.py handles them
-        text += " (it is a node of a Redis Cluster: see CONNECTION_FACTORY in docs/topologies.md)"
+    if isinstance(error, AskError):  # cluster.py handles it
+        text += (
+            " (it is a node of a Redis Cluster: the CONNECTION_FACTORY of its entry in CACHES "
+            "must be a ClusterConnectionFactory, see docs/topologies.md)"
+        )
+    if _of_several_slots(error):
+        text += (
+            " (it is sharded, and these keys are in several slots: see 'Sharded behind one "
+            "address' in docs/topologies.md)"
+        )
     if denied:  # the text does not name the command
         text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
     answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)

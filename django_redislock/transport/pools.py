@@ -29,7 +29,12 @@ from redis.sentinel import SentinelConnectionPool
 from ..primitives.contract import NO_TERMS, run
 from . import location
 from .cluster import Cluster, Node
-from .cluster_factory import ClusterConnectionFactory, node_of_url, url_of
+from .cluster_factory import (
+    ClusterConnectionFactory,
+    OneAddressConnectionFactory,
+    node_of_url,
+    url_of,
+)
 from .command import AsyncPool, Pool, SyncExchange, sender
 from .multiplexed import Multiplexed
 
@@ -60,7 +65,7 @@ class Pools(Protocol):
 
     @property
     def clustered(self) -> bool:
-        """As `Server.clustered`."""
+        """As `Server.declared`."""
 
     def shared(self) -> Pool:
         """As `Server.shared_pool`."""
@@ -87,10 +92,11 @@ class PoolsOfAlias:
         self._urls = urls
         self._factory = factory
         """django-redis' `ConnectionFactory`."""
-        self.clustered = isinstance(self._factory, ClusterConnectionFactory)
+        routed = isinstance(self._factory, ClusterConnectionFactory)
+        self.clustered = routed or isinstance(self._factory, OneAddressConnectionFactory)
         nodes = [its for url in self._urls if (its := location.read(url)) is not None]
         self.address = nodes[0].address + ("" if apart is None else f"#{apart:x}")
-        self.where = ", ".join(its.where for its in nodes if self.clustered or its is nodes[0])
+        self.where = ", ".join(its.where for its in nodes if routed or its is nodes[0])
         if isinstance(self._factory, SentinelConnectionFactory):
             self.where = f"the primary of {nodes[0].host!r}"
         self._shared: Pool | None = None
@@ -117,7 +123,7 @@ class PoolsOfAlias:
         return pool
 
     def for_loop(self) -> AsyncPool:
-        if not self.clustered:
+        if not isinstance(self._factory, ClusterConnectionFactory):
             return self._multiplexed(self._urls[0])
         return Cluster(
             [node_of_url(url) for url in self._urls],
@@ -250,9 +256,9 @@ class PoolsOfClient:
         )
 
 
-def has_nodes(pool: Pool | AsyncPool | None) -> bool:
-    """Return whether a key has a node; if there is no pool yet, nobody knows."""
-    return pool is None or isinstance(pool, Cluster)
+def routed(pool: Pool | AsyncPool | None) -> bool:
+    """Return whether each request is sent to the node of a cluster that has its key."""
+    return isinstance(pool, Cluster)
 
 
 def node_of(pool: Pool | AsyncPool | None, key: str) -> Node | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from redis.exceptions import InvalidResponse, NoScriptError
 
-from ..base import fork
+from ..base import fork, tokens
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import scripts, waiting
@@ -27,7 +27,15 @@ from ..primitives.keys import Keys, Shared, name_of
 from ..primitives.shapes import SHAPES
 from ..primitives.waiting import DEAF, LEAST, LINE
 from . import pools
-from .command import AloneExchange, AsyncExchange, AsyncPool, Pool, SyncExchange
+from .cluster import Cluster
+from .command import (
+    AloneExchange,
+    AsyncExchange,
+    AsyncPool,
+    Pool,
+    SyncExchange,
+    refused_slots,
+)
 from .event_loops import ending, joined, of_loop
 from .inbox import Inbox, Process, Waker
 from .polled import Request, Requests
@@ -86,6 +94,11 @@ def _without_frames(error: LockError, handled: BaseException | None) -> LockErro
     return error
 
 
+def _alone(keys: Sequence[str]) -> list[str]:
+    """Return the keys that are sent where all keys of a script must be in one slot."""
+    return [key.alone or keys[0] if isinstance(key, Shared) else key for key in keys]
+
+
 class BasePort:
     """The common part of both ports."""
 
@@ -136,15 +149,27 @@ class BasePort:
         script = scripts.load(name)
         args = scripts.shortened(name, args)
         handled = sys.exception()
-        answer = None
+        clustered, answer = self._server.clustered, None
+        if clustered:
+            keys = _alone(keys)
         try:
-            try:
-                if name in scripts.AT_ONCE:
-                    answer = await self._at_once(script.sha, keys, args)
-                if answer is None:
-                    answer = await self._at_length("EVALSHA", script.sha, keys, args)
-            except NoScriptError:  # after a restart, or SCRIPT FLUSH
-                answer = await self._at_length("EVAL", script.source, keys, args)
+            while True:
+                try:
+                    try:
+                        if name in scripts.AT_ONCE:
+                            answer = await self._at_once(script.sha, keys, args)
+                        if answer is None:
+                            answer = await self._at_length("EVALSHA", script.sha, keys, args)
+                    except NoScriptError:  # after a restart, or SCRIPT FLUSH
+                        answer = await self._at_length("EVAL", script.source, keys, args)
+                    break
+                except LockUnavailable as error:
+                    if clustered or not refused_slots(error):
+                        raise
+                    self._server.refuses_several_slots()
+                    clustered, keys = True, _alone(keys)
+                    if len(set(map(self._server.slot, keys))) > 1:
+                        raise  # the caller may ask again, slot by slot
             if not SHAPES[name](answer, len(keys)):
                 raise _unreadable(name, keys)
             return answer
@@ -164,8 +189,6 @@ class BasePort:
     async def _at_length(
         self, how: str, script: str, keys: Sequence[str], args: Sequence[Word]
     ) -> Any:
-        if self._server.clustered:
-            keys = [key.alone or keys[0] if isinstance(key, Shared) else key for key in keys]
         return await self._execute((how, script, len(keys), *keys, *args))
 
     def slot(self, key: str) -> int:
@@ -218,7 +241,7 @@ class BasePort:
         found: dict[Inbox, list[Keys]] = {}
         for its in keys:
             node = pools.node_of(pool, its.lock)
-            if node is None and pools.has_nodes(pool):
+            if node is None and (pool is None or pools.routed(pool)):
                 return {}
             found.setdefault(server.kept(Inbox, prefix, node), []).append(its)
         return dict(found)
@@ -341,9 +364,10 @@ class SyncPort(BasePort):
             box.put((number, answer))
 
         try:
-            for number, answer in requests.heard(answers.left):
-                answers.remember(number, answer)
-                answers.take(number, answer)
+            if not any(server.clustered for server in each):  # such a server gets other keys
+                for number, answer in requests.heard(answers.left):
+                    answers.remember(number, answer)
+                    answers.take(number, answer)
             # A thread for each server: a connection alone may take all the time that there is.
             for number, request in requests.handed_over():
                 thread = threading.Thread(
@@ -400,6 +424,9 @@ class SyncPort(BasePort):
 class _RequestPort(SyncPort):
     """The port of a thread to one of several servers, to which it may have sent the request."""
 
+    _heard = False
+    """Whether it has asked for the answer to that request."""
+
     def __init__(self, server: Server, request: Request, within: float) -> None:
         super().__init__(server, pool=request.pool, terms=Terms(within))
         self._request = request
@@ -408,7 +435,8 @@ class _RequestPort(SyncPort):
         return None
 
     async def _at_length(self, how: str, *command: Any) -> Any:
-        if how == "EVALSHA" and self._request.sent:
+        if self._request.sent and not self._heard:
+            self._heard = True
             return self._request.answer()
         return await super()._at_length(how, *command)
 
@@ -447,10 +475,10 @@ class AsyncPort(BasePort):
             await pools.aclose(pool)
 
     async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        if self._terms.replicas or self._server.clustered:
+        if self._terms.replicas:
             return None
         its = None if self._loop in ending else joined(self._loop, self._server)
-        if its is None:
+        if its is None or isinstance(its.pool, Cluster):
             return None
         its.busy += 1
         try:
@@ -523,6 +551,45 @@ class AsyncPort(BasePort):
             async with asyncio.timeout(seconds):
                 await line.acquire()
                 self._line = line
+
+
+LOOK_AGAIN = 60.0
+"""Seconds for which it is remembered that a server has no slots. It may be sharded later."""
+
+
+SLOTS = 16
+"""Slots of the keys by which a server is asked. A proxy may allow several slots of one shard."""
+
+
+class _Slots:
+    """Whether the keys of one script must be in one slot, as a server has answered."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._look_at = 0.0
+
+    def find_out(self, prefix: str) -> bool:
+        if not self._server.clustered and now() >= self._look_at:
+            keys = [f"{prefix}:slot:{{{number}}}" for number in range(SLOTS)]
+            try:
+                port = SyncPort(self._server)
+                run(port.script("inspection_processes", keys, [tokens.word()]))
+            except LockUnavailable:
+                if not self._server.clustered:
+                    raise
+            else:
+                self._look_at = now() + LOOK_AGAIN
+        return self._server.clustered
+
+
+def find_out_slots(server: Server, prefix: str) -> bool:
+    """Return `Server.clustered`, and ask the server if it is not known: it refuses a script that
+    reads keys of several slots. Raises `LockUnavailable`.
+
+    A lock finds that out by its first request. What reads the index of all locks has to know it
+    before: a server with slots has none, and that would look like no locks.
+    """
+    return server.kept(_Slots).find_out(prefix)
 
 
 class _MemberPort(AsyncPort):

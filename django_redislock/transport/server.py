@@ -30,6 +30,10 @@ T = TypeVar("T")
 _kept: dict[str, dict[tuple[Hashable, ...], Any]] = {}
 """The objects that this process keeps for a server, by address."""
 
+_by_slot: set[str] = set()
+"""The addresses that have refused a script whose keys are in several slots. A forked child knows
+them, too."""
+
 
 class Server:
     """A Redis server, or a cluster, as one alias or one client reaches it."""
@@ -44,10 +48,21 @@ class Server:
         """Identifies the server, the database and the user in this process. It has no secret."""
         self.where = pools.where
         """Its host and port, or its socket, for people."""
-        self.clustered = pools.clustered
-        """Whether it is a Redis Cluster."""
+        self.declared = pools.clustered
+        """Whether the settings say that the keys of one script must be in one slot."""
         self._pools = pools
         self._kept = _kept.setdefault(pools.address, {})
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the keys of one script must be in one slot: on a Redis Cluster, and on servers
+        that are sharded behind one address. The settings say so, or the server has refused such a
+        script. A request is sent to a node by its slot only if the pool is a `Cluster`."""
+        return self.declared or self.address in _by_slot
+
+    def refuses_several_slots(self) -> None:
+        """Note that the server has refused a script whose keys are in several slots."""
+        _by_slot.add(self.address)
 
     def shared_pool(self) -> Pool:
         """Return the pool that the project's cache or client uses. For a cluster: the pools that
@@ -80,8 +95,8 @@ class Server:
         return await exchange(pool).carry_out(command, terms)
 
     def slot(self, key: str) -> int:
-        """Return the slot of a key: one script may touch keys of one slot only. Without a cluster
-        all keys have slot 0."""
+        """Return the slot of a key: one script may touch keys of one slot only. On one primary all
+        keys have slot 0."""
         return slot_of(key) if self.clustered else 0
 
     def kept(self, make: Callable[..., T], *more: Hashable) -> T:
@@ -129,7 +144,7 @@ class _Several(Server):
         self.each = tuple(map(server_of, using.aliases))
         self.where = ", ".join(one.where for one in self.each)
         self.address = _common_address(self.each)
-        self.clustered = False
+        self.declared = False
         self._kept = _kept.setdefault(self.address, {})
 
     def _refuse(self, **_: object) -> Any:
@@ -183,7 +198,7 @@ def server_of(using: str) -> Server:
 
 
 def clustered(using: str) -> bool:
-    """Return whether an alias means a Redis Cluster now."""
+    """Return what `Server.clustered` is for the server that an alias means now."""
     return server_of(using).clustered
 
 

@@ -70,6 +70,13 @@ def test_cluster(shared_cluster: RedisCluster, settings: Any) -> None:
     use(settings, pasted("Redis Cluster", changes))
 
 
+def test_one_address(settings: Any) -> None:
+    """As it is pasted."""
+    with RedisCluster(1) as cluster:
+        changes = {"redis://locks.example.com:6379": cluster.urls[0]}
+        use(settings, pasted("sharded behind one address", changes))
+
+
 @pytest.mark.parametrize("options", [{"replicas": 1, "replicas_timeout": 0.2}])
 def test_options(options: dict[str, Any]) -> None:
     """What the page passes to a lock is what a lock takes."""

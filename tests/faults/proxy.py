@@ -253,7 +253,7 @@ class _Connection:
     async def _pass_commands(self) -> None:
         while True:
             try:
-                frame, words = await _read_command(self._from_client)
+                frame, words = await read_command(self._from_client)
             except (asyncio.IncompleteReadError, OSError):
                 return
             if words[0].upper() in (b"SUBSCRIBE", b"MONITOR", b"PSYNC"):
@@ -280,7 +280,7 @@ class _Connection:
         while True:
             rule = await self._answers.get()
             try:
-                frame = await _read_answer(self._from_server)
+                frame = await read_answer(self._from_server)
             except (asyncio.IncompleteReadError, OSError):
                 _reset(self._to_client)  # the server has gone
                 return
@@ -339,7 +339,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def _read_command(reader: asyncio.StreamReader) -> tuple[bytes, list[bytes]]:
+async def read_command(reader: asyncio.StreamReader) -> tuple[bytes, list[bytes]]:
     """The next command as it came, and its words."""
     frame = await reader.readuntil(b"\r\n")
     words = []
@@ -351,7 +351,7 @@ async def _read_command(reader: asyncio.StreamReader) -> tuple[bytes, list[bytes
     return frame, words
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> bytes:
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
     """The next answer as it came, of RESP2 or RESP3."""
     frame = await reader.readuntil(b"\r\n")
     kind, number = frame[:1], frame[1:-2]
@@ -360,5 +360,5 @@ async def _read_answer(reader: asyncio.StreamReader) -> bytes:
     elif kind in b"*~>%":
         parts = max(0, int(number)) * (2 if kind == b"%" else 1)
         for _ in range(parts):
-            frame += await _read_answer(reader)
+            frame += await read_answer(reader)
     return frame
