@@ -446,6 +446,14 @@ def _fail(
     raise _translate(plain, command, handled, sent=sent, carried_out=carried_out) from plain
 
 
+def _of_a_database(text: str) -> bool:
+    """Return whether a server refuses SELECT: that of a cluster, one with fewer databases, or
+    Upstash, which has one."""
+    return any(
+        said in text for said in ("SELECT is not", "DB index is out of range", "0th database")
+    )
+
+
 def _translate(
     error: BaseException,
     command: tuple[Any, ...],
@@ -476,6 +484,11 @@ def _translate(
     )
     if isinstance(error, AskError | ClusterCrossSlotError):  # cluster.py handles them
         text += " (it is a node of a Redis Cluster: see CONNECTION_FACTORY in docs/topologies.md)"
+    if not sent and isinstance(error, ResponseError) and _of_a_database(text):
+        text += (
+            " (LOCATION names a database that the server does not have; a Redis Cluster has "
+            "others than 0 only on Valkey 9 with cluster-databases)"
+        )
     if denied:  # the text does not name the command
         text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
     answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)

@@ -29,7 +29,7 @@ from redis.sentinel import SentinelConnectionPool
 from ..primitives.contract import NO_TERMS, run
 from . import location
 from .cluster import Cluster, Node
-from .cluster_factory import ClusterConnectionFactory, node_of_url, url_of
+from .cluster_factory import ClusterConnectionFactory, nodes_of_urls, url_of
 from .command import AsyncPool, Pool, SyncExchange, sender
 from .multiplexed import Multiplexed
 
@@ -120,7 +120,7 @@ class PoolsOfAlias:
         if not self.clustered:
             return self._multiplexed(self._urls[0])
         return Cluster(
-            [node_of_url(url) for url in self._urls],
+            nodes_of_urls(self._urls),
             lambda node: self._multiplexed(url_of(self._urls[0], node)),
         )
 
