@@ -489,6 +489,8 @@ def _translate(
             " (LOCATION names a database that the server does not have; a Redis Cluster has "
             "others than 0 only on Valkey 9 with cluster-databases)"
         )
+    if "bad lua script" in text:
+        text += " (the proxy of Tair checks scripts: set its parameter script_check_enable to 0)"
     if denied:  # the text does not name the command
         text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
     answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)
