@@ -496,6 +496,30 @@ FAULTS = [
         "tests/faults/test_once.py -k while_it_waits",
     ),
     Fault(
+        "scripts: the parts of the time are texts everywhere",
+        "argv[1], argv[2], time[2] .. ''",
+        "argv[1], argv[2], time[2]",
+        "tests/testing_kit/test_contract.py -k dragonfly",
+    ),
+    Fault(
+        "scripts: a list on Dragonfly may not look at the keys that it finds",
+        "if name in _FINDS_KEYS:",
+        "if not name:",
+        "tests/testing_kit/test_contract.py -k dragonfly",
+    ),
+    Fault(
+        "cluster: nodes with several databases are not refused",
+        "if len(databases := sorted({_database(url) for url in urls})) > 1:",
+        "if len(databases := sorted({_database(url) for url in urls})) > 9:",
+        "tests/test_location.py -k cluster",
+    ),
+    Fault(
+        "connections: no hint if a server has no such database",
+        "isinstance(error, ResponseError) and _of_a_database(text)",
+        "isinstance(error, OSError) and _of_a_database(text)",
+        "tests/faults/test_offerings.py tests/cluster/test_databases.py",
+    ),
+    Fault(
         "views: a key is answered whatever the request was",
         "if known.fingerprint != self._fingerprint:",
         "if False:",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import cycle
 from typing import Any, Self
@@ -32,14 +32,20 @@ BUS = 10_000
 
 
 class RedisCluster:
-    """Three primaries, by default without replicas."""
+    """Three primaries, by default without replicas. `args` are further options of each node."""
 
     def __init__(
-        self, primaries: int = 3, replicas: int = 0, *, node_timeout: float = NODE_TIMEOUT
+        self,
+        primaries: int = 3,
+        replicas: int = 0,
+        *,
+        node_timeout: float = NODE_TIMEOUT,
+        args: Sequence[str] = (),
     ) -> None:
         self._number = primaries
         self._replicas = replicas
         self._node_timeout = node_timeout
+        self._args = args
         self._exit = ExitStack()
         self.nodes: list[RedisServer] = []
         """The primaries, and then the replicas in the order of their primaries."""
@@ -52,7 +58,7 @@ class RedisCluster:
     def __enter__(self) -> Self:
         with ExitStack() as started:
             for _ in range(self._number + self._replicas):
-                self.nodes.append(started.enter_context(_node(self._node_timeout)))
+                self.nodes.append(started.enter_context(_node(self._node_timeout, self._args)))
             self._form()
             self._exit = started.pop_all()
         return self
@@ -113,6 +119,14 @@ class RedisCluster:
         self.migrate_keys(key, source, target)
         self.migrated(key, target)
 
+    def move_at_once(self, key: str, target: RedisServer) -> None:
+        """Move the slot of a key as a whole, as Valkey does from version 9 on, and return when its
+        node and the target know that it is done. Raises `ResponseError` on other servers."""
+        source, slot = self.owner(key), key_slot(key.encode())
+        to = ("SLOTSRANGE", slot, slot, "NODE", self.id(target))
+        self.call(source, "CLUSTER", "MIGRATESLOTS", *to)
+        self._wait(lambda: self._has(target, slot) and not self._has(source, slot))
+
     def settle(self) -> None:
         """Wait until all nodes know that all slots are served."""
         self._wait(lambda: all(self._ok(node) for node in self.nodes if node.running))
@@ -143,6 +157,13 @@ class RedisCluster:
             {"handshake", "noaddr"} & set(its["flags"].split(",")) for its in nodes.values()
         )
 
+    def _has(self, node: RedisServer, slot: int) -> bool:
+        """Return whether a node takes a slot for its own."""
+        return any(
+            first <= slot <= last and port == node.tcp_port
+            for first, last, (_, port, *_), *_ in self.call(node, "CLUSTER", "SLOTS")
+        )
+
     def _ok(self, node: RedisServer) -> bool:
         with self.ask(node) as client:
             return str(client.cluster("info")["cluster_state"]) == "ok"
@@ -165,12 +186,13 @@ class RedisCluster:
             time.sleep(0.02)
 
 
-def _node(timeout: float) -> RedisServer:
+def _node(timeout: float, args: Sequence[str]) -> RedisServer:
     options = [
         *("--cluster-enabled", "yes"),
         *("--cluster-node-timeout", str(round(timeout * 1000))),
         *("--cluster-replica-validity-factor", "0"),
         *("--repl-diskless-sync-delay", "0"),
+        *args,
     ]
     return RedisServer(tcp_port=_free_ports(), args=options)
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from django_redislock import redis_lock
+from django_redislock import LockUnavailable, redis_lock
 from django_redislock.transport import location
 from tests.crash import report
 from tests.faults.caches import caches as entry
@@ -86,17 +87,34 @@ def test_findings(command: list[str], special: str, capfd: pytest.CaptureFixture
 
 
 def test_a_node_of_a_cluster() -> None:
-    """Its URL is no exception; nor is it shown when it names a database."""
+    """Its URL is no exception; nor is it shown when it can't be a node's, or the nodes' databases
+    differ."""
     factory = "django_redislock.cluster.ClusterConnectionFactory"
     with override_settings(CACHES=entry(URLS[0].format("/"), CONNECTION_FACTORY=factory)):
         kind, _, text = shown(lambda: redis_lock("job", wait=0).acquire())
         assert kind is ImproperlyConfigured
         assert "s3cr" not in text
-    url = "redis://user:s3cret@localhost:6379/3"
+    for url, said in (
+        ("unix:///tmp/redis.sock?password=s3cret", "'unix:///tmp/redis.sock' can't be a node"),
+        (
+            ["redis://user:s3cret@localhost/3", "redis://user:s3cret@127.0.0.1"],
+            r"names the databases \[0, 3\]",
+        ),
+    ):
+        with override_settings(CACHES=entry(url, CONNECTION_FACTORY=factory)):
+            with pytest.raises(ImproperlyConfigured, match=said) as caught:
+                redis_lock("job", wait=0).acquire()
+            assert "s3cr" not in str(caught.value)
+
+
+def test_a_database_of_a_cluster_for_the_cache() -> None:
+    """Locks can use it; redis-py's client of a cluster, which a project's cache uses, can't."""
+    factory = "django_redislock.cluster.ClusterConnectionFactory"
+    url = "redis://user:s3cret@localhost:1/3"
     with override_settings(CACHES=entry(url, CONNECTION_FACTORY=factory)):
-        with pytest.raises(
-            ImproperlyConfigured, match="'redis://localhost:6379/3' can't be a node"
-        ):
+        with pytest.raises(ImproperlyConfigured, match="can't use database 3 of a cluster"):
+            caches["default"].get("key")
+        with pytest.raises(LockUnavailable, match="Connection refused"):
             redis_lock("job", wait=0).acquire()
 
 

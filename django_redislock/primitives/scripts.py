@@ -129,6 +129,13 @@ GUARDED = "_guarded"
 """The end of the name of a script that gives nothing to anybody new after lost data. It is the
 file of the script without it, with more parts."""
 
+_FINDS_KEYS = {
+    *("inspection_index", "inspection_page", "inspection_scan", "inspection_urgent"),
+}
+"""Scripts that look at keys which they find. Those of a single lock are given all their keys."""
+_ANY_KEY = "--!df flags=allow-undeclared-keys\n"
+"""Asks Dragonfly to let a script do that; a comment to all others."""
+
 _FRAME = "{}return {{ARGV[1], (function()\n{}\nend)()}}"
 
 
@@ -148,6 +155,8 @@ def load(name: str) -> Script:
     body = "\n".join(_read(f"{part}.lua") for part in parts)
     at_once = _read(f"{name}_at_once.lua") if name in AT_ONCE else ""
     source = _FRAME.format(at_once, body)
+    if name in _FINDS_KEYS:
+        source = _ANY_KEY + source
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -9,9 +9,10 @@
     }
 
 `LOCATION` names some of the nodes, which know the others. Everything else in such an entry (user,
-password, time-outs, TLS by `rediss://`) means the same as for a single server, and holds for all
-nodes. Locks find the node of a key by cluster.py; the project's own use of this cache goes through
-redis-py's `RedisCluster`.
+password, time-outs, TLS by `rediss://`, and on Valkey 9 the number of the database) means the same
+as for a single server, and holds for all nodes. Locks find the node of a key by cluster.py; the
+project's own use of this cache goes through redis-py's `RedisCluster`, which knows no database but
+0.
 
 `OneAddressConnectionFactory` is for a sharded server that is reached like a single one.
 """
@@ -43,7 +44,15 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         return params
 
     def get_connection(self, params: dict[str, Any]) -> Any:
-        """Return redis-py's client, for the project's own use of the cache."""
+        """Return redis-py's client, for the project's own use of the cache.
+
+        Raises `ImproperlyConfigured` for a database other than 0.
+        """
+        if db := _database(params["url"]):
+            raise ImproperlyConfigured(
+                f"redis-py's RedisCluster can't use database {db} of a cluster: locks can use "
+                f"this entry of CACHES, and the project's cache needs another one"
+            )
         options = {**params, **self.pool_cls_kwargs, **self.redis_client_cls_kwargs}
         options.pop("parser_class")  # only RedisCluster's own parser understands MOVED
         url = options.pop("url")
@@ -75,7 +84,24 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
             pool.connection_kwargs.update(options)
             return pool
 
-        return Cluster([node_of_url(url) for url in urls], make)
+        return Cluster(nodes_of_urls(urls), make)
+
+
+def nodes_of_urls(urls: Sequence[str]) -> list[Node]:
+    """Return the nodes that these URLs name. Raises `ImproperlyConfigured` if one can't be a
+    node's, or if they name several databases: the first URL is the pattern for all nodes."""
+    nodes = [node_of_url(url) for url in urls]
+    if len(databases := sorted({_database(url) for url in urls})) > 1:
+        raise ImproperlyConfigured(
+            f"The LOCATION of a Redis Cluster names the databases {databases}: write the same "
+            f"one into each URL."
+        )
+    return nodes
+
+
+def _database(url: str) -> int:
+    its = location.read(url)
+    return (its and its.db) or 0
 
 
 class OneAddressConnectionFactory(ConnectionFactory):  # type: ignore[misc]
@@ -92,10 +118,10 @@ def node_of_url(url: str) -> Node:
     del url  # a crash reporter shows variables
     if its is None:
         raise ImproperlyConfigured(f"The LOCATION of a node {location.UNREADABLE}.")
-    if its.path or its.db:
+    if its.path:
         raise ImproperlyConfigured(
             f"{its.address.partition('#')[0]!r} can't be a node of a Redis Cluster: nodes are "
-            f"reached by host and port, and have one database, number 0. Write redis://host:6379"
+            f"reached by host and port. Write redis://host:6379"
         )
     return its.host, its.port
 

@@ -459,6 +459,14 @@ def _of_several_slots(error: BaseException | None) -> bool:
     )
 
 
+def _of_a_database(text: str) -> bool:
+    """Return whether a server refuses SELECT: that of a cluster, one with fewer databases, or
+    Upstash, which has one."""
+    return any(
+        said in text for said in ("SELECT is not", "DB index is out of range", "0th database")
+    )
+
+
 def _translate(
     error: BaseException,
     command: tuple[Any, ...],
@@ -497,6 +505,13 @@ def _translate(
             " (it is sharded, and these keys are in several slots: see 'Sharded behind one "
             "address' in docs/topologies.md)"
         )
+    if not sent and isinstance(error, ResponseError) and _of_a_database(text):
+        text += (
+            " (LOCATION names a database that the server does not have; a Redis Cluster has "
+            "others than 0 only on Valkey 9 with cluster-databases)"
+        )
+    if "bad lua script" in text:
+        text += " (the proxy of Tair checks scripts: set its parameter script_check_enable to 0)"
     if denied:  # the text does not name the command
         text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
     answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)

@@ -32,7 +32,7 @@ from .cluster import Cluster, Node
 from .cluster_factory import (
     ClusterConnectionFactory,
     OneAddressConnectionFactory,
-    node_of_url,
+    nodes_of_urls,
     url_of,
 )
 from .command import AsyncPool, Pool, SyncExchange, sender
@@ -126,7 +126,7 @@ class PoolsOfAlias:
         if not isinstance(self._factory, ClusterConnectionFactory):
             return self._multiplexed(self._urls[0])
         return Cluster(
-            [node_of_url(url) for url in self._urls],
+            nodes_of_urls(self._urls),
             lambda node: self._multiplexed(url_of(self._urls[0], node)),
         )
 

@@ -16,7 +16,7 @@ from django_redislock import LockOrderError, redis_lock, signals
 from django_redislock.management.commands.runperiodic import Command
 from django_redislock.periodic import JobState, RunOutcome
 from django_redislock.periodic.job import Job, JobOptions
-from django_redislock.primitives import mutex_and_timestamp, permits
+from django_redislock.primitives import mutex_and_timestamp, permits, scripts
 from django_redislock.primitives.redlock import Redlock
 from django_redislock.settings import conf
 from django_redislock.settings.policy import DEFAULTS
@@ -64,6 +64,17 @@ def test_settings_mean(
     """What an entry makes of a lock."""
     settings.REDISLOCK = shown(page, number)
     assert getattr(conf.policy(name, {}), field) == value
+
+
+def test_the_commands_of_locks() -> None:
+    """docs/offerings.md has all that a lock sends, and for scripts no other."""
+    table = text_of("docs/offerings.md").partition("## All commands")[2]
+    rows = dict(re.findall(r"^\| (.*?) \| (.*) \|$", table, re.MULTILINE))
+    shown = {its.lower().replace(" ", "|") for its in re.findall(r"`([A-Z ]+)`", table)}
+    needed = set(scripts.permissions().replace("+", "").split())
+    assert {its.partition("|")[0] if its.startswith("pubsub") else its for its in shown} >= needed
+    in_scripts = {its.partition(" ")[0] for its in re.findall(r"`([A-Z ]+)`", rows["scripts"])}
+    assert in_scripts <= {its.upper() for its in needed}
 
 
 def test_kinds_by_settings(settings: Any) -> None:

@@ -18,6 +18,7 @@ OF_OTHERS = {
     "command not allowed when used memory > 'maxmemory'",
     "MOVED",
     "CROSSSLOT",
+    "bad lua script for redis cluster",
     "'NoneType' object does not support the context manager protocol",
 }
 """What Redis, redis-py and Python say."""

@@ -17,6 +17,7 @@ import itertools
 import random
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
@@ -46,6 +47,8 @@ class Fault(Enum):
     """It is carried out at once; the answer is passed on when the rule lets go."""
     HOLD_HALF = auto()
     """As before, but half of the answer is passed on at once."""
+    REFUSE = auto()
+    """The proxy answers with an error itself, as the service of a vendor may do."""
 
 
 def script(*names: str) -> Matcher:
@@ -72,6 +75,8 @@ class Rule:
         self, proxy: Proxy, matches: Matcher, fault: Fault, times: int, chance: float
     ) -> None:
         self.fault = fault
+        self.error = ""
+        """The text of a refusal."""
         self.count = 0
         """How many commands it has hit."""
         self.carried_out = 0
@@ -148,6 +153,12 @@ class Proxy:
         """From now on, do this to the next `times` commands that match, or to a share of them."""
         rule = Rule(self, matches, fault, times, chance)
         self._rules.append(rule)
+        return rule
+
+    def refuse(self, matches: Matcher, error: str) -> Rule:
+        """From now on, answer commands that match with an error."""
+        rule = self.on(matches, Fault.REFUSE, times=sys.maxsize)
+        rule.error = error
         return rule
 
     def cut(self) -> None:
@@ -273,12 +284,18 @@ class _Connection:
             if rule is not None and fault is Fault.HOLD_REQUEST:
                 await rule.gone()
             self._answers.put_nowait(rule)
+            if fault is Fault.REFUSE:
+                continue
             self._to_server.write(frame)
             await self._to_server.drain()
 
     async def _pass_answers(self) -> None:
         while True:
             rule = await self._answers.get()
+            if rule is not None and rule.fault is Fault.REFUSE:
+                self._to_client.write(f"-{rule.error}\r\n".encode())
+                self._answers.task_done()
+                continue
             try:
                 frame = await read_answer(self._from_server)
             except (asyncio.IncompleteReadError, OSError):

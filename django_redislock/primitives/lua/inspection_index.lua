@@ -21,7 +21,7 @@ else
   some = redis.call('ZRANGE', index, first, '+inf', 'BYSCORE', 'LIMIT', skip, limit)
 end
 local following = ''
-if #some == limit then following = redis.call('ZSCORE', index, some[limit]) end
+if #some == limit then following = integer(redis.call('ZSCORE', index, some[limit])) end
 local found = {integer(now), following}
 look_at(some, found)
 return found

@@ -15,6 +15,6 @@ local found = {integer(now)}
 if queue.err then found[2] = {'', '', false} end
 for i = 1, #queue, 2 do
   local says = redis.pcall('HGET', waiters, queue[i])
-  found[#found + 1] = {queue[i], queue[i + 1], type(says) == 'string' and says}
+  found[#found + 1] = {queue[i], integer(queue[i + 1]), type(says) == 'string' and says}
 end
 return found

@@ -15,7 +15,7 @@ do
   end
   if keys[#keys - 1] ~= keys[1] and call('EXISTS', unpack(watched)) == 0 then
     local argv, time = ARGV, call('TIME')
-    local ttl, micros = argv[2], time[2]
+    local ttl, micros = argv[2], time[2] .. ''  -- Dragonfly's is a number
     if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
     local fence = time[1] .. micros
     local last = call('SET', clock, fence, 'GET')

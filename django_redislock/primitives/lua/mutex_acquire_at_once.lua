@@ -11,7 +11,7 @@ do
   local lock, clock = keys[1], keys[7]
   if lock ~= keys[5] and call('EXISTS', lock, keys[2], keys[6]) == 0 then
     local argv, time = ARGV, call('TIME')
-    local ttl, micros = argv[2], time[2]
+    local ttl, micros = argv[2], time[2] .. ''  -- Dragonfly's is a number
     if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
     local fence = time[1] .. micros
     local last = call('SET', clock, fence, 'GET')

@@ -27,7 +27,7 @@ for i = 1, (#KEYS - 3) / 2 do
     redis.call('SET', lock, value, 'PX', lives)
     scores[#scores + 1] = integer(math.floor(now / 1000) + lives)
     scores[#scores + 1] = lock
-    newest = math.max(newest, fence)
+    newest = math.max(newest, tonumber(fence))
     reply[1] = 1
   end
 end

@@ -9,7 +9,7 @@ do
   local lock, clock, holders = keys[1], keys[7], keys[8]
   if lock ~= keys[5] and call('EXISTS', lock, keys[2], keys[6], holders) == 0 then
     local argv, time = ARGV, call('TIME')
-    local token, ttl, micros = argv[1], argv[2], time[2]
+    local token, ttl, micros = argv[1], argv[2], time[2] .. ''  -- Dragonfly's is a number
     if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
     local fence = time[1] .. micros
     local last = call('SET', clock, fence, 'GET')

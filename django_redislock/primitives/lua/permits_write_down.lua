@@ -13,8 +13,9 @@ local written, scores = 0, {}
 for i = 1, #ARGV - 1 do
   local lock, holders, token = KEYS[2 * i - 1], KEYS[2 * i], ARGV[i + 1]
   local ends = redis.pcall('ZSCORE', lock, token)
-  local record = type(ends) == 'string' and redis.call('HGET', holders, token)
-  if type(ends) == 'string' and (not record or mark_of(record) ~= '?') then
+  local there = ends and type(ends) ~= 'table'  -- a table is an error
+  local record = there and redis.call('HGET', holders, token)
+  if there and (not record or mark_of(record) ~= '?') then
     if record and mark_of(record) == '|' then redis.call('HSET', holders, token, marked(record, '+')) end
     scores[#scores + 1] = ends
     scores[#scores + 1] = lock

@@ -34,7 +34,7 @@ local function stand_in_line(ticket, inbox, ttl, says)
   if inbox ~= '' then
     -- The earlier one counts: a first send may come after a later one, or its answer be lost.
     redis.call('ZADD', queue, 'LT', ticket, token)
-    ticket = redis.call('ZSCORE', queue, token)
+    ticket = integer(redis.call('ZSCORE', queue, token))
     redis.call('HSET', waiters, token,
       table.concat({integer(now), ttl, inbox, says}, '|'))
     redis.call('PEXPIRE', queue, MINUTE)
