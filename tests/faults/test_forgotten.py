@@ -138,15 +138,23 @@ def test_a_waiter(
     api.release(following)
 
 
+@pytest.fixture
+def pings(recovery: Recovery, monkeypatch: pytest.MonkeyPatch) -> float:
+    """After so many seconds without a message, an inbox sends a PING."""
+    if not recovery.recorded:
+        monkeypatch.setattr(Subscription, "PING_EVERY", 1.0)
+    return Subscription.PING_EVERY
+
+
 @both
 def test_the_inbox(
     api: Api,
     proxy: Proxy,
     redis: Redis,
-    waiting: tuple[Lease, Future[Any]],
     recovery: Recovery,
+    pings: float,
+    waiting: tuple[Lease, Future[Any]],
     fault: Fault,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The process listens again when a PING was answered with a reset, or not at all."""
 
@@ -154,18 +162,12 @@ def test_the_inbox(
         return {one["id"] for one in redis.client_list(_type="pubsub")}
 
     lease, waiter = waiting
-    if not recovery.recorded:
-        monkeypatch.setattr(Subscription, "PING_EVERY", 1.0)
     before = listeners()
     proxy.forget(fault)
     recovery.begins()
     eventually(lambda: listeners() - before)
-    pings = 1 if fault is RESET else 2
-    recovery.done(
-        KINDS[fault],
-        "waiters are woken by messages",
-        within=pings * Subscription.PING_EVERY + MARGIN,
-    )
+    limit = pings * (1 if fault is RESET else 2) + MARGIN
+    recovery.done(KINDS[fault], "waiters are woken by messages", within=limit)
     api.release(lease)
     api.release(waiter.result(PATIENCE))
 
