@@ -94,7 +94,7 @@ def test_with_a_health_check_interval(
     lease = api.acquire(redis_lock("job"), wait=0)
     recovery.done(KINDS[fault], "a lock is acquired, with `health_check_interval`", within=MARGIN)
     assert lease is not None
-    assert proxy.connected == before + 1
+    assert proxy.connected > before
     api.release(lease)
 
 
