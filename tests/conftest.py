@@ -21,6 +21,7 @@ from tests.contract.api import Api, AsyncApi, SyncApi
 from tests.manage import Manage
 from tests.plugin import SERVER
 from tests.processes import Worker, all_closed
+from tests.recovery import Recovery
 
 TESTS = Path(__file__).parent
 
@@ -81,6 +82,12 @@ def manage() -> Iterator[Callable[..., Manage]]:
     """Start commands of Django as processes; none is left of these, either."""
     with all_closed(Manage) as start:
         yield start
+
+
+@pytest.fixture
+def recovery(request: pytest.FixtureRequest) -> Recovery:
+    """Measures how long it takes until locks work again."""
+    return Recovery(request.node.nodeid.partition("[")[0])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,13 +8,14 @@ Python know: uWSGI does so only with `--py-call-uwsgi-fork-hooks`. So each opera
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
+
+from .rlocks import rlock
 
 _hooks: list[Callable[[], object]] = []
 process = os.getpid()
 """The id of this process, for code that can't ask the system each time."""
-_forgetting = threading.Lock()
+_forgetting = rlock()
 
 
 def in_child(hook: Callable[[], object]) -> None:
@@ -44,7 +45,7 @@ def _forget() -> None:
 
 def _after_fork() -> None:
     global _forgetting
-    _forgetting = threading.Lock()  # another thread of the parent may have held it
+    _forgetting = rlock()  # another thread of the parent may have held it
     _forget()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..base import label
 from ..base.exceptions import LockError
+from ..base.rlocks import rlock
 from ..lease.lock import Lock
 from . import Inspector, RedlockInspector, inspector_of
 from .terminal_line import TerminalLine
@@ -47,7 +48,7 @@ class _Line(threading.Thread):
         self._owner = label.owner(label.holder())
         self._line = TerminalLine(stderr)
         self._over = threading.Event()
-        self._writing = threading.Lock()
+        self._writing = rlock()
         self._began = monotonic()
 
     def end(self) -> None:

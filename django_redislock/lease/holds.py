@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 import weakref
 from typing import Any, NamedTuple
 
 from ..base import fork
 from ..base.label import Holding
+from ..base.rlocks import rlock
 
 # The lease of the innermost block. It is a context variable, so that each task has its own. It is
 # set and not reset by token, since a generator may be closed in another context than the one in
@@ -26,7 +26,7 @@ innermost: contextvars.ContextVar[weakref.ref[Any] | None] = contextvars.Context
 # Reentrant, since the garbage collector may close a locked generator while the lock is held.
 # No `return` below calls anything while the lock is held: after such a call, a signal's exception
 # would leave it locked.
-changing = threading.RLock()
+changing = rlock()
 """Held for a moment while the holds or the end of any lease change."""
 
 
@@ -158,7 +158,7 @@ class Holds:
 
 def _after_fork() -> None:
     global changing
-    changing = threading.RLock()  # another thread of the parent may have held it
+    changing = rlock()  # another thread of the parent may have held it
 
 
 fork.in_child(_after_fork)

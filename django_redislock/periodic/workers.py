@@ -13,6 +13,7 @@ from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 
 from ..base.clock import now
+from ..base.rlocks import rlock
 from ..lease.lease import Lease
 from ..lease.watchdog import held
 from ..primitives.ledger import RunInfo, RunOutcome
@@ -46,7 +47,7 @@ class Workers:
         self._kept: dict[Lease, float] = {}
         self.outcomes: Counter[RunOutcome | None] = Counter()
         """How many runs ended in each way; `None` if the end could not be written."""
-        self._changing = threading.Lock()
+        self._changing = rlock()
 
     @property
     def busy(self) -> list[JobRun]:

@@ -7,10 +7,9 @@ each process, and not of each waiter.
 
 from __future__ import annotations
 
-import threading
-
 from ..base import tokens as words
 from ..base.exceptions import LockError
+from ..base.rlocks import rlock
 from ..primitives import scripts
 from ..primitives.contract import Terms, Word, run
 from ..primitives.keys import Keys
@@ -39,7 +38,7 @@ class Crowds:
         """The queue of each token."""
         self._resting: set[str] = set()
         # A signal's handler that waits for a lock may interrupt its own thread in here.
-        self._changing = threading.RLock()
+        self._changing = rlock()
 
     def join(self, token: str, keys: Keys) -> None:
         queue = keys.queue, keys.waiters

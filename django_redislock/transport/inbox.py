@@ -28,6 +28,7 @@ from redis.exceptions import MovedError, RedisError
 
 from ..base.background import Background
 from ..base.clock import now
+from ..base.rlocks import rlock
 from ..primitives.contract import Grant
 from ..primitives.keys import Keys
 from ..primitives.waiting import backoff
@@ -120,7 +121,7 @@ class Inbox:
         self._unheard = False
         """Whether the reader has taken messages, and has not yet passed on all of them."""
         # A signal's handler that waits for a lock may interrupt its own thread in here.
-        self._choosing = threading.RLock()
+        self._choosing = rlock()
         self._crowds = Crowds()
         self._looks_often = False
         """Whether the thread of the background looks after waiters that rest."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import queue
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,6 +28,8 @@ from redis.retry import Retry
 
 from ..base import fork, tokens
 from ..base.clock import now
+from ..base.rlocks import ONCE
+from ..primitives.waiting import NEVER
 from .reader import NOTHING, PUSH, reader
 
 try:
@@ -66,7 +69,7 @@ def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None =
         return hand[0]
     connection = hand[0]
     sock = getattr(connection, "_sock", None)
-    if type(sock) is socket.socket and _silent(sock):
+    if type(sock) is socket.socket and not _idled_too_long(connection) and _silent(sock):
         return connection
     try:
         with _hurried(connection, within):
@@ -101,13 +104,18 @@ def plain_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
         return None
     if process != fork.process or type(idle) is not list or type(used) is not set:
         return None
-    with lock:
+    locked: list[bool] = []
+    try:
+        locked += map(lock.acquire, ONCE)
         if not idle:
             return None
         # No calls in these three lines, as in `_took`.
         used |= {idle[-1]}
         hand += idle[-1:]
         del idle[-1]
+    finally:
+        if locked:
+            lock.release()
     connection = hand[0]
     sock = getattr(connection, "_sock", None)
     if type(sock) is not socket.socket or connection.health_check_interval:
@@ -139,7 +147,9 @@ def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
     except AttributeError:
         return False
     if how is redis.ConnectionPool.get_connection:
-        with lock:
+        locked: list[bool] = []
+        try:
+            locked += map(lock.acquire, ONCE)
             if not idle:
                 idle.append(pool.make_connection())
             # No calls in these three lines: between calls, Python may let another thread run,
@@ -147,6 +157,9 @@ def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
             used |= {idle[-1]}
             hand += idle[-1:]
             del idle[-1]
+        finally:
+            if locked:
+                lock.release()
         return True
     try:
         connection = connections.get(timeout=timeout if within is None else min(timeout, within))
@@ -157,10 +170,13 @@ def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
 
 
 def _stale(connection: Any) -> bool:
-    """Return whether a connection was closed at the other end, or has unread answers."""
+    """Return whether a connection was closed at the other end, has unread answers, or idled for
+    too long."""
     sock = getattr(connection, "_sock", None)
     if sock is None:
         return False
+    if _idled_too_long(connection):
+        return True
     if isinstance(sock, socket.socket):
         # With TLS, data may be read from the socket already, and wait in the TLS layer.
         return bool(sock.pending() if hasattr(sock, "pending") else 0) or not _silent(sock)
@@ -168,6 +184,15 @@ def _stale(connection: Any) -> bool:
         return bool(connection.can_read())
     except (redis.ConnectionError, redis.TimeoutError, OSError):
         return True
+
+
+def _idled_too_long(connection: Any) -> bool:
+    """Return whether a connection may have been cut meanwhile, without a word. redis-py sends a
+    PING after such a time. A new connection takes no longer than its answer, and the PING would
+    wait for as long as the connection's own time-out, whatever time the request has."""
+    if not getattr(connection, "health_check_interval", 0):
+        return False
+    return bool(time.monotonic() > getattr(connection, "next_health_check", NEVER))
 
 
 @contextmanager
@@ -357,12 +382,17 @@ def put_back(pool: Any, hand: list[Any]) -> None:
     if not _returns(pool, hand[0]):
         pool.release(*map(list.pop, (hand,)))
         return
-    idle, used = pool._available_connections, pool._in_use_connections
-    with pool._lock:
+    idle, used, lock = pool._available_connections, pool._in_use_connections, pool._lock
+    locked: list[bool] = []
+    try:
+        locked += map(lock.acquire, ONCE)
         # No calls in these three lines, as in `_took`.
         used -= {hand[0]}
         idle += hand
         del hand[0]
+    finally:
+        if locked:
+            lock.release()
 
 
 def ask_plainly(

@@ -8,9 +8,9 @@ from django_redislock.inspection import Inspector
 from tests.waiting import eventually
 
 
-def name_at(cluster: RedisCluster, node: RedisServer) -> str:
-    """A name whose lock is on that node."""
-    names = (f"job:{number}" for number in range(1000))
+def name_at(cluster: RedisCluster, node: RedisServer, *, start: int = 0) -> str:
+    """A name whose lock is on that node: the first one from this number on."""
+    names = (f"job:{number}" for number in range(start, start + 1000))
     return next(name for name in names if cluster.owner(f"redislock:{{{name}}}") is node)
 
 

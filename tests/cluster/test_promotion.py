@@ -16,6 +16,7 @@ from django_redislock import LeaseLost, LeaseState, redis_lock
 from tests.cluster.caches import cluster as caches
 from tests.cluster.looking import name_at, waiting
 from tests.contract.api import Api, extended
+from tests.recovery import Recovery
 from tests.waiting import PATIENCE, eventually
 
 
@@ -78,3 +79,31 @@ def test_a_lease_that_the_new_primary_does_not_know(cluster: RedisCluster, api: 
     following = api.acquire(redis_lock(name), wait=PATIENCE)
     assert following.fencing_token > lease.fencing_token
     api.release(following)
+
+
+FAULT = "Redis Cluster: a primary is killed"
+SOON = 20.0
+"""Seconds that all may take: some of them are the nodes' own, here with `cluster-node-timeout
+1000`."""
+
+
+@pytest.mark.recovery
+def test_how_long_it_takes(cluster: RedisCluster, api: Api, recovery: Recovery) -> None:
+    """Until its successor renews leases and grants free locks. The other nodes go on meanwhile,
+    unless `cluster-require-full-coverage` says no."""
+    primary, _, _, replica = cluster.nodes
+    name, free = name_at(cluster, primary), name_at(cluster, primary, start=1000)
+    lease = api.acquire(redis_lock(name, ttl=60))
+    with cluster.ask(replica) as client:
+        client.readonly()
+        eventually(lambda: client.exists(f"redislock:{{{name}}}"))
+    assert primary.pid is not None
+    os.kill(primary.pid, signal.SIGKILL)
+    recovery.begins()
+    granted = recovery.start(api, lambda: api.acquire(redis_lock(free), wait=2 * PATIENCE))
+    eventually(lambda: extended(api, lease))
+    recovery.done(FAULT, "a lease is renewed", within=SOON)
+    other, seconds = granted.result(PATIENCE)
+    recovery.took(seconds, FAULT, "a free lock is acquired", within=SOON)
+    api.release(other)
+    api.release(lease)

@@ -18,7 +18,8 @@ from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseState, LockUnavailable, redis_lock
 from tests.cluster.looking import waiting
-from tests.contract.api import Api
+from tests.contract.api import Api, extended
+from tests.recovery import Recovery
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -94,6 +95,36 @@ def test_while_it_moves(
         tokens.append(following.fencing_token)
         api.release(following)
     assert tokens == sorted(set(tokens))
+
+
+FAULT = "Redis Cluster: the move of a slot is over"
+
+
+@pytest.mark.recovery
+def test_how_long_it_takes(
+    cluster: RedisCluster,
+    ends: tuple[RedisServer, RedisServer],
+    api: Api,
+    recovery: Recovery,
+) -> None:
+    """Until the new node renews the lease and hands the lock on."""
+    source, target = ends
+    lease = api.acquire(redis_lock("job", ttl=60))
+    waiter = api.start(lambda: api.acquire(redis_lock("job", ttl=60), wait=PATIENCE))
+    waiting(1)
+    cluster.migrating(KEY, target)
+    cluster.call(source, "MIGRATE", "127.0.0.1", target.tcp_port, CLOCK, 0, 5000)
+    assert not extended(api, lease)
+    cluster.migrate_keys(KEY, source, target)
+    cluster.migrated(KEY, target)
+    recovery.begins()
+    eventually(lambda: extended(api, lease))
+    recovery.done(FAULT, "a lease is renewed", within=3)
+    recovery.begins()
+    api.release(lease)
+    following = waiter.result(PATIENCE)
+    recovery.done(FAULT, "a waiter has the lock that is released", within=5)
+    api.release(following)
 
 
 def test_a_release_while_it_moves(

@@ -7,7 +7,7 @@
 
 It understands the protocol well enough to know which answer belongs to which command, so that
 a fault hits one command of one connection and nothing else. A connection that subscribes is
-passed through as it is; `cut_subscribers` and `deaf` are what can happen to it.
+passed through as it is; `cut_subscribers`, `deaf` and `forget` are what can happen to it.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ class Proxy:
         self._rules: list[Rule] = []
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._connections: set[_Connection] = set()
         self._listener: asyncio.Server | None = None
         self._cut = False
         self._number = next(_numbers)
@@ -173,6 +174,22 @@ class Proxy:
         """Reset the connections that have subscribed; new ones get through."""
         self.soon(lambda: [_reset(writer) for writer in self.subscribers])
 
+    def forget(self, fault: Fault) -> None:
+        """Forget the connections that are open now, as a firewall or a load balancer does with
+        connections that were idle for too long: neither end is told. From then on, what comes
+        from a client gets lost (`LOSE_REQUEST`), or is answered with a reset (`RESET_BEFORE`);
+        what comes from the server gets lost. New connections get through."""
+        assert fault in (Fault.LOSE_REQUEST, Fault.RESET_BEFORE)
+        done = threading.Event()
+
+        def forget() -> None:
+            for connection in self._connections:
+                connection.forgotten = fault
+            done.set()
+
+        self.soon(forget)
+        assert done.wait(PATIENCE)
+
     def soon(self, call: Callable[[], object]) -> None:
         """Call it in the proxy's own thread."""
         self._loop.call_soon_threadsafe(call)
@@ -223,9 +240,11 @@ class Proxy:
         path = self._server.url.removeprefix("unix://").partition("?")[0]
         to_server = await asyncio.open_unix_connection(path)
         connection = _Connection(self, (reader, writer), to_server)
+        self._connections.add(connection)
         try:
             await connection.run()
         finally:
+            self._connections.discard(connection)
             to_server[1].close()
 
     def verdict(self, words: list[bytes]) -> Rule | None:
@@ -251,6 +270,8 @@ class _Connection:
         self._answers: asyncio.Queue[Rule | None] = asyncio.Queue()
         """For each command under way, in order: what becomes of its answer."""
         self._silent = False
+        self.forgotten: Fault | None = None
+        """What becomes of what the client sends, since the proxy has forgotten the connection."""
 
     async def run(self) -> None:
         answers = asyncio.ensure_future(self._pass_answers())
@@ -271,8 +292,8 @@ class _Connection:
                 self._to_server.write(frame)
                 await self._pass_through()
                 return
-            rule = self._proxy.verdict(words)
-            fault = rule.fault if rule else None
+            rule = self._proxy.verdict(words) if self.forgotten is None else None
+            fault = rule.fault if rule else self.forgotten
             if fault is Fault.RESET_BEFORE:
                 _reset(self._to_client)
                 return
@@ -320,7 +341,7 @@ class _Connection:
                 frame = frame[half:]
             if self._proxy.slow:
                 await asyncio.sleep(self._proxy.slow)
-            if not self._silent:
+            if not self._silent and self.forgotten is None:
                 self._to_client.write(frame)
 
     async def _pass_through(self) -> None:
@@ -329,7 +350,12 @@ class _Connection:
 
         async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
             while data := await source.read(65536):
-                if self._proxy.deaf and target is self._to_client:
+                if target is self._to_client and (self._proxy.deaf or self.forgotten):
+                    continue
+                if self.forgotten is Fault.RESET_BEFORE:
+                    _reset(self._to_client)
+                    return
+                if self.forgotten:
                     continue
                 target.write(data)
                 await target.drain()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -16,10 +17,11 @@ from redis.exceptions import RedisError
 
 from devtools.redis_sentinel import RedisSentinels
 from devtools.redis_server import RedisServer, find_server
-from django_redislock import LeaseState, LockUnavailable, redis_lock
+from django_redislock import Lease, LeaseState, LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
 from tests.contract.api import Api, extended
 from tests.faults.caches import through
+from tests.recovery import Recovery
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -183,3 +185,47 @@ def test_a_lease_that_was_confirmed(watched: Watched, api: Api) -> None:
         eventually(lambda: extended(api, lease))
         assert lease.state == LeaseState.HELD
         api.release(lease)
+
+
+FAULTS = {"kill": "Sentinel: the primary is killed", "order": "Sentinel: `SENTINEL FAILOVER`"}
+SOON = 25.0
+"""Seconds that all may take: some of them are those of the sentinels, here with
+`down-after-milliseconds 500`."""
+
+
+@pytest.mark.recovery
+@pytest.mark.parametrize("how", FAULTS)
+def test_how_long_it_takes(watched: Watched, how: str, api: Api, recovery: Recovery) -> None:
+    """Until the new primary grants free locks and renews leases, and waiters listen there."""
+    lease = api.acquire(redis_lock("job", ttl=60))
+    waiter = api.start(lambda: api.acquire(redis_lock("job", ttl=60), wait=None))
+    arrived(watched, waiters=1)
+    with Redis.from_url(watched.replica.url) as redis:
+
+        def ends() -> float:
+            return time.time() * 1000 + redis.pttl(KEY)
+
+        def granted() -> Lease:
+            while True:
+                eventually(lambda: role(watched.replica) == b"master")
+                lease: Lease = api.acquire(redis_lock("free", ttl=60), wait=PATIENCE)
+                if redis.exists("redislock:{free}"):  # not the old primary
+                    return lease
+                api.release(lease)
+
+        recovery.begins()
+        change = api.start(getattr(watched, how))
+        free = recovery.start(api, granted)
+        eventually(lambda: role(watched.replica) == b"master")
+        before = ends()
+        eventually(lambda: extended(api, lease) and ends() > before + 50)
+        recovery.done(FAULTS[how], "a lease is renewed", within=SOON)
+        eventually(lambda: redis.pubsub_channels("redislock:inbox:*"))
+        recovery.done(FAULTS[how], "waiters are woken by messages", within=SOON)
+    change.result(2 * PATIENCE)
+    other, seconds = free.result(PATIENCE)
+    recovery.took(seconds, FAULTS[how], "a free lock is acquired", within=SOON)
+    eventually(watched.settled)
+    api.release(other)
+    api.release(lease)
+    api.release(waiter.result(2 * PATIENCE))
