@@ -42,6 +42,8 @@ class Sharding:
         self._shards: list[RedisServer] = []
         self._exit = ExitStack()
         self._broken: int | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """The loop has only weak references to them."""
 
     def __enter__(self) -> Self:
         self._shards = [self._exit.enter_context(RedisServer()) for _ in range(SHARDS)]
@@ -77,15 +79,19 @@ class Sharding:
     def broken(self, number: int) -> Iterator[None]:
         """One shard answers an error to everything."""
         self._broken = number
-        yield
-        self._broken = None
+        try:
+            yield
+        finally:
+            self._broken = None
 
     @contextmanager
     def silent(self, number: int) -> Iterator[None]:
         """One shard answers nothing."""
         self._shards[number].pause()
-        yield
-        self._shards[number].resume()
+        try:
+            yield
+        finally:
+            self._shards[number].resume()
 
     def _run(self, ready: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
@@ -104,6 +110,9 @@ class Sharding:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         shards = _Connections(self._shards)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
                 while True:
@@ -117,6 +126,7 @@ class Sharding:
         finally:
             shards.close()
             writer.close()
+            self._tasks.discard(task)
 
     async def _answer(self, frame: bytes, words: list[bytes], shards: _Connections) -> bytes:
         command = words[0].decode().upper()
@@ -163,6 +173,7 @@ class Sharding:
         finally:
             for one in listening:
                 one.cancel()
+            await asyncio.gather(*listening, return_exceptions=True)
 
 
 def _shard(slot: int) -> int:

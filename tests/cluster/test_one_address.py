@@ -4,7 +4,6 @@ or a proxy before two servers."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -418,24 +417,26 @@ def test_metrics_and_doctor(one: Redis) -> None:
         lease.release()
 
 
-def test_a_part_that_is_down(sharding: Sharding) -> None:
+@pytest.mark.parametrize("how", ["broken", "silent"])
+def test_a_part_that_is_down(sharding: Sharding, how: str) -> None:
     """Its leases are unknown, and the others are renewed: whether it answers an error, or is
     silent."""
-    names = [[name for name in NAMES if sharding.shard_of(name) == part] for part in range(2)]
-    leases = [[redis_lock(one, ttl=12).acquire() for one in part[:3]] for part in names]
-    for down in (sharding.broken, sharding.silent):
-        with down(1):
-            eventually(lambda: all(one.state == LeaseState.UNKNOWN for one in leases[1]))
-            due = [one._lifetime.due for one in leases[0]]
-            eventually(
-                lambda due=due: all(
-                    one.state == LeaseState.HELD and one._lifetime.due > before
-                    for one, before in zip(leases[0], due, strict=True)
-                )
-            )
-        eventually(lambda: all(one.state == LeaseState.HELD for part in leases for one in part))
-    for one in itertools.chain(*leases):
-        one.release()
+    here, there = ([n for n in NAMES if sharding.shard_of(n) == part][:3] for part in range(2))
+    leases = [redis_lock(name, ttl=12).acquire() for name in here]
+    others = [redis_lock(name, ttl=60).acquire() for name in there]
+    with getattr(sharding, how)(1):
+        for lease in others:
+            lease._lifetime.due = 0
+            watchdog(server_of("default")).reconsider(lease._lifetime)
+        eventually(lambda: all(lease.state == LeaseState.UNKNOWN for lease in others))
+        until = time.monotonic() + 14
+        eventually(lambda: time.monotonic() > until)
+        for lease in leases:
+            lease.check()
+        assert all(lease.state == LeaseState.UNKNOWN for lease in others)
+    eventually(lambda: all(lease.state == LeaseState.HELD for lease in [*leases, *others]))
+    for lease in [*leases, *others]:
+        lease.release()
 
 
 def test_inspection(one: Redis, api: Api) -> None:
