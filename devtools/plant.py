@@ -64,6 +64,30 @@ FAULTS = [
         "tests/test_learned.py",
     ),
     Fault(
+        "watchdog: a lock is not followed again after its renewal",
+        "[lease for lease in leases if lease.tracked and not lease.closing]",
+        "[]",
+        "tests/faults/test_told_at_once.py -k 'after_renewals or is_kept'",
+    ),
+    Fault(
+        "tracking: own renewals are told, too",
+        '"OPTIN", "NOLOOP"',
+        '"OPTIN"',
+        "tests/faults/test_told_at_once.py -k own_renewals",
+    ),
+    Fault(
+        "queue: on a cluster, killed waiters count as listening",
+        "redis.pcall('PUBSUB', 'SHARDNUMSUB', channel)",
+        "{channel, 1}",
+        "tests/cluster/test_messages.py -k 'killed'",
+    ),
+    Fault(
+        "inbox: channels of a slot that has moved stay where they were",
+        "if [*boxes] != [*self._boxes]:",
+        "if not self._boxes:",
+        "tests/cluster/test_messages.py -k slot_that_moves",
+    ),
+    Fault(
         "queued: a message counts as missed",
         'any(handed) and listened and port.learned == "look"',
         "any(handed) and listened",

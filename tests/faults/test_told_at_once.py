@@ -22,7 +22,7 @@ from django_redislock import (
     Semaphore,
     redis_lock,
 )
-from django_redislock.lease.watchdog import watchdog
+from django_redislock.lease.watchdog import PRESENCE, watchdog
 from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.server import server_of
 from tests.contract.api import Api
@@ -56,7 +56,8 @@ def caches(url: str) -> dict[str, Any]:
 
 def tracked(redis: Redis, number: int = 1) -> None:
     """Wait until the server follows so many keys."""
-    eventually(lambda: redis.info("stats")["tracking_total_keys"] == number)
+    # After half a minute a lease is written down again, and followed again for that reason.
+    eventually(lambda: redis.info("stats")["tracking_total_keys"] == number, within=PRESENCE / 2)
 
 
 def acquire(api: Api, redis: Redis, lock: Any = None) -> Lease:
