@@ -24,7 +24,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from redis.exceptions import MovedError, RedisError
+from redis.exceptions import (
+    AskError,
+    BusyLoadingError,
+    ClusterDownError,
+    RedisError,
+    TryAgainError,
+)
 
 from ..base.background import Background
 from ..base.clock import now
@@ -52,6 +58,8 @@ GIVE_UP = 1.0
 """Seconds in which a thread notices that the connection that it reads is lost."""
 KEEP = 10.0
 """Seconds for which the channel of a lock is kept when nobody waits for that lock."""
+_PASSING = (AskError, BusyLoadingError, ClusterDownError, TryAgainError)
+"""Errors after which a subscription is asked for again. MOVED is an `AskError`, too."""
 INVALIDATED = "__redis__:invalidate"
 """The channel of the messages that keys were changed (tracking.py)."""
 
@@ -326,10 +334,10 @@ class Inbox:
             self.unfollow()
             self._asked.clear()
             return
-        if not isinstance(error, MovedError):
+        if not isinstance(error, _PASSING):
             self._process.refused = True
-        self._asked.clear()
-        self.wake_all()
+            self._asked.clear()
+        self.wake_all()  # after MOVED they find the new node
 
     def _changed(self, keys: Sequence[bytes] | None) -> None:
         if self._follower is not None:
@@ -442,7 +450,7 @@ class Inbox:
         """Read if no waiting thread can, until something comes; else wait until that is so."""
         followed = self.redirect is not None and not self._idle
         needed = bool(self._tasks or self._asked) or followed or not its.shared
-        often = self._looks_often or not its.can_be_rung
+        often = self._looks_often or bool(self._asked) or not its.can_be_rung
         longest = LOOK_EVERY if often else its.PING_EVERY
         if not (needed and self._may_read(BACKGROUND)):
             its.wait_for_call(longest)
