@@ -226,6 +226,8 @@ class Watchdog:
         for token in tokens:
             lease = self._leases.get(token)
             if lease is not None and lease.tracked and lease.renew:
+                # The holder may be extending it, and set its due time after this.
+                self._untracked[token] = lease
                 lease.due = now()
                 self.reconsider(lease)
 
@@ -539,6 +541,7 @@ class Watchdog:
         for start in range(0, len(wanted), BATCH):
             some = wanted[start : start + BATCH]
             for lease in some:
+                self._untracked.pop(lease.claim.token, None)
                 lease.tracked = True  # before: a message may come at once
             keys = [its.lock for lease in some for its in lease.claim.renewed_keys]
             try:
