@@ -28,6 +28,7 @@ from redis.retry import Retry
 
 from ..base import fork, tokens
 from ..base.clock import now
+from ..base.rlocks import ONCE
 from ..primitives.waiting import NEVER
 from .reader import NOTHING, PUSH, reader
 
@@ -103,13 +104,18 @@ def plain_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
         return None
     if process != fork.process or type(idle) is not list or type(used) is not set:
         return None
-    with lock:
+    locked: list[bool] = []
+    try:
+        locked += map(lock.acquire, ONCE)
         if not idle:
             return None
         # No calls in these three lines, as in `_took`.
         used |= {idle[-1]}
         hand += idle[-1:]
         del idle[-1]
+    finally:
+        if locked:
+            lock.release()
     connection = hand[0]
     sock = getattr(connection, "_sock", None)
     if type(sock) is not socket.socket or connection.health_check_interval:
@@ -141,7 +147,9 @@ def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
     except AttributeError:
         return False
     if how is redis.ConnectionPool.get_connection:
-        with lock:
+        locked: list[bool] = []
+        try:
+            locked += map(lock.acquire, ONCE)
             if not idle:
                 idle.append(pool.make_connection())
             # No calls in these three lines: between calls, Python may let another thread run,
@@ -149,6 +157,9 @@ def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
             used |= {idle[-1]}
             hand += idle[-1:]
             del idle[-1]
+        finally:
+            if locked:
+                lock.release()
         return True
     try:
         connection = connections.get(timeout=timeout if within is None else min(timeout, within))
@@ -372,11 +383,16 @@ def put_back(pool: Any, hand: list[Any]) -> None:
         pool.release(*map(list.pop, (hand,)))
         return
     idle, used, lock = pool._available_connections, pool._in_use_connections, pool._lock
-    with lock:
+    locked: list[bool] = []
+    try:
+        locked += map(lock.acquire, ONCE)
         # No calls in these three lines, as in `_took`.
         used -= {hand[0]}
         idle += hand
         del hand[0]
+    finally:
+        if locked:
+            lock.release()
 
 
 def ask_plainly(
