@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_redislock import LockNotAcquired, Semaphore, redis_lock
 from django_redislock.inspection import Inspector
-from django_redislock.transport import entries
+from django_redislock.transport import entries, server
 from tests.operations.calling import call
 from tests.waiting import PATIENCE, eventually
 
@@ -27,9 +27,16 @@ def _development(settings: Any) -> Iterator[None]:
     settings.DEBUG = True
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
     settings.REDISLOCK = {"USING": ":memory:"}
-    entries.forget_memory()
+    _forget()
     yield
+    _forget()
+
+
+def _forget() -> None:
+    """Begin with a server of its own, and with nothing that was kept for an earlier one: a watchdog
+    would write into that."""
     entries.forget_memory()
+    server._kept.get("memory::memory:", {}).clear()
 
 
 def test_threads_and_tasks_exclude_each_other() -> None:

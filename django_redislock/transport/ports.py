@@ -564,22 +564,21 @@ SLOTS = 16
 class _Slots:
     """Whether the keys of one script must be in one slot, as a server has answered."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, _: Server) -> None:
         self._look_at = 0.0
 
-    def find_out(self, prefix: str) -> bool:
-        if not self._server.clustered and now() >= self._look_at:
-            keys = [f"{prefix}:slot:{{{number}}}" for number in range(SLOTS)]
+    def find_out(self, server: Server, prefix: str) -> bool:
+        # `server`, and not the first one with its address: errors name its alias.
+        if not server.clustered and now() >= self._look_at:
+            keys = [f"{prefix}:slot:{number}" for number in range(SLOTS)]  # of no name
             try:
-                port = SyncPort(self._server)
-                run(port.script("inspection_processes", keys, [tokens.word()]))
+                run(SyncPort(server).script("inspection_processes", keys, [tokens.word()]))
             except LockUnavailable:
-                if not self._server.clustered:
+                if not server.clustered:
                     raise
             else:
                 self._look_at = now() + LOOK_AGAIN
-        return self._server.clustered
+        return server.clustered
 
 
 def find_out_slots(server: Server, prefix: str) -> bool:
@@ -589,7 +588,7 @@ def find_out_slots(server: Server, prefix: str) -> bool:
     A lock finds that out by its first request. What reads the index of all locks has to know it
     before: a server with slots has none, and that would look like no locks.
     """
-    return server.kept(_Slots).find_out(prefix)
+    return server.kept(_Slots).find_out(server, prefix)
 
 
 class _MemberPort(AsyncPort):
