@@ -33,8 +33,8 @@ def _development(settings: Any) -> Iterator[None]:
 
 
 def _forget() -> None:
-    """Begin with a server of its own, and with nothing that was kept for an earlier one: a watchdog
-    would write into that."""
+    """Begin with a server of its own, and with nothing that was kept for an earlier one: its
+    watchdog would write into that."""
     entries.forget_memory()
     server._kept.get("memory::memory:", {}).clear()
 
