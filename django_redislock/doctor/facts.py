@@ -155,7 +155,7 @@ class _Asking:
             with self._perhaps("what is left of locks"):
                 keys = keyspace.look_at(self._client, prefix, listed=not sharded)
             refused = permissions.refused(self._client, prefix, unneeded)
-            messages = permissions.messages(self._client, prefix)
+            messages = permissions.messages(self._client, prefix, sharded=sharded)
         if keys.cut_short:
             self._unseen.append(f"all keys (the first {keys.looked_at} were looked at)")
         return ServerFacts(

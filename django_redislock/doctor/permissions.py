@@ -155,10 +155,12 @@ TAGS = 100
 """Hash tags that are tried to find a slot that a node of a cluster has."""
 
 
-def messages(client: redis.Redis, prefix: str) -> Messages:
+def messages(client: redis.Redis, prefix: str, *, sharded: bool) -> Messages:
     """Try in a script to send messages, and to ask who listens. A command that a user may run is
-    sometimes refused there, or carried out in another way."""
-    return Messages(**{what: _send(client, prefix, how) for what, how in _SENDING.items()})
+    sometimes refused there, or carried out in another way. Locks send sharded messages only to a
+    sharded server."""
+    tried = [*_SENDING] if sharded else ["publish", "numsub"]
+    return Messages(**{what: _send(client, prefix, _SENDING[what]) for what in tried})
 
 
 def _send(client: redis.Redis, prefix: str, how: str) -> str:
