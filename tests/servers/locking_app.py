@@ -23,10 +23,11 @@ redis = get_redis_connection("default")
 
 # What a process starts once: the watchdog and the inbox. They are quiet when we return: uWSGI
 # forks without asking the interpreter, and a thread that runs just then would keep it for ever.
-loaded = redis_lock("loaded", ttl=float(os.environ.get("LOADED_TTL", "20"))).acquire(wait=0)
+# The inbox comes first, since it goes on for a moment after it has subscribed.
 box = server_of("default").kept(Inbox, "redislock")
 box.start()
 box.listening.wait(20)
+loaded = redis_lock("loaded", ttl=float(os.environ.get("LOADED_TTL", "20"))).acquire(wait=0)
 while loaded is not None and not redis.exists(f"redislock:process:{tokens.process}"):
     time.sleep(0.01)
 
