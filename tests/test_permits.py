@@ -190,10 +190,10 @@ class TestOtherKinds:
         server = Server(redis)
         redis.set(KEYS.lock, "held")
         with redis.pubsub() as inbox:
-            inbox.subscribe("inbox")
+            inbox.subscribe("redislock:inbox:1")
             inbox.get_message(timeout=PATIENCE)
             for token in TOKENS[:2]:
-                self.waits_for_the_mutex(redis, token, "inbox")
+                self.waits_for_the_mutex(redis, token, "redislock:inbox:1")
             redis.delete(KEYS.lock)
             server.ask(TOKENS[2], ONE, wait=False)
             woken = [inbox.get_message(timeout=PATIENCE) for _ in range(2)]
