@@ -120,7 +120,7 @@ def _databases(entry: Any) -> set[tuple[Any, ...]]:
 
 def _another(entry: Any) -> str:
     """Return a URL to paste, of another database than those that are used."""
-    if _one_database(entry):  # SELECT changes nothing there
+    if _one_database(entry):
         return "rediss://another-database.example:6379/0"
     return f"redis://localhost:6379/{_free_database()}"
 

@@ -99,12 +99,8 @@ def unneeded(*, database: int, replicas: int, routed: bool, sharded: bool) -> fr
         "wait": replicas,
         "cluster|slots": routed,
         "asking": routed,
-        "client|caching": not sharded,
-        "client|id": not sharded,
-        "client|tracking": not sharded,
-        "spublish": sharded,
-        "ssubscribe": sharded,
-        "sunsubscribe": sharded,
+        **dict.fromkeys(scripts.TRACKING, not sharded),
+        **dict.fromkeys(scripts.SHARDED, sharded),
     }
     return frozenset(command for command in scripts.SOMETIMES if not needed[command])
 

@@ -1,7 +1,7 @@
 """What is known of servers that can be rented, and of programs that speak as Redis does.
 
 Nothing here was tried on a rented server: it is from the pages of the vendors, from source code,
-and from answers to INFO that users have published. docs/topologies.md names the offerings.
+and from answers to INFO that users have published. docs/offerings.md has the offerings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Vendor:
     user: str = "ACL SETUSER {user} {rules}"
     """How a user gets permissions."""
     one_database: bool = False
-    """SELECT is accepted, and changes nothing: all databases are the same."""
+    """It has one database, whatever number a URL has."""
     durable: bool = False
     """A write is answered when it is safe: neither a restart nor a failover loses it."""
 

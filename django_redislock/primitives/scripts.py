@@ -19,28 +19,23 @@ from importlib.resources import files
 from typing import NamedTuple
 
 _CALL = re.compile(r"\bp?call\('(\w+)'")
-_SENT = {
-    *("client|caching", "client|id", "client|tracking", "eval", "evalsha", "ping"),
-    *("ssubscribe", "subscribe", "sunsubscribe"),
-}
+_SENT = {"eval", "evalsha", "ping", "subscribe"}
+TRACKING = ("client|caching", "client|id", "client|tracking")
+"""Commands by which a holder is told at once that its lease is lost. Not on sharded servers."""
+SHARDED = ("spublish", "ssubscribe", "sunsubscribe")
+"""Commands of sharded pub/sub. Only on sharded servers."""
+OPTIONAL = frozenset({*TRACKING, *SHARDED})
+"""Commands without which locks work, too: a loss is known later, or a killed waiter costs the next
+one more."""
 SOMETIMES = {
     "select": "a database other than 0",
     "wait": "REPLICAS",
     "cluster|slots": "a Redis Cluster",
     "asking": "a Redis Cluster",
-    "client|caching": "to be told at once of a lease that is lost",
-    "client|id": "to be told at once of a lease that is lost",
-    "client|tracking": "to be told at once of a lease that is lost",
-    "spublish": "a Redis Cluster, or a server that spreads its slots",
-    "ssubscribe": "a Redis Cluster, or a server that spreads its slots",
-    "sunsubscribe": "a Redis Cluster, or a server that spreads its slots",
+    **dict.fromkeys(TRACKING, "to be told at once of a lease that is lost"),
+    **dict.fromkeys(SHARDED, "a Redis Cluster, or a server that is sharded behind one address"),
 }
 """Commands that are sent only sometimes, and what needs them."""
-OPTIONAL = {
-    *("client|caching", "client|id", "client|tracking", "spublish", "ssubscribe", "sunsubscribe")
-}
-"""Those of them without which locks work, too: a loss is known later, or a killed waiter costs the
-next one more."""
 
 _LOCK = ("clock", "memory", "value", "lock", "index", "fence", "history")
 _MUTEX = (*_LOCK, "mutex_grant", "queue")

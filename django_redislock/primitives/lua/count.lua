@@ -1,4 +1,3 @@
---- count
 -- Count what happens seldom, for metrics and for the doctor.
 --
 -- KEYS     1 counter  string

@@ -1,4 +1,3 @@
---- inspection_count
 -- How much was counted at this server.
 --
 -- KEYS     1 counter  as in count.lua
