@@ -170,7 +170,8 @@ class Watchdog:
         """By token: leases whose due time the thread does not know yet. A lease that is released
         before the thread looks leaves nothing behind."""
         self._untracked: dict[str, Lifetime] = {}
-        """By token: leases that are to be tracked as soon as the inbox is ready for that."""
+        """By token: leases that are to be tracked in the next look, or when the inbox is ready for
+        that."""
         # Only the thread uses these two.
         self._due: _Entries = []
         """The leases that are not due yet, by their due time."""

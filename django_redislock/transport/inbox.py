@@ -166,9 +166,7 @@ class Inbox:
         """Whether the inbox listens, or tries to. Only a process that waits needs that."""
         return self._background.started
 
-    def register(
-        self, token: str, wake: Waker, keys: Sequence[Keys] = (), *, task: bool = False
-    ) -> None:
+    def register(self, token: str, wake: Waker, keys: Sequence[Keys], *, task: bool) -> None:
         """From now on, call `wake(True)` (from another thread) when `token` gets its lock, and
         `wake(False)` when it may have missed that. `keys` are those of the locks for which it may
         wait."""
@@ -422,13 +420,16 @@ class Inbox:
             pools.close(pool)
 
     def _subscribe(self, its: Subscription) -> None:
-        """Subscribe to the channels that are needed, and leave those that were not for a while."""
+        """Subscribe to the channels that are needed, and leave those of locks for which nobody has
+        waited for a while."""
         time = now()
         needed = self._needed()
         for channel in needed.difference(self._subscribed):
             if self._asked.get(channel, 0.0) < time - GIVE_UP:
                 self._asked[channel] = time
                 its.send("SSUBSCRIBE" if self._sharded else "SUBSCRIBE", channel)
+        if not self._sharded:
+            return
         unused = {name: self._unused.get(name, time) for name in self._subscribed - needed}
         self._unused = unused
         for channel in [name for name, since in unused.items() if since < time - KEEP]:
@@ -438,7 +439,7 @@ class Inbox:
             if channel in self._needed():
                 self._subscribed.add(channel)
             else:
-                its.send("SUNSUBSCRIBE" if self._sharded else "UNSUBSCRIBE", channel)
+                its.send("SUNSUBSCRIBE", channel)
 
     def _needed(self) -> set[str]:
         if not self._sharded:

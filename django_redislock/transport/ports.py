@@ -150,19 +150,21 @@ class BasePort:
         args = scripts.shortened(name, args)
         handled = sys.exception()
         clustered, answer = self._server.clustered, None
+        how, body = "EVALSHA", script.sha
         if clustered:
             keys = _alone(keys)
         try:
             while True:
                 try:
-                    try:
-                        if name in scripts.AT_ONCE:
-                            answer = await self._at_once(script.sha, keys, args)
-                        if answer is None:
-                            answer = await self._at_length("EVALSHA", script.sha, keys, args)
-                    except NoScriptError:  # after a restart, or SCRIPT FLUSH
-                        answer = await self._at_length("EVAL", script.source, keys, args)
+                    if name in scripts.AT_ONCE and how == "EVALSHA":
+                        answer = await self._at_once(body, keys, args)
+                    if answer is None:
+                        answer = await self._at_length(how, body, keys, args)
                     break
+                except NoScriptError:  # after a restart, or SCRIPT FLUSH
+                    if how == "EVAL":
+                        raise
+                    how, body = "EVAL", script.source
                 except LockUnavailable as error:
                     if clustered or not refused_slots(error):
                         raise
@@ -227,11 +229,10 @@ class BasePort:
         return None if self._terms.replicas else grant
 
     def own_inbox(self, keys: Keys) -> str:
-        boxes = [*self._inboxes((keys,))]
-        self._own_inbox = boxes[0] if boxes else None
-        return boxes[0].name if boxes and boxes[0].awaited else ""
+        self._own_inbox = box = next(iter(self._inboxes((keys,))), None)
+        return box.name if box and box.awaited else ""
 
-    def _inboxes(self, keys: Sequence[Keys]) -> dict[Inbox, Sequence[Keys]]:
+    def _inboxes(self, keys: Sequence[Keys]) -> Mapping[Inbox, Sequence[Keys]]:
         """Return the inboxes of this process for these locks, and the locks of each. There is one;
         several if several nodes of a cluster have the locks; none if a node is unknown."""
         server, prefix = self._server, keys[0].prefix
@@ -244,7 +245,7 @@ class BasePort:
             if node is None and (pool is None or pools.routed(pool)):
                 return {}
             found.setdefault(server.kept(Inbox, prefix, node), []).append(its)
-        return dict(found)
+        return found
 
     def _present_pool(self) -> Pool | AsyncPool | None:
         """Return the pool that `_execute` uses, if it is there."""
