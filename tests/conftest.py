@@ -15,7 +15,9 @@ from redis import Redis
 
 from devtools.postgres_server import NoPostgresServer, PostgresServer, find_postgres
 from devtools.redis_server import RedisServer
+from django_redislock import signals
 from django_redislock.lease.watchdog import Watchdog
+from django_redislock.signals import LockEvent
 from django_redislock.transport.server import every
 from tests.contract.api import Api, AsyncApi, SyncApi
 from tests.manage import Manage
@@ -82,6 +84,20 @@ def manage() -> Iterator[Callable[..., Manage]]:
     """Start commands of Django as processes; none is left of these, either."""
     with all_closed(Manage) as start:
         yield start
+
+
+@pytest.fixture
+def learned() -> Iterator[list[str]]:
+    """How those that acquire a lock in this process learned that they have it."""
+    seen: list[str] = []
+
+    def observer(event: LockEvent) -> None:
+        if event.outcome == "acquired":
+            seen.append(event.learned)
+
+    signals.observe(observer)
+    yield seen
+    signals.unobserve(observer)
 
 
 @pytest.fixture

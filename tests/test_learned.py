@@ -10,25 +10,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock import Semaphore, once, redis_lock, signals
+from django_redislock import Semaphore, once, redis_lock
 from django_redislock.inspection import Inspector
-from django_redislock.signals import LockEvent
 from django_redislock.transport.ports import BasePort
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
-
-
-@pytest.fixture
-def learned() -> Iterator[list[str]]:
-    seen: list[str] = []
-
-    def observer(event: LockEvent) -> None:
-        if event.outcome == "acquired":
-            seen.append(event.learned)
-
-    signals.observe(observer)
-    yield seen
-    signals.unobserve(observer)
 
 
 def waits() -> None:

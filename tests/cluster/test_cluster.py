@@ -43,7 +43,7 @@ from django_redislock.transport.cluster import slot_of
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.cluster.caches import cluster as caches
-from tests.cluster.looking import waiting
+from tests.cluster.looking import hold_each, killed_waiters, take_turns, waiting
 from tests.contract.api import Api
 from tests.processes import Worker
 from tests.test_doctor import documented
@@ -64,28 +64,12 @@ def test_the_names_are_spread(cluster: RedisCluster) -> None:
 
 def test_held_refused_released(cluster: RedisCluster, api: Api) -> None:
     """On each node, and with fencing tokens that grow."""
-    for name in NAMES:
-        first = api.acquire(redis_lock(name), wait=0)
-        assert api.start(lambda n=name: api.acquire(redis_lock(n), wait=0)).result() is None
-        assert api.holder(redis_lock(name)).fencing_token == first.fencing_token
-        api.extend(first, 60)
-        api.release(first)
-        second = api.acquire(redis_lock(name), wait=0)
-        assert second.fencing_token > first.fencing_token
-        api.release(second)
+    hold_each(api, NAMES)
 
 
 def test_a_waiter_is_handed_the_lock(cluster: RedisCluster, api: Api) -> None:
     """In order of arrival; and told of it, over whatever node its process listens at."""
-    lease = api.acquire(redis_lock("job"))
-    waiters = []
-    for number in range(3):
-        waiters.append(api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE)))
-        waiting(number + 1)
-    for waiter in waiters:
-        api.release(lease)
-        lease = waiter.result(PATIENCE)
-    api.release(lease)
+    take_turns(api)
 
 
 def test_processes_at_different_nodes(cluster: RedisCluster, begin: Begin) -> None:
@@ -131,12 +115,7 @@ def test_forty_killed_waiters(cluster: RedisCluster, begin: Begin) -> None:
     first that looks has the lock."""
     lease = redis_lock("job", ttl=600).acquire()
     assert lease is not None
-    keys = lease._claim.keys
-    node, now_us = cluster.owner(keys.lock), int(time.time() * 1e6)
-    for number in range(40):
-        token, says = f"{number:032x}", f"{now_us}|600000|redislock:inbox:dead|web3:1:x|job.py:1"
-        cluster.call(node, "ZADD", keys.queue, now_us + number, token)
-        cluster.call(node, "HSET", keys.waiters, token, says)
+    killed_waiters(cluster, lease, 40, inbox="redislock:inbox:dead")
     waiter = begin(1, "wait")
     waiting(41)
     lease.release()

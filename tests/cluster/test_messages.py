@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.test import override_settings
 from redis.crc import key_slot
 
 from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import RedisServer
-from django_redislock import MultiLock, redis_lock, signals
-from django_redislock.signals import LockEvent
+from django_redislock import MultiLock, redis_lock
+from django_redislock.primitives.keys import Keys
 from django_redislock.transport.inbox import KEEP, Inbox, Process
 from django_redislock.transport.server import every, server_of
 from tests.cluster.caches import cluster as caches
-from tests.cluster.looking import name_at, waiting
+from tests.cluster.looking import killed_waiters, name_at, waiting
 from tests.contract.api import Api
 from tests.processes import Worker
 from tests.test_doctor import documented
@@ -33,20 +34,6 @@ def _sharded_pubsub(cluster: RedisCluster) -> None:
     version = cluster.call(cluster.nodes[0], "INFO", "server")["redis_version"]
     if int(version.partition(".")[0]) < 7:
         pytest.skip(f"Redis {version} has no sharded pub/sub")
-
-
-@pytest.fixture
-def learned() -> Iterator[list[str]]:
-    """How the waiters of this process learned that they have their locks."""
-    seen: list[str] = []
-
-    def observer(event: LockEvent) -> None:
-        if event.outcome == "acquired":
-            seen.append(event.learned)
-
-    signals.observe(observer)
-    yield seen
-    signals.unobserve(observer)
 
 
 def listeners(cluster: RedisCluster, key: str = KEY) -> dict[str, int]:
@@ -144,12 +131,7 @@ def test_forty_killed_waiters(cluster: RedisCluster, begin: Begin) -> None:
     """They cost nothing either."""
     lease = redis_lock("job", ttl=600).acquire()
     assert lease is not None
-    keys = lease._claim.keys
-    node, now_us = cluster.owner(keys.lock), int(time.time() * 1e6)
-    for number in range(40):
-        token, says = f"{number:032x}", f"{now_us}|600000|dead|web3:1:x|job.py:1"
-        cluster.call(node, "ZADD", keys.queue, now_us + number, token)
-        cluster.call(node, "HSET", keys.waiters, token, says)
+    killed_waiters(cluster, lease, 40, inbox="dead")
     waiter = begin(1, "wait")
     listen(cluster, 1)
     last = waiters(cluster)[-1]
@@ -287,15 +269,11 @@ def test_channels_that_nobody_needs(
 
 
 @pytest.mark.parametrize("refused", ["-ssubscribe", "-spublish -ssubscribe"])
-def test_a_user_without_sharded_pubsub(
-    cluster: RedisCluster, api: Api, learned: list[str], refused: str
-) -> None:
+def test_a_user_without_sharded_pubsub(cluster: RedisCluster, api: Api, refused: str) -> None:
     """All messages go to all nodes then, as before Redis 7."""
     rule = documented("locks")
     for node in cluster.nodes:
         cluster.call(node, "ACL", "SETUSER", *rule[2:], *refused.split())
-    from django.test import override_settings
-
     url = cluster.urls[0].replace("redis://", "redis://locks:SECRET@")
     with override_settings(CACHES=caches([url])):
         held = api.acquire(redis_lock("job", ttl=600))
@@ -314,8 +292,6 @@ def test_a_user_without_sharded_pubsub(
 
 def test_the_channel_is_in_the_slot_of_the_lock() -> None:
     """Else no node would take it from a script."""
-    from django_redislock.primitives.keys import Keys
-
     for keys in (
         Keys.of("redislock", "job|:1"),
         Keys.verbatim("redislock", b"lock.foo"),

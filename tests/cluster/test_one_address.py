@@ -46,7 +46,7 @@ from django_redislock.transport import server as servers
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from django_redislock.views import idempotent_view
-from tests.cluster.looking import waiting
+from tests.cluster.looking import hold_each, take_turns, waiting
 from tests.cluster.sharding import ALIBABA, AZURE, Sharding
 from tests.contract.api import Api, SyncApi
 from tests.processes import Start, Worker
@@ -151,28 +151,12 @@ def one(request: pytest.FixtureRequest, settings: Any) -> Iterator[Redis]:
 
 def test_held_refused_released(one: Redis, api: Api) -> None:
     """From the first request on, with fencing tokens that grow."""
-    for name in NAMES:
-        first = api.acquire(redis_lock(name), wait=0)
-        assert api.start(lambda n=name: api.acquire(redis_lock(n), wait=0)).result() is None
-        assert api.holder(redis_lock(name)).fencing_token == first.fencing_token
-        api.extend(first, 60)
-        api.release(first)
-        second = api.acquire(redis_lock(name), wait=0)
-        assert second.fencing_token > first.fencing_token
-        api.release(second)
+    hold_each(api, NAMES)
 
 
 def test_waiters_in_order(one: Redis, api: Api) -> None:
     """Each is woken when its turn comes."""
-    lease = api.acquire(redis_lock("job"))
-    waiters = []
-    for number in range(3):
-        waiters.append(api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE)))
-        waiting(number + 1)
-    for waiter in waiters:
-        api.release(lease)
-        lease = waiter.result(PATIENCE)
-    api.release(lease)
+    take_turns(api)
 
 
 @pytest.mark.parametrize("kind", ["mutex", "semaphore", "read", "write", "timestamp", "migration"])
