@@ -7,6 +7,7 @@ on. For a wrong value it raises `TypeError` or `ValueError` with a message that 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from typing import Any
@@ -222,6 +223,15 @@ def validate_prefix(value: object, name: str) -> str:
     if not plain or not value:
         raise ValueError(f"{name} must be a non-empty str without braces and |, not {value!r}")
     return str.__str__(value)
+
+
+def validate_problem_type(value: object, name: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[^\s{}]+(\{code\}[^\s{}]*)?", value):
+        raise ValueError(
+            f"{name} must be a URI, in which {{code}} may stand for the code of a problem, such "
+            f"as 'https://shop.example/problems#{{code}}', not {value!r}"
+        )
+    return value
 
 
 def validate_label(value: object, name: str = "label") -> str:

@@ -11,22 +11,21 @@ from typing import NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-TYPES = "https://github.com/django-redislock/django-redislock/blob/main/docs/views.md"
-"""The page that explains the types of problems."""
+from ..settings import conf
 
 
 class Problem(NamedTuple):
     """Why a view did not run, for clients."""
 
     code: str
-    """For programs: the end of the type, and the code of an `APIException`."""
+    """For programs: a member of problem details, and the code of an `APIException`."""
     status: int
     detail: str | Promise
 
     @property
     def type(self) -> str:
         """The URI of this problem, as in RFC 9457."""
-        return f"{TYPES}#{self.code}"
+        return conf.policy("", {}).view_problem_type.replace("{code}", self.code)
 
 
 BUSY = Problem(

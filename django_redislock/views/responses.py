@@ -99,7 +99,7 @@ def problem(
     kind = request.get_preferred_type([_PROBLEM, _JSON, _HTML, _TEXT]) or _TEXT
     if kind in (_PROBLEM, _JSON):
         members = {"type": what.type, "title": str(title(status)), "status": status}
-        content = json.dumps({**members, "detail": str(detail)})
+        content = json.dumps({**members, "detail": str(detail), "code": what.code})
     elif kind == _HTML:
         content = _page(request, status, detail)
     else:

@@ -21,7 +21,6 @@ from rest_framework.viewsets import ViewSet
 
 from django_redislock import LockNotAcquired, current_lease, redis_lock
 from django_redislock.views import lock_view
-from django_redislock.views.problems import TYPES
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY
 from tests.test_decorators import held_elsewhere
@@ -261,13 +260,26 @@ class TestConflict:
         assert "Conflict" in text
         assert "try again in a moment" in text
 
-    def test_problem_details(self) -> None:
-        """They have RFC 9457's members, and nothing about the holder."""
+    @pytest.mark.parametrize(
+        ("redislock", "type"),
+        [
+            ({}, "about:blank"),
+            (
+                {"VIEW_PROBLEM_TYPE": "https://shop.example/problems#{code}"},
+                "https://shop.example/problems#conflict",
+            ),
+        ],
+    )
+    def test_problem_details(self, settings: Any, redislock: Any, type: str) -> None:
+        """They have RFC 9457's members and a code, and nothing about the holder. The project
+        decides on the address that explains them."""
+        settings.REDISLOCK = redislock
         assert json.loads(self.ask().content) == {
-            "type": f"{TYPES}#conflict",
+            "type": type,
             "title": "Conflict",
             "status": 409,
             "detail": "This is being worked on already. Please try again in a moment.",
+            "code": "conflict",
         }
 
     def test_the_page(self, settings: Any) -> None:
@@ -614,6 +626,11 @@ class TestBadInput:
             ({"VIEW_STATUS": 200}, r"\['VIEW_STATUS'\]: view_status must be"),
             ({"VIEW_RESPONSE": 1}, r"\['VIEW_RESPONSE'\]: view_response must be"),
             ({"VIEW_WAIT": -1}, r"\['VIEW_WAIT'\]: view_wait must be 0 or more"),
+            (
+                {"VIEW_PROBLEM_TYPE": "a b"},
+                r"\['VIEW_PROBLEM_TYPE'\]: view_problem_type must be a",
+            ),
+            ({"VIEW_PROBLEM_TYPE": "x:{pk}"}, r"in which \{code\} may stand for the code"),
         ],
     )
     def test_settings(self, setting: Any, match: str) -> None:
