@@ -206,6 +206,11 @@ def is_of_rest_framework(request: Any) -> bool:
     return isinstance(request, kind)
 
 
+def plain_request(request: Any) -> Any:
+    """Return Django's request, also of that of Django REST framework."""
+    return getattr(request, "_request", request)
+
+
 def _of_rest_framework(cls: Any) -> bool:
     kind: type | tuple[()] = getattr(sys.modules.get("rest_framework.views"), "APIView", ())
     return bool(isinstance(cls, type) and issubclass(cls, kind))

@@ -42,6 +42,11 @@ KEY_MALFORMED = Problem(
     400,
     _("The Idempotency-Key header must be one text of up to 255 characters."),
 )
+FORM_UNPARSED = Problem(
+    "form_unparsed",
+    415,
+    _("With an Idempotency-Key, this address takes a multipart form by POST only."),
+)
 KEY_OF_NOBODY = Problem(
     "key_of_nobody",
     403,
@@ -60,6 +65,12 @@ ANSWER_NOT_KEPT = Problem(
         "The request with this Idempotency-Key was carried out, and answered with the status "
         "%(status)s. That answer was not kept. The request is not carried out again."
     ),
+)
+ANSWER_UNREADABLE = ANSWER_NOT_KEPT._replace(
+    detail=_(
+        "The request with this Idempotency-Key was carried out, and its answer can’t be read any "
+        "more. The request is not carried out again."
+    )
 )
 PAYLOAD_MISMATCH = Problem(
     "payload_mismatch", 422, _("This Idempotency-Key was used for another request.")

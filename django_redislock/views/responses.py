@@ -48,6 +48,7 @@ _TITLES = {
     HTTPStatus.BAD_REQUEST: _("Bad request"),
     HTTPStatus.FORBIDDEN: _("Forbidden"),
     HTTPStatus.CONFLICT: _("Conflict"),
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: _("Unsupported media type"),
     HTTPStatus.UNPROCESSABLE_ENTITY: _("Unprocessable content"),
     HTTPStatus.LOCKED: _("Locked"),
     HTTPStatus.TOO_MANY_REQUESTS: _("Too many requests"),
