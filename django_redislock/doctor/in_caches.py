@@ -30,14 +30,11 @@ def alias_findings(alias: str) -> Iterator[Finding]:
     """Return what keeps locks from using an alias."""
     try:
         server_of(alias).shared_pool()
-    except Exception as error:  # the entry may name classes that raise anything
-        reason = str(error)
-        if not isinstance(error, ImproperlyConfigured):  # its message names the entry
-            reason = f"CACHES[{alias!r}] can't be used for locks: {reason}"
+    except ImproperlyConfigured as error:
         name = "default" if alias == MEMORY else alias
         yield Finding(
             id="redislock.E002",
-            message=reason,
+            message=str(error),
             hint=f'CACHES = {{"{name}": {{"BACKEND": "django_redis.cache.RedisCache", '
             f'"LOCATION": "redis://localhost:6379/0"}}}}',
             alias=alias,
