@@ -48,7 +48,7 @@ def pools_of(using: str) -> Pools:
 
 
 # These functions have passwords in their variables, which a crash reporter would show. So they
-# return why an entry can't be used, and what they raise all the same does not leave made_of_entry().
+# return why an entry can't be used. What they raise all the same ends in made_of_entry().
 
 
 def _read(backend: Any, using: str) -> Pools | str:
