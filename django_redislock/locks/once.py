@@ -38,6 +38,8 @@ from .wrappers import LockFor
 BEGUN, DONE = b"begun", b"done"
 IS_DONE = "^done$"
 
+INSIDE = "leave the inner block out, or give it another name"
+
 ROLLBACK_RELEASE = 1.0
 """Seconds within which the watchdog releases the lease of a transaction that was rolled back."""
 
@@ -107,7 +109,7 @@ class once(FunctionDecorator[Literal["skip"]]):
         self._ttl = validate_kept(ttl)
         self._skips = _one_of(on_conflict, "on_conflict", "skip", "raise") == "skip"
         self._retries = _one_of(on_failure, "on_failure", "retry", "lose") == "retry"
-        self._lock = redis_lock(wait=wait, **of_lock)._of_kind("mutex")
+        self._lock = redis_lock(wait=wait, **of_lock)._of_kind("mutex")._advising(INSIDE)
         self._entered: list[tuple[label.Holding, Any]] = []
 
     def __repr__(self) -> str:

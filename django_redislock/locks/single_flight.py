@@ -41,6 +41,11 @@ from .wrappers import LockFor
 
 logger = logging.getLogger("django_redislock")
 
+INSIDE = (
+    "let the computation call the undecorated function, which is the __wrapped__ of the decorated "
+    "one, or give the inner call another name"
+)
+
 MAX_MESSAGE = 1000
 """Characters of an exception's message that other callers see."""
 
@@ -100,7 +105,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         self._serializer = serializer
         options: Any = {"wait": wait, "using": using}
         given = {option: value for option, value in options.items() if value is not UNSET}
-        self._lock = redis_lock(release="exit", **given)._of_kind("mutex")
+        self._lock = redis_lock(release="exit", **given)._of_kind("mutex")._advising(INSIDE)
 
     def __repr__(self) -> str:
         return f"<single_flight {self._template!r}>"

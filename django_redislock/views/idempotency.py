@@ -76,6 +76,8 @@ ADVICE = (
 )
 """For developers."""
 
+INSIDE = "send the inner request with another Idempotency-Key"
+
 UNREADABLE = b""
 """Stands for a record that `unpack` can't read."""
 
@@ -125,7 +127,7 @@ class idempotent_view(ViewDecorator):
             request = self._keyed(call)
         except _Refused as refused:
             return problem(call.request, refused.why)
-        if request is None:
+        if request is None or call.has(request.lock):
             return call.run()
         refuse_event_loop()
         try:
@@ -135,7 +137,7 @@ class idempotent_view(ViewDecorator):
         with lease:
             completion = Completion(lease, self._ttl)
             completion.watch_transactions()
-            return request.keep(completion, call.run())
+            return request.keep(completion, call.run(lease))
 
     async def _aserve(self, call: Call) -> HttpResponseBase:
         # The request is carried out to its end even if the client has gone: the client is about
@@ -155,14 +157,14 @@ class idempotent_view(ViewDecorator):
             request = await in_thread_if_needed(lambda: self._keyed(call))
         except _Refused as refused:
             return await sync_to_async(problem)(call.request, refused.why)
-        if request is None:
+        if request is None or call.has(request.lock):
             return await call.arun()
         try:
             lease = await request.acquire(AsyncPort)
         except (LockNotAcquired, LockUnavailable, Done) as reason:
             return await sync_to_async(request.answer)(reason)
         async with lease:
-            response = await call.arun()
+            response = await call.arun(lease)
             # In the thread that has the transactions; it may also wait for Redis.
             return await sync_to_async(request.keep)(Completion(lease, self._ttl), response)
 
@@ -217,7 +219,7 @@ class _KeyedRequest:
         self._max_size = max_size
         self._fingerprint = fingerprint(call.request)
         lock = redis_lock(wait=KEY_WAIT, release="commit")._of_kind("mutex")
-        self._lock = lock._renamed(name, where)
+        self.lock = lock._advising(INSIDE)._renamed(name, where)
 
     async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
         """Return the lease under which to carry the request out.
@@ -226,7 +228,7 @@ class _KeyedRequest:
         is being carried out; `LockUnavailable`.
         """
         try:
-            return await acquire_unless_recorded(port_type, self._lock, _is_written, pattern=".")
+            return await acquire_unless_recorded(port_type, self.lock, _is_written, pattern=".")
         except LockUnavailable:
             raise
         except LockError:  # another request holds the lock, or a key can't be read
@@ -236,9 +238,9 @@ class _KeyedRequest:
         raise Done(known)
 
     async def _record(self, port_type: type[SyncPort | AsyncPort]) -> bytes | None:
-        port = port_type(server_of(self._lock._policy().using))
+        port = port_type(server_of(self.lock._policy().using))
         try:
-            return await record.read(port, self._lock._keys())
+            return await record.read(port, self.lock._keys())
         except LockUnavailable:
             raise
         except LockError:  # it has another type
@@ -254,7 +256,7 @@ class _KeyedRequest:
                 "The answer of %s at the key %r can't be read, so the request that sends its "
                 "Idempotency-Key again gets %s. If the view may run again, delete the key.",
                 self._call.label,
-                self._lock._keys().record,
+                self.lock._keys().record,
                 ANSWER_UNREADABLE.status,
             )
             return problem(self._call.request, ANSWER_UNREADABLE)

@@ -83,6 +83,17 @@ class TestOnce:
         assert "Idempotent-Replayed" not in first.headers
         assert second.headers["Idempotent-Replayed"] == "true"
 
+    @pytest.mark.parametrize("form", forms.TWICE, **by_name)
+    @every_client
+    def test_decorated_twice(self, form: Form, ask: Ask) -> None:
+        """A class and its parent, for example: the outer one answers the second request."""
+        body = Counter()
+        with at_root(form(idempotent_view(), body)):
+            first, second = post(ask), post(ask)
+        assert body.runs == 1
+        assert first.content == second.content == b"run 1"
+        assert second.headers["Idempotent-Replayed"] == "true"
+
     @every_form
     @every_client
     def test_another_payload(self, form: Form, ask: Ask) -> None:
