@@ -20,6 +20,7 @@ from ..primitives.keys import Keys, validate_name
 from ..settings import conf, kinds
 from ..settings.policy import ARGUMENT_VALIDATORS, Policy
 from ..settings.validators import (
+    WAIT,
     refuse_unknown,
     validate_flag,
     validate_label,
@@ -205,14 +206,14 @@ class Lock:
 
         Raises `LockUnavailable`, `LockReentered`.
         """
-        refuse_unknown(unknown, "acquire")
+        refuse_unknown(unknown, "acquire", WAIT)
         refuse_event_loop(self)
         result = run(self._attempt(SyncPort, wait))
         return result if isinstance(result, Lease) else None
 
     async def aacquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
         """`acquire` for coroutines."""
-        refuse_unknown(unknown, "aacquire")
+        refuse_unknown(unknown, "aacquire", WAIT)
         result = await self._attempt(AsyncPort, wait)
         return result if isinstance(result, Lease) else None
 

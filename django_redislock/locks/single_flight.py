@@ -32,7 +32,7 @@ from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..primitives.contract import run
 from ..primitives.waiting import Deadline
-from ..settings.validators import refuse_unknown, validate_kept
+from ..settings.validators import OF_A_RESULT, WAIT, refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort
 from .completion import Done, acquire_unless_recorded, write_at_release
 from .function_decorator import FunctionDecorator
@@ -93,7 +93,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         serializer: Serializer = json,
         **unknown: object,
     ) -> None:
-        refuse_unknown(unknown, "single_flight")
+        refuse_unknown(unknown, "single_flight", OF_A_RESULT | WAIT)
         for method in ("dumps", "loads"):
             if not callable(getattr(serializer, method, None)):
                 raise TypeError(

@@ -33,7 +33,8 @@ _ALIKE = (
     "SENTINEL_KWARGS",
 )
 """The options of connections that django-valkey has inherited from django-redis."""
-_AN_ENTRY = "Give locks an entry of their own, and name it in REDISLOCK['USING']."
+AN_ENTRY_APART = "Give locks an entry of their own, and name it in REDISLOCK['USING']."
+"""The end of the error for an entry that is good for a cache, and not for locks."""
 
 
 def pools_of(using: str) -> Pools:
@@ -68,14 +69,13 @@ def _read(backend: Any, using: str) -> Pools | str:
         return _of_valkey(entry.get("LOCATION"), options, using)
     return (
         f" is served by {type(backend).__module__}.{type(backend).__qualname__}; locks need a "
-        f"Redis: 'BACKEND': 'django_redis.cache.RedisCache', or Django's own. {_AN_ENTRY}"
+        f"Redis: 'BACKEND': 'django_redis.cache.RedisCache', or Django's own. {AN_ENTRY_APART}"
     )
 
 
 def _in_shards(kind: str) -> str:
-    return (
-        f" spreads its keys over several servers, by {kind}; locks need one primary. {_AN_ENTRY}"
-    )
+    what = f"spreads its keys over several servers, by {kind}; locks need one primary"
+    return f" {what}. {AN_ENTRY_APART}"
 
 
 def _urls_of(client: DefaultClient[Any], using: str) -> list[str]:
@@ -107,7 +107,7 @@ def _of_valkey(where: Any, options: dict[str, Any], using: str) -> Pools | str:
         if of.__module__.partition(".")[0] == "valkey":
             return (
                 f" gives {term!r} in CONNECTION_POOL_KWARGS an object of the package valkey; "
-                f"locks connect through redis-py, and can't use it. {_AN_ENTRY}"
+                f"locks connect through redis-py, and can't use it. {AN_ENTRY_APART}"
             )
     urls = [re.sub("^valkey(s?)://", r"redis\1://", url) for url in _urls(where)]
     return _own_pools(urls, {term: options[term] for term in _ALIKE if term in options}, using)

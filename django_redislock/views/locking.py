@@ -78,7 +78,7 @@ class lock_view(ViewDecorator):
         if release is not None:
             validate_release(release)
         refuse_unknown(
-            {option: None for option in options if option not in ServerOptions.__annotations__},
+            (option for option in options if option not in ServerOptions.__annotations__),
             "lock_view",
         )
         self._name = name
