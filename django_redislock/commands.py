@@ -24,6 +24,8 @@ BUSY = 75
 UNAVAILABLE = 69
 LOST = 76
 
+INSIDE = 'write lock_options = {{"reentrant": True}} in the class of the inner command'
+
 _OPTIONS = {"lock_wait": "wait", "lock_ttl": "ttl", "lock_on_conflict": "on_conflict"}
 """Options of the command line, and their names in `Options`."""
 
@@ -144,7 +146,7 @@ class LockedCommand(BaseCommand):
         terms: Any = {"label": f"manage.py {self._command()}", **self.lock_options, **given}
         # The lock would refuse on_conflict, since the body of a with statement can't be skipped.
         on_conflict = terms.pop("on_conflict", None)
-        lock = Lock(self._lock_name(options), **terms)
+        lock = Lock(self._lock_name(options), **terms)._advising(INSIDE)
         if on_conflict is None:
             on_conflict = lock._policy().on_conflict
         validate_on_conflict(on_conflict)

@@ -20,6 +20,7 @@ from ..primitives.keys import Keys, validate_name
 from ..settings import conf, kinds
 from ..settings.policy import ARGUMENT_VALIDATORS, Policy
 from ..settings.validators import (
+    WAIT,
     refuse_unknown,
     validate_flag,
     validate_label,
@@ -137,7 +138,7 @@ class Lock:
     def _configure(self, options: Options[Any]) -> None:
         self._explicit: dict[str, Any] = {}
         self._reentrant = self._cancel_on_lost = False
-        self._label = ""
+        self._label = self._advice = ""
         self._on_lost: Callable[[Lease], object] | None = None
         self._blocks = Blocks()
         if options:
@@ -162,6 +163,12 @@ class Lock:
     def _of_kind(self, kind: str) -> Self:
         """Make it a lock of that kind, whatever the settings say, and return it."""
         self._explicit["kind"] = kind
+        return self
+
+    def _advising(self, advice: str) -> Self:
+        """Let its `LockReentered` say so, and return it: this is the lock of something that is not
+        called with reentrant=True. `{name!r}` in the advice becomes the name."""
+        self._advice = advice
         return self
 
     @property
@@ -199,14 +206,14 @@ class Lock:
 
         Raises `LockUnavailable`, `LockReentered`.
         """
-        refuse_unknown(unknown, "acquire")
+        refuse_unknown(unknown, "acquire", WAIT)
         refuse_event_loop(self)
         result = run(self._attempt(SyncPort, wait))
         return result if isinstance(result, Lease) else None
 
     async def aacquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
         """`acquire` for coroutines."""
-        refuse_unknown(unknown, "aacquire")
+        refuse_unknown(unknown, "aacquire", WAIT)
         result = await self._attempt(AsyncPort, wait)
         return result if isinstance(result, Lease) else None
 
@@ -463,7 +470,7 @@ class Lock:
             return unused[-1]
         if primitive.kind == "semaphore" and len(mine) < getattr(primitive, "limit", 0):
             return None
-        raise LockReentered(self.name, last.label)
+        raise LockReentered(self.name, last.label, self._advice.format(name=self.name))
 
     def _follow(self, lease: Lease, me: label.Holding, *, depth: int) -> None:
         """Let the lease do what `on_lost` and `cancel_on_lost` of this lock ask for."""

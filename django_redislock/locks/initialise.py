@@ -13,7 +13,7 @@ from ..primitives import record
 from ..primitives.contract import run
 from ..primitives.keys import Keys, validate_name
 from ..settings import conf
-from ..settings.validators import refuse_unknown, validate_kept, validate_using
+from ..settings.validators import OF_A_RESULT, refuse_unknown, validate_kept, validate_using
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
 
@@ -41,7 +41,7 @@ def initialise(
     is taken. Raises `LockUnavailable`; `LockError` if something else was written in its place;
     `TypeError` if JSON can't write the value.
     """
-    refuse_unknown(unknown, "initialise")
+    refuse_unknown(unknown, "initialise", OF_A_RESULT)
     return run(_initialise(SyncPort, name, value, ttl, using))
 
 
@@ -59,7 +59,7 @@ async def ainitialise(
     name: str, value: Any, *, ttl: float | None = None, using: str = UNSET, **unknown: object
 ) -> Any:
     """`initialise` for coroutines; a function may be a coroutine function, too."""
-    refuse_unknown(unknown, "ainitialise")
+    refuse_unknown(unknown, "ainitialise", OF_A_RESULT)
     return await _initialise(AsyncPort, name, value, ttl, using)
 
 

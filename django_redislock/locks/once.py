@@ -27,7 +27,13 @@ from ..lease.sides import beside_orm
 from ..primitives import record
 from ..primitives.contract import run
 from ..primitives.keys import validate_name
-from ..settings.validators import refuse_unknown, validate_kept, validate_wait
+from ..settings.validators import (
+    OF_A_RESULT,
+    WAIT,
+    refuse_unknown,
+    validate_kept,
+    validate_wait,
+)
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
 from .completion import Completion, Done, acquire_unless_recorded, awaiting_commit
@@ -37,6 +43,8 @@ from .wrappers import LockFor
 
 BEGUN, DONE = b"begun", b"done"
 IS_DONE = "^done$"
+
+INSIDE = "leave the inner block out, or give it another name"
 
 ROLLBACK_RELEASE = 1.0
 """Seconds within which the watchdog releases the lease of a transaction that was rolled back."""
@@ -102,12 +110,12 @@ class once(FunctionDecorator[Literal["skip"]]):
         on_conflict = given.pop("on_conflict", "skip" if wait == 0 else "raise")
         on_failure = given.pop("on_failure", "retry")
         of_lock = {option: given.pop(option) for option in ("release", "using") if option in given}
-        refuse_unknown(given, type(self).__name__)
+        refuse_unknown(given, type(self).__name__, OF_A_RESULT | WAIT)
         self._template = name
         self._ttl = validate_kept(ttl)
         self._skips = _one_of(on_conflict, "on_conflict", "skip", "raise") == "skip"
         self._retries = _one_of(on_failure, "on_failure", "retry", "lose") == "retry"
-        self._lock = redis_lock(wait=wait, **of_lock)._of_kind("mutex")
+        self._lock = redis_lock(wait=wait, **of_lock)._of_kind("mutex")._advising(INSIDE)
         self._entered: list[tuple[label.Holding, Any]] = []
 
     def __repr__(self) -> str:

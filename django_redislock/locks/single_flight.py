@@ -32,7 +32,7 @@ from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..primitives.contract import run
 from ..primitives.waiting import Deadline
-from ..settings.validators import refuse_unknown, validate_kept
+from ..settings.validators import OF_A_RESULT, WAIT, refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort
 from .completion import Done, acquire_unless_recorded, write_at_release
 from .function_decorator import FunctionDecorator
@@ -40,6 +40,11 @@ from .redis_lock import redis_lock
 from .wrappers import LockFor
 
 logger = logging.getLogger("django_redislock")
+
+INSIDE = (
+    "let the computation call the undecorated function, which is the __wrapped__ of the decorated "
+    "one, or give the inner call another name"
+)
 
 MAX_MESSAGE = 1000
 """Characters of an exception's message that other callers see."""
@@ -88,7 +93,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         serializer: Serializer = json,
         **unknown: object,
     ) -> None:
-        refuse_unknown(unknown, "single_flight")
+        refuse_unknown(unknown, "single_flight", OF_A_RESULT | WAIT)
         for method in ("dumps", "loads"):
             if not callable(getattr(serializer, method, None)):
                 raise TypeError(
@@ -100,7 +105,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         self._serializer = serializer
         options: Any = {"wait": wait, "using": using}
         given = {option: value for option, value in options.items() if value is not UNSET}
-        self._lock = redis_lock(release="exit", **given)._of_kind("mutex")
+        self._lock = redis_lock(release="exit", **given)._of_kind("mutex")._advising(INSIDE)
 
     def __repr__(self) -> str:
         return f"<single_flight {self._template!r}>"

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import redis
@@ -37,6 +37,8 @@ from .cluster_factory import (
 )
 from .command import AsyncPool, Pool, SyncExchange, sender
 from .multiplexed import Multiplexed
+
+T = TypeVar("T")
 
 BACKGROUND_TIMEOUT = 2.0
 """Seconds that work in the background waits for an answer, at most."""
@@ -77,6 +79,21 @@ class Pools(Protocol):
         """As `Server.async_pool`."""
 
 
+def made_of_entry(using: str, make: Callable[[], T]) -> T:
+    """Return what `make` makes of an entry of CACHES, which may name classes that raise anything.
+
+    Raises `ImproperlyConfigured`, after `make` has ended: a crash reporter shows the variables of
+    each function that an exception leaves, and those of `make` have passwords.
+    """
+    try:
+        return make()
+    except ImproperlyConfigured:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    raise ImproperlyConfigured(f"CACHES[{using!r}] can't be used for locks: {why}")
+
+
 class PoolsOfAlias:
     """Pools as an entry of CACHES describes them.
 
@@ -103,18 +120,27 @@ class PoolsOfAlias:
 
     def shared(self) -> Pool:
         if self._shared is None:
-            if isinstance(self._factory, ClusterConnectionFactory):
-                self._shared = self._factory.get_or_create_pools(self._urls)
-            else:
-                # The pool of a client would do, too, but a client may connect when it is made.
-                params = self._factory.make_connection_params(self._urls[0])
-                create = self._factory.get_or_create_connection_pool
-                if self._apart is not None:  # django-redis may have other pools at this URL
-                    create = self._factory.get_connection_pool
-                self._shared = create(params)
+            self._shared = made_of_entry(self._using, self._make_shared)
         return self._shared
 
     def background(self) -> Pool:
+        return made_of_entry(self._using, self._make_background)
+
+    def for_loop(self) -> AsyncPool:
+        return made_of_entry(self._using, self._make_for_loop)
+
+    def _make_shared(self) -> Pool:
+        if isinstance(self._factory, ClusterConnectionFactory):
+            return self._factory.get_or_create_pools(self._urls)
+        # The pool of a client would do, too, but a client may connect when it is made.
+        params = self._factory.make_connection_params(self._urls[0])
+        create = self._factory.get_or_create_connection_pool
+        if self._apart is not None:  # django-redis may have other pools at this URL
+            create = self._factory.get_connection_pool
+        pool: redis.ConnectionPool = create(params)
+        return pool
+
+    def _make_background(self) -> Pool:
         if isinstance(self._factory, ClusterConnectionFactory):
             return self._factory.get_pools(self._urls, _BACKGROUND)
         params = self._factory.make_connection_params(self._urls[0])
@@ -122,7 +148,7 @@ class PoolsOfAlias:
         pool.connection_kwargs.update(_BACKGROUND)
         return pool
 
-    def for_loop(self) -> AsyncPool:
+    def _make_for_loop(self) -> AsyncPool:
         if not isinstance(self._factory, ClusterConnectionFactory):
             return self._multiplexed(self._urls[0])
         return Cluster(

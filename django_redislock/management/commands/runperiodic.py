@@ -21,7 +21,7 @@ from ...periodic.job import Job
 from ...periodic.registry import discover, jobs
 from ...periodic.schedule import SECOND
 from ...primitives.ledger import RunInfo, RunOutcome, Wanted
-from ..arguments import job_of_name, number_argument, seconds_argument
+from ..arguments import NO_JOBS, job_of_name, number_argument, seconds_argument
 from ..failing import WRONG, errors_as_exit_codes
 from ..output import Cell, Column, Printer
 from ..scheduler import Scheduler
@@ -80,7 +80,7 @@ class Command(BaseCommand):
 
 def _plan(found: Sequence[Job], printer: Printer) -> Iterator[str]:
     if not found:
-        yield "There are no jobs: no periodic.py of an installed app has an @periodic function."
+        yield NO_JOBS
         return
     now = round(datetime.now(UTC).timestamp()) * SECOND
     rows = []
