@@ -154,9 +154,7 @@ class TestImports:
     @pytest.mark.parametrize("use", ["periodic(every=60)", "periodic(print)"])
     def test_a_module_as_a_decorator(self, use: str) -> None:
         """The module has the name of the decorator in it."""
-        with pytest.raises(
-            TypeError, match=r"a module .*write from django_redislock\.periodic "
-        ):
+        with pytest.raises(TypeError, match=r"a module .*write from django_redislock\.periodic "):
             exec(f"from django_redislock import periodic; {use}")
 
 
