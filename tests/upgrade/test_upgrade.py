@@ -41,7 +41,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         archive = subprocess.run(git, cwd=ROOT, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        why = f"no git clone with the history, which has the earlier version {EARLIER[:7]}: {error}"
+        why = f"there is no git clone with the history, which has {EARLIER[:7]}: {error}"
         if os.environ.get("REDISLOCK_REQUIRE_HISTORY"):
             pytest.fail(why)
         pytest.skip(why)
