@@ -75,7 +75,7 @@ _ELSEWHERE = {
     "locks_always_free locks_in_memory lose_lease names_apart redis_unavailable",
     "views": "idempotent_view lock_view",
 }
-"""Public names of modules that are not imported here: they need Django's apps, or are for few."""
+"""Public names of other modules, which are not imported here: most of them need the settings."""
 
 if not TYPE_CHECKING:  # type checkers should report names that don't exist
 

@@ -22,7 +22,7 @@ def _at(url: str, **options: str) -> dict[str, object]:
 
 CACHES = {
     "default": _at(URL, CLIENT_CLASS="django_redislock.client.LockingClient"),
-    # The servers of a Redlock, of which an earlier test may have started some.
+    # The servers of a Redlock.
     **{
         f"node-{number}": _at(url)
         for number, url in enumerate(os.environ.get("REDISLOCK_TEST_NODES", "").split())

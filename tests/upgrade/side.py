@@ -45,7 +45,7 @@ from django_redislock.signals import LockEvent, lock_acquired
 from django_redislock.views import idempotent_view
 from tests.worker import say
 
-TTL = 1.0
+TTL = 2.0
 
 LOCKS: dict[str, Callable[..., Any]] = {
     "mutex": lambda **options: redis_lock("job", **options),
@@ -184,7 +184,7 @@ class Side:
         self._go_on.clear()
 
         def hold() -> None:
-            with cache.lock("cached", timeout=TTL):
+            with cache.lock("cached", timeout=60):
                 self._go_on.wait()
 
         self._begin(hold)
