@@ -17,7 +17,6 @@ from redis import asyncio as aioredis
 from ..base.exceptions import LeaseLost, LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
 from ..lease.lock import Lock
-from ..locks.redis_lock import redis_lock
 from ..locks.wrappers import acquire
 from ..primitives.contract import Claim, Port, Primitive, Sight
 from ..primitives.keys import Keys, name_of
@@ -194,7 +193,7 @@ def _busy(pattern: str, holder: Holder) -> Iterator[None]:
 
 @contextmanager
 def _elsewhere(locks: Sequence[str | Lock]) -> Iterator[None]:
-    taken = [redis_lock(lock) if isinstance(lock, str) else lock for lock in locks]
+    taken = [Lock(lock) if isinstance(lock, str) else lock for lock in locks]
     with ExitStack() as stack:
         if not configured() or ports.BasePort.script is not SCRIPT:
             for lock in taken:
