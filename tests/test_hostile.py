@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import StringIO
 from typing import Any
@@ -19,6 +21,7 @@ from django_redislock import (
     LeaseRevoked,
     LockError,
     LockNotAcquired,
+    MultiLock,
     Semaphore,
     TimestampLock,
     initialise,
@@ -29,6 +32,7 @@ from django_redislock.base.label import MAX_LABEL, clean
 from django_redislock.inspection import UNREADABLE, Inspector, Kind
 from django_redislock.locks.single_flight import _Result
 from tests.admin.conftest import LIST, client_of
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -385,3 +389,84 @@ class TestValues:
                 held.delete(key)
                 if seen is not None:
                     held.restore(key, 0, seen, replace=True)
+
+
+class TestTheLastFencingToken:
+    """One key has it for all names. Whatever stands there, no token is given twice."""
+
+    @pytest.fixture(params=["mutex", "semaphore", "multi", "busy", "guarded"])
+    def take(self, request: pytest.FixtureRequest) -> Callable[[], int]:
+        """Take a lock, release it, and return its fencing token; or that of a waiter to which a
+        release hands it."""
+
+        def plain(lock: redis_lock) -> int:
+            with lock as lease:
+                tokens = getattr(lease, "fencing_tokens", None) or {"": lease.fencing_token}
+                return max(tokens.values())
+
+        def busy() -> int:
+            lock = redis_lock("job", wait=PATIENCE)
+            with ThreadPoolExecutor() as pool:
+                with redis_lock("job"):
+                    waiter = pool.submit(plain, lock)
+                    eventually(lambda: Inspector().waiters("job") or waiter.done())
+                return waiter.result()
+
+        return {
+            "mutex": lambda: plain(redis_lock("job")),
+            "semaphore": lambda: plain(Semaphore("job", 2)),
+            "multi": lambda: plain(MultiLock(["job", "other"])),
+            "busy": busy,
+            "guarded": lambda: plain(redis_lock("job", ttl=1, after_loss="wait", wait=PATIENCE)),
+        }[request.param]
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            *(of_type(kind) for kind in MAKES if kind != "string"),
+            *map(string, ("", "x", NOT_UTF8, "-5", "nan", "1.5e300", HUGE, 2**53, "0" + "f" * 15)),
+        ],
+    )
+    def test_it_can_not_be_read(
+        self,
+        redis: Redis,
+        take: Callable[[], int],
+        write: Write,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """The server's clock takes its place. The log says so once, and the doctor until an
+        operator has raised the tokens above those that rows have seen."""
+        before = take()
+        write(redis, "redislock:clock")
+        caplog.clear()
+        tokens = [take() for _ in range(3)]
+        assert before < tokens[0] < tokens[1] < tokens[2] < (time.time() + 60) * 1e6
+        [warning] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+        assert "'redislock:clock' had no fencing token" in warning
+        assert "`manage.py redislock fence`" in warning
+        [finding] = [one for one in json.loads(printed("doctor", "--json")) if "W113" in one["id"]]
+        assert "could not be read (once)" in finding["message"]
+        assert "manage.py redislock fence" in finding["hint"]
+        printed("fence", "job", "--above=1", "--yes")
+        assert "W113" not in printed("doctor")
+
+    def test_the_doctor_sees_it_first(self, redis: Redis) -> None:
+        """W113: also before a lock is taken; the doctor leaves the key alone."""
+        redis.set("redislock:clock", "x")
+        assert "W113" in printed("doctor")
+        assert redis.get("redislock:clock") == b"x"
+
+    def test_there_is_none_above_it(self, redis: Redis, take: Callable[[], int]) -> None:
+        """Then there is an error that says what to do."""
+        take()
+        redis.set("redislock:clock", 2**53 - 5)
+        tokens = []
+        with pytest.raises(LockError, match="No fencing token is left") as caught:
+            while True:
+                tokens.append(take())
+        assert tokens == sorted({*tokens})
+        assert "Delete this key" in str(caught.value)
+        named = re.search("'(redislock:[^']*)'", str(caught.value))
+        assert named
+        redis.delete(named[1])
+        assert take() < 2**52

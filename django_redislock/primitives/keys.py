@@ -236,9 +236,9 @@ def presence(index: str, process: str) -> str:
     return f"{index.removesuffix(':index')}:process:{process}"
 
 
-COUNTED = ("clearings", "untold")
-"""Ends of the keys that count: locks that operators have cleared, and handovers that no message
-announced to a waiter that listened."""
+COUNTED = ("clearings", "untold", "unreadable_clocks")
+"""Ends of the keys that count: locks that operators have cleared; handovers that no message
+announced to a waiter that listened; and fencing tokens that could not be read."""
 
 
 def counter(index: str, what: str) -> str:

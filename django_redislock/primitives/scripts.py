@@ -37,11 +37,13 @@ SOMETIMES = {
 }
 """Commands that are sent only sometimes, and what needs them."""
 
-_LOCK = ("clock", "memory", "value", "lock", "index", "fence", "history")
+_FENCE = ("fence_last", "fence")
+_LOST = ("fence_last", "fence_lost")
+_LOCK = ("clock", "memory", "value", "lock", "index", *_FENCE, "history")
 _MUTEX = (*_LOCK, "mutex_grant", "queue")
 _GUARD = ("guard", "mutex_guard")
 _MULTI = (
-    *("clock", "memory", "value", "multi_keys", "index", "fence", "history", "mutex_grant"),
+    *("clock", "memory", "value", "multi_keys", "index", *_FENCE, "history", "mutex_grant"),
     *("queue", "multi"),
 )
 _LEASES = ("clock", "memory", "value", "leases_keys", "index")
@@ -53,7 +55,7 @@ _LEDGERS = ("clock", "value", "ledger_keys", "ledger")
 
 PARTS: dict[str, tuple[str, ...]] = {
     "count": (),
-    "fence_raise": ("clock", "memory"),
+    "fence_raise": ("clock", "memory", "fence_last"),
     "inspection_count": (),
     "inspection_history": ("clock", "memory", "value"),
     "inspection_index": _LISTED,
@@ -79,16 +81,16 @@ PARTS: dict[str, tuple[str, ...]] = {
     "mutex_adopt": _LOCK,
     "mutex_clear": (*_MUTEX, "types"),
     "mutex_expire": _LOCK,
-    "mutex_extend": ("clock", "value", "fence_lost"),
+    "mutex_extend": ("clock", "value", *_LOST),
     "mutex_holder": ("clock",),
-    "mutex_put_back": ("clock", "value", "fence_lost", "guard"),
+    "mutex_put_back": ("clock", "value", *_LOST, "guard"),
     "mutex_release": (*_MUTEX, "mutex_give_back"),
     "mutex_write_down": (*_LEASES, "history"),
     "permits_acquire": _PERMITS,
     "permits_adopt": _PERMITS,
     "permits_clear": (*_PERMITS, "types"),
     "permits_downgrade": _PERMITS,
-    "permits_extend": ("clock", "memory", "value", "fence_lost"),
+    "permits_extend": ("clock", "memory", "value", *_LOST),
     "permits_holders": ("clock",),
     "permits_release": _PERMITS,
     "permits_write_down": _LEASES,

@@ -8,6 +8,7 @@ its answer was lost, and redis-py's own retry would send it again without tellin
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import sys
@@ -58,6 +59,8 @@ from .wire import (
 _PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
 _PASSING_CODES = ("READONLY ", "OOM ", "BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
 _SEVERAL_SLOTS = ("CROSSSLOT", "same slot", "non local key")
+_SPENT = re.compile(r"no fencing token is left in (.+:clock)\.")
+"""The error of lua/fence.lua, with the key."""
 _REFUSED = (AuthenticationError, AuthorizationError)
 
 # Errors of a TLS handshake, and of a name lookup, that the network may cause.
@@ -452,6 +455,12 @@ def refused_slots(error: LockUnavailable) -> bool:
     return _of_several_slots(error.__cause__)
 
 
+def unreadable_clock(error: LockUnavailable) -> bool:
+    """Return whether a script ended before it did anything, since the last fencing token can't be
+    read (lua/fence.lua)."""
+    return "unreadable fencing token" in str(error.__cause__)
+
+
 def _of_several_slots(error: BaseException | None) -> bool:
     # Most servers say CROSSSLOT. Some proxies have words of their own.
     return isinstance(error, ClusterCrossSlotError) or (
@@ -489,6 +498,13 @@ def _translate(
             f"mutex, as a semaphore or a read-write lock), give them different names. Otherwise "
             f"another program wrote it: delete it if it is a leftover, or change "
             f"REDISLOCK['PREFIX'].",
+            name_of(key),
+        )
+    if spent := _SPENT.search(text):
+        return LockError(
+            f"No fencing token is left above the one in the key {spent[1]!r}, which another "
+            f"program has written. Delete this key: the next tokens come from the server's clock, "
+            f"and `manage.py redislock fence` raises them above those that rows have seen.",
             name_of(key),
         )
     # For a script there is no class of error. The first text is Redis 7.0's, the second Valkey's.

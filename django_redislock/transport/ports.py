@@ -21,7 +21,7 @@ from redis.exceptions import InvalidResponse, NoScriptError
 from ..base import fork, tokens
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
-from ..primitives import scripts, waiting
+from ..primitives import raising, scripts, waiting
 from ..primitives.contract import NO_TERMS, Grant, Learned, Terms, Word, run
 from ..primitives.keys import Keys, Shared, name_of
 from ..primitives.shapes import SHAPES
@@ -35,6 +35,7 @@ from .command import (
     Pool,
     SyncExchange,
     refused_slots,
+    unreadable_clock,
 )
 from .event_loops import ending, joined, of_loop
 from .inbox import Inbox, Process, Waker
@@ -149,7 +150,7 @@ class BasePort:
         script = scripts.load(name)
         args = scripts.shortened(name, args)
         handled = sys.exception()
-        clustered, answer = self._server.clustered, None
+        clustered, answer, given, mended = self._server.clustered, None, keys, False
         how, body = "EVALSHA", script.sha
         if clustered:
             keys = _alone(keys)
@@ -166,6 +167,10 @@ class BasePort:
                         raise
                     how, body = "EVAL", script.source
                 except LockUnavailable as error:
+                    if not mended and unreadable_clock(error):
+                        mended = True
+                        await raising.mend(self.script, given)
+                        continue
                     if clustered or not refused_slots(error):
                         raise
                     self._server.refuses_several_slots()
