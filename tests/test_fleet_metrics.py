@@ -88,9 +88,11 @@ def test_locks_by_state(redis: Redis) -> None:
         ("job:*", "held"): 1,
         ("job:*", "unknown"): 1,
         ("job:*", "stale"): 1,
+        ("job:*", "broken"): 0,
         ("other", "held"): 1,
         ("other", "unknown"): 0,
         ("other", "stale"): 0,
+        ("other", "broken"): 0,
     }
 
 

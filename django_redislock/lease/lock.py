@@ -383,7 +383,9 @@ class Lock:
         except LockError as error:
             if type(error) is not LockError or primitive.kind == "redlock":
                 raise
-            raise await another_kind.explained(port_type(server), claim, error) from error
+            raise await another_kind.explained(
+                port_type(server), claim, server.using, error
+            ) from error
 
     def _claim(self, policy: Policy, keys: Keys, primitive: Primitive, me: label.Holding) -> Claim:
         return Claim(

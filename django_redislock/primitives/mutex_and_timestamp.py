@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from ..base.clock import deadline
-from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from . import mutex
 from .asking import too_late
 from .contract import Claim, Grant, Refusal, Sight
@@ -94,6 +94,11 @@ async def release(port: Port, claim: Claim, first: First = mutex) -> Refusal | N
     second = _second(claim)
     try:
         refusal = await WHOLE.release(port, second)
+    except LockUnavailable:
+        raise
+    except LockError:  # a key of a wrong type: nobody holds the timestamp lock
+        await first.release(port, claim)
+        raise
     finally:
         _remember(claim, second)
     try:

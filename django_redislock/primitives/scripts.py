@@ -49,7 +49,7 @@ _MULTI = (
 _LEASES = ("clock", "memory", "value", "leases_keys", "index")
 _PERMITS = (*_LOCK, "queue", "permits")
 _TIMESTAMP = ("clock", "memory", "value", "timestamp_keys", "index", "history", "timestamp")
-_LISTED = ("clock", "value", "inspection", "inspection_listed")
+_LISTED = ("clock", "broken", "inspection", "inspection_listed")
 _LEDGER = ("clock", "value", "ledger_key", "ledger")
 _LEDGERS = ("clock", "value", "ledger_keys", "ledger")
 
@@ -59,7 +59,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "inspection_count": (),
     "inspection_history": ("clock", "memory", "value"),
     "inspection_index": _LISTED,
-    "inspection_locks": ("clock", "value", "inspection"),
+    "inspection_locks": ("clock", "value", "broken", "inspection"),
     "inspection_page": _LISTED,
     "inspection_processes": (),
     "inspection_scan": (),
@@ -73,13 +73,14 @@ PARTS: dict[str, tuple[str, ...]] = {
     "ledger_read": _LEDGERS,
     "ledger_request": _LEDGER,
     "ledger_resume": ("clock", "ledger_key"),
+    "lock_mend": ("clock", "broken"),
     "multi_acquire": (*_MULTI, "mutex_confirm"),
     "multi_acquire_guarded": (*_MULTI, "mutex_confirm", "guard", "multi_guard"),
     "multi_release": (*_MULTI, "mutex_give_back"),
     "mutex_acquire": (*_MUTEX, "mutex_confirm", "mutex_ask"),
     "mutex_acquire_guarded": (*_MUTEX, "mutex_confirm", "mutex_ask", *_GUARD),
     "mutex_adopt": _LOCK,
-    "mutex_clear": (*_MUTEX, "types"),
+    "mutex_clear": _MUTEX,
     "mutex_expire": _LOCK,
     "mutex_extend": ("clock", "value", *_LOST),
     "mutex_holder": ("clock",),
@@ -88,7 +89,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "mutex_write_down": (*_LEASES, "history"),
     "permits_acquire": _PERMITS,
     "permits_adopt": _PERMITS,
-    "permits_clear": (*_PERMITS, "types"),
+    "permits_clear": _PERMITS,
     "permits_downgrade": _PERMITS,
     "permits_extend": ("clock", "memory", "value", *_LOST),
     "permits_holders": ("clock",),
@@ -127,7 +128,8 @@ GUARDED = "_guarded"
 file of the script without it, with more parts."""
 
 _FINDS_KEYS = {
-    *("inspection_index", "inspection_page", "inspection_scan", "inspection_urgent"),
+    *("inspection_index", "inspection_locks", "inspection_page", "inspection_scan"),
+    *("inspection_urgent", "lock_mend"),
 }
 """Scripts that look at keys which they find. Those of a single lock are given all their keys."""
 _ANY_KEY = "--!df flags=allow-undeclared-keys\n"

@@ -151,7 +151,7 @@ class Sheet:
         paint = state_paint(self.lock.state, printer)
         for number, sentence in enumerate(story(self.lock, self.waiters)):
             yield paint(clean(sentence)) if number == 1 else clean(sentence)
-        if self.lock.state == State.STALE:
+        if self.lock.state in (State.BROKEN, State.STALE):
             yield f"To clear it: {command_line('clear', self.given, [self.name])}"
 
     def _facts(self) -> Iterator[tuple[str, str]]:
