@@ -105,6 +105,10 @@ class LockedCommand(BaseCommand):
         if isinstance(self.lock_name, str):
             # A template that names no option fails here, even for --help.
             name_maker(self.lock_name, _taking({*_dests(parser), *self.stealth_options}))
+        if not isinstance(parser, ArgumentParser):
+            # That of django-typer has only the options of its functions; code may pass these.
+            self.stealth_options = (*self.stealth_options, *_OPTIONS, "no_lock")
+            return parser
         group: Any = parser.add_argument_group("lock")
         # Options that are not given stay absent: None is a value, and means no limit.
         self.add_base_argument(
@@ -237,9 +241,9 @@ def _taking(dests: Iterable[str]) -> Callable[..., None]:
     return command
 
 
-def _dests(parser: ArgumentParser) -> Iterator[str]:
+def _dests(parser: Any) -> Iterator[str]:
     """Yield the names of all options of a parser and of its subcommands."""
-    yield from parser._defaults
+    yield from getattr(parser, "_defaults", ())
     for action in parser._actions:
         yield action.dest
         if isinstance(action, _SubParsersAction):

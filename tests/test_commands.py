@@ -6,10 +6,12 @@ import inspect
 import io
 import re
 import threading
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
@@ -383,6 +385,55 @@ class TestOptions:
             call_command(unlocked, "--no-lock")
             call_command(unlocked, no_lock=True)
         assert ran == [True, True]
+
+
+class OwnParser:
+    """As TyperCommand of django-typer makes it: it knows the options, and takes no more."""
+
+    _mutually_exclusive_groups: ClassVar[list[Any]] = []
+    _actions: ClassVar[list[Any]] = [
+        SimpleNamespace(dest="source", option_strings=[], required=True, nargs=1)
+    ]
+
+    def parse_args(self, args: list[str] | None = None) -> Namespace:
+        common = dict.fromkeys(("no_color", "force_color"), False)
+        return Namespace(args=args, source=args[0] if args else None, **common)
+
+    def add_argument(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+
+class OwnParserCommand(BaseCommand):
+    def create_parser(self, *_: Any, **__: Any) -> Any:
+        return OwnParser()
+
+    def handle(self, *args: Any, **options: Any) -> str:
+        return f"{args} {sorted(options)} {current_lease().name}"
+
+
+class TestOtherParsers:
+    """A base class may parse the command line without argparse."""
+
+    def test_the_lock(self) -> None:
+        """The name is a template over its options; from code, it takes the options of locks."""
+        bases = LockedCommand, OwnParserCommand
+        its = type("Command", bases, {"lock_name": "import:{source}", "__module__": __name__})
+        out = io.StringIO()
+        call_command(its(), "bank", stdout=out, lock_wait=0)
+        options = "['force_color', 'no_color', 'skip_checks', 'source', 'stdout']"
+        assert out.getvalue() == f"('bank',) {options} import:bank\n"
+        with held_elsewhere("import:bank"), pytest.raises(CommandError) as busy:
+            call_command(its(), "bank", lock_wait=0)
+        assert busy.value.returncode == BUSY
+        with pytest.raises(TypeError, match=r"Unknown option.* wait"):
+            call_command(its(), "bank", wait=0)
+
+    def test_an_option_that_is_not_there(self) -> None:
+        """Its options are known, so every call fails."""
+        bases = LockedCommand, OwnParserCommand
+        its = type("Command", bases, {"lock_name": "import:{sorce}", "__module__": __name__})
+        with pytest.raises(ValueError, match=r"'sorce', which the command.*It has: .*source"):
+            call_command(its(), "bank")
 
 
 class TestConflict:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import re
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import PurePath
 from types import CodeType
 from typing import Any
+
+from .callables import written
 
 MAX_LABEL = 200
 Holding = threading.Thread | asyncio.Task[Any]
@@ -83,15 +84,18 @@ def of_code(code: CodeType, line: int) -> str:
 
 
 def dotted_path(of: Any) -> str:
-    """Return the path of a function or class, without the brackets of `<locals>`."""
+    """Return the path of a function or class, without the brackets of `<locals>`.
+
+    Raises `TypeError` for what has none, such as a partial.
+    """
+    if not hasattr(of, "__qualname__"):
+        raise TypeError(f"{of!r} has no dotted path for a name: write a name")
     return f"{of.__module__}.{of.__qualname__}".replace("<locals>", "locals")
 
 
 def of_function(function: Callable[..., Any]) -> str:
     """Return where a function is defined."""
-    while isinstance(function, partial):
-        function = function.func
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    code = getattr(written(function), "__code__", None)
     if code is None:  # written in C, or an object, whose repr could show secrets
         return clean(getattr(function, "__qualname__", type(function).__qualname__))
     return of_code(code, code.co_firstlineno)

@@ -22,10 +22,10 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from inspect import signature
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..base import fork, label
+from ..base.callables import Parameters
 from ..base.clock import now
 from ..base.exceptions import ComputationFailed, LeaseLost
 from ..lease.lease import Lease
@@ -113,7 +113,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
     ) -> Callable[..., Any]:
         if kind.endswith("generator"):
             raise TypeError(f"single_flight shares one result, and {function!r} is a {kind}")
-        if self._template is None and signature(function).parameters:
+        if self._template is None and Parameters(function).left():
             raise TypeError(
                 f"single_flight needs a name for {function!r}, since its results depend on its "
                 f"arguments: @single_flight('rates:{{currency}}')"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import glob
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from string import Formatter
 from typing import Any
 
 from ..base import label
+from ..base.callables import Parameters
 from ..primitives.keys import validate_name
 
 _ARGUMENT = re.compile(r"[^.\[]*")
@@ -51,8 +51,6 @@ def name_maker(
     function takes any keywords (`**kwargs`), the call without that argument raises it.
     """
     if name is None:
-        if not hasattr(function, "__qualname__"):
-            raise TypeError(f"{function!r} has no dotted path for a name: write a name")
         name = f"{prefix}{label.dotted_path(function)}"
         _remember(glob.escape(name))
     elif callable(name):
@@ -77,34 +75,29 @@ def _from_template(template: str, function: Callable[..., Any]) -> Callable[...,
         plain = validate_name(template.format())
         return lambda *_args, **_kwargs: plain
 
-    signature = inspect.signature(function)
+    parameters = Parameters(function)
     needed = {_ARGUMENT.match(field)[0] for field in fields}  # type: ignore[index]
-    any_keyword = next(
-        (p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None
-    )
 
     def require(arguments: Mapping[str, Any]) -> None:
         for argument in needed - arguments.keys():
+            if argument in parameters.by_name:
+                raise TypeError(f"missing a required argument: {argument!r}")
             what = f"the argument {argument!r}" if argument else "an argument without a name"
             raise ValueError(
                 f"The lock name {template!r} needs {what}, which "
-                f"{getattr(function, '__qualname__', function)}{signature} does not have. "
+                f"{getattr(function, '__qualname__', function)}{parameters} does not have. "
                 f"It has: {', '.join(arguments) or 'none'}."
             )
 
-    if any_keyword is None or "" in needed:
-        require(signature.parameters)
+    if parameters.any_keyword is None or "" in needed:
+        require(parameters.by_name)
     # A template without arguments is not remembered: it may be a name made by an f-string.
     _remember(_pattern(template))
 
     def make(*args: Any, **kwargs: Any) -> str:
         try:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            arguments = bound.arguments
-            if any_keyword is not None:
-                arguments = {**arguments[any_keyword], **arguments}
-                require(arguments)
+            arguments = parameters.bind(args, kwargs)
+            require(arguments)
             return template.format_map(arguments)
         except Exception as error:
             # A note, since the exception may be any: an argument has made it.

@@ -6,13 +6,13 @@ on. For a wrong value it raises `TypeError` or `ValueError` with a message that 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ..base import label
+from ..base.callables import kind_of
 from ..base.servers import Servers
 
 Validator = Callable[[object, str], Any]
@@ -244,7 +244,7 @@ def validate_operator(by: object, reason: object) -> tuple[str, str]:
 def validate_on_lost(value: object, name: str = "on_lost") -> Callable[..., object]:
     if not callable(value):
         raise TypeError(f"{name} must be a function of the lease, not {value!r}")
-    if inspect.iscoroutinefunction(value):
+    if kind_of(value) == "coroutine":
         raise TypeError(
             f"{name} must be a plain function: it is called in a thread, where no event loop "
             f"runs. To stop a coroutine, write cancel_on_lost=True."

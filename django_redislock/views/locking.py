@@ -24,7 +24,7 @@ from ..settings.validators import (
     validate_response,
     validate_status,
 )
-from .decorator import Call, ViewDecorator, in_thread_if_needed, method_of, validate_methods
+from .decorator import Call, ViewDecorator, in_thread_if_needed, validate_methods
 from .problems import BUSY
 from .responses import NoLock, with_hints, without_lock
 from .sending import hold_until_sent
@@ -88,7 +88,7 @@ class lock_view(ViewDecorator):
         return f"lock_view({'' if self._name is None else repr(self._name)})"
 
     def _prepare(self, view: Callable[..., Any]) -> Callable[..., str]:
-        return name_maker(self._name, method_of(view))
+        return name_maker(self._name, view)
 
     def _serve(self, call: Call) -> HttpResponseBase:
         lock = self._lock_for(call)
