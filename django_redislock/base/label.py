@@ -20,6 +20,12 @@ MAX_LABEL = 200
 Holding = threading.Thread | asyncio.Task[Any]
 """A holder inside this process."""
 _NUMBER = re.compile(rb"\d{1,17}")
+_HARMFUL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f"  # control characters
+    r"\u2028\u2029"  # the ends of a line and of a paragraph
+    r"\u202a-\u202e\u2066-\u2069"  # marks that turn text round
+    r"\ud800-\udfff]"  # halves of a character
+)
 _NOT_THE_CALLER = ("django_redislock", "contextlib", "asyncio", "redis")
 
 
@@ -49,11 +55,21 @@ def _owner(pid: int, name: str) -> str:
     return clean(f"{_host()}:{pid}:{name}").replace("|", "/")
 
 
+def is_harmless(text: str) -> bool:
+    """Return whether text may be a name: one line that UTF-8 can write, and that does not turn
+    round the text beside it. Joiners, all kinds of spaces and soft hyphens may be in it."""
+    return text.isprintable() or _HARMFUL.search(text) is None
+
+
 def clean(text: str, most: int = MAX_LABEL) -> str:
-    """Return one printable line of bounded length, harmless to a terminal, a log and a page."""
+    """Return one printable line of bounded length, harmless to a terminal, a log and a page.
+
+    What is not harmless becomes a question mark. What can't be seen is escaped, as `repr` does it.
+    """
     text = text[:most]
     if not text.isprintable():
-        text = "".join(char if char.isprintable() else "?" for char in text)
+        text = _HARMFUL.sub("?", text)
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)[:most]
     return text
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from ..base import label
 from ..primitives.keys import MAX_NAME
 from ..settings import conf, kinds
 from ..settings.configured import aliases, entries, source
@@ -90,11 +91,11 @@ def settings_findings() -> Iterator[Finding]:
                 hint=f'Write a pattern instead of the template: "{pattern}": {{…}}. If it '
                 f"is the Redis key of a cache.lock(), silence this check.",
             )
-        elif len(name) > MAX_NAME or not name.isprintable():
+        elif len(name) > MAX_NAME or not label.is_harmless(name):
             yield Finding(
                 id="redislock.W001",
                 message=f"REDISLOCK['LOCKS'][{name[:80]!r}] applies to no lock: names are "
-                f"printable, and at most {MAX_NAME} characters long.",
+                f"one line, and at most {MAX_NAME} characters long.",
                 hint="Correct the name, or remove the entry.",
             )
 

@@ -143,7 +143,15 @@ def command_line(subcommand: str, given: Mapping[str, Any], names: Sequence[str]
             words.append(f"--{term}" if value is True else f"--{term}={value}")
     if any(name.startswith("-") for name in names):
         words.append("--")
-    return shlex.join([*words, *names])
+    return " ".join(map(_word, [*words, *names]))
+
+
+def _word(text: str) -> str:
+    """Quote a word for a shell; one with characters that can't be seen for bash, zsh and ksh."""
+    if text.isprintable():
+        return shlex.quote(text)
+    seen = (c if c.isprintable() and c not in "\\'" else f"\\U{ord(c):08x}" for c in text)
+    return f"$'{''.join(seen)}'"
 
 
 # Types of arguments, for argparse.

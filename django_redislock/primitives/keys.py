@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+from ..base import label
 from ..base.tokens import Secret
 
 MAX_NAME = 512
@@ -272,8 +273,11 @@ def validate_name(name: object) -> str:
             f"name has {len(name)} characters, and {MAX_NAME} are allowed; "
             f"lock a digest of it instead: {name[:40]!r}…"
         )
-    if not name.isprintable():
-        raise ValueError(f"name contains characters that can't be printed: {name[:80]!r}")
+    if not label.is_harmless(name):
+        raise ValueError(
+            f"name contains characters that can't be printed, such as a line feed, or marks that "
+            f"turn text round: {name[:80]!r}"
+        )
     if "{" in name or "}" in name:
         # The braces are the hash tag of our keys. Refusing them also catches the
         # forgotten f, which would lock one literal name for all invoices.

@@ -218,7 +218,7 @@ def validate_servers(value: object, name: str = "using") -> str:
 
 
 def validate_prefix(value: object, name: str) -> str:
-    plain = isinstance(value, str) and value.isprintable() and not set("{}|") & set(value)
+    plain = isinstance(value, str) and label.is_harmless(value) and not set("{}|") & set(value)
     if not plain or not value:
         raise ValueError(f"{name} must be a non-empty str without braces and |, not {value!r}")
     return str.__str__(value)
