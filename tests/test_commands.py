@@ -248,7 +248,7 @@ class TestTheName:
         names: list[str] = []
         importer = command(
             lambda: names.append(current_lease().name),
-            lock_name="import:{source}:{from}:{verbosity}",
+            lock_name="import:{source}:{from!s}:{verbosity}",
             add_arguments=taking("source", "--from"),
         )
         call_command(importer, "bank", "--from", "2026")

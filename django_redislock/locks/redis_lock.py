@@ -8,8 +8,6 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
-from django.conf import settings
-
 from ..lease.lock import Lock, OnConflict_co, Options
 from ..primitives.keys import validate_key, validate_name
 from ..settings import conf
@@ -67,7 +65,7 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
             self._explicit["timestamp_key"] = validate_key(timestamp_key, "timestamp_key")
         self._template = name
         if isinstance(name, str):
-            if _for_developers():
+            if conf.for_developers():
                 # Not __del__: Python would drop a signal's exception that comes while it runs.
                 finalizer = weakref.finalize(self, _warn_if_unused, self.__dict__, repr(self))
                 finalizer.atexit = False
@@ -108,11 +106,3 @@ def _warn_if_unused(attributes: dict[str, Any], lock: str) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
-
-
-def _for_developers() -> bool:
-    """Whether a developer would see a warning: in DEBUG, or in tests (Django makes an outbox)."""
-    if "outbox" in getattr(sys.modules.get("django.core.mail"), "__dict__", ()):
-        return True
-    debug = conf.cached("DEBUG")
-    return settings.configured and bool(settings.DEBUG) if debug is None else bool(debug)

@@ -285,4 +285,10 @@ def validate_name(name: object) -> str:
             f"name contains a brace: {name!r}. Braces mark the name in its Redis keys. Templates "
             f"are for decorators; in a with statement, write an f-string"
         )
+    if " at 0x" in name:
+        # The text of an object that has none of its own, as in "import:{self}".
+        raise ValueError(
+            f"name contains the address of an object: {name[:80]!r}. Each object has its own, so "
+            f"the lock would exclude nobody. Write an attribute, such as {{self.pk}}"
+        )
     return str.__str__(name)  # the value of an enum, not its name

@@ -9,6 +9,7 @@ is enough to tune a job.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -149,6 +150,14 @@ def _source() -> Any:
 def cached(name: str) -> Any:
     """Return a setting that Django has at hand, without its slow `getattr`. None: ask Django."""
     return object.__getattribute__(settings, "__dict__").get(name)
+
+
+def for_developers() -> bool:
+    """Whether a developer would see a warning: in DEBUG, or in tests (Django makes an outbox)."""
+    if "outbox" in getattr(sys.modules.get("django.core.mail"), "__dict__", ()):
+        return True
+    debug = cached("DEBUG")
+    return settings.configured and bool(settings.DEBUG) if debug is None else bool(debug)
 
 
 def _inside() -> object:

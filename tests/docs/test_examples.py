@@ -33,8 +33,9 @@ from django.test.utils import isolate_apps
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from redis import Redis
-from rest_framework.decorators import api_view
-from rest_framework.test import APIRequestFactory
+from rest_framework.decorators import api_view, permission_classes
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.test import APIRequestFactory, force_authenticate
 from rest_framework.views import APIView
 
 from devtools.redis_server import RedisServer, find_server
@@ -235,6 +236,7 @@ def other_answers(world: World, text: str) -> None:
 def of_rest_framework(world: World, text: str) -> None:
     world.run(text)
     post = APIRequestFactory().post("/")
+    force_authenticate(post, SimpleNamespace(pk=3, is_authenticated=True))
     assert world["Checkout"].as_view()(post).status_code == 200
     assert world["checkout"](post).status_code == 200
 
@@ -667,6 +669,8 @@ def world(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     yield World(
         redis,
         APIView=APIView,
+        IsAuthenticated=IsAuthenticated,
+        permission_classes=permission_classes,
         CACHES=copy.deepcopy(settings.CACHES),
         FencedModel=FencedModel,
         INSTALLED_APPS=[],
