@@ -43,7 +43,7 @@ def waiting_line(lock: Lock, stderr: Any, *, quiet: bool = False) -> Iterator[No
 class _Line(threading.Thread):
     def __init__(self, lock: Lock, stderr: Any) -> None:
         super().__init__(name="redislock-waiting-line", daemon=True)
-        self._name_of_lock = lock.name
+        self._name_of_lock = lock._keys().name
         self._using = lock._policy().using
         self._owner = label.owner(label.holder())
         self._line = TerminalLine(stderr)

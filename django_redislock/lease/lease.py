@@ -113,8 +113,11 @@ class Lease:
 
     @property
     def fencing_tokens(self) -> dict[str, int]:
-        """The fencing token of each of its names. A `MultiLock` has several names."""
-        return dict(self._claim.fencing_tokens) or {self.name: self.fencing_token}
+        """The fencing token of each of its names, as the code writes them. A `MultiLock` has
+        several names."""
+        tokens = self._claim.fencing_tokens or {self.name: self.fencing_token}
+        its = self._claim.parts or (self._claim.keys,)
+        return {keys.unscoped or keys.name: tokens[keys.name] for keys in its}
 
     @property
     def owner(self) -> str:

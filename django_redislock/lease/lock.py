@@ -78,6 +78,8 @@ class LeaseOptions(TypedDict, total=False):
     """Extend the lease as long as its holder lives."""
     max_hold: float | None
     """When renewal ends, counted from the acquire; None: never."""
+    scope: None
+    """None: the name has no scope, whatever the setting `SCOPE` says."""
     label: str
     """Where the lock is taken, for people; by default the line of code."""
     on_lost: Callable[[Lease], object]
@@ -322,7 +324,7 @@ class Lock:
     def _keys(self, policy: Policy | None = None) -> Keys:
         return kinds.keys(policy or self._policy(), self.name, clustered)
 
-    def _parts(self) -> tuple[Keys, ...]:
+    def _parts(self, keys: Keys) -> tuple[Keys, ...]:  # noqa: ARG002
         """Return the keys of each name of a lock with several names."""
         return ()
 
@@ -388,7 +390,7 @@ class Lock:
     def _claim(self, policy: Policy, keys: Keys, primitive: Primitive, me: label.Holding) -> Claim:
         return Claim(
             keys=keys,
-            parts=self._parts(),
+            parts=self._parts(keys),
             token=tokens.new(),
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
             owner=label.owner(me),

@@ -56,6 +56,11 @@ class OnceOptions(TypedDict, total=False):
     """When the work is done: when the block ends, or when the transaction around it commits."""
     using: str
     """An alias of CACHES that leads to a Redis."""
+    scope: None
+    """None: the name has no scope, whatever the setting `SCOPE` says."""
+
+
+_OF_LOCK = ("release", "using", "scope")
 
 
 class once(FunctionDecorator[Literal["skip"]]):
@@ -101,7 +106,7 @@ class once(FunctionDecorator[Literal["skip"]]):
         wait = validate_wait(given.pop("wait", 0))
         on_conflict = given.pop("on_conflict", "skip" if wait == 0 else "raise")
         on_failure = given.pop("on_failure", "retry")
-        of_lock = {option: given.pop(option) for option in ("release", "using") if option in given}
+        of_lock = {option: given.pop(option) for option in _OF_LOCK if option in given}
         refuse_unknown(given, type(self).__name__)
         self._template = name
         self._ttl = validate_kept(ttl)

@@ -41,6 +41,8 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
       that asks; "wait" gives it to nobody new for one `ttl`.
     * `timestamp_key`: the key of a `TimestampLock` to hold as well, for as long as old clients
       know no other lock; `{name}` in it stands for the name.
+    * `scope`: None leaves the scope, such as a tenant, out of the name; by default the setting
+      decides.
     * `label`: where the lock is taken, for people; by default the line of code.
     * `reentrant`: the thread or task that holds the lock may take it again; by default False.
     * `on_lost`: called with the lease, in a thread of its own, when the lease is lost.

@@ -85,6 +85,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         *,
         wait: float | None = UNSET,
         using: str = UNSET,
+        scope: None = UNSET,
         serializer: Serializer = json,
         **unknown: object,
     ) -> None:
@@ -98,7 +99,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         self._template = name
         self._ttl = validate_kept(ttl)
         self._serializer = serializer
-        options: Any = {"wait": wait, "using": using}
+        options: Any = {"wait": wait, "using": using, "scope": scope}
         given = {option: value for option, value in options.items() if value is not UNSET}
         self._lock = redis_lock(release="exit", **given)._of_kind("mutex")
 

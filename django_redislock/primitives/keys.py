@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Self
 
 from ..base import label
 from ..base.tokens import Secret
@@ -62,9 +62,11 @@ class Keys:
     timestamp_key: str = ""
     """The key of a timestamp lock that is taken together with this lock, as long as there are old
     clients."""
+    unscoped: str = field(default="", compare=False)
+    """The name without its scope, as the code writes it; "": it has no scope."""
 
     @classmethod
-    def of(cls, prefix: str, name: str) -> Keys:
+    def of(cls, prefix: str, name: str) -> Self:
         return cls(name, f"{prefix}:{{{name}}}", Index.at(prefix))
 
     @classmethod
@@ -164,6 +166,14 @@ class Keys:
     def permits(self, token: str) -> ScriptKeys:
         """Return KEYS for the scripts of semaphores and read-write locks."""
         return ScriptKeys(self, token, ":holders")
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class KeysTogether(Keys):
+    """The names of one lock with several names: no key of Redis, but their names in one text."""
+
+    parts: tuple[Keys, ...] = ()
+    """The keys of each name."""
 
 
 class ScriptKeys(Sequence[str]):

@@ -18,6 +18,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from . import kinds
+from .functions import SEPARATOR
 from .policy import DEFAULTS, JOB_VALIDATORS, Policy, Source, validators
 from .validators import Validator
 
@@ -217,6 +218,12 @@ def policy(name: str, explicit: Mapping[str, Any]) -> Policy:
     if explicit.get("kind", found.kind) != found.kind:
         found = found._replace(timestamp_key=None)  # it belongs to the kind in the entry
     return found._replace(**explicit)
+
+
+def written(name: str) -> str:
+    """Return a name of a list as the code writes it: without its scope, if it has one."""
+    _, _, rest = name.partition(SEPARATOR)
+    return rest if rest and policy(rest, {}).scope is not None else name
 
 
 def origins(name: str) -> dict[str, Setting]:

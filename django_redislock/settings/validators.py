@@ -193,15 +193,30 @@ def validate_on_conflict(value: object, name: str = "on_conflict") -> str | Call
     return str.__str__(value)
 
 
-def validate_response(value: object, name: str = "response") -> Callable[..., Any] | str | None:
+def _function(value: object, must: str, example: str) -> Callable[..., Any] | str | None:
     if value is None or callable(value):
         return value
     if not isinstance(value, str) or "." not in value:
-        raise TypeError(
-            f"{name} must be a function of the request and the error, or the dotted path of one, "
-            f"such as 'shop.views.busy', not {value!r}"
-        )
+        raise TypeError(f"{must}, or the dotted path of one, such as {example!r}, not {value!r}")
     return value
+
+
+def validate_response(value: object, name: str = "response") -> Callable[..., Any] | str | None:
+    must = f"{name} must be a function of the request and the error"
+    return _function(value, must, "shop.views.busy")
+
+
+def validate_scope(value: object, name: str = "scope") -> Callable[..., Any] | str | None:
+    must = f"{name} must be a function without arguments that returns the scope"
+    return _function(value, must, "shop.tenants.scope")
+
+
+def validate_no_scope(value: object, name: str = "scope") -> None:
+    if value is not None:
+        raise TypeError(
+            f"{name} must be None, for a name without a scope, not {value!r}. The function that "
+            f"returns the scope is a setting: REDISLOCK['SCOPE']"
+        )
 
 
 def validate_using(value: object, name: str = "using") -> str:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, Unpack
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import BadRequest, ImproperlyConfigured
+from django.core.exceptions import BadRequest
 from django.http.response import HttpResponseBase, StreamingHttpResponse
-from django.utils.module_loading import import_string
 
 from ..base.exceptions import LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import Lock, ServerOptions
 from ..locks.redis_lock import redis_lock
 from ..locks.wrappers import aacquire, acquire
+from ..settings.functions import function_of
 from ..settings.naming import name_maker
 from ..settings.validators import (
     refuse_unknown,
@@ -154,18 +154,8 @@ class lock_view(ViewDecorator):
     def _refuse(self, call: Call, lock: Lock, error: NoLock) -> HttpResponseBase:
         policy = lock._policy()
         respond: Any = self._response or policy.view_response
-        if isinstance(respond, str):
-            respond = _imported(respond)
         if respond is not None:
+            respond = function_of(respond, "The function for responses of locked views")
             return with_hints(respond(call.request, error), error)  # type: ignore[no-any-return]
         status = policy.view_status if self._status is None else self._status
         return without_lock(call, error, BUSY._replace(status=status))
-
-
-def _imported(path: str) -> Callable[[Any, NoLock], HttpResponseBase]:
-    try:
-        return import_string(path)  # type: ignore[no-any-return]
-    except ImportError as error:
-        raise ImproperlyConfigured(
-            f"The function for responses of locked views, {path!r}, can't be imported: {error}"
-        ) from error

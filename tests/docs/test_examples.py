@@ -13,9 +13,10 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -24,7 +25,7 @@ from django.contrib import admin
 from django.core import checks
 from django.core.cache import cache
 from django.core.management import call_command
-from django.db import models, transaction
+from django.db import connection, models, transaction
 from django.db.models import F
 from django.dispatch import receiver
 from django.http import Http404, HttpResponse
@@ -231,6 +232,35 @@ def other_answers(world: World, text: str) -> None:
     with held_elsewhere("report:7"), held_elsewhere("export:7"):
         assert world["report"](request(), pk=7).status_code == 423
         assert world["export"](request(), pk=7).content == b"busy.html export:7"
+
+
+@contextmanager
+def in_scope(world: World, scope: Any) -> Iterator[None]:
+    """With the settings of an example, and its function behind their path."""
+    there: Any = {"shop.tenants": SimpleNamespace(scope=scope)}
+    with mock.patch.dict(sys.modules, there), override_settings(REDISLOCK=world["REDISLOCK"]):
+        yield
+
+
+def tenants(world: World, text: str) -> None:
+    with in_scope(world.run(text), world["scope"]):
+        assert checks.run_checks(tags=["redislock"]) == []
+        world["tenant"].set("acme")
+        with redis_lock("invoice:42") as lease:
+            assert lease.name == "acme/invoice:42"
+
+
+def of_django_tenants(world: World, text: str) -> None:
+    with mock.patch.object(connection, "schema_name", "acme", create=True):
+        assert world.run(text)["scope"]() == "acme"
+
+
+def shared_by_tenants(world: World, text: str) -> None:
+    with in_scope(world.run(text), lambda: "acme"):
+        world.call("rates")
+        assert world.held == {"single_flight:rates:currency"}
+        with redis_lock("rates:EUR") as lease:
+            assert lease.name == "rates:EUR"
 
 
 def of_rest_framework(world: World, text: str) -> None:
@@ -614,6 +644,7 @@ EXAMPLES: dict[str, list[Any]] = {
     "docs/settings.md": [{"invoice:42"}, in_development, SETTINGS, SETTINGS, {"once:warm-cache"}],
     "docs/shared.md": [{"exports", "supplier:supplier_id"}, {"catalogue"}, SETTINGS],
     "docs/signals.md": [counted, set()],
+    "docs/tenants.md": [tenants, of_django_tenants, shared_by_tenants],
     "docs/timestamp-lock.md": [old_client, SETTINGS, old_client],
     "docs/transactions.md": [sold, until_the_commit, SETTINGS, SETTINGS],
     "docs/using.md": [

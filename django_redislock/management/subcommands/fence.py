@@ -214,7 +214,7 @@ def _read(name: str, seen: int, options: dict[str, Any]) -> Raised:
 
 
 def _where(name: str, options: dict[str, Any]) -> tuple[SyncPort, Keys]:
-    prefix, policy = conf.prefix(), conf.policy(name, {})
+    prefix, policy = conf.prefix(), conf.policy(conf.written(name), {})
     using = validate_using(options["using"] or aliases_of(policy.using)[0])
     cache_locks = options["cache_locks"]
     keys = Keys.verbatim(prefix, name.encode()) if cache_locks else Keys.of(prefix, name)

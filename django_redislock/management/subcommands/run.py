@@ -81,6 +81,7 @@ class Run:
     def _locked(self, events: Events, command: BaseCommand, options: dict[str, Any]) -> int:
         lock = Lock(
             options["name"],
+            scope=None,  # the name as `list` shows it
             label=shlex.join(options["program"]),
             release="exit",
             on_lost=events.nudge,
