@@ -21,7 +21,7 @@ LIMITS = {
     "MultiLock of 2": 7_250,
     "once": 9_500,
     "single_flight": 10_200,
-    "lock_view": 6_200,
+    "lock_view": 6_600,
     "task": 7_700,
 }
 """Python 3.11 to 3.14, redis-py 8, with hiredis and without."""
