@@ -70,6 +70,8 @@ PATIENCE = 1 / 6
 so two may be lost, and the third is in time."""
 LAST_WORDS = 2.0
 """Seconds that the end of the process waits for outstanding releases."""
+MOST_OWED = 1000
+"""Outstanding releases that are kept while no thread can be started to do them: the latest."""
 
 
 async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None) -> None:
@@ -207,14 +209,13 @@ class Watchdog:
         for keys in claim.watched_keys:
             self._enter(keys.lock, claim.token, id(me))
         self.reconsider(lease)
-        self._background.start()
 
     def reconsider(self, lease: Lifetime) -> None:
         """Look at the due time of a lease, which may be earlier than before."""
         if lease.claim.token not in self._leases:
             return
         self._news[lease.claim.token] = lease
-        if lease.next < self._next:
+        if self._background.start() and lease.next < self._next:
             self.wake(lease.next)
 
     def suspect(self, keys: Sequence[bytes] | None) -> None:
@@ -289,11 +290,12 @@ class Watchdog:
 
     def write_down_later(self, claim: Claim) -> None:
         """Write down a claim in a second, if it is not forgotten before. It is not renewed."""
+        if not self._background.start():
+            return
         at = now() + A_SECOND
         self._unwatched[claim.token] = (at, claim)
         if at < self._next:
             self.wake(at)
-        self._background.start()
 
     def write_down(self) -> None:
         """Write down all young leases, and claims without a lease."""
@@ -310,16 +312,22 @@ class Watchdog:
     def release_later(self, name: str, release: Release) -> None:
         """Release it in the background. A finalizer may call this."""
         self._to_release.append((name, release))
-        self.wake()
-        self._background.start()
+        if self._background.start():
+            self.wake()
+        else:
+            del self._to_release[:-MOST_OWED]
 
     def settle(self, seconds: float) -> None:
         """Wait until everything from `release_later` is released, for this number of seconds at
         most."""
-        if self._to_release:
+        if not self._to_release:
+            return
+        if self._background.start():
             self._settled.clear()
             self.wake()
             self._settled.wait(seconds)
+        else:
+            self._release_pending(now() + seconds)
 
     def _run(self) -> None:
         announced = NEVER
@@ -639,11 +647,14 @@ class Watchdog:
             lease.unknown()
         return ask
 
-    def _release_pending(self) -> None:
+    def _release_pending(self, until: float = NEVER) -> None:
+        """Do the outstanding releases, and begin none after `until`."""
         for owed in self._to_release.copy():
+            if (left := until - now()) <= 0:
+                return
             name, release = owed
             try:
-                run(release(self._port(pools.BACKGROUND_TIMEOUT)))
+                run(release(self._port(left)))
             except LeaseLost:
                 pass  # has been logged
             except LockError as error:
