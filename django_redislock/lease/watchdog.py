@@ -12,6 +12,10 @@ a moment even if some are left, so that a lease that lives for a second does not
 that live for a minute. All leases are looked through only as often as this process shows that it
 lives.
 
+A lease is lost at its own deadline, and a request that gets no answer must not delay the callbacks
+for that. So a second thread minds the deadlines while the first one waits for answers. It is
+started when a lease may end so: it is short, or not renewed, or its last renewal failed.
+
 Each server has its own thread, so that a server that does not answer costs no lease at another
 one. A cluster is one server here: a node that did not answer is passed over until the next round,
 and comes last in that round. A request to a cluster has the leases of one slot, which mostly is
@@ -65,6 +69,11 @@ PRESENCE = 30.0
 PRESENCE_EVERY = PRESENCE / 3
 MOMENT = 0.1
 """Seconds after which a look ends. The next look sees what has become more urgent."""
+USUAL = 0.02
+"""Seconds that a look usually takes, at most."""
+SHORT = 6 * pools.BACKGROUND_TIMEOUT
+"""The ttl, in seconds, of a lease that may end in a look that began when its renewal was not due:
+a look has up to four requests in a row that may get no answer."""
 PATIENCE = 1 / 6
 """A renewal that got no answer for this part of the ttl is sent again, over a new connection:
 so two may be lost, and the third is in time."""
@@ -195,6 +204,9 @@ class Watchdog:
         self._woken: queue.SimpleQueue[float] = queue.SimpleQueue()
         """The due times of the leases that woke the thread."""
         self._background = Background(self._run, "redislock-watchdog")
+        self._deadlines = Background(self._mind_deadlines, "redislock-deadlines")
+        self._looks: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
+        """For that thread: an event for each look, set at its end."""
         self._settled = threading.Event()
 
     def left_behind(self) -> None:
@@ -387,6 +399,8 @@ class Watchdog:
         """Look at a lease when it is due. It is not looked at now if it lived at this `time`."""
         if not lease.sound(time) and self._living(lease) is None:
             return
+        if not lease.renew or lease.in_doubt or lease.claim.ttl < SHORT:
+            self._deadlines.start()
         lease.early = 0.0
         if lease.renew:
             ttl = lease.claim.ttl
@@ -465,6 +479,28 @@ class Watchdog:
         """Renew and release the leases that are due. Return when to look next."""
         began = now()
         self._admit()
+        over = threading.Event()
+        if self._deadlines.started:
+            self._looks.put(over)
+        try:
+            return self._ask(began)
+        finally:
+            over.set()
+
+    def _mind_deadlines(self) -> None:
+        """Tell of leases that end while a look waits for answers."""
+        while True:
+            over, pause = self._looks.get(), USUAL
+            while not over.wait(pause):
+                time, pause = now(), MOMENT
+                for lease in self._leases.copy().values():
+                    if lease.deadline <= time:
+                        _end(lease)
+                    else:
+                        pause = min(pause, lease.deadline - time)
+
+    def _ask(self, began: float) -> float:
+        """Send the requests of a look."""
         old = self._gather(began)
         asked, silent = False, set[Node | None]()
         for together in sorted(self._ready, key=self._urgency):
@@ -678,6 +714,13 @@ class Watchdog:
         if self.server.clustered:
             within = min(within, PATIENCE * self._shortest)
         return SyncPort(self.server, pool=self._pool, terms=terms._replace(within=within))
+
+
+def _end(lease: Lifetime) -> None:
+    try:
+        lease.expire()
+    except Exception:
+        logger.exception("The loss of %r could not be told", lease.claim.keys.name)
 
 
 def _kind(claim: Claim) -> tuple[str, str]:
