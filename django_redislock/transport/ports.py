@@ -281,7 +281,7 @@ class BasePort:
     async def listen(self, token: str, *, within: float, keys: Sequence[Keys]) -> str:
         boxes = self._inboxes(keys)
         if within > 0 or self._boxes:
-            if not all([box.start() for box in boxes]):
+            if not all(box.start() for box in boxes):
                 return DEAF
         elif not all(box.ready(its) for box, its in boxes.items()):
             return DEAF

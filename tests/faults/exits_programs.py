@@ -133,7 +133,9 @@ def subinterpreter() -> None:
     """An isolated one, which may start no threads that outlive it."""
     import _interpreters
 
-    code = f"import sys; sys.path[:] = {sys.path!r}\n" + """
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}\n"
+        """
 import django
 from tests.faults.exits_programs import *
 django.setup()
@@ -141,6 +143,7 @@ with redis_lock("job") as lease:
     lease.check()
     ends()
 """
+    )
     _interpreters.exec(_interpreters.create("isolated"), code)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,9 +18,7 @@ from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseLost, LeaseState, Redlock, once, redis_lock
 from django_redislock.base import background
 from django_redislock.lease import watchdog
-from django_redislock.lease.lock import Lock
-from django_redislock.signals import LockEvent, lock_acquired, lock_lost
-from django_redislock.transport.server import server_of
+from django_redislock.signals import LockEvent, lock_lost
 from tests.contract.api import Api
 from tests.contract.test_contract import KINDS
 from tests.contract.test_contract import Kind as KindOfLock
@@ -81,7 +78,11 @@ def left(redis: Redis) -> list[bytes]:
 @pytest.mark.parametrize("renew", [True, False])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_it_is_held(
-    api: Api, kind: KindOfLock, renew: bool, refusing: Refusing, theirs: Redis,
+    api: Api,
+    kind: KindOfLock,
+    renew: bool,
+    refusing: Refusing,
+    theirs: Redis,
     warnings: Callable[[], list[str]],
 ) -> None:
     """Each kind of lock is acquired and released, and one warning says what is missing."""
@@ -112,7 +113,10 @@ def test_redlock(api: Api, refusing: Refusing, own_server: RedisServer, settings
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
 def test_work_under_a_lock(
-    api: Api, refusing: Refusing, theirs: Redis, error: Exception,
+    api: Api,
+    refusing: Refusing,
+    theirs: Redis,
+    error: Exception,
     warnings: Callable[[], list[str]],
 ) -> None:
     """Whatever the interpreter says: the body runs, and its lock is free afterwards."""
