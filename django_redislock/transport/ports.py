@@ -447,7 +447,13 @@ class AsyncPort(BasePort):
 
     def __init__(self, server: Server, *, terms: Terms = NO_TERMS) -> None:
         super().__init__(server, terms=terms)
-        self._loop = asyncio.get_running_loop()
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                "Coroutines take locks in an event loop of asyncio, and none runs here. In trio, "
+                "take the lock in a thread: trio.to_thread.run_sync(function)."
+            ) from None
 
     def _present_pool(self) -> AsyncPool | None:
         its = joined(self._loop, self._server)
