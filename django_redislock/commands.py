@@ -261,15 +261,12 @@ def _ended_by_signals() -> Iterator[None]:
     A handler of the project stays, and an ignored signal is ignored.
     """
     process = os.getpid()
-    came: list[int] = []
 
     def end(number: int, _frame: object) -> None:
         if os.getpid() != process:  # a forked child ends as without us
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        elif not came:  # a second signal does not interrupt the release
-            came.append(number)
-            raise _Ended(128 + number)  # the exit code that a shell has for it
+        raise _Ended(128 + number)  # the exit code that a shell has for it
 
     handled = []
     try:

@@ -33,6 +33,10 @@ AT_EXIT = 2.0
 """Seconds that the end of the process waits for calls that are still to be made."""
 
 
+_unstarted: set[str] = set()
+"""The name of the first thread that could not be started, since one could."""
+
+
 def start(work: Callable[[], object], name: str) -> threading.Thread | None:
     """Start a thread. Return None if none can be started now."""
     try:
@@ -54,13 +58,9 @@ def start(work: Callable[[], object], name: str) -> threading.Thread | None:
     return thread
 
 
-_unstarted: set[str] = set()
-"""The name of the first thread that could not be started, since one could."""
-
-
 def start_or_call(work: Callable[[], object], name: str) -> None:
     """Call `work` in a thread of its own; or here, if none can be started."""
-    if start(work, name):
+    if start(work, name) is not None:
         return
     try:
         work()

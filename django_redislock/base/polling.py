@@ -28,5 +28,10 @@ class Select:
         return [(file, POLLIN) for file in ready]
 
 
-poll: Any = getattr(select, "poll", Select)
 POLLIN: int = getattr(select, "POLLIN", 1)
+
+
+def poll() -> Any:
+    """Return a `select.poll()`."""
+    # Looked up each time: gevent may replace it later.
+    return getattr(select, "poll", Select)()

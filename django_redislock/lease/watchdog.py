@@ -72,8 +72,8 @@ MOMENT = 0.1
 USUAL = 0.02
 """Seconds that a look usually takes, at most."""
 SHORT = 6 * pools.BACKGROUND_TIMEOUT
-"""The ttl, in seconds, of a lease that may end in a look that began when its renewal was not due:
-a look has up to four requests in a row that may get no answer."""
+"""The ttl, in seconds, below which a lease may end in a look that began before its renewal was due:
+two thirds of its ttl are left then, and a look may wait for four answers that don't come."""
 PATIENCE = 1 / 6
 """A renewal that got no answer for this part of the ttl is sent again, over a new connection:
 so two may be lost, and the third is in time."""
@@ -492,7 +492,7 @@ class Watchdog:
         while True:
             over, pause = self._looks.get(), USUAL
             while not over.wait(pause):
-                time, pause = now(), MOMENT
+                time, pause = now(), MOMENT  # others may come meanwhile
                 for lease in self._leases.copy().values():
                     if lease.deadline <= time:
                         _end(lease)

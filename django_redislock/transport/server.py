@@ -31,17 +31,6 @@ T = TypeVar("T")
 _kept: dict[str, dict[tuple[Hashable, ...], Any]] = {}
 """The objects that this process keeps for a server, by address."""
 
-def _refuse_eventlet() -> None:
-    """Raise `ImproperlyConfigured` in a process of eventlet. Under its `select`, two of our threads
-    can't wait for one connection, and a lock would be left behind."""
-    patcher = sys.modules.get("eventlet.patcher")
-    if patcher is not None and any(map(patcher.is_monkey_patched, ("select", "socket", "thread"))):
-        raise ImproperlyConfigured(
-            "eventlet has replaced the sockets or threads of this process, and locks do not work "
-            "with it. Use gevent (gunicorn --worker-class gevent, celery --pool gevent) or threads."
-        )
-
-
 _by_slot: set[str] = set()
 """The addresses that have refused a script whose keys are in several slots. A forked child knows
 them, too."""
@@ -140,6 +129,17 @@ class Server:
         except Exception:
             return self  # another thread overrides the settings at this moment
         return found if found.address == self.address else None
+
+
+def _refuse_eventlet() -> None:
+    """Raise `ImproperlyConfigured` in a process of eventlet. Under its `select`, two of our threads
+    can't wait for one connection, and a lock would be left behind."""
+    patcher = sys.modules.get("eventlet.patcher")
+    if patcher is not None and any(map(patcher.is_monkey_patched, ("select", "socket", "thread"))):
+        raise ImproperlyConfigured(
+            "eventlet has replaced the sockets or threads of this process, and locks do not work "
+            "with it. Use gevent (gunicorn --worker-class gevent, celery --pool gevent) or threads."
+        )
 
 
 class _ServerOfClient(Server):
