@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import sys
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from django.db.transaction import TransactionManagementError
 
 from .. import signals
 from ..base import fork, tokens
+from ..base.background import start_or_call
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.holder import server_time
@@ -213,9 +213,7 @@ class Lease:
     def _start(self, callback: Callable[[Lease], object]) -> None:
         # A thread for each callback: one that hangs must not keep the watchdog from the other
         # leases.
-        threading.Thread(
-            target=self._call, args=(callback,), name="redislock-lost", daemon=True
-        ).start()
+        start_or_call(partial(self._call, callback), "redislock-lost")
 
     def _call(self, callback: Callable[[Lease], object]) -> None:
         try:

@@ -114,7 +114,7 @@ def operator() -> str:
     """Return who runs this command: user@host, as the operating system knows them."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # in a container users often have no names
+    except (KeyError, OSError, ImportError):  # in a container users often have no names
         user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
     return label.clean(f"{user}@{socket.gethostname()}")
 

@@ -33,6 +33,7 @@ from redis.exceptions import (
 
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
+from ..base.handlers import by_a_handler
 from ..primitives import scripts
 from ..primitives.contract import Terms, Word
 from ..primitives.keys import name_of
@@ -348,24 +349,12 @@ def foreign(error: BaseException, handled: BaseException | None) -> BaseExceptio
     """
     one: BaseException | None = error
     while one is not None and one is not handled:
-        if _by_a_handler(one):
+        if by_a_handler(one):
             return one
         one = one.__cause__ or one.__context__
     if isinstance(error, RedisError | OSError):
         return None
     return None if isinstance(error, _STUMBLES) and _by_redis_py(error) else error
-
-
-def _by_a_handler(error: BaseException) -> bool:
-    """Return whether a signal's handler raised it: a function that gets the frame that it
-    interrupts as an argument."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        interrupted, trace = trace.tb_frame, trace.tb_next
-        for given in trace.tb_frame.f_locals.values():
-            if given is interrupted or (isinstance(given, tuple) and interrupted in given):
-                return True
-    return False
 
 
 def _by_redis_py(error: BaseException) -> bool:

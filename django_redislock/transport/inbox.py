@@ -141,9 +141,9 @@ class Inbox:
         self.redirect: int | None = None
         """The same, as soon as such messages are heard."""
 
-    def start(self) -> None:
-        """Begin to listen, unless the inbox already does."""
-        self._background.start()
+    def start(self) -> bool:
+        """Begin to listen, unless the inbox already does. Return False if it can't."""
+        return self._background.start()
 
     def follow(self, follower: Follower) -> None:
         """From now on, tell it of the messages that keys were changed."""

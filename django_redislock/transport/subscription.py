@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import redis
 from redis.exceptions import RedisError
 
+from ..base import polling
 from ..base.clock import now
 from .reader import NOTHING, reader
 from .wire import MOST
@@ -94,7 +95,7 @@ class Subscription:
         Returns whether there is something."""
         if self._socket is None:
             return True
-        return self._reader.wait(seconds, self._socket, select.POLLIN)
+        return self._reader.wait(seconds, self._socket, polling.POLLIN)
 
     def ring(self) -> None:
         """Wake the thread that reads."""
@@ -209,8 +210,8 @@ class _Bell:
     def wait(self, seconds: float, sock: socket.socket | None, events: int) -> bool:
         """Wait for these events of a socket, for so many seconds, or until `ring` is called.
         Returns whether there are any."""
-        watch = select.poll()
-        watch.register(self._ears, select.POLLIN)
+        watch = polling.poll()
+        watch.register(self._ears, polling.POLLIN)
         if sock is not None:
             watch.register(sock, events)
         ready = [file for file, _ in watch.poll(ceil(seconds * 1000))]

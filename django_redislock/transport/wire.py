@@ -13,7 +13,6 @@ without them.
 from __future__ import annotations
 
 import queue
-import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ..base import fork, tokens
+from ..base import fork, polling, tokens
 from ..base.clock import now
 from ..base.rlocks import ONCE
 from ..primitives.waiting import NEVER
@@ -243,8 +242,8 @@ def _silent(sock: Any) -> bool:
     file = -1 if sock is None else sock.fileno()
     if file < 0:  # another thread has closed it
         return False
-    watch = select.poll()
-    watch.register(file, select.POLLIN)
+    watch = polling.poll()
+    watch.register(file, polling.POLLIN)
     return not watch.poll(0)
 
 
@@ -368,9 +367,9 @@ def _as_redis_py(error: OSError) -> redis.RedisError:
 
 def _await(sock: socket.socket, seconds: float) -> None:
     """Wait for an answer. Raises `TimeoutError`."""
-    watch = select.poll()
+    watch = polling.poll()
     try:
-        watch.register(sock, select.POLLIN)
+        watch.register(sock, polling.POLLIN)
     except ValueError as error:  # another thread has closed it
         raise OSError(str(error)) from error
     if not watch.poll(ceil(seconds * 1000)):
