@@ -25,7 +25,7 @@ import redis
 from redis import asyncio as aioredis
 
 from .reader import NOTHING, PUSH, reader
-from .wire import ANSWER_WITHIN, StrayAnswer, is_ours, said
+from .wire import ANSWER_WITHIN, StrayAnswer, is_ours, made, said
 
 GRACE = 0.02
 """Seconds more for an overdue answer. The loop may have stood still: it has to read first what
@@ -120,7 +120,7 @@ class Multiplexed:
             self._shared = task.result()
 
     async def _open(self) -> Link:
-        connection = self.factory.make_connection()
+        connection = made(self.factory)
         try:
             # All tasks wait for this attempt, so it needs its time-outs, for the commands of the
             # handshake, too. Later `Link` looks at the time itself.
