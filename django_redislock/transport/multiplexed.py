@@ -278,7 +278,7 @@ class Link(asyncio.Protocol):
             while (answer := self._reader.gets()) is not NOTHING:
                 if type(answer) is not PUSH:
                     self.answered(answer)
-        except (redis.RedisError, ValueError) as error:
+        except Exception as error:
             self._end(error)
             return
         self.have_answered()
@@ -352,6 +352,8 @@ class Link(asyncio.Protocol):
 
     def _end(self, error: Exception) -> None:
         """All requests fail, and the connection is closed."""
+        if not isinstance(error, redis.RedisError | OSError):  # what came can't be read
+            error = redis.InvalidResponse(f"{type(error).__name__}: {error}")
         if self.alive:
             self.alive = False
             self._transport.abort()

@@ -67,9 +67,9 @@ that is about to wait would wait for the data of the next socket of this process
 the number. So each thread that reads is counted, in one step with the `try` statement that ends
 it: in between is no call, after which an exception from outside could come."""
 
-STUMBLES = (AttributeError, TypeError, ValueError)
-"""What redis-py raises for wrong options, and when another thread closes a connection
-(`closed_meanwhile`). Other code raises them for mistakes."""
+STUMBLES = (AttributeError, TypeError, ValueError, RecursionError)
+"""What redis-py raises for wrong options, for answers that are no answers, and when another thread
+closes a connection (`closed_meanwhile`). Other code raises them for mistakes."""
 
 # The caller's list `hand` holds the connection from checkout to give_back. An exception from
 # outside, such as a signal's, may come after any call in here. So no call is made between the
