@@ -329,6 +329,10 @@ class Watchdog:
         else:
             del self._to_release[:-MOST_OWED]
 
+    def owes(self, name: str) -> bool:
+        """Return whether something on this name is still to be released in the background."""
+        return any(name == its for its, _ in self._to_release.copy())
+
     def settle(self, seconds: float) -> None:
         """Wait until everything from `release_later` is released, for this number of seconds at
         most."""

@@ -24,6 +24,7 @@ from ..base.exceptions import LockNotAcquired
 from ..lease.lease import Lease
 from ..lease.lock import Lock, call, refuse_event_loop
 from ..lease.sides import beside_orm
+from ..lease.watchdog import watchdog
 from ..primitives import record
 from ..primitives.contract import run
 from ..primitives.keys import validate_name
@@ -237,15 +238,12 @@ class once(FunctionDecorator[Literal["skip"]]):
             raise
 
     async def _acquire(self, lock: Lock, port_type: type[SyncPort | AsyncPort]) -> Lease:
-        try:
-            return await acquire_unless_recorded(port_type, lock, _answers, pattern=IS_DONE)
-        except LockNotAcquired as conflict:
-            if conflict.holder.owner != label.owner(label.holder()):
-                raise
-        # This very thread or task holds the lock: its transaction was just rolled back, and the
-        # watchdog has not released the lease yet.
-        wait = lock._policy().wait
-        wait = None if wait is None else max(wait, ROLLBACK_RELEASE)
+        policy = lock._policy()
+        wait = policy.wait
+        if wait is not None and watchdog(server_of(policy.using)).owes(lock.name):
+            # A transaction of this process was just rolled back: nobody does the work any more,
+            # and the lock is about to be released.
+            wait = max(wait, ROLLBACK_RELEASE)
         return await acquire_unless_recorded(port_type, lock, _answers, pattern=IS_DONE, wait=wait)
 
     async def _forget(self, port_type: type[SyncPort | AsyncPort]) -> None:

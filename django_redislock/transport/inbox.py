@@ -44,6 +44,7 @@ from .command import foreign
 from .crowds import Crowds, present
 from .server import Server
 from .subscription import ERROR, Heard, Subscription
+from .wire import STUMBLES
 
 logger = logging.getLogger("django_redislock")
 
@@ -286,7 +287,7 @@ class Inbox:
         try:
             for heard in its.messages(seconds):
                 self._take(heard)
-        except (OSError, RedisError) as error:
+        except (OSError, RedisError, *STUMBLES) as error:
             if foreign(error, handled):
                 raise
             its.failure = error

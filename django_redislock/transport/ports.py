@@ -36,6 +36,7 @@ from .command import (
     AsyncPool,
     Pool,
     SyncExchange,
+    causes,
     refused_slots,
 )
 from .event_loops import ending, joined, of_loop
@@ -89,10 +90,8 @@ def _without_frames(error: LockError, handled: BaseException | None) -> LockErro
     """Return `error` without the frames below the port. Their variables are the password, as AUTH
     has it, and the command with our token, which a crash reporter must not show. `handled` is the
     exception that the caller was handling before; it keeps its frames."""
-    one: BaseException | None = error
-    while one is not None and one is not handled:
+    for one in causes(error, handled):
         one.__traceback__ = None
-        one = one.__cause__ or one.__context__
     return error
 
 
