@@ -23,8 +23,9 @@ from django.test import override_settings
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
-from django_redislock import LeaseState, (
+from django_redislock import (
     LeaseLost,
+    LeaseState,
     LockUnavailable,
     MultiLock,
     ReadWriteLock,
