@@ -110,6 +110,10 @@ class Port(Protocol):
     def own_inbox(self, keys: Keys) -> str:
         """Return the inbox of this process for a lock; "": none of its threads and tasks waits."""
 
+    def wake_neighbours(self, keys: Keys) -> None:
+        """Let the waiters of this process for a lock ask who has it, since nobody knows what came
+        of a release that names `own_inbox`."""
+
     async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:
         """Wake the waiters of this process that have these tokens: they hold the lock now, by
         these grants."""

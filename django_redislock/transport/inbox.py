@@ -224,6 +224,11 @@ class Inbox:
         for token in list(self._wakers):
             self._wake(token, notified=False)
 
+    def wake_neighbours(self, keys: Keys) -> None:
+        """Let the waiters for a lock ask who has it."""
+        for token in self._crowds.standing(keys):
+            self._wake(token, notified=True)
+
     def hand_over(self, token: str, grant: Grant) -> None:
         """Wake the waiter of `token`, which has its lock: another thread or task of this process
         got the answer that says so."""

@@ -252,6 +252,10 @@ class BasePort:
         """Return the pool that `_execute` uses, if it is there."""
         raise NotImplementedError
 
+    def wake_neighbours(self, keys: Keys) -> None:
+        if self._own_inbox is not None:
+            self._own_inbox.wake_neighbours(keys)
+
     async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:
         assert self._own_inbox is not None
         for token, grant in grants:
