@@ -30,8 +30,8 @@ from ..settings.validators import (
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, clustered, server_of
 from . import another_kind, claims, lock_order, transactions
-from .blocks import Block, Blocks
 from .cancellation import Cancellation
+from .holds import Hold, innermost, last
 from .lease import Lease
 from .not_here import no_attribute
 from .sides import beside_orm
@@ -139,7 +139,9 @@ class Lock:
         self._reentrant = self._cancel_on_lost = False
         self._label = ""
         self._on_lost: Callable[[Lease], object] | None = None
-        self._blocks = Blocks()
+        self._blocks: dict[Hold, Lease] = {}
+        """The blocks that were entered and not left. The lease of a block may be lost by now, so
+        that the watchdog has forgotten it."""
         if options:
             self._obey(dict(options))
 
@@ -178,10 +180,13 @@ class Lock:
 
     def _copy(self, kind: type[L], default_label: str) -> L:
         lock = object.__new__(kind)
-        lock.__dict__.update(self.__dict__)
+        lock.__dict__.update(self.__getstate__())
         lock._label = self._label or default_label
-        lock._blocks = Blocks()
         return lock
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has: all but the blocks that are running."""
+        return {**self.__dict__, "_blocks": {}}
 
     def __repr__(self) -> str:
         options = "".join(f", {field}={value!r}" for field, value in self._explicit.items())
@@ -260,17 +265,17 @@ class Lock:
         return self._entering(run(self._attempt(SyncPort)))
 
     def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
-        block = before = None
+        hold = None
         try:
-            block = self._blocks.innermost()
-            before = block.lease._holds.counts
-            block.lease._leave(error, entered=True)
+            hold = self._block()
+            self._blocks[hold]._leave(hold, error)
         except BaseException:
             # A signal's exception, perhaps, before the lease could see that its block is left.
-            (block or self._blocks.innermost()).lease._abandon_block(before)
+            hold = hold or self._block()
+            self._blocks[hold]._abandon(hold)
             raise
         finally:
-            self._blocks.leave(block or self._blocks.innermost())
+            self._blocks.pop(hold or self._block(), None)
 
     async def __aenter__(self) -> Lease:
         self._refuse_on_conflict()
@@ -279,17 +284,23 @@ class Lock:
     async def __aexit__(
         self, exc_type: object, error: BaseException | None, traceback: object
     ) -> None:
-        block = before = None
+        hold = None
         try:
-            block = self._blocks.innermost()
-            before = block.lease._holds.counts
-            await block.lease._aleave(error, entered=True)
+            hold = self._block()
+            await self._blocks[hold]._aleave(hold, error)
         except BaseException:
-            # A signal's exception, perhaps, before the lease could see that its block is left.
-            (block or self._blocks.innermost()).lease._abandon_block(before)
+            hold = hold or self._block()
+            self._blocks[hold]._abandon(hold)
             raise
         finally:
-            self._blocks.leave(block or self._blocks.innermost())
+            self._blocks.pop(hold or self._block(), None)
+
+    def _block(self) -> Hold:
+        """Return the block that this thread or task leaves."""
+        hold, me = innermost(), label.holder()
+        if hold is not None and hold.by is me and hold in self._blocks:
+            return hold
+        return last([*self._blocks], me)
 
     def _refuse_on_conflict(self) -> None:
         if self._explicit.get("on_conflict", "raise") != "raise":
@@ -302,19 +313,9 @@ class Lock:
     def _entering(self, lease: Lease | LockNotAcquired) -> Lease:
         if isinstance(lease, LockNotAcquired):
             raise lease
-        before = lease._holds.counts
-        block = None
-        try:
-            me = lease._holds.holder
-            assert me is not None
-            block = Block(me, lease)
-            self._blocks.enter(block)
-            return lease._enter(me)
-        except BaseException:
-            if block is not None:
-                self._blocks.leave(block)
-            lease._abandon(before)
-            raise
+        hold = lease._enter()
+        self._blocks[hold] = lease
+        return lease
 
     def _primitive(self, policy: Policy) -> Primitive:
         return kinds.primitive(policy)
@@ -372,8 +373,8 @@ class Lock:
             await beside_orm(port_type(server), transactions.open_transactions)
         keys, primitive = self._keys(policy), self._primitive(policy)
         mine = self._held(server, keys, primitive, me)
-        if mine is not None and mine._again():
-            return self._hold_again(mine, policy, me)
+        if mine is not None and self._hold_again(mine, policy, me):
+            return mine
         claim = self._claim(policy, keys, primitive, me)
         if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
             lock_order.check(claim, server, me, policy.lock_order)
@@ -405,17 +406,33 @@ class Lock:
         self, server: Server, claim: Claim, policy: Policy, me: label.Holding, grant: Grant
     ) -> Lease:
         """Return the lease of a claim that was granted."""
-        lease = Lease(server, claim, grant, policy, me)
-        if self._on_lost is not None or self._cancel_on_lost:
-            self._follow(lease, me, depth=0)
+        hold = Hold(me)
+        lease = Lease(server, claim, grant, policy, hold)
+        if self._on_lost is not None:
+            lease._callbacks.append(self._on_lost)
+        if self._cancel_on_lost and isinstance(me, asyncio.Task):
+            hold.cancellation = Cancellation(me)
         return lease._watched()
 
-    def _hold_again(self, lease: Lease, policy: Policy, me: label.Holding) -> Lease:
-        """Return a lease that this thread or task holds once more from now on."""
-        if policy.release == "commit":
-            lease._policy = lease._policy._replace(release="commit")
-        self._follow(lease, me, depth=lease._holds.counts.blocks)
-        return lease
+    def _hold_again(self, lease: Lease, policy: Policy, me: label.Holding) -> bool:
+        """Let this thread or task hold its lease once more. Return False if it is being released
+        already."""
+        hold = Hold(me)
+        hold.on_lost = self._on_lost
+        try:
+            cancels = any(one.cancellation for one in [*lease._holds])
+            if self._cancel_on_lost and not cancels and isinstance(me, asyncio.Task):
+                hold.cancellation = Cancellation(me)
+            if policy.release == "commit":
+                lease._policy = lease._policy._replace(release="commit")
+            if not lease._add(hold):
+                return False
+            if lease._lifetime.error is not None:  # since a moment ago
+                lease._call_back()
+            return True
+        except BaseException:
+            lease._abandon(hold)
+            raise
 
     def _refuse_own_key(self, server: Server, keys: Keys, me: label.Holding) -> None:
         """Raise `LockReentered` if this thread or task would wait for its own timestamp key."""
@@ -456,22 +473,12 @@ class Lock:
             raise LockReentered(self.name, last.label, UPGRADE)
         if self._reentrant:
             return last
-        unused = [
-            lease for lease in mine if not lease._holds.counts.blocks
-        ]  # a transaction holds it
+        unused = [lease for lease in mine if not lease._holds.blocks]  # a transaction holds it
         if unused:
             return unused[-1]
         if primitive.kind == "semaphore" and len(mine) < getattr(primitive, "limit", 0):
             return None
         raise LockReentered(self.name, last.label)
-
-    def _follow(self, lease: Lease, me: label.Holding, *, depth: int) -> None:
-        """Let the lease do what `on_lost` and `cancel_on_lost` of this lock ask for."""
-        if self._on_lost is not None:
-            lease._follow(self._on_lost, depth=depth)
-        if self._cancel_on_lost and lease._cancellation is None:
-            assert isinstance(me, asyncio.Task)
-            lease._cancellation = Cancellation(me, depth=max(depth, 1))
 
     def _refuse_cancellation(self, me: label.Holding) -> None:
         """Raise `TypeError` if a thread is to be cancelled."""

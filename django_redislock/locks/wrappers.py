@@ -8,6 +8,7 @@ from typing import Any
 
 from ..base.exceptions import LockNotAcquired
 from ..lease.current import Steps
+from ..lease.holds import Hold
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..primitives.contract import run
@@ -84,12 +85,13 @@ def _wrap_generator(function: Callable[..., Any], lock_for: LockFor) -> Callable
         except LockNotAcquired as conflict:
             instead = _settle(lock, conflict)
             return None if instead is None else (yield from instead)
+        hold = lease._enter(current=False)
         try:
-            result = yield from _Inside(function(*args, **kwargs), lease)
+            result = yield from _Inside(function(*args, **kwargs), hold)
         except BaseException as error:
-            lease._leave(error)
+            lease._leave(hold, error)
             raise
-        lease._leave(None)
+        lease._leave(hold, None)
         return result
 
     return locked
@@ -106,10 +108,11 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: LockFor) -> Ca
                 async for item in instead:
                     yield item
             return
+        hold = lease._enter(current=False)
         try:
             # Written out, since asynchronous generators have no `yield from`.
             generator = function(*args, **kwargs)
-            step, value, inside = generator.asend, None, Steps(lease)
+            step, value, inside = generator.asend, None, Steps(hold)
             while True:
                 with inside:
                     try:
@@ -126,19 +129,19 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: LockFor) -> Ca
                 except BaseException as error:
                     step, value = generator.athrow, error
         except BaseException as error:
-            await lease._aleave(error)
+            await lease._aleave(hold, error)
             raise
-        await lease._aleave(None)
+        await lease._aleave(hold, None)
 
     return locked
 
 
 class _Inside(Generator[Any, Any, Any]):
-    """A generator with `lease` as the current lease while it runs."""
+    """A generator with `hold` as the innermost block while it runs."""
 
-    def __init__(self, generator: Generator[Any, Any, Any], lease: Lease) -> None:
+    def __init__(self, generator: Generator[Any, Any, Any], hold: Hold) -> None:
         self._generator = generator
-        self._inside = Steps(lease)
+        self._inside = Steps(hold)
 
     def send(self, value: Any) -> Any:
         with self._inside:

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from .. import signals
-from ..base import label
 from ..base.exceptions import LeaseLost, LockError
 from ..lease import lock_order
-from ..lease.current import enclosing
+from ..lease.current import held_here
 from ..lease.lease import Lease
-from ..lease.watchdog import Watchdog, held_by
+from ..lease.watchdog import Watchdog
 from ..primitives.contract import run
 from ..signals import LockEvent
 from ..transport.ports import SyncPort
@@ -34,8 +33,7 @@ def assert_locked(name: str) -> Condition[list[LockEvent]]:
 def assert_held(name: str) -> None:
     """Fail unless this thread or task holds a lock of this name or pattern now."""
     validate_pattern(name)
-    here = {*held_by(label.holder()), *enclosing()}
-    held = sorted({its for lease in here if lease._lifetime.alive for its in _names(lease)})
+    held = sorted({its for lease in held_here() for its in _names(lease)})
     if not _any(held, name):
         raise AssertionError(f"{name!r} is not held here; held here: {_listed(held)}")
 
