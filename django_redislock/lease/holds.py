@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import itertools
 import math
+import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..base.label import Holding
+from ..primitives.contract import run
+from ..transport.ports import AsyncPort, SyncPort
 
 if TYPE_CHECKING:
     from .cancellation import Cancellation
@@ -81,20 +86,20 @@ def last(blocks: list[Hold], me: Holding) -> Hold:
     return mine[-1] if mine else blocks[0]
 
 
-class Holds(dict[Hold, None]):
+class Holds(list[Hold]):
     """The holds of one lease, in order."""
 
     __slots__ = ("holder",)
 
     def __init__(self, first: Hold) -> None:
-        self[first] = None
+        self.append(first)
         self.holder = first.by
         """The thread or task that uses the lease. None: a response that is being sent."""
 
     @property
     def blocks(self) -> list[Hold]:
         """All but those that outlive their block."""
-        return [hold for hold in [*self] if not hold.outlives]
+        return [hold for hold in self.copy() if not hold.outlives]
 
     @property
     def unentered(self) -> Hold | None:
@@ -116,12 +121,81 @@ class Holds(dict[Hold, None]):
 
     def enter(self, lease: Lease, me: Holding) -> Hold:
         """Return the hold of a block that begins: that of an acquire, or one more."""
-        hold, its, number = Hold(me), weakref.ref(lease), next(_order)
-        for one in reversed([*self]):
+        hold = new = Hold(me)
+        its, number = weakref.ref(lease), next(_order)
+        for one in reversed(self.copy()):
             if not one.entered and not one.outlives:
                 hold = one
                 break
-        # No call, and so no other thread and no signal, comes between that look and this line.
+        # No call comes between that look and this line, and so no other thread and no signal.
         hold.entered, hold.lease, hold.by = number, its, me
-        self[hold] = None
+        if hold is new:
+            self.append(hold)
         return hold
+
+
+class Entered:
+    """What a `with` statement has entered, and leaves: a lock, or a lease.
+
+    An exception from outside may come in the middle of that, too: then the block is over, and the
+    watchdog does what is left to do.
+    """
+
+    __slots__ = ()
+
+    def _leaving(self) -> tuple[Hold, Lease]:
+        """Return the block that this thread or task leaves, and its lease."""
+        raise NotImplementedError
+
+    def _left(self, hold: Hold) -> None:
+        """Forget a block that was left."""
+
+    def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
+        left = None
+        try:
+            hold, lease = left = self._leaving()
+            hold.leave()
+            if sys.is_finalizing():
+                return  # a generator that is closed with the interpreter can't ask anybody now
+            if isinstance(error, GeneratorExit) and collecting():
+                # The collector closes the generator that this block is in, perhaps in another
+                # thread, and in the middle of anything, such as the pool's own work. No request
+                # may be sent there.
+                lease._abandon(hold)
+                return
+            run(lease._end_block(SyncPort(lease._server), hold, error))
+        except BaseException:
+            hold, lease = left or self._leaving()
+            hold.leave()
+            lease._abandon(hold)
+            raise
+        finally:
+            self._left(hold)
+
+    async def __aexit__(
+        self, exc_type: object, error: BaseException | None, traceback: object
+    ) -> None:
+        left = None
+        try:
+            hold, lease = left = self._leaving()
+            hold.leave()
+            await lease._end_block(AsyncPort(lease._server), hold, error)
+        except BaseException:
+            hold, lease = left or self._leaving()
+            hold.leave()
+            lease._abandon(hold)
+            raise
+        finally:
+            self._left(hold)
+
+
+# The last phase of the collector comes last. A callback in Python would swallow the exceptions of
+# signals, for which CPython looks in there.
+_collector: OrderedDict[str, None] = OrderedDict(start=None, stop=None)
+# Called with the phase, and with a dictionary that is true.
+gc.callbacks.append(_collector.move_to_end)  # type: ignore[arg-type]
+
+
+def collecting() -> bool:
+    """Return whether the garbage collector is running, in this thread or in another one."""
+    return next(reversed(_collector)) == "start"

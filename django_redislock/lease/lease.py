@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -33,7 +30,7 @@ from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, clustered, server_of
 from . import claims, transactions
 from .cancellation import Cancellation
-from .holds import Hold, Holds, innermost, last
+from .holds import Entered, Hold, Holds, innermost, last
 from .lifetime import LeaseState, Lifetime
 from .sides import beside_orm
 from .travel import Exported
@@ -42,7 +39,7 @@ from .watchdog import renew, watchdog
 logger = logging.getLogger("django_redislock")
 
 
-class Lease:
+class Lease(Entered):
     """The proof of holding a name. All times are seconds.
 
     A lease is `held` until it is `released`, or `lost`: expired without a renewal, taken by
@@ -193,7 +190,7 @@ class Lease:
 
     def _call_back(self) -> None:
         """Call who asked for a loss: each once, even if several threads come here."""
-        for hold in [*self._holds]:
+        for hold in self._holds.copy():
             if hold.cancellation is not None:
                 hold.cancellation.request()
             callback, hold.on_lost = hold.on_lost, None
@@ -380,7 +377,7 @@ class Lease:
         hold = None
         try:
             hold = self._holds.innermost
-            run(self._give_back(SyncPort(self._server), hold))
+            run(self._end_hold(SyncPort(self._server), hold))
         except LockError:
             raise
         except BaseException:
@@ -389,19 +386,14 @@ class Lease:
 
     async def arelease(self) -> None:
         """`release` for coroutines."""
-        await self._give_back(AsyncPort(self._server), self._holds.innermost)
-
-    async def _give_back(self, port: Port, hold: Hold | None) -> None:
-        """End the hold of a block before the block is left."""
-        fork.look()
-        await self._end_hold(port, hold)
+        await self._end_hold(AsyncPort(self._server), self._holds.innermost)
 
     def _settle(self, hold: Hold) -> None:
         """End a hold that has outlived its block: that of a transaction, or of a response."""
         try:
             run(self._end_hold(SyncPort(self._server), hold))
         except LockUnavailable:
-            self._release_later(hold)
+            self._release_later()
         except LeaseLost as lost:
             logger.error(
                 "%r was lost before its transaction was committed, or its response sent: %s",
@@ -430,6 +422,7 @@ class Lease:
         handler has interrupted, which can't be waited for. So each sends a request, and has
         released the lease when it returns.
         """
+        fork.look()
         lifetime, claim = self._lifetime, self._claim
         if lifetime.over:
             return
@@ -483,31 +476,27 @@ class Lease:
         if hold is not None:
             if hold.cancellation is not None:
                 hold.cancellation.disarm()
-            self._holds.pop(hold, None)
+            with suppress(ValueError):  # it has ended before
+                self._holds.remove(hold)
         # No call, and so no other thread and no signal, comes between these two lines.
         if not self._holds:
             self._lifetime.closing = True
-        for other in reversed([*self._holds]):
-            self._move(other.by)
-            break
+        elif others := self._holds.copy():
+            self._move(others[-1].by)
 
     def _add(self, hold: Hold) -> bool:
         """Let it be held once more. Return False if it is being released already."""
-        self._holds[hold] = None
+        self._holds.append(hold)
         if self._lifetime.closing:
             self._end(hold)
             return False
+        self._move(hold.by)
         return True
-
-    def _outlive(self, hold: Hold) -> None:
-        """Let it be held by what is no thread or task."""
-        self._holds[hold] = None
-        self._move(None)
 
     def _close(self) -> bool:
         """End all holds, and stop renewing. Return False if there was none."""
         first = self._lifetime.close()
-        for hold in [*self._holds]:
+        for hold in self._holds.copy():
             self._end(hold)
         self._watchdog.forget(self._claim)
         return first
@@ -526,24 +515,15 @@ class Lease:
             release = partial(self._release_in_background, hold=hold)
             self._watchdog.release_later(self.name, release)
 
-    # Blocks. A signal's exception may come in the middle of entering and leaving one, too: then
-    # the block is over, and the watchdog does what is left to do.
+    # Blocks.
 
     def __enter__(self) -> Lease:
         self._enter()
         return self
 
-    def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
-        self._leave(None, error)
-
     async def __aenter__(self) -> Lease:
         self._enter()
         return self
-
-    async def __aexit__(
-        self, exc_type: object, error: BaseException | None, traceback: object
-    ) -> None:
-        await self._aleave(None, error)
 
     def _watched(self) -> Lease:
         """Let the watchdog renew it from now on."""
@@ -571,7 +551,7 @@ class Lease:
 
     def _hand_over(self, hold: Hold, me: Holding) -> None:
         """Let another thread or task use the lease, in a block of its own."""
-        cancels = any(one.cancellation for one in [*self._holds])
+        cancels = any(one.cancellation for one in self._holds.copy())
         if hold.cancellation is not None:
             hold.cancellation.disarm()
         hold.cancellation = Cancellation(me) if cancels and isinstance(me, asyncio.Task) else None
@@ -585,63 +565,25 @@ class Lease:
                 self._watchdog.move(self._lifetime, me)
             self._holds.holder = me
 
-    def _block(self) -> Hold:
-        """Return the `with` block that this thread or task leaves."""
-        me, hold = current_holder(), innermost()
-        blocks = [one for one in [*self._holds] if one.entered]
-        if hold is not None and hold.lease is not None and hold.lease() is self:
-            blocks.append(hold)  # which may have released the lease
-        return last(blocks or [Hold(me)], me)
-
-    def _leave(self, hold: Hold | None, error: BaseException | None) -> None:
-        """Leave a block with `error` or without. None: that of a `with lease`."""
-        try:
-            hold = hold or self._block()
-            hold.leave()
-            if sys.is_finalizing():
-                return  # a generator that is closed with the interpreter can't ask anybody now
-            if isinstance(error, GeneratorExit) and collecting():
-                # The collector closes the generator that this block is in, perhaps in another
-                # thread, and in the middle of anything, such as the pool's own work. No request
-                # may be sent there.
-                self._abandon(hold)
-                return
-            run(self._left(SyncPort(self._server), hold, error))
-        except BaseException:
-            self._abandon(hold or self._block())
-            raise
-
-    async def _aleave(self, hold: Hold | None, error: BaseException | None) -> None:
-        """`_leave` for coroutines."""
-        try:
-            hold = hold or self._block()
-            hold.leave()
-            await self._left(AsyncPort(self._server), hold, error)
-        except BaseException:
-            self._abandon(hold or self._block())
-            raise
-
-    async def _left(self, port: Port, hold: Hold, error: BaseException | None) -> None:
-        """End the hold of a block that is left."""
-        cancelled = hold.cancellation is not None and hold.cancellation.finish(error)
-        await self._end_block(port, hold, error)
-        if cancelled and (lost := self._lifetime.lost) is not None:
-            # This package cancelled the task: say why, as asyncio.timeout() does.
-            raise lost from error
+    def _leaving(self) -> tuple[Hold, Lease]:
+        hold, me = innermost(), current_holder()
+        if hold is not None and hold.by is me and hold.lease is not None and hold.lease() is self:
+            return hold, self
+        blocks = [one for one in self._holds.copy() if one.entered]
+        return last(blocks or [Hold(me)], me), self
 
     async def _end_block(self, port: Port, hold: Hold, error: BaseException | None) -> None:
         """End the hold of a block: now, or at the end of the transactions that are open."""
-        release, by_hand = self._policy.release, None
-        if hold not in self._holds:
-            if not self._lifetime.closing:
-                return  # it was released in the block, and others hold it
-        elif release == "commit" and not self._lifetime.over:
+        cancelled = hold.cancellation is not None and hold.cancellation.finish(error)
+        by_hand = None
+        if hold not in self._holds or self._lifetime.over:
+            pass  # it was released in the block
+        elif self._policy.release == "commit":
             try:
-                if await beside_orm(port, partial(self._defer, hold, error)):
-                    return
+                await beside_orm(port, partial(self._defer, error))
             except TransactionManagementError as raised:
                 by_hand = raised  # since somewhere in the block
-        elif release == "warn" and error is None and len(self._holds) == 1:
+        elif self._policy.release == "warn" and error is None and len(self._holds) == 1:
             await beside_orm(port, partial(transactions.warn_if_open, self.label))
         try:
             await self._end_hold(port, hold)
@@ -656,13 +598,14 @@ class Lease:
                 raise
             if error is not raised:
                 error.add_note(str(raised))
+        if cancelled and (lost := self._lifetime.lost) is not None:
+            # This package cancelled the task: say why, as asyncio.timeout() does.
+            raise lost from error
 
-    def _defer(self, hold: Hold, error: BaseException | None) -> bool:
-        """Let each open transaction hold the lease from now on, instead of the block."""
+    def _defer(self, error: BaseException | None) -> None:
+        """Let each open transaction hold the lease from now on, besides the block."""
         pending = transactions.open_transactions()
-        if not pending:
-            return False
-        if error is None:
+        if pending and error is None:
             self.check()  # before the commit, while it can still be rolled back
         for connection in pending:
             later = Hold(self._holds.holder, outlives=True)
@@ -672,18 +615,4 @@ class Lease:
                 committed=partial(self._settle, later),
                 dropped=partial(self._release_later, later),
             )
-            self._holds[later] = None
-        self._end(hold)
-        return True
-
-
-# The last phase of the collector comes last. A callback in Python would swallow the exceptions of
-# signals, for which CPython looks in there.
-_collector: OrderedDict[str, None] = OrderedDict(start=None, stop=None)
-# Called with the phase, and with a dictionary that is true.
-gc.callbacks.append(_collector.move_to_end)  # type: ignore[arg-type]
-
-
-def collecting() -> bool:
-    """Return whether the garbage collector is running, in this thread or in another one."""
-    return next(reversed(_collector)) == "start"
+            self._holds.append(later)

@@ -31,7 +31,7 @@ from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, clustered, server_of
 from . import another_kind, claims, lock_order, transactions
 from .cancellation import Cancellation
-from .holds import Hold, innermost, last
+from .holds import Entered, Hold, innermost, last
 from .lease import Lease
 from .not_here import no_attribute
 from .sides import beside_orm
@@ -122,7 +122,7 @@ class Options(ServerOptions, BlockOptions[OnConflict_co], total=False):
     """All options of `redis_lock` besides the name."""
 
 
-class Lock:
+class Lock(Entered):
     """A name and a policy: immutable, reusable, safe to share between threads and tasks.
 
     Arguments that are not given come from the settings, when the lock is acquired.
@@ -264,43 +264,18 @@ class Lock:
         self._refuse_on_conflict()
         return self._entering(run(self._attempt(SyncPort)))
 
-    def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
-        hold = None
-        try:
-            hold = self._block()
-            self._blocks[hold]._leave(hold, error)
-        except BaseException:
-            # A signal's exception, perhaps, before the lease could see that its block is left.
-            hold = hold or self._block()
-            self._blocks[hold]._abandon(hold)
-            raise
-        finally:
-            self._blocks.pop(hold or self._block(), None)
-
     async def __aenter__(self) -> Lease:
         self._refuse_on_conflict()
         return self._entering(await self._attempt(AsyncPort))
 
-    async def __aexit__(
-        self, exc_type: object, error: BaseException | None, traceback: object
-    ) -> None:
-        hold = None
-        try:
-            hold = self._block()
-            await self._blocks[hold]._aleave(hold, error)
-        except BaseException:
-            hold = hold or self._block()
-            self._blocks[hold]._abandon(hold)
-            raise
-        finally:
-            self._blocks.pop(hold or self._block(), None)
-
-    def _block(self) -> Hold:
-        """Return the block that this thread or task leaves."""
+    def _leaving(self) -> tuple[Hold, Lease]:
         hold, me = innermost(), label.holder()
-        if hold is not None and hold.by is me and hold in self._blocks:
-            return hold
-        return last([*self._blocks], me)
+        if hold is None or hold.by is not me or hold not in self._blocks:
+            hold = last([*self._blocks], me)
+        return hold, self._blocks[hold]
+
+    def _left(self, hold: Hold) -> None:
+        self._blocks.pop(hold, None)
 
     def _refuse_on_conflict(self) -> None:
         if self._explicit.get("on_conflict", "raise") != "raise":
@@ -314,7 +289,7 @@ class Lock:
         if isinstance(lease, LockNotAcquired):
             raise lease
         hold = lease._enter()
-        self._blocks[hold] = lease
+        self._blocks[hold] = lease  # no call, so no exception from outside comes before the block
         return lease
 
     def _primitive(self, policy: Policy) -> Primitive:
@@ -420,7 +395,7 @@ class Lock:
         hold = Hold(me)
         hold.on_lost = self._on_lost
         try:
-            cancels = any(one.cancellation for one in [*lease._holds])
+            cancels = any(one.cancellation for one in lease._holds.copy())
             if self._cancel_on_lost and not cancels and isinstance(me, asyncio.Task):
                 hold.cancellation = Cancellation(me)
             if policy.release == "commit":

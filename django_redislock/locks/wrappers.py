@@ -8,7 +8,7 @@ from typing import Any
 
 from ..base.exceptions import LockNotAcquired
 from ..lease.current import Steps
-from ..lease.holds import Hold
+from ..lease.holds import Entered, Hold
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..primitives.contract import run
@@ -85,14 +85,8 @@ def _wrap_generator(function: Callable[..., Any], lock_for: LockFor) -> Callable
         except LockNotAcquired as conflict:
             instead = _settle(lock, conflict)
             return None if instead is None else (yield from instead)
-        hold = lease._enter(current=False)
-        try:
-            result = yield from _Inside(function(*args, **kwargs), hold)
-        except BaseException as error:
-            lease._leave(hold, error)
-            raise
-        lease._leave(hold, None)
-        return result
+        with _Generator(lease) as hold:
+            return (yield from _Inside(function(*args, **kwargs), hold))
 
     return locked
 
@@ -108,8 +102,7 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: LockFor) -> Ca
                 async for item in instead:
                     yield item
             return
-        hold = lease._enter(current=False)
-        try:
+        async with _Generator(lease) as hold:
             # Written out, since asynchronous generators have no `yield from`.
             generator = function(*args, **kwargs)
             step, value, inside = generator.asend, None, Steps(hold)
@@ -128,12 +121,25 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: LockFor) -> Ca
                     raise
                 except BaseException as error:
                     step, value = generator.athrow, error
-        except BaseException as error:
-            await lease._aleave(hold, error)
-            raise
-        await lease._aleave(hold, None)
 
     return locked
+
+
+class _Generator(Entered):
+    """A generator that holds `lease`."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def __enter__(self) -> Hold:
+        self._hold = self._lease._enter(current=False)
+        return self._hold
+
+    async def __aenter__(self) -> Hold:
+        return self.__enter__()
+
+    def _leaving(self) -> tuple[Hold, Lease]:
+        return self._hold, self._lease
 
 
 class _Inside(Generator[Any, Any, Any]):

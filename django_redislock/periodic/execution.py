@@ -178,7 +178,7 @@ class JobRun:
         left = lease._grant.sent + self.job.at_least_for - now()
         if left > 0 and lease._lifetime.lost is None:
             hold = Hold(None, outlives=True)
-            lease._outlive(hold)
+            lease._add(hold)
             hold_on(partial(lease._settle, hold), left)
 
 

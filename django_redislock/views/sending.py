@@ -27,7 +27,7 @@ def hold_until_sent(lease: Lease, response: StreamingHttpResponse) -> None:
     # Attached first and detached last: a signal's exception may come in between.
     dropped = weakref.finalize(response, lease._abandon, hold)
     dropped.atexit = False
-    lease._outlive(hold)
+    lease._add(hold)
     # The content is not wrapped: a FileResponse hands its file to the server directly.
     closers: list[Any] = response._resource_closers  # type: ignore[attr-defined]
     content = response._iterator if response.is_async else None  # type: ignore[attr-defined]
