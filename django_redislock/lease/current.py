@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..base import label
 from ..base.exceptions import LockError
+from ..primitives.keys import validate_name
 from .holds import Hold, current, innermost
 from .lease import Lease
 from .watchdog import held_by
@@ -20,10 +21,26 @@ def enclosing() -> Iterator[Lease]:
         hold = innermost(hold)
 
 
-def held_here() -> list[Lease]:
-    """Return the leases that this thread or task holds, and those of the blocks around it."""
-    leases = {lease.token: lease for lease in [*held_by(label.holder()), *enclosing()]}
-    return [lease for lease in leases.values() if lease._lifetime.alive]
+def held_here() -> Iterator[Lease]:
+    """Yield the leases of the blocks around this code, from the innermost outwards, and then all
+    that this thread or task holds. A lease may come twice."""
+    for leases in (enclosing, lambda: reversed(held_by(label.holder()))):
+        yield from (lease for lease in leases() if lease._lifetime.alive)
+
+
+def names_of(lease: Lease) -> list[str]:
+    """Return the names that a lease holds. A `MultiLock` holds several."""
+    return [keys.name for keys in lease._claim.watched_keys]
+
+
+def held(name: str) -> Lease | None:
+    """Return the lease by which the code that is running holds a name, or None.
+
+    That is the lease of a block around it, or one that this thread or task has acquired and not
+    released. Its answer is what this process knows: no request is sent.
+    """
+    validate_name(name)
+    return next((lease for lease in held_here() if name in names_of(lease)), None)
 
 
 class Steps:

@@ -17,7 +17,7 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..base.label import Holding
 from ..primitives.contract import run
@@ -26,6 +26,9 @@ from ..transport.ports import AsyncPort, SyncPort
 if TYPE_CHECKING:
     from .cancellation import Cancellation
     from .lease import Lease
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _order = itertools.count(1)
 
@@ -121,17 +124,23 @@ class Holds(list[Hold]):
 
     def enter(self, lease: Lease, me: Holding) -> Hold:
         """Return the hold of a block that begins: that of an acquire, or one more."""
-        hold = new = Hold(me)
         its, number = weakref.ref(lease), next(_order)
-        for one in reversed(self.copy()):
-            if not one.entered and not one.outlives:
-                hold = one
-                break
-        # No call comes between that look and this line, and so no other thread and no signal.
-        hold.entered, hold.lease, hold.by = number, its, me
-        if hold is new:
-            self.append(hold)
+        for hold in reversed(self.copy()):
+            if not hold.entered and not hold.outlives:
+                # No call comes before this line, and so no other thread enters it, too.
+                hold.entered, hold.lease, hold.by = number, its, me
+                return hold
+        hold = Hold(me)
+        hold.entered, hold.lease = number, its
+        self.append(hold)
         return hold
+
+
+class Running(dict[K, V]):
+    """What an object is busy with in this process: a copy of the object is busy with nothing."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
 
 
 class Entered:

@@ -430,7 +430,7 @@ class Lease(Entered):
         self._end(hold)
         if not lifetime.closing:
             return
-        self._close()
+        self._watchdog.forget(claim)
         self._releasing += 1
         try:
             # Even if it is lost: by its own deadline, it may exist at the server for another
@@ -495,11 +495,11 @@ class Lease(Entered):
 
     def _close(self) -> bool:
         """End all holds, and stop renewing. Return False if there was none."""
-        first = self._lifetime.close()
+        before, self._lifetime.closing = self._lifetime.closing, True
         for hold in self._holds.copy():
             self._end(hold)
         self._watchdog.forget(self._claim)
-        return first
+        return not before
 
     def _abandon(self, hold: Hold | None = None) -> None:
         """End a hold after an exception from outside; if it was the last one, let the watchdog
@@ -575,15 +575,15 @@ class Lease(Entered):
     async def _end_block(self, port: Port, hold: Hold, error: BaseException | None) -> None:
         """End the hold of a block: now, or at the end of the transactions that are open."""
         cancelled = hold.cancellation is not None and hold.cancellation.finish(error)
-        by_hand = None
-        if hold not in self._holds or self._lifetime.over:
-            pass  # it was released in the block
-        elif self._policy.release == "commit":
+        release, by_hand = self._policy.release, None
+        if release == "exit" or hold not in self._holds or self._lifetime.over:
+            pass
+        elif release == "commit":
             try:
                 await beside_orm(port, partial(self._defer, error))
             except TransactionManagementError as raised:
                 by_hand = raised  # since somewhere in the block
-        elif self._policy.release == "warn" and error is None and len(self._holds) == 1:
+        elif error is None and len(self._holds) == 1:
             await beside_orm(port, partial(transactions.warn_if_open, self.label))
         try:
             await self._end_hold(port, hold)

@@ -189,14 +189,6 @@ class Lifetime:
         if lease is not None:
             lease._announce_lost(error)
 
-    # Nothing is called in the lines of the next two that look and change, so that only one of
-    # several threads is the first.
-
-    def close(self) -> bool:
-        """Let nobody hold the lease any more. Return False if that was so before."""
-        before, self.closing = self.closing, True
-        return not before
-
     def end(self) -> bool:
         """Mark the lease as released. Return False if it was before."""
         before, self.released = self.released, True

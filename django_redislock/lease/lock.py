@@ -25,13 +25,14 @@ from ..settings.validators import (
     validate_label,
     validate_on_lost,
     validate_operator,
+    validate_stacklevel,
     validate_wait,
 )
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, clustered, server_of
 from . import another_kind, claims, lock_order, transactions
 from .cancellation import Cancellation
-from .holds import Entered, Hold, innermost, last
+from .holds import Entered, Hold, Running, innermost, last
 from .lease import Lease
 from .not_here import no_attribute
 from .sides import beside_orm
@@ -62,6 +63,11 @@ UPGRADE = (
     "and lease.downgrade() when all is written"
 )
 """The advice for a reader that wants to write."""
+HANDED_ON = (
+    "if another thread works under that lease, write `with lease:` there; if this one does, write "
+    "reentrant=True"
+)
+"""The advice for a thread that has a lease and runs no block under it."""
 
 
 class LeaseOptions(TypedDict, total=False):
@@ -116,6 +122,9 @@ class BlockOptions(LeaseOptions, Generic[OnConflict_co], total=False):
     cancel_on_lost: bool
     """Cancel the asyncio task that holds the lease when it is lost; its block then raises
     `LeaseLost`."""
+    stacklevel: int
+    """The line of code that becomes the label: 1 is the one that takes the lock, 2 the one that
+    calls the function with that line, and so on, as in `warnings.warn`."""
 
 
 class Options(ServerOptions, BlockOptions[OnConflict_co], total=False):
@@ -137,9 +146,9 @@ class Lock(Entered):
     def _configure(self, options: Options[Any]) -> None:
         self._explicit: dict[str, Any] = {}
         self._reentrant = self._cancel_on_lost = False
-        self._label = ""
+        self._label, self._stacklevel = "", 1
         self._on_lost: Callable[[Lease], object] | None = None
-        self._blocks: dict[Hold, Lease] = {}
+        self._blocks: Running[Hold, Lease] = Running()
         """The blocks that were entered and not left. The lease of a block may be lost by now, so
         that the watchdog has forgotten it."""
         if options:
@@ -157,6 +166,7 @@ class Lock(Entered):
         self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
         self._cancel_on_lost = validate_flag(given.pop("cancel_on_lost", False), "cancel_on_lost")
         self._label = validate_label(given.pop("label", ""))
+        self._stacklevel = validate_stacklevel(given.pop("stacklevel", 1))
         on_lost = given.pop("on_lost", None)
         self._on_lost = None if on_lost is None else validate_on_lost(on_lost)
         refuse_unknown(given, type(self).__name__)
@@ -180,13 +190,10 @@ class Lock(Entered):
 
     def _copy(self, kind: type[L], default_label: str) -> L:
         lock = object.__new__(kind)
-        lock.__dict__.update(self.__getstate__())
+        lock.__dict__.update(self.__dict__)
         lock._label = self._label or default_label
+        lock._blocks = Running()
         return lock
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has: all but the blocks that are running."""
-        return {**self.__dict__, "_blocks": {}}
 
     def __repr__(self) -> str:
         options = "".join(f", {field}={value!r}" for field, value in self._explicit.items())
@@ -347,7 +354,7 @@ class Lock(Entered):
             # Raises if the end of a transaction can't be known.
             await beside_orm(port_type(server), transactions.open_transactions)
         keys, primitive = self._keys(policy), self._primitive(policy)
-        mine = self._held(server, keys, primitive, me)
+        mine = self._held(server, keys, primitive, me, wait)
         if mine is not None and self._hold_again(mine, policy, me):
             return mine
         claim = self._claim(policy, keys, primitive, me)
@@ -368,7 +375,7 @@ class Lock(Entered):
             token=tokens.new(),
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
             owner=label.owner(me),
-            label=label.clean(self._label) if self._label else label.of_caller(),
+            label=label.clean(self._label) if self._label else label.of_caller(self._stacklevel),
             primitive=primitive,
             guarded=self._guarded(policy),
         )
@@ -409,29 +416,46 @@ class Lock(Entered):
             lease._abandon(hold)
             raise
 
-    def _refuse_own_key(self, server: Server, keys: Keys, me: label.Holding) -> None:
-        """Raise `LockReentered` if this thread or task would wait for its own timestamp key."""
+    def _refuse_own(self, lease: Lease, wait: float | None, advice: str = "") -> None:
+        """Raise `LockReentered` for a lease of this thread or task.
+
+        Not if it tries once, which is no waiting, and no block has entered the lease: another
+        thread may be working under it.
+        """
+        in_block = any(hold.entered for hold in lease._holds.copy())
+        if wait != 0 or in_block:
+            raise LockReentered(self.name, lease.label, advice or ("" if in_block else HANDED_ON))
+
+    def _refuse_own_key(
+        self, server: Server, keys: Keys, me: label.Holding, wait: float | None
+    ) -> None:
+        """Do `_refuse_own` if this thread or task would wait for its own timestamp key."""
         lock = keys.of_timestamp().lock if keys.timestamp_key else keys.lock
         for lease in held(server, lock, me):
             its = lease._claim.keys
             another = its.lock != keys.lock and (keys.timestamp_key or its.timestamp_key)
             if another and lease._lifetime.alive:
                 advice = f"it has its timestamp key {lock!r} in common with {its.name!r}: take one"
-                raise LockReentered(self.name, lease.label, advice)
+                self._refuse_own(lease, wait, advice)
 
     def _held(
-        self, server: Server, keys: Keys, primitive: Primitive, me: label.Holding
+        self,
+        server: Server,
+        keys: Keys,
+        primitive: Primitive,
+        me: label.Holding,
+        wait: float | None,
     ) -> Lease | None:
         """Return the lease of this thread or task that is to be held once more, or None if it may
         take another one. Raises `LockReentered`."""
         leases = held(server, keys.lock, me)
-        mine = self._held_already(primitive, leases, me) if leases else None
+        mine = self._held_already(primitive, leases, me, wait) if leases else None
         if mine is None and (leases or keys.timestamp_key):
-            self._refuse_own_key(server, keys, me)
+            self._refuse_own_key(server, keys, me, wait)
         return mine
 
     def _held_already(
-        self, primitive: Primitive, leases: list[Lease], me: label.Holding
+        self, primitive: Primitive, leases: list[Lease], me: label.Holding, wait: float | None
     ) -> Lease | None:
         """Do `_held` for the leases on one name."""
         mine = [
@@ -445,15 +469,15 @@ class Lock(Entered):
             return None
         last = mine[-1]
         if primitive is permits.WRITE and last._claim.primitive is permits.READ:
-            raise LockReentered(self.name, last.label, UPGRADE)
-        if self._reentrant:
+            self._refuse_own(last, wait, UPGRADE)
+        elif self._reentrant:
             return last
         unused = [lease for lease in mine if not lease._holds.blocks]  # a transaction holds it
         if unused:
             return unused[-1]
-        if primitive.kind == "semaphore" and len(mine) < getattr(primitive, "limit", 0):
-            return None
-        raise LockReentered(self.name, last.label)
+        if primitive.kind != "semaphore" or len(mine) >= getattr(primitive, "limit", 0):
+            self._refuse_own(last, wait)
+        return None
 
     def _refuse_cancellation(self, me: label.Holding) -> None:
         """Raise `TypeError` if a thread is to be cancelled."""
