@@ -366,13 +366,15 @@ class Lease(Entered):
     # Release.
 
     def release(self) -> None:
-        """Release the lease. Releasing a released lease does nothing.
+        """Release the lease. Releasing a released lease does nothing, even if another thread or
+        task, or the code that a signal's handler has interrupted, is releasing it at this moment.
 
         If the lease was taken again (`reentrant=True`), this ends only the innermost hold; the
-        last one releases the lease. Raises `LeaseLost` when it was no longer held, and
-        `LockUnavailable` when Redis could not be asked: then the call may be repeated, or the
-        lease left to its TTL. If a signal's handler raises an exception meanwhile, the lease is
-        released in the background.
+        last one releases the lease. Nothing happens while only a database transaction
+        (`release="commit"`) or a response that is being sent holds it. Raises `LeaseLost` when it
+        was no longer held, and `LockUnavailable` when Redis could not be asked: then the call may
+        be repeated, or the lease left to its TTL. If a signal's handler raises an exception
+        meanwhile, the lease is released in the background.
         """
         hold = None
         try:

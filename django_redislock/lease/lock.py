@@ -209,7 +209,8 @@ class Lock(Entered):
         """Return a `Lease`, or None if somebody else holds the lock for all of `wait`. So look at
         the result before you write `with lease:`, or write `with redis_lock(…)`, which raises.
 
-        Raises `LockUnavailable`, `LockReentered`.
+        Raises `LockUnavailable`, and `LockReentered` if this thread or task would wait for itself,
+        or runs a block under the lock.
         """
         refuse_unknown(unknown, "acquire")
         refuse_event_loop(self)
